@@ -22,6 +22,12 @@ LIVELINESS: dict[str, str | int] = {
 """For hosts that do not answer, or cease to; `database.options` overrides any of it."""
 
 
+CLEAR_TEXT_HINT = (
+    "use scram-sha-256 there; where only a password in clear text works (methods password, ldap, "
+    "pam and radius), set require_auth: password and sslmode: verify-full in database.options"
+)
+
+
 ANY_SERVER: dict[str, str | int] = {"target_session_attrs": "any"}
 """A clone is logged in to as a standby, whatever PGTARGETSESSIONATTRS is."""
 FOR_POOLERS = ANY_SERVER | {"options": ""}

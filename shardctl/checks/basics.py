@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from shardctl.postgres.catalog import Schema
+    from shardctl.postgres.catalog import Intruder, Schema
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
     from shardctl.state.ledger import Copy
@@ -41,6 +41,8 @@ class Basics:
     journal: tuple[Copy, ...]
     missing: tuple[str, ...] = ()
     """Tables of schema shardctl that were dropped; without its journal none is read."""
+    intruders: tuple[Intruder, ...] = ()
+    """By what a role could run its code in shardctl's sessions."""
 
     def live(self, topology: Topology, node: Node) -> dict[str, ShardId]:
         """Give the shards that the topology gives to the node and that live there."""
@@ -69,4 +71,5 @@ def read(connection: Connection, topology: Topology, node: Node) -> Basics:
         shadows=catalog.read_shadows(connection, topology),
         journal=ledger.copies(connection, topology, node.name, known),
         missing=missing,
+        intruders=catalog.read_intruders(connection),
     )

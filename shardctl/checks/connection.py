@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
+from shardctl.hosts import ports
 from shardctl.postgres import OLDEST_MAJOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.checks.check import View
+    from shardctl.checks.check import Place, View
     from shardctl.postgres.connection import NodeUnavailable
     from shardctl.topology.model import Node
 
@@ -37,8 +38,38 @@ def unreachable(node: Node, error: NodeUnavailable) -> Finding:
     )
 
 
-def judge(view: View[None]) -> Iterator[Finding]:
-    """Find standbys, old servers, and nodes whose major version differs from most."""
+def look(place: Place) -> str | None:
+    """Give the session's sslmode, or None where no other machine is at its end."""
+    sslmode = place.connection.info.get_parameters().get("sslmode") or "prefer"
+    return None if ports.is_here(place.node.host) else sslmode
+
+
+def judge(view: View[str | None]) -> Iterator[Finding]:
+    """Find standbys, old servers, versions that differ, servers that prove nothing, intruders."""
+    for name, sslmode in view.seen.items():
+        if sslmode not in (None, "verify-full"):
+            yield Finding(
+                NAME,
+                "server_unproven",
+                Severity.warning,
+                actual=f"sslmode {sslmode}: another machine can answer in its place",
+                expected="sslmode verify-full on a connection to another machine",
+                hint="set sslmode: verify-full and sslrootcert in database.options",
+                node=name,
+            )
+    for name, basics in view.basics.items():
+        for one in basics.intruders:
+            yield Finding(
+                NAME,
+                "public_open",
+                Severity.error,
+                actual=one.what,
+                expected=f"only functions of trusted roles, which {view.topology.database.user} "
+                "can run",
+                hint=f"as the owner of the database: {one.remedy}",
+                node=name,
+                object="public",
+            )
     majors = Counter(b.version_number // 10_000 for b in view.basics.values())
     usual = max(majors, key=lambda major: (majors[major], -major), default=0)
     for name, basics in view.basics.items():
@@ -79,5 +110,8 @@ def judge(view: View[None]) -> Iterator[Finding]:
 
 
 CHECK = Check(
-    NAME, "shardctl can log in to every node, and each is a primary of a supported version", judge
+    NAME,
+    "shardctl can log in to every node, and each is a primary of a supported version",
+    judge,
+    look,
 )

@@ -28,12 +28,16 @@ _NUMBER = re.compile(r"shardctl\.next_id\(.*,\s*(\d+)\s*\)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """One privilege that a role lacks on an object; `schema` is None where it is the node's."""
+    """One privilege that a role lacks on an object; `schema` is None where it is the node's.
+
+    Or, as `excess`, one that it must not have.
+    """
 
     schema: str | None
     role: str
     object: str
     privilege: str
+    excess: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ def look(place: Place) -> Seen:
     ungranted = [schema for schema in shards if place.basics.schemas[schema].ungranted]
     if ungranted:
         wanted |= {"schemas": ungranted, "wrapper": generator.WRAPPER}
+        wanted |= {"register": generator.REGISTER}
         lacks += [Lack(*row) for row in session.execute(QUERIES["lacking"], wanted)]
     odd: dict[tuple[str, str], str] = {}
     held: dict[str, registers.Held] = {}
@@ -240,20 +245,24 @@ def _of_wrapper(
 
 
 def _of_grants(topology: Topology, seen: Seen) -> dict[tuple[str, str, str, str, str], list[str]]:
-    """Group what roles lack in shards: one finding for a role and all that it lacks."""
-    lacks: dict[tuple[str, str], list[Lack]] = {}
+    """Group what roles lack in shards, or have too much: one finding for a role and all of it."""
+    lacks: dict[tuple[str, str, bool], list[Lack]] = {}
     for lack in seen.lacks:
         if lack.schema is not None and lack.role in topology.database.app_roles:
-            lacks.setdefault((lack.schema, lack.role), []).append(lack)
+            lacks.setdefault((lack.schema, lack.role, lack.excess), []).append(lack)
     groups: dict[tuple[str, str, str, str, str], list[str]] = {}
-    for (schema, role), of_role in lacks.items():
+    for (schema, role, excess), of_role in lacks.items():
         objects = list(dict.fromkeys(lack.object for lack in of_role))
         lacking = "; ".join(
             f"{', '.join(k.privilege for k in of_role if k.object == name)} on {name}"
             for name in objects
         )
         what = objects[0] if len(objects) == 1 else ""
-        key = ("not_granted", what, f"{role} lacks {lacking}", f"granted to {role}",
+        key = ("granted_too_much", what, f"{role} has {lacking}",
+               "no right to change the sequences that make ids",
+               "run `shardctl init`: with it, the role can stop this shard's ids for ever",
+               ) if excess else (
+               "not_granted", what, f"{role} lacks {lacking}", f"granted to {role}",
                "run `shardctl init`")  # fmt: skip
         groups.setdefault(key, []).append(schema)
     return groups

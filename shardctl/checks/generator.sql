@@ -23,27 +23,35 @@ WHERE role.rolname = ANY (%(roles)s) AND NOT wanted.granted
 ORDER BY 1, 2, 3
 
 -- name: lacking
--- What each role lacks of the grants that init makes in a shard, for these schemas
-SELECT n.nspname::text, role.rolname::text, wanted.object, wanted.privilege
+-- What each role lacks of the grants that init makes in a shard, for these schemas, and what it has that
+-- init takes away
+SELECT n.nspname::text, role.rolname::text, wanted.object, wanted.privilege, wanted.excess
 FROM pg_namespace AS n
 JOIN pg_roles AS role ON role.rolname = ANY (%(roles)s)
 CROSS JOIN LATERAL (
     SELECT 1 AS place, 'schema' AS object, 'USAGE' AS privilege,
-           has_schema_privilege(role.oid, n.oid, 'USAGE') AS granted
+           has_schema_privilege(role.oid, n.oid, 'USAGE') AS granted, false AS excess
     UNION ALL
-    SELECT 2, c.relname::text, p.privilege, has_sequence_privilege(role.oid, c.oid, p.privilege)
+    SELECT 2, c.relname::text, p.privilege, has_sequence_privilege(role.oid, c.oid, p.privilege), false
     FROM pg_class AS c
-    CROSS JOIN unnest(ARRAY['USAGE', 'SELECT', 'UPDATE']) AS p (privilege)
+    CROSS JOIN unnest(ARRAY['USAGE', 'SELECT']) AS p (privilege)
     WHERE c.relnamespace = n.oid AND c.relkind = 'S' AND c.relname = ANY (%(sequences)s)
+      AND (c.relname <> %(register)s OR p.privilege = 'SELECT')
     UNION ALL
-    SELECT 3, f.proname::text, 'EXECUTE', has_function_privilege(role.oid, f.oid, 'EXECUTE')
+    SELECT 2, c.relname::text, a.privilege_type, false, true
+    FROM pg_class AS c CROSS JOIN LATERAL aclexplode(c.relacl) AS a
+    WHERE c.relnamespace = n.oid AND c.relkind = 'S' AND c.relname = ANY (%(sequences)s)
+      AND a.grantee = role.oid AND c.relowner <> role.oid
+      AND (a.privilege_type = 'UPDATE' OR c.relname = %(register)s AND a.privilege_type = 'USAGE')
+    UNION ALL
+    SELECT 3, f.proname::text, 'EXECUTE', has_function_privilege(role.oid, f.oid, 'EXECUTE'), false
     FROM pg_proc AS f
     WHERE f.pronamespace = n.oid AND f.proname = %(wrapper)s AND f.pronargs = 0
     UNION ALL
     SELECT 4, 'default privileges', kind.name,
            EXISTS (SELECT FROM pg_default_acl AS d CROSS JOIN LATERAL aclexplode(d.defaclacl) AS a
                    WHERE d.defaclrole = quote_ident(current_user)::regrole AND d.defaclnamespace = n.oid
-                     AND d.defaclobjtype = kind.type AND a.grantee = role.oid)
+                     AND d.defaclobjtype = kind.type AND a.grantee = role.oid), false
     FROM (VALUES ('ON TABLES', 'r'::"char"), ('ON SEQUENCES', 'S')) AS kind (name, type)
     WHERE NOT (role.rolsuper OR role.rolname = current_user)
 ) AS wanted

@@ -115,6 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code (docs/reference/exit-codes.md)."""
     if "_SHARDCTL_COMPLETE" in os.environ:
         os.environ["COLUMNS"] = "1000"  # typer folds explanations, and fish reads each line as one
+    # What answers in a server's place gets no password in clear text. The environment comes last in
+    # libpq: `database.options` and services override it.
+    os.environ.setdefault("PGREQUIREAUTH", "!password")
     settings = Settings()
     streams = Streams(settings)
     with streams.guarded():

@@ -7,7 +7,7 @@ import typer
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
-from shardctl.cli.output import plural, print_csv, print_json, print_table, print_tsv
+from shardctl.cli.output import plural, print_csv, print_json, print_line, print_table, print_tsv
 
 app = command_app(help="Show how hosts are reached, or test it.", invoke_without_command=True)
 
@@ -65,7 +65,8 @@ def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
         for one in found:
             if one.hint:
                 of = f", {one.server}" if one.server else ""
-                print(f"{one.state.value}: {one.host}{of}: {one.test}: {one.found}\n  {one.hint}")
+                print_line(f"{one.state.value}: {one.host}{of}: {one.test}: {one.found}")
+                print_line(f"  {one.hint}")
         wrong = sum(bool(one.hint) for one in found)
         print("all is well" if not wrong else plural(wrong, "fault"))
     if not checks.ok(found):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import textwrap
 import time
 from pathlib import Path
 
-from shardctl.masking import without_passwords
+from shardctl.postgres.masking import without_passwords
+from shardctl.printable import one_line, printable
 
 
 def log_file() -> Path:
@@ -36,7 +38,12 @@ def open_log(*, verbose: bool) -> None:
         return
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
-    line = logging.Formatter(
+
+    class Line(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return one_line(super().format(record))
+
+    line = Line(
         "%(asctime)s.%(msecs)03dZ %(process)d %(levelname)s %(name)s: %(message)s",
         "%Y-%m-%dT%H:%M:%S",
     )
@@ -63,7 +70,7 @@ def record_bug(trace: str) -> str:
     try:
         _make()
         with log_file().open("a", encoding="utf-8") as file:
-            file.write(trace)
+            file.write(textwrap.indent(printable(trace), "  "))  # no line looks like the log's own
     except OSError:
         print(trace, file=sys.stderr)
         return "the lines above"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.cli import moves_shown, picture
 from shardctl.cli.options import Report
-from shardctl.cli.output import plural, print_json, print_table, say
+from shardctl.cli.output import plural, print_json, print_line, print_table, say
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def show_move(entry: Entry, output: Report) -> None:
     print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], coloured="state")
     print_table(moves_shown.STEPS, moves_shown.steps(entry), coloured="state")
     if reported := moves_shown.copied(entry):
-        print(reported)
+        print_line(reported)
     print(f"method: {entry.move.method}")
     if (given := entry.move.plan.get("reverses")) is not None:
         print(f"reverse of move {given['move']}")
@@ -55,7 +55,8 @@ def finish(topology: Topology, context: MoveContext, output: Report) -> None:
     entry = service.read(topology).entry(context.plan.id)
     report = entry.move.report or {}
     if output is Report.table:
-        print(*_result(report), sep="\n")
+        for line in _result(report):
+            print_line(line)
     if entry.state == "unconfirmed":
         say(f"move {entry.move.id} is unconfirmed: {_doubt(entry.move.proof, report)}")
         return
@@ -112,8 +113,9 @@ def _doubt(proof: str | None, report: Mapping[str, Any]) -> str:
     if not (altered := report.get("uncompared")):
         return _DOUBTS[proof or ""]
     return (
-        f"{report['tables']} tables are equal, but clients of the target dropped, renamed or "
-        f"altered {listed(altered)} before the comparison{_ALL_HAD}"
+        f"{report['tables']} tables are equal, but {listed(altered)} could not be compared: "
+        "clients of the target dropped, renamed or altered it before, or it has a value that is "
+        f"too large{_ALL_HAD}"
     )
 
 
@@ -138,7 +140,7 @@ def _show_report(report: dict[str, Any]) -> None:
     for pooler, waited in report.get("pooler_waits_ms", {}).items():
         print(f"longest wait at pooler {pooler}: {waited:.0f} ms")
     for line in _result(report):
-        print(line)
+        print_line(line)
 
 
 def _result(report: Mapping[str, Any]) -> Iterator[str]:
@@ -172,7 +174,7 @@ def _show_rehearsal(found: Mapping[str, Any]) -> None:
     size = picture.size(found["size_bytes"])
     print(f"rehearsed: {', '.join(counts)} ({size}) were equal on both nodes at {between}")
     for table in found["differing"]:
-        print(f"rehearsed: differs: {table}")
+        print_line(f"rehearsed: differs: {table}")
     print(
         f"rehearsed: writers waited at most {found['writers_held_ms']:.0f} ms for its locks, "
         f"{found['waited_ms']:.0f} ms of that for open transactions\n"

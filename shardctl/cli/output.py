@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -10,19 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from shardctl import printable
 from shardctl.cli.printed import PRINTED
 from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|-infinity", re.IGNORECASE | re.ASCII)
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+"""With one of these, also as wide characters, a spreadsheet takes a cell for a formula."""
 
 
 def print_json(value: Any) -> None:
     """Print one JSON value on one line of standard output."""
     PRINTED.json, PRINTED.plan = True, None
-    print(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    print(printable.in_json(text))
 
 
 def print_at_end(plan: Any) -> None:
@@ -37,7 +45,7 @@ def end_plan() -> None:
 
 
 def print_tsv(rows: Iterable[Sequence[str | None]]) -> None:
-    r"""Print rows as COPY does: `\N` for NULL, escapes for tabs, line ends and backslashes.
+    r"""Print rows as COPY reads them: `\N` for NULL, escapes for control characters.
 
     >>> print_tsv([("a\tb",), (None,), ("c\\d",)])
     a\tb
@@ -45,10 +53,7 @@ def print_tsv(rows: Iterable[Sequence[str | None]]) -> None:
     c\\d
     """
     for row in rows:
-        print("\t".join(r"\N" if cell is None else cell.translate(ESCAPES) for cell in row))
-
-
-ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+        print("\t".join(r"\N" if cell is None else printable.in_copy(cell) for cell in row))
 
 
 def print_csv(rows: Iterable[Sequence[str | None]]) -> None:
@@ -60,20 +65,38 @@ def print_csv(rows: Iterable[Sequence[str | None]]) -> None:
 def _csv(cell: str | None) -> str:
     r"""Write a cell as PostgreSQL's COPY does: NULL is empty, an empty text is quoted.
 
+    But what a spreadsheet would calculate begins with an apostrophe, which makes it a text there.
+
     >>> print(*map(_csv, ("2-3", "2,3", 'a "b" c', "", None)), sep="|")
     2-3|"2,3"|"a ""b"" c"|""|
+    >>> print(*map(_csv, ("-5", "+1.5e3", "-5+1", "=1", "@a", " =1")), sep="|")
+    -5|+1.5e3|'-5+1|'=1|'@a|' =1
     """
     if cell is None:
         return ""
+    if cell.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(cell):
+        cell = f"'{cell}"
     plain = cell and not set(cell) & set(',"\r\n') and cell == cell.strip()
     return cell if plain else '"' + cell.replace('"', '""') + '"'
 
 
-def console() -> Console:
-    """Give what prints on standard output; where that is no terminal, lines are never folded."""
+def console(*, stderr: bool = False) -> Console:
+    """Give what draws on a standard stream, and escapes the texts in what it draws.
+
+    Where standard output is no terminal, lines are never folded.
+    """
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+    class Screen(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for one in super().render(renderable, options):
+                yield one if one.control else one._replace(text=printable.printable(one.text))
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stderr or stream.isatty() else 10_000
+    return Screen(file=stream, width=width, highlight=False)
 
 
 def print_table(
@@ -86,6 +109,11 @@ def print_table(
     out.print(tables.fit(header, rows, out.width, coloured=coloured))
 
 
+def print_line(text: str) -> None:
+    """Print one line of the result, whatever names it has in it."""
+    print(printable.one_line(text))
+
+
 def plural(count: int, noun: str) -> str:
     """Write a number with its noun.
 
@@ -96,8 +124,8 @@ def plural(count: int, noun: str) -> str:
 
 
 def say(message: str) -> None:
-    """Print a text beside the result on standard error."""
-    print(folded(message), file=sys.stderr)
+    """Print a line beside the result on standard error."""
+    print(folded(printable.one_line(message)), file=sys.stderr)
 
 
 def folded(text: str) -> str:
@@ -121,16 +149,15 @@ def say_error(error: ShardctlError) -> None:
     """Print an error and its hint on standard error, with the program's name in red."""
     # A message that begins with a place in a file gets no prefix: editors jump to the place.
     program, message = ("", str(error)) if error.located else ("shardctl:", f" {error}")
-    hint = f"\n  {error.hint}" if error.hint else ""
-    text = folded(f"{program}{message}{hint}")
+    message, hint = printable.one_line(message), printable.one_line(error.hint)
+    text = folded(f"{program}{message}" + (f"\n  {hint}" if hint else ""))
     if not sys.stderr.isatty():
         print(text, file=sys.stderr)
         return
-    from rich.console import Console
     from rich.text import Text
 
     shown = Text.assemble((program, "bold red"), text.removeprefix(program))
-    Console(stderr=True, highlight=False).print(shown, soft_wrap=True)
+    console(stderr=True).print(shown, soft_wrap=True)
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -143,7 +170,7 @@ def confirm(question: str, *, yes: bool) -> None:
             hint="add --yes to run it without a terminal",
         )
     try:
-        agreed = typer.confirm(question, err=True)
+        agreed = typer.confirm(printable.one_line(question), err=True)
     except typer.Abort as abort:  # Ctrl-C, or the end of the input
         print(file=sys.stderr)
         raise Interrupted("interrupted: nothing was changed") from abort

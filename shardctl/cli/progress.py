@@ -8,7 +8,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from shardctl.cli import figures
+from shardctl.cli.output import console
 from shardctl.meter import Meters
+from shardctl.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,13 +39,11 @@ def bars() -> Iterator[Progress]:
     nothing for work that ends sooner. Each line names the keys whose work goes on, and at the end
     those of the last line that are done.
     """
-    from rich.console import Console
-
     meters = Meters()
-    console = Console(stderr=True)
-    terminal = sys.stderr.isatty() and not console.is_dumb_terminal
+    out = console(stderr=True)
+    terminal = sys.stderr.isatty() and not out.is_dumb_terminal
     shown = _drawn if terminal else _lines
-    with shown(meters, console):
+    with shown(meters, out):
         yield meters
 
 
@@ -118,7 +118,7 @@ def _lines(meters: Meters, console: Console) -> Iterator[None]:
         while not ended.wait(pause_s):
             last = at_work(meters)
             if last:
-                print(sentence(last), file=sys.stderr, flush=True)
+                print(one_line(sentence(last)), file=sys.stderr, flush=True)
                 pause_s = _EVERY_S
 
     thread = threading.Thread(target=tell, daemon=True)
@@ -129,7 +129,7 @@ def _lines(meters: Meters, console: Console) -> Iterator[None]:
         ended.set()
         thread.join()
         if done := finished(meters, last):
-            print(sentence(done), file=sys.stderr, flush=True)
+            print(one_line(sentence(done)), file=sys.stderr, flush=True)
 
 
 def at_work(meters: Meters) -> dict[str, Reading]:

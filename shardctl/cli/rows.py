@@ -18,7 +18,6 @@ from shardctl.cli.options import (
     YesOption,
 )
 from shardctl.cli.output import (
-    ESCAPES,
     confirm,
     plural,
     print_at_end,
@@ -28,6 +27,7 @@ from shardctl.cli.output import (
     print_tsv,
     say,
 )
+from shardctl.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -93,7 +93,7 @@ def misplaced(
         print_csv((_MISPLACED, *_lines(report.found)))
     elif report.found:
         header = [word.replace("_", " ") for word in _MISPLACED]
-        print_table(header, map(_on_one_line, _lines(report.found)))
+        print_table(header, [[*map(one_line, cells)] for cells in _lines(report.found)])
     else:
         print("no row is in a wrong shard")
     rows = sum(one.rows for one in report.found)
@@ -184,15 +184,6 @@ def _lines(found: Collection[Misplaced]) -> Iterator[tuple[str, ...]]:
                 value,
                 primary_key or "",
             )
-
-
-def _on_one_line(cells: tuple[str, ...]) -> tuple[str, ...]:
-    r"""Escape characters that would end a line or a column.
-
-    >>> print(*_on_one_line(("a\tb",)))
-    a\tb
-    """
-    return tuple(cell.translate(ESCAPES) for cell in cells)
 
 
 def _shards(topology: Topology, text: str | None) -> Collection[ShardId]:

@@ -167,19 +167,7 @@ def _tables(run: Run) -> Shown:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str | None]]) -> None:
-    cells = [[_cell(value) for value in row] for row in rows]
-    print_table(header, cells)
-
-
-def _cell(value: str | None) -> str:
-    r"""Format a value for people, without control characters.
-
-    >>> _cell(None), _cell("a\x1b[2J\nb")
-    ('NULL', 'a\\x1b[2J\nb')
-    """
-    if value is None:
-        return "NULL"
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in value)
+    print_table(header, [["NULL" if value is None else value for value in row] for row in rows])
 
 
 def _warn(warnings: dict[str, list[Place]]) -> None:

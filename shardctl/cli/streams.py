@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError
+from shardctl.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,14 +33,22 @@ class ResultUnwritten(ShardctlError):
 
 
 class Stream:
-    """A text stream that fails once, and discards all later output.
+    """A text stream that obeys no text, fails once, and discards all later output.
 
-    It calls `failed` with the error, which may raise one.
+    It calls `failed` with the error, which may raise one. `drawn` is for what rich has escaped.
     """
 
-    def __init__(self, stream: Any, failed: Callable[[OSError], None]) -> None:
+    def __init__(
+        self, stream: Any, failed: Callable[[OSError], None], *, drawn: bool = False
+    ) -> None:
         self._stream = stream
         self._failed = failed
+        self._drawn = drawn
+
+    @property
+    def rich_proxied_file(self) -> Stream:
+        """Give the stream to which rich writes colours and movements of the cursor."""
+        return Stream(self._stream, self._failed, drawn=True)
 
     def __getattr__(self, name: str) -> Any:
         """Delegate all other attributes to the stream."""
@@ -48,7 +57,7 @@ class Stream:
     def write(self, text: str) -> int:
         """Write, or discard."""
         try:
-            self._stream.write(text)
+            self._stream.write(text if self._drawn else printable(text))
         except OSError as error:
             self._discard(error)
         return len(text)

@@ -12,7 +12,7 @@ import typer
 from shardctl.cli import picture, values
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
-from shardctl.cli.output import plural, print_json, print_table, say
+from shardctl.cli.output import plural, print_json, print_line, print_table, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -278,7 +278,7 @@ def show(found: Found) -> None:
             [(f.code, f"{f.count:,}", f"{f.at_s:.1f} s", f.first) for f in found.failures],
         )
     for example in found.verdict.examples:
-        print(example)
+        print_line(example)
     print(_verdict(found))
 
 

@@ -11,6 +11,7 @@ from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Report, ReportOption
 from shardctl.cli.output import console, plural, print_json, print_table, say
+from shardctl.printable import one_line
 
 if TYPE_CHECKING:
     from shardctl.checks.findings import Finding
@@ -74,8 +75,9 @@ def show(report: Verified) -> None:
     for finding in sorted(report.findings, key=lambda f: order.index(f.severity)):
         severity = (finding.severity, COLOURS.get(finding.severity, ""))
         said = f": {finding.check}: {_subject(finding)}: {_difference(finding)}"
-        out.print(Text.assemble(severity, said, overflow="fold"))
-        out.print(Padding(Text(finding.hint, overflow="fold"), (0, 0, 0, 2), expand=False))
+        out.print(Text.assemble(severity, one_line(said), overflow="fold"))
+        hint = Text(one_line(finding.hint), overflow="fold")
+        out.print(Padding(hint, (0, 0, 0, 2), expand=False))
     counts = report.counts()
     reported = ", ".join(plural(n, severity) for severity, n in counts.items() if n)
     what = "all is well" if report.ok(strict=True) else reported

@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from shardctl.cli.output import console
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,16 +35,15 @@ def in_place(
 
     What does not fit the height of the terminal is cut off; with `transient` the last one goes.
     """
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console()
+    out = console()
     with Live(
-        console=console, auto_refresh=False, vertical_overflow="crop", transient=transient
+        console=out, auto_refresh=False, vertical_overflow="crop", transient=transient
     ) as live:
 
         def refresh() -> bool:
-            shown, goes_on = look(console.width)
+            shown, goes_on = look(out.width)
             live.update(shown, refresh=True)
             return goes_on
 

@@ -68,13 +68,14 @@ def render(settings: Settings, generator: str, shard_count: int) -> str:
 def bodies(rendered: str) -> dict[str, str]:
     """Return the functions in rendered SQL, by name and argument types.
 
-    Each value is the body (`prosrc`), a line with its setting, and a line with its attributes
-    (`IMMUTABLE STRICT PARALLEL SAFE`).
+    Each value is the body (`prosrc`), a line with its setting, one where it is a SECURITY DEFINER,
+    and a line with its other attributes (`IMMUTABLE STRICT PARALLEL SAFE`).
     """
     return {
         f"{name}({_types(arguments)})": body
         + (f"\n{setting}={value}" if setting else "")
-        + f"\n{' '.join(declared.split())}"
+        + ("\nSECURITY DEFINER" if "DEFINER" in declared else "")
+        + f"\n{' '.join(declared.replace('SECURITY DEFINER', '').split())}"
         for name, arguments, declared, setting, value, body in _FUNCTION.findall(rendered)
     }
 

@@ -19,8 +19,9 @@ from shardctl.fanout import Silent
 from shardctl.libpq import reason_of
 from shardctl.maintenance import rows
 from shardctl.maintenance.sql_plan import COMMAND, choose
-from shardctl.postgres import cancelling, queries
+from shardctl.postgres import cancelling, catalog, queries
 from shardctl.postgres.connection import NodeLost, connect, is_lost
+from shardctl.provision import refusals
 from shardctl.state import events, lock
 
 if TYPE_CHECKING:
@@ -120,13 +121,15 @@ class Run:
         """Run everything, and give what comes of it as it comes.
 
         To write, under the nodes' locks and with events on the nodes. Raises NodeLocked,
-        places_changed and what `plan` raises with nothing done. Stopping early (Ctrl-C, or
-        closing this) cancels what runs; `done` and `failed` have the rest.
+        places_changed, public_open and what `plan` raises with nothing done. Stopping early
+        (Ctrl-C, or closing this) cancels what runs; `done` and `failed` have the rest.
         """
         nodes = self.plan.places.nodes if self.plan.write else []
         with lock.held(self.plan.topology, nodes, command=COMMAND) as locks:
             if self.plan.write:
                 self._require_unchanged()
+            for node, session in locks.items():
+                self._require_closed(session, node)
             for session in locks.values():
                 events.record(session, COMMAND, f"started: {self.plan.for_log}")
             try:
@@ -145,6 +148,11 @@ class Run:
                 "the owners of shards changed after the plan was made; nothing was done",
                 hint="run the command again",
             )
+
+    def _require_closed(self, session: Connection, node: NodeName) -> None:
+        """See that only trusted roles have functions on the search_path; raises public_open."""
+        if intruders := catalog.read_intruders(session):
+            raise refusals.public_open(node, self.plan.topology.database.user, intruders)
 
     def _record(self, session: Connection, node: NodeName) -> None:
         wanted = sum(place.node == node for place in self.plan.places.chosen)
@@ -207,6 +215,7 @@ class Run:
         error: Exception | None = None
         try:
             with self._session(node) as session:
+                self._require_closed(session, node)
                 while left and not self._stop.is_set():
                     with suppress(IndexError):  # another session has taken the last one
                         self._one(session, left.popleft())

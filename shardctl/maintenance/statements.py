@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Misused
-from shardctl.masking import without_passwords
 from shardctl.postgres import split
+from shardctl.postgres.masking import without_passwords
 
 if TYPE_CHECKING:
     from shardctl.postgres.split import Statement

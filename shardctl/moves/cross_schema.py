@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.meter import SHOWN, listed
 from shardctl.moves.refusals import SourceUnfit
-from shardctl.postgres import queries
+from shardctl.postgres import blocking, queries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,9 @@ def dependencies(session: Connection, moved: Sequence[str], staying: Sequence[st
     """List dependencies between moved and other schemas, by OID."""
     given = {"moved": list(moved), "staying": list(staying), "shown": SHOWN}
     rows = session.execute(QUERIES["dependencies"], given).fetchall()
-    return some([(f"{what} (on {to})", total) for what, to, total in rows])
+    return some(
+        [(f"{blocking.with_session(session, what)} (on {to})", total) for what, to, total in rows]
+    )
 
 
 def require_uncrossed(session: Connection, plan: MovePlan, staying: Sequence[str]) -> None:
@@ -55,5 +57,5 @@ def refusal(node: NodeName, found: Some) -> SourceUnfit:
         "crossing",
         f"{found.total} objects have cross-schema dependencies, which bypass a fence: {found}",
         hint="drop them, or rewrite them in plpgsql, which finds tables by name: a fence stops "
-        "only access by name",
+        "only access by name; a temporary object goes when its session ends",
     )

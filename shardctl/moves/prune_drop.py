@@ -12,7 +12,7 @@ from psycopg import sql
 from shardctl.libpq import reason_of
 from shardctl.meter import listed
 from shardctl.moves.prune_look import QUERIES
-from shardctl.postgres import room
+from shardctl.postgres import blocking, room
 from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.state import events
 
@@ -182,7 +182,11 @@ def _require_alone(session: Connection, schemas: Sequence[str]) -> int:
     Raises _Depended.
     """
     contents = session.execute(QUERIES["contents"], {"schemas": schemas}).fetchall()
-    outside = {schema: found for schema, _, found in contents if found is not None}
+    outside = {
+        schema: blocking.with_session(session, found)
+        for schema, _, found in contents
+        if found is not None
+    }
     if outside:
         raise _Depended(outside)
     return sum(objects for _, objects, _ in contents)

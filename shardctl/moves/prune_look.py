@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shardctl.postgres import event_triggers, queries
+from shardctl.postgres import blocking, event_triggers, queries
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.postgres.event_triggers import EventTriggerRefuses
 from shardctl.state import cluster, identity, lock, observer
@@ -89,7 +89,7 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
         live=frozenset(name for (name,) in live),
         retired=retired or (),
         contents={
-            name: (objects, outside)
+            name: (objects, outside and blocking.with_session(session, outside))
             for name, objects, outside in session.execute(QUERIES["contents"], named)
         },
         users=dict(session.execute(QUERIES["users"], named).fetchall()),

@@ -19,7 +19,7 @@ from psycopg.pq import ExecStatus
 
 from shardctl.errors import ShardctlError
 from shardctl.ids.generator import quote_identifier
-from shardctl.libpq import FOR_POOLERS, LIVELINESS, reason_of
+from shardctl.libpq import CLEAR_TEXT_HINT, FOR_POOLERS, LIVELINESS, reason_of
 from shardctl.pgbouncer import packet
 
 if TYPE_CHECKING:
@@ -402,6 +402,8 @@ def _text(row: Row, column: str) -> str:
 
 def _hint(pooler: Pooler, reason: str) -> str:
     """Return what to do: a guess from English texts, the only source."""
+    if "cleartext password" in reason:
+        return CLEAR_TEXT_HINT
     if "password" in reason or "SASL" in reason or "authentication" in reason:
         return (
             f"add {pooler.admin_user}'s password for database pgbouncer to ~/.pgpass "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from shardctl.masking import without_passwords
 from shardctl.postgres import queries
+from shardctl.postgres.masking import without_passwords
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ CLIENTS: Modes = (*READERS, "RowExclusiveLock")
 
 _SHOWN = 80
 """Characters of a holder's statement that are shown."""
+_TEMPORARY = re.compile(r"\bpg_temp_([0-9]{1,7})(?=\.)")
 QUERIES = queries.load("shardctl.postgres", "blocking.sql")
 
 
@@ -42,6 +44,18 @@ def holding(session: psycopg.Connection[Any], schemas: Sequence[str], *, but: Mo
         + f" {'holds' if granted else 'waits for'} {mode} on {what}"
         for pid, who, granted, mode, what in rows
     ]
+
+
+def with_session(session: psycopg.Connection[Any], described: str) -> str:
+    """Add to the description of a temporary object the session whose it is.
+
+    Servers before 16 tell only which sessions may be that.
+    """
+    if (schema := _TEMPORARY.search(described)) is None:
+        return described
+    (found,) = queries.one(session, QUERIES["temporary"], {"number": int(schema[1])})
+    left = f"left by a session that crashed: DROP SCHEMA {schema[0]} CASCADE"
+    return f"{described} [temporary, {found or left}]"
 
 
 def _holder(

@@ -47,3 +47,17 @@ LEFT JOIN LATERAL (
     WHERE h.pid IS NULL AND l.pid IS NULL AND l.virtualtransaction = h.run LIMIT 1
 ) AS p ON true
 ORDER BY a.xact_start NULLS FIRST
+
+-- name: temporary
+-- The session that has temporary schema N; before 16 those of the role that owns its tables
+SELECT string_agg(concat_ws(', ', 'pid ' || a.pid, 'user ' || a.usename,
+                            'application ' || nullif(a.application_name, '')),
+                  ' or ' ORDER BY a.pid)
+FROM pg_stat_activity AS a
+WHERE a.datname = current_database() AND CASE
+    WHEN current_setting('server_version_num')::integer >= 160000
+        THEN a.pid = pg_stat_get_backend_pid(%(number)s::integer)
+    ELSE a.usesysid IN (SELECT c.relowner FROM pg_class AS c
+                        JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                        WHERE n.nspname = 'pg_temp_' || %(number)s::integer)
+    END

@@ -22,8 +22,9 @@ class Schema:
     """A schema that may be a shard's.
 
     `wrapper` is the body of its `next_id()`, and what else it may have (see `functions`), or
-    None. `ungranted` roles lack something; of these, `strangers` may not even use the schema.
-    `unfit` sequences would not serve the generator (of another type, caching, cycling).
+    None. `ungranted` roles lack something, or may set the generator's sequences; of these,
+    `strangers` may not even use the schema. `unfit` sequences would not serve the generator (of
+    another type, caching, cycling).
     """
 
     counter: bool
@@ -161,6 +162,20 @@ def read_behind(
     """List tables of these names behind the shards' on a search_path, each with its schema."""
     given = {"tables": sorted(tables), "behind": _behind(connection, topology)}
     return tuple((schema, table) for schema, table in connection.execute(QUERIES["behind"], given))
+
+
+@dataclass(frozen=True, slots=True)
+class Intruder:
+    """Something in schema public by which a role could run its code as shardctl's role."""
+
+    what: str
+    remedy: str
+    """The statement that removes it."""
+
+
+def read_intruders(connection: Connection) -> tuple[Intruder, ...]:
+    """List those; superusers, this role and the owners of database and schema are trusted."""
+    return tuple(Intruder(*row) for row in connection.execute(QUERIES["intruders"]))
 
 
 def _behind(connection: Connection, topology: Topology) -> list[str]:

@@ -1,5 +1,5 @@
 -- name: schemas
--- Every schema that may be a shard's, with its generator and the roles that lack a grant on it
+-- Every schema that may be a shard's, with its generator and the roles whose grants on it are not right
 WITH role AS (
     SELECT oid, rolname, rolsuper OR rolname = current_user AS needs_no_defaults
     FROM pg_roles WHERE rolname = ANY (%(roles)s)
@@ -23,12 +23,15 @@ SELECT n.nspname::text,
                         AND has_schema_privilege(role.oid, n.oid, 'USAGE')
                         AND coalesce(has_sequence_privilege(role.oid, c.oid, 'USAGE')
                                      AND has_sequence_privilege(role.oid, c.oid, 'SELECT')
-                                     AND has_sequence_privilege(role.oid, c.oid, 'UPDATE')
-                                     AND has_sequence_privilege(role.oid, r.oid, 'USAGE')
                                      AND has_sequence_privilege(role.oid, r.oid, 'SELECT')
-                                     AND has_sequence_privilege(role.oid, r.oid, 'UPDATE')
                                      AND has_function_privilege(role.oid, p.oid, 'EXECUTE'),
                                      false))
+                   -- With these it could stop the shard's ids by setval().
+                   OR EXISTS (SELECT FROM pg_class AS s CROSS JOIN LATERAL aclexplode(s.relacl) AS a
+                              WHERE s.oid IN (c.oid, r.oid) AND a.grantee = role.oid
+                                AND s.relowner <> role.oid
+                                AND (a.privilege_type = 'UPDATE'
+                                     OR s.oid = r.oid AND a.privilege_type = 'USAGE'))
              ORDER BY role.rolname),
        array(SELECT role.rolname::text FROM role
              WHERE NOT has_schema_privilege(role.oid, n.oid, 'USAGE')),
@@ -49,12 +52,15 @@ SELECT proname || '(' || array_to_string(array(
            SELECT format_type(type, NULL)
            FROM unnest(proargtypes) WITH ORDINALITY AS a (type, place) ORDER BY place), ', ') || ')',
        prosrc || coalesce(E'\n' || array_to_string(proconfig, ','), '')
-         || CASE WHEN prosecdef THEN E'\nSECURITY DEFINER' ELSE '' END || E'\n'
+         || CASE WHEN NOT prosecdef THEN ''
+                 -- Another role may not own the sequences on which it works.
+                 WHEN proowner = quote_ident(current_user)::regrole OR pg_roles.rolsuper
+                 THEN E'\nSECURITY DEFINER' ELSE E'\nSECURITY DEFINER, owned by ' || rolname END || E'\n'
          || CASE provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END
          || CASE WHEN proisstrict THEN ' STRICT' ELSE '' END
          || CASE proparallel WHEN 's' THEN ' PARALLEL SAFE' WHEN 'r' THEN ' PARALLEL RESTRICTED'
                              ELSE ' PARALLEL UNSAFE' END
-FROM pg_proc
+FROM pg_proc JOIN pg_roles ON pg_roles.oid = proowner
 WHERE pronamespace = to_regnamespace('shardctl')
 
 -- name: ungranted
@@ -94,6 +100,33 @@ LEFT JOIN LATERAL (
 ) AS s (name, value, role, database) ON true
 WHERE r.rolname = ANY (%(roles)s)
 ORDER BY r.rolname, s.name, s.role <> 0 DESC, s.database <> 0 DESC
+
+-- name: intruders
+-- By what in schema public a role could let another session run its code, and the statement against it:
+-- our sessions find functions there when their arguments fit better than those of pg_catalog
+WITH public AS (
+    SELECT n.oid, n.nspacl, n.nspowner FROM pg_namespace AS n WHERE n.nspname = 'public'
+), stranger AS (
+    SELECT 0::oid AS oid, 'PUBLIC' AS name
+    UNION ALL
+    SELECT r.oid, quote_ident(r.rolname) FROM pg_roles AS r, pg_database AS d, public AS p
+    WHERE d.datname = current_database() AND NOT r.rolsuper AND r.rolname <> current_user
+      AND r.oid NOT IN (d.datdba, p.nspowner)
+)
+SELECT s.name || ' may create functions in schema public',
+       'REVOKE CREATE ON SCHEMA public FROM ' || s.name
+FROM public AS p CROSS JOIN LATERAL aclexplode(coalesce(p.nspacl, acldefault('n', p.nspowner))) AS a
+JOIN stranger AS s ON s.oid = a.grantee
+WHERE a.privilege_type = 'CREATE'
+UNION
+SELECT s.name || ' owns function ' || f.oid::regprocedure,
+       'DROP ROUTINE ' || f.oid::regprocedure
+FROM pg_proc AS f JOIN public AS p ON p.oid = f.pronamespace JOIN stranger AS s ON s.oid = f.proowner
+UNION
+SELECT s.name || ' owns operator ' || o.oid::regoperator,
+       'DROP OPERATOR ' || o.oid::regoperator
+FROM pg_operator AS o JOIN public AS p ON p.oid = o.oprnamespace JOIN stranger AS s ON s.oid = o.oprowner
+ORDER BY 1
 
 -- name: behind
 -- Tables behind the shards' on a search_path that have one of these names

@@ -9,7 +9,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from shardctl.errors import ShardctlError
-from shardctl.libpq import ANY_SERVER, CONNECT_TIMEOUT_S, LIVELINESS, reason_of
+from shardctl.libpq import ANY_SERVER, CLEAR_TEXT_HINT, CONNECT_TIMEOUT_S, LIVELINESS, reason_of
 from shardctl.postgres import replay
 from shardctl.postgres.observing import LOCK_TIMEOUT, Observing
 
@@ -156,6 +156,7 @@ def is_lost(error: psycopg.Error) -> bool:
 
 
 _HINTS = (
+    (("cleartext password",), CLEAR_TEXT_HINT),
     (
         ("password",),
         "put the password into ~/.pgpass (or PGPASSFILE); the topology cannot contain passwords",

@@ -43,14 +43,26 @@ def lexemes(text: str) -> Iterator[str]:
     return (match[0] for match in _matches(text))
 
 
+def spans(text: str) -> Iterator[tuple[int, int]]:
+    """Give the beginning and the end of each lexeme, comment and white space: all of the text."""
+    return ((match.start(), end) for match, end in _found(text))
+
+
 def _matches(text: str) -> Iterator[re.Match[str]]:
+    return (
+        match
+        for match, _ in _found(text)
+        if not match[0].isspace() and not match[0].startswith(("--", "/*"))
+    )
+
+
+def _found(text: str) -> Iterator[tuple[re.Match[str], int]]:
     position = 0
     while (match := _LEXEME.match(text, position)) is not None:
         position = match.end()
         if match[0] == "/*":
             position = _end_of_comment(text, position)
-        elif not match[0].isspace() and not match[0].startswith("--"):
-            yield match
+        yield match, position
 
 
 def split(text: str) -> list[Statement]:

@@ -69,11 +69,22 @@ def prepare(
             made(node.name)
         if plan.database:
             name = sql.Identifier(topology.database.name)
-            _create(connection, sql.SQL("CREATE DATABASE {}").format(name), node)
+            new = _create(connection, sql.SQL("CREATE DATABASE {}").format(name), node)
             made(node.name)
+            if new:
+                _close_public(topology, node, command)
 
 
-def _create(connection: Connection, statement: sql.Composed, node: Node) -> None:
+def _close_public(topology: Topology, node: Node, command: str) -> None:
+    """Let only owners make functions in schema public, as servers of 15 and newer do."""
+    with connect(node, topology.database, purpose=lock.purpose(command)) as session:
+        found = session.execute(QUERIES["may_close_public"]).fetchone()
+        if found is not None and found[0]:
+            session.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+
+
+def _create(connection: Connection, statement: sql.Composed, node: Node) -> bool:
+    """Execute it; False where another session has made that already."""
     logger.info("node %s: %s", node.name, statement.as_string())
     try:
         connection.execute(statement)
@@ -82,6 +93,9 @@ def _create(connection: Connection, statement: sql.Composed, node: Node) -> None
         logger.info("node %s: it already exists", node.name)
     except psycopg.errors.UniqueViolation:
         logger.info("node %s: another session is creating it", node.name)
+    else:
+        return True
+    return False
 
 
 def apply(

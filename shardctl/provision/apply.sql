@@ -8,3 +8,7 @@ FROM pg_namespace AS n
 JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = %(counter)s AND c.relkind = 'S'
 JOIN pg_class AS r ON r.relnamespace = n.oid AND r.relname = %(register)s AND r.relkind = 'S'
 WHERE n.nspname = ANY (%(schemas)s)
+
+-- name: may_close_public
+-- Whether this role may take rights to schema public away
+SELECT has_schema_privilege(oid, 'CREATE WITH GRANT OPTION') FROM pg_namespace WHERE nspname = 'public'

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from shardctl.errors import Refused
-    from shardctl.postgres.catalog import Schema
+    from shardctl.postgres.catalog import Intruder, Schema
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
     from shardctl.state.ledger import Copy
@@ -75,6 +75,8 @@ class Observed:
     """(schema, table) whose CHECK of the key is not validated."""
     missing: tuple[str, ...] = ()
     """Tables of schema shardctl that were dropped."""
+    intruders: tuple[Intruder, ...] = ()
+    """By what a role could run its code in our sessions."""
     journal: tuple[Copy, ...] | None = ()
     """The moves that the node knows; None where their table was dropped."""
 
@@ -297,5 +299,6 @@ def _observe_database(
         ),
         unvalidated=catalog.read_unvalidated(connection, keys.CHECK, schemas),
         missing=missing,
+        intruders=catalog.read_intruders(connection),
         journal=None if missing else ledger.copies(connection, topology, node.name, state),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused, ShardctlError
+from shardctl.meter import listed
 from shardctl.provision import made_tables
 from shardctl.state import ledger
 from shardctl.topology import names, ranges
@@ -13,6 +14,7 @@ from shardctl.topology.model import NodeName
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from shardctl.postgres.catalog import Intruder
     from shardctl.provision.observe import Observed, Said
     from shardctl.state.journal import Move
     from shardctl.state.migrations import Migration
@@ -69,6 +71,16 @@ def table_shadowed(node: str, schema: str, table: str) -> Refused:
     )
 
 
+def public_open(node: NodeName, user: str, intruders: Sequence[Intruder]) -> Refused:
+    """Report roles whose functions a session with `public` on its search_path could run."""
+    return Refused(
+        "public_open",
+        f"node {node}: {listed([one.what for one in intruders], len(intruders))}; such functions "
+        f"could run with the rights of {user}",
+        hint=f"as the owner of the database: {'; '.join(one.remedy for one in intruders[:5])}",
+    )
+
+
 def shards_read_only(node: NodeName, file: str, shards: Sequence[int]) -> Refused:
     """Report read-only shards in which migrations are pending."""
     listed = ranges.of(shards)
@@ -99,6 +111,8 @@ def refusals(
         problems += changed(one.node, one.migrations, migrations)
         problems += _read_only(topology, one, migrations)
         problems += _rights(topology, one)
+        if one.intruders:
+            problems.append(public_open(one.node, topology.database.user, one.intruders))
     return [*problems, *_streaming(topology, observed, migrations)]
 
 

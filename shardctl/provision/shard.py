@@ -78,8 +78,6 @@ def _grants(schema: sql.Identifier, role: str, *, existing: bool) -> sql.Compose
     }
     grants = [
         "GRANT USAGE ON SCHEMA {schema} TO {role};",
-        "GRANT USAGE, SELECT, UPDATE ON SEQUENCE {schema}.{counter} TO {role};",
-        "GRANT USAGE, SELECT, UPDATE ON SEQUENCE {schema}.{register} TO {role};",
         "GRANT EXECUTE ON FUNCTION {schema}.{wrapper}() TO {role};",
         "{defaults} GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {role};",
         "{defaults} GRANT USAGE, SELECT, UPDATE ON SEQUENCES TO {role};",
@@ -89,4 +87,9 @@ def _grants(schema: sql.Identifier, role: str, *, existing: bool) -> sql.Compose
             "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};",
             "GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA {schema} TO {role};",
         ]
+    grants += [  # a role that may set these can stop the shard's ids
+        "REVOKE ALL ON SEQUENCE {schema}.{counter}, {schema}.{register} FROM {role};",
+        "GRANT USAGE, SELECT ON SEQUENCE {schema}.{counter} TO {role};",
+        "GRANT SELECT ON SEQUENCE {schema}.{register} TO {role};",
+    ]
     return sql.SQL("\n").join(sql.SQL(grant).format(**names) for grant in grants)

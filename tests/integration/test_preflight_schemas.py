@@ -117,6 +117,16 @@ def test_what_binds_by_more_than_a_name(preflight_fleet: Movable, kind: str) -> 
     assert named in told
 
 
+def test_a_temporary_view_is_named_with_its_session(preflight_fleet: Movable) -> None:
+    fleet = preflight_fleet.fleet
+    with fleet.connect("a", user=fleet.role, application_name="shop") as session:
+        session.execute("CREATE TEMP VIEW x AS SELECT * FROM shard2.photos")
+        told = preflight_fleet.only_source("crossing")
+        pid = session.info.backend_pid
+    assert f"[temporary, pid {pid}, user {fleet.role}, application shop]" in told
+    assert "goes when its session ends" in told
+
+
 def test_rows_that_tables_elsewhere_route_or_delete(preflight_fleet: Movable) -> None:
     preflight_fleet.choose(duplicate_shared=True)
     with preflight_fleet.having(

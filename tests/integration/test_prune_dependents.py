@@ -112,6 +112,18 @@ def test_what_comes_to_depend_on_a_schema_after_the_last_look_is_seen_in_the_tra
         fleet_retired.fleet.execute("a", "DROP VIEW public.v")
 
 
+def test_a_temporary_view_is_named_with_its_session(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    with fleet_retired.fleet.connect("a", application_name="shop") as session:
+        session.execute(f"CREATE TEMP VIEW v AS SELECT count(*) FROM {RETIRED}.photos".encode())
+        verdict = fleet_retired.verdict()
+        pid = session.info.backend_pid
+    assert verdict is not None
+    assert f"pid {pid}, user " in verdict
+    assert "application shop" in verdict
+
+
 def test_everything_of_its_own_goes_with_a_schema(fleet_retired: Pruned) -> None:
     fleet_retired.retire(2)
     fleet_retired.record()

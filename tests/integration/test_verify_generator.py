@@ -154,8 +154,8 @@ def test_all_that_a_role_lacks_is_one_finding(fleet: RolledBack) -> None:
     [finding] = fleet.verify()
     assert told([finding]) == [("generator", "not_granted", None, (4, 7), None)]
     assert finding.actual == (
-        f"{fleet.role} lacks USAGE on schema; SELECT, UPDATE, USAGE on next_id_block;"
-        " SELECT, UPDATE, USAGE on next_id_seq; ON TABLES on default privileges"
+        f"{fleet.role} lacks USAGE on schema; SELECT on next_id_block;"
+        " SELECT, USAGE on next_id_seq; ON TABLES on default privileges"
     )
 
 

@@ -333,9 +333,9 @@ def test_what_any_check_can_find_is_told_once() -> None:
     assert written(sections()[EVERYWHERE_HEADING]) == produced(None)
     assert produced(None) == {("not_examined", "error")}
     mute = [name for name, check in CHECKS.items() if check.look is None]
-    assert f"{' and '.join(f'`{name}`' for name in mute)} have none" in "\n".join(
-        sections()[EVERYWHERE_HEADING]
-    )
+    named = " and ".join(f"`{name}`" for name in mute)
+    have = "have" if len(mute) > 1 else "has"
+    assert f"{named} {have} none" in "\n".join(sections()[EVERYWHERE_HEADING])
 
 
 @pytest.mark.parametrize("check", [*CHECKS, EVERYWHERE_HEADING])

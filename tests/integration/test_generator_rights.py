@@ -1,0 +1,78 @@
+"""What the application's role may do to the sequences that make ids: draw, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+if TYPE_CHECKING:
+    from tests.fixtures.fleets.fleet import Fleet
+
+STOPPING = [
+    "SELECT setval('shard1.next_id_block', 9223372036854775807)",
+    "SELECT setval('shard1.next_id_seq', 9223372036854775807)",
+    "SELECT nextval('shard1.next_id_block')",
+    "SELECT shardctl.open_block_at('shard1.next_id_block', 1, (1::bigint << 40) - 2)",
+    "SELECT shardctl.open_block(1, '2040-01-01')",
+    "SELECT shardctl.open_drawn_block('shard1.next_id_seq', 'shard2.next_id_block', 1)",
+]
+BOTH = "'shard1.next_id_seq', 'shard1.next_id_block'"
+FORGED = [
+    f"SELECT shardctl.open_drawn_block({BOTH}, 5::bigint << 20)",
+    f"SELECT shardctl.next_id_of_new_block({BOTH}, 1, 0, 5::bigint << 20)",
+]
+DRAW = "SELECT count(DISTINCT shard1.next_id()) FROM generate_series(1, 3000)"
+
+
+@pytest.mark.parametrize("statement", STOPPING)
+def test_the_application_s_role_cannot_stop_ids(fleet_8: Fleet, statement: str) -> None:
+    with fleet_8.connect("a", user=fleet_8.role) as session:
+        with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.WrongObjectType)):
+            session.execute(statement.encode())
+        assert session.execute(DRAW).fetchone() == (3000,), "over several blocks"
+
+
+def test_nor_with_a_number_that_it_has_not_drawn(fleet_8: Fleet) -> None:
+    with fleet_8.connect("a", user=fleet_8.role) as session:
+        for statement in FORGED:
+            session.execute(statement.encode())
+        [(block, drawn)] = session.execute(
+            "SELECT pg_sequence_last_value('shard1.next_id_block') >> 40,"
+            " pg_sequence_last_value('shard1.next_id_seq') >> 10"
+        )
+        assert block == drawn
+        assert session.execute(DRAW).fetchone() == (3000,)
+
+
+def test_init_takes_away_what_older_releases_granted(fleet_8: Fleet) -> None:
+    fleet_8.execute(
+        "a", f"GRANT ALL ON SEQUENCE shard1.next_id_block, shard1.next_id_seq TO {fleet_8.role}"
+    )
+    done = fleet_8.here("verify", "--check", "generator")
+    assert done.returncode == 1
+    assert (
+        f"shard 1: expected no right to change the sequences that make ids, found {fleet_8.role}"
+        " has UPDATE, USAGE on next_id_block; UPDATE on next_id_seq" in done.stdout
+    )
+    assert fleet_8.here("init").returncode == 0
+    with fleet_8.connect("a", user=fleet_8.role) as session:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            session.execute(STOPPING[0].encode())
+        assert session.execute(DRAW).fetchone() == (3000,)
+    assert fleet_8.here("verify", "--check", "generator").returncode == 0
+
+
+def test_init_by_another_role_makes_the_function_that_role_s(fleet_8: Fleet) -> None:
+    owner = f"{fleet_8.role}_before"
+    function = "shardctl.open_drawn_block(regclass, regclass, bigint)"
+    fleet_8.execute("a", f"CREATE ROLE {owner}; GRANT CREATE ON SCHEMA shardctl TO {owner}")
+    try:
+        fleet_8.execute("a", f"ALTER FUNCTION {function} OWNER TO {owner}")
+        assert fleet_8.here("verify", "--check", "generator").returncode == 1
+        assert fleet_8.here("init").returncode == 0
+        with fleet_8.connect("a", user=fleet_8.role) as session:
+            assert session.execute(DRAW).fetchone() == (3000,)
+    finally:
+        fleet_8.execute("a", f"REVOKE CREATE ON SCHEMA shardctl FROM {owner}; DROP ROLE {owner}")
