@@ -287,7 +287,9 @@ class Server:
         return "edited" if "`shardctl sandbox up`" in text else "foreign"
 
     def _require_way(self) -> None:
-        """Refuse a place into which the pooler's user may not go."""
+        """Refuse a place into which the pooler's user may not go, or where others replace files."""
+        if self.account is not None:
+            accounts.require_roots(self.pooler.config.parent.parent)
         blocked = accounts.blocked_at(self.pooler.config.parent, self.account)
         if blocked is not None and self.account is not None:
             raise Refused(
@@ -317,6 +319,8 @@ class Server:
         """Make the directory, in which the pooler's user writes its log and its pid."""
         folder = self.pooler.config.parent
         if accounts.make_way(folder, self.account):
+            if self.account is not None:
+                accounts.require_roots(folder)  # another may have been quicker
             accounts.give(folder, self.account)
 
     def _files(self) -> dict[Path, str]:

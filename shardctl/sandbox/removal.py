@@ -52,6 +52,8 @@ def remove(data_directory: Path) -> tuple[tuple[Path, ...], tuple[Path, str] | N
     """
     with directory.translated(data_directory):
         log, new = directory.log(data_directory), directory.being_made(data_directory)
+        if log.is_symlink():
+            log.unlink()  # what it leads to stays
         there = [path for path in (data_directory, new) if path.exists()]
         if not there:
             # An empty log is the lock of an `up` that failed; other logs may not be the sandbox's.
