@@ -115,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code (docs/reference/exit-codes.md)."""
     if "_SHARDCTL_COMPLETE" in os.environ:
         os.environ["COLUMNS"] = "1000"  # typer folds explanations, and fish reads each line as one
+    os.umask(os.umask(0o077) | 0o022)  # what others could write to would decide what we do next
     settings = Settings()
     streams = Streams(settings)
     with streams.guarded():
