@@ -42,6 +42,11 @@ def open_log(*, verbose: bool) -> None:
     logger = logging.getLogger("shardctl")
     if logger.handlers:
         return
+
+    class Log(logging.FileHandler):
+        def _open(self) -> TextIO:
+            return _open()
+
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
     line = logging.Formatter(
@@ -51,7 +56,7 @@ def open_log(*, verbose: bool) -> None:
     line.converter = time.gmtime
     handlers: list[logging.Handler] = []
     try:
-        handlers.append(logging.StreamHandler(_open()))
+        handlers.append(Log(log_file()))
     except OSError as error:
         print(f"shardctl: cannot write the log: {error}", file=sys.stderr)
     if verbose:

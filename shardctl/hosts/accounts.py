@@ -216,13 +216,13 @@ def _require_roots(host: Host, parts: list[_Part], *, makes: bool = False) -> No
         if inputs.others_may_write(part.mode, part.owner, part.group) and not sticky:
             raise _folder_unsafe(
                 parts[-1].path,
-                f"others may write to {part.path}",
+                f"other users may write to {part.path}",
                 f"run `chmod go-w {part.path}` there, or use another directory",
             )
 
 
 def _folder_unsafe(folder: str, reason: str, hint: str) -> Refused:
-    """Report a directory in which root would do as other users say."""
+    """Report a directory in which other users could direct what root does."""
     return Refused("folder_unsafe", f"root does not work in {folder}: {reason}", hint=hint)
 
 

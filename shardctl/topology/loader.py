@@ -138,7 +138,7 @@ def _require_trusted(path: Path) -> None:
         if inputs.others_may_write(found.st_mode, owner, group) and not free:
             raise _untrusted(
                 path,
-                f"others may write to {place}",
+                f"other users may write to {place}",
                 f"check its content, then run `chmod go-w {shlex.quote(str(place))}`",
             )
 
@@ -146,7 +146,7 @@ def _require_trusted(path: Path) -> None:
 def _untrusted(path: Path, reason: str, hint: str) -> Misused:
     """Report a file that another user may have written, and that shardctl would obey."""
     said = reason if str(path) in reason else f"{path}: {reason}"
-    return Misused("input_untrusted", f"{said}; shardctl would do what it says", hint=hint)
+    return Misused("input_untrusted", f"{said}; shardctl would run its commands and SQL", hint=hint)
 
 
 def _name(found: os.stat_result) -> tuple[str, str]:

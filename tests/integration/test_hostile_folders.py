@@ -116,7 +116,7 @@ def test_a_link_on_the_way_does_not_hide_who_may_exchange_it(
     assert accounts.changes_folder(HERE, roots, account) is None
     assert accounts.changes_folder(HERE, theirs / "new" / "newer", account) == account
     roots.chmod(0o1777)
-    with raises_code("folder_unsafe", match=f"others may write to {roots}"):
+    with raises_code("folder_unsafe", match=f"other users may write to {roots}"):
         accounts.require_roots(roots)
     accounts.require_roots(roots / "new")
 
@@ -145,7 +145,7 @@ def test_root_writes_only_where_no_other_user_does(account: str, theirs: Path, r
     with raises_code("folder_unsafe", match=f"{theirs} belongs to {account}"):
         host_of(pooler_in(theirs, os_user="root"))
     roots.chmod(0o777)
-    with raises_code("folder_unsafe", match=f"others may write to {roots}") as refused:
+    with raises_code("folder_unsafe", match=f"other users may write to {roots}") as refused:
         host_of(pooler_in(roots))
     assert f"chmod go-w {roots}" in refused.value.hint
 

@@ -63,7 +63,7 @@ def test_a_file_of_another_user_is_not_obeyed(topology: Path, name: str) -> None
     assert "run `chown 0 " in refused.value.hint
     done = shardctl("--topology", topology, "topology", "check")
     assert done.returncode == 2
-    assert "shardctl would do what it says" in done.stderr
+    assert "shardctl would run its commands and SQL" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["topology.yaml", ".", "migrations", "migrations/0001_a.sql"])
@@ -77,7 +77,7 @@ def test_a_file_that_others_may_write_is_not_obeyed(topology: Path, name: str, b
         if not ROOT:
             return
         os.chown(place, -1, pwd.getpwnam(OTHER).pw_gid)
-    with raises_code("input_untrusted", match="others may write to") as refused:
+    with raises_code("input_untrusted", match="other users may write to") as refused:
         loader.load_trusted(topology)
     assert f"run `chmod go-w {place.absolute()}`" in refused.value.hint
 
