@@ -9,9 +9,12 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING
 
 from shardctl.masking import without_passwords
+
+if TYPE_CHECKING:
+    from io import TextIOWrapper
 
 
 def log_file() -> Path:
@@ -44,7 +47,7 @@ def open_log(*, verbose: bool) -> None:
         return
 
     class Log(logging.FileHandler):
-        def _open(self) -> TextIO:
+        def _open(self) -> TextIOWrapper:
             return _open()
 
     logger.setLevel(logging.DEBUG)
@@ -81,7 +84,7 @@ def record_bug(trace: str) -> str:
     return str(log_file())
 
 
-def _open() -> TextIO:
+def _open() -> TextIOWrapper:
     """Open the log to append to it, readable only for its owner: it has the operator's commands.
 
     Raises OSError, too, where another user may have put a link in its way.

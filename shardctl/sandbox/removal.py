@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.postgres import directory, pidfile
+from shardctl.topology.build import PASSFILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,7 +89,10 @@ def _empty(data_directory: Path) -> None:
 
 
 def _remove_parent(parent: Path) -> None:
-    """Remove the directory of all data directories after the last of them."""
+    """Remove the directory of all data directories after the last of them, and the password."""
+    with contextlib.suppress(OSError):  # another thread has removed it
+        if {entry.name for entry in parent.iterdir()} == {PASSFILE}:
+            (parent / PASSFILE).unlink()
     if parent.name.startswith((".sandbox", "shardctl-sandbox-")):
         with contextlib.suppress(OSError):  # it is not empty
             parent.rmdir()
