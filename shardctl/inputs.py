@@ -36,6 +36,22 @@ def whole(file: IO[bytes], most: int) -> bytes:
     return content
 
 
+def trusted() -> set[int]:
+    """Give the users whose files may decide what this process does: root, itself, sudo's caller."""
+    mine = os.geteuid()
+    caller = os.environ.get("SUDO_UID", "") if mine == 0 else ""
+    return {0, mine, *([int(caller)] if caller.isdecimal() else [])}
+
+
+def others_may_write(mode: int, owner: str, group: str) -> bool:
+    """Return whether a mode lets others than the owner write.
+
+    A group with the owner's own name is the owner's: Debian's and Red Hat's users have such groups,
+    and the umask 002.
+    """
+    return bool(mode & stat.S_IWOTH or (mode & stat.S_IWGRP and group != owner))
+
+
 def _open(path: str, flags: int) -> int:
     """Open a file without waiting: a FIFO to which no program writes would never open."""
     return os.open(path, flags | os.O_NONBLOCK)

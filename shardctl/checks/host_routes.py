@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from shardctl.hosts.reach import host_of
+from shardctl.hosts.reach import machine_of
 from shardctl.hosts.ssh import Ssh
 from shardctl.topology.model import Node
 
@@ -60,7 +60,7 @@ def kind_of(server: Server) -> str:
 
 def reach(server: Server) -> Host:
     """Give a server's host for commands that are not its own user's."""
-    return host_of(replace(server, os_user=None))
+    return machine_of(replace(server, os_user=None))
 
 
 def name_of(host: Host) -> str:

@@ -90,7 +90,7 @@ def account(host: Host, server: Server) -> tuple[str | None, Found]:
         name = accounts.account_on(host, server.os_user)
     else:
         name = server.os_user
-        reach.host_of(server)  # refuses users as which shardctl cannot run commands here
+        host = reach.host_of(server)  # refuses users as which shardctl cannot run commands here
     mine = host.run(["id", "-un"], user=name, timeout=_SECONDS).stdout.strip()
     return name, Found(mine)
 
@@ -139,17 +139,19 @@ def _version(host: Host, node: Node, version: str, account: str | None) -> Found
 
 
 def _room(host: Host, node: Node, parent: str, account: str | None, kind: str) -> Found:
-    """See that a clone could be put into a directory: by its user, or by who logs in."""
-    for user in (account, None):
-        try:
-            host.run(["test", "-w", parent], user=user, timeout=_SECONDS)
-        except CommandFailed:
-            continue
-        return Found(f"{node.data_directory} is {kind}")
-    return Found(
-        f"{node.data_directory} is {kind}, and the server's user cannot write to {parent}",
-        "allow the server's user to write there, or give the node another data_directory",
-    )
+    """See that a clone could be put into a directory: by its user, or by who logs in.
+
+    Raises folder_unsafe.
+    """
+    try:
+        user = accounts.changes_folder(host, Path(parent), account)
+        host.run(["test", "-w", parent], user=user, timeout=_SECONDS)
+    except CommandFailed:
+        return Found(
+            f"{node.data_directory} is {kind}, and the server's user cannot write to {parent}",
+            "allow the server's user to write there, or give the node another data_directory",
+        )
+    return Found(f"{node.data_directory} is {kind}")
 
 
 def _disk(host: Host, node: Node, account: str | None) -> Found:

@@ -110,8 +110,9 @@ def _server(machine: Machine, server: Server) -> Iterator[Tested]:
         for name, of_node in host_tests.OF_NODES.items():
             yield _tested(machine, server, name, partial(of_node, host, server, account))
     else:
+        own = reach.host_of(server)
         for name, of_pooler in host_tests.OF_POOLERS.items():
-            yield _tested(machine, server, name, partial(of_pooler, host, server))
+            yield _tested(machine, server, name, partial(of_pooler, own, server))
 
 
 def _tested(machine: Machine, server: Server | None, name: str, run: Callable[[], Found]) -> Tested:

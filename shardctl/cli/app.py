@@ -118,6 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # What answers in a server's place gets no password in clear text. The environment comes last in
     # libpq: `database.options` and services override it.
     os.environ.setdefault("PGREQUIREAUTH", "!password")
+    os.umask(os.umask(0o077) | 0o022)  # what others could write to would decide what we do next
     settings = Settings()
     streams = Streams(settings)
     with streams.guarded():

@@ -69,7 +69,7 @@ def _topology(ctx: typer.Context) -> Topology | None:
     from shardctl.topology import loader
 
     try:
-        return loader.load(topology_file(ctx))
+        return loader.load_trusted(topology_file(ctx))
     except ShardctlError:
         return None
 

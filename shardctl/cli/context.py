@@ -76,7 +76,7 @@ def load_topology(ctx: typer.Context, *, lock_wait: Duration | None = None) -> T
 
     settings: Settings = ctx.obj
     log.open_log(verbose=settings.verbose)
-    topology = loader.load(topology_file(ctx))
+    topology = loader.load_trusted(topology_file(ctx))
     if lock_wait:
         from shardctl.cli.output import say
         from shardctl.state import turn
@@ -84,7 +84,8 @@ def load_topology(ctx: typer.Context, *, lock_wait: Duration | None = None) -> T
         command = ctx.command_path.partition(" ")[2]
         held = turn.wait(topology, lock_wait.total_seconds(), command=command, notice=say)
         ctx.call_on_close(held.close)
-        topology = loader.load(topology_file(ctx))  # a move that has ended has written into it
+        # A move that has ended has written into it.
+        topology = loader.load_trusted(topology_file(ctx))
     return topology
 
 

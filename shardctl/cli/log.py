@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pwd
 import shlex
 import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardctl.postgres.masking import without_passwords
 from shardctl.printable import one_line, printable
+
+if TYPE_CHECKING:
+    from io import TextIOWrapper
 
 
 def log_file() -> Path:
@@ -19,8 +25,13 @@ def log_file() -> Path:
     day = time.strftime("%Y-%m-%d", time.gmtime())
     try:
         there = Path(state).expanduser()
+        if not os.environ.get("XDG_STATE_HOME") and not _is_ours(Path.home()):
+            # HOME is still another user's, as after `su`.
+            there = Path(pwd.getpwuid(os.geteuid()).pw_dir, ".local/state")
     except RuntimeError as error:  # neither HOME nor an entry in the system's users
         raise FileNotFoundError(f"{error} Set HOME or XDG_STATE_HOME") from error
+    except KeyError:  # without an entry, HOME is all there is
+        pass
     return there / "shardctl" / f"shardctl-{day}.log"
 
 
@@ -36,6 +47,11 @@ def open_log(*, verbose: bool) -> None:
     logger = logging.getLogger("shardctl")
     if logger.handlers:
         return
+
+    class Log(logging.FileHandler):
+        def _open(self) -> TextIOWrapper:
+            return _open()
+
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
 
@@ -50,8 +66,7 @@ def open_log(*, verbose: bool) -> None:
     line.converter = time.gmtime
     handlers: list[logging.Handler] = []
     try:
-        _make()
-        handlers.append(logging.FileHandler(log_file(), encoding="utf-8", delay=False))
+        handlers.append(Log(log_file()))
     except OSError as error:
         print(f"shardctl: cannot write the log: {error}", file=sys.stderr)
     if verbose:
@@ -68,8 +83,7 @@ def open_log(*, verbose: bool) -> None:
 def record_bug(trace: str) -> str:
     """Append a traceback to the log; return where it is."""
     try:
-        _make()
-        with log_file().open("a", encoding="utf-8") as file:
+        with _open() as file:
             file.write(textwrap.indent(printable(trace), "  "))  # no line looks like the log's own
     except OSError:
         print(trace, file=sys.stderr)
@@ -77,7 +91,22 @@ def record_bug(trace: str) -> str:
     return str(log_file())
 
 
-def _make() -> None:
-    """Create the log, readable only for its owner: it has the operator's commands."""
-    log_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    log_file().touch(mode=0o600)
+def _open() -> TextIOWrapper:
+    """Open the log to append to it, readable only for its owner: it has the operator's commands.
+
+    Raises OSError, too, where another user may have put a link in its way.
+    """
+    file = log_file().absolute()
+    for part in reversed(file.parents):
+        if not part.exists():
+            part.mkdir(mode=0o700, exist_ok=True)
+        if not (_is_ours(part) or part.lstat().st_uid == 0):
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(part))
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    held = os.open(file, flags, 0o600)
+    return os.fdopen(held, "a", encoding="utf-8")
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether it is this user's own, or still to be made."""
+    return not path.exists() or path.lstat().st_uid == os.geteuid()

@@ -92,6 +92,7 @@ def up(
             poolers=[_foreseen(p, does) for p, does in pooled],
         )
         return
+    topology = servers.protected(topology)
     with bars() as progress:
         found = servers.up(topology, progress)
         offering = poolers.up(topology, progress)

@@ -95,7 +95,7 @@ class Tour:
             taken, began = now - began, now
             return Step(did, result, taken)
 
-        topology = self.topology
+        topology = self.topology = servers.protected(self.topology)
         up = servers.up(topology, self._progress)
         majors = {state.major for state in servers.status(topology) if state.state == "up"}
         yield step("servers started", f"{len(up)} x PostgreSQL {', '.join(map(str, majors))}")

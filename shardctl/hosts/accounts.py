@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardctl import inputs
 from shardctl.errors import Refused
+from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 
 if TYPE_CHECKING:
@@ -26,6 +30,36 @@ for part; do
     [ -e "$part" ] || [ -L "$part" ] || exit 0
     [ -x "$part" ] || { printf '%s' "$part"; exit 0; }
 done
+"""
+# Who runs it, then every directory through which a path leads, links and all, and the file's last.
+_WAY = r"""
+walk() {
+    [ "${1:-/}" != / ] || { printf '/\0'; return; }
+    walk "${1%/*}"
+    if [ -L "$1" ] && [ -e "$1" ]; then
+        to=$(readlink -- "$1")
+        case $to in /*) ;; *) to=${1%/*}/$to ;; esac
+        walk "$to"
+    else
+        printf '%s\0' "$1"
+    fi
+}
+printf '%s\0' "$(id -u)"
+file=$1 links=0
+{
+    while [ -L "$file" ] && [ "$((links += 1))" -lt 40 ]; do
+        walk "${file%/*}"
+        to=$(readlink -- "$file")
+        case $to in /*) file=$to ;; *) file=${file%/*}/$to ;; esac
+    done
+    walk "${file%/*}"
+} | xargs -0 stat -L --printf '%u %a %U %G %n\0' -- 2>/dev/null
+exit 0
+"""
+_MAY_WRITE = r"""
+seen=$1
+until [ -e "$seen" ] || [ -z "$seen" ]; do seen=${seen%/*}; done
+[ -w "${seen:-/}" ]
 """
 
 
@@ -99,6 +133,99 @@ def blocked_at(path: Path, account: str | None, host: Host | None = None) -> Pat
     return path.__class__(found) if found else None
 
 
+def changes_file(host: Host, file: Path, *, user: str | None = None) -> str | None:
+    """Choose who reads, writes and runs what is where `file` is, for `user`; None: who logs in.
+
+    Root, who would follow a link or run a script that the owner of that directory puts there, is
+    that owner instead. Raises folder_unsafe where `user` is root, or root owns the directory and
+    others may exchange what is in it.
+    """
+    parts = _roots_way(host, file, user)
+    if not parts:
+        return user
+    if parts[-1].uid != 0 and user is None:
+        return parts[-1].owner
+    _require_roots(host, parts)
+    return user
+
+
+def changes_folder(host: Host, folder: Path, account: str | None) -> str | None:
+    """Choose who makes, renames and deletes in a folder, there or not yet: `account` if it may.
+
+    Else None, who logs in; raises folder_unsafe where that is root, and others may exchange what
+    is there.
+    """
+    if account is None:
+        return None
+    try:
+        host.run(["sh", "-c", _MAY_WRITE, "sh", str(folder)], user=account, timeout=_SECONDS)
+    except CommandFailed:
+        _require_roots(host, _roots_way(host, folder / "file", None))
+        return None
+    return account
+
+
+def require_roots(folder: Path) -> None:
+    """Refuse a folder of this machine in which root would work and others may exchange things.
+
+    It is there, or is still to be made. Raises folder_unsafe.
+    """
+    makes = not folder.exists()
+    _require_roots(Local(), _roots_way(Local(), folder / "file", None), makes=makes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A directory on the way to a file."""
+
+    uid: int
+    mode: int
+    owner: str
+    group: str
+    path: str
+
+
+def _roots_way(host: Host, file: Path, user: str | None) -> list[_Part]:
+    """List the directories on the way to a file on a host; none where `user` is not root there."""
+    if isinstance(host, Local) and os.geteuid() != 0:
+        return []
+    argv = ["sh", "-c", _WAY, "sh", str(file)]
+    uid, *parts = host.run(argv, user=user, timeout=_SECONDS).stdout.split("\0")
+    if uid != "0":
+        return []
+    split = [part.split(" ", 4) for part in parts if part]
+    return [_Part(int(uid), int(mode, 8), *rest) for uid, mode, *rest in split]
+
+
+def _require_roots(host: Host, parts: list[_Part], *, makes: bool = False) -> None:
+    """Refuse a way on which others than root may exchange a directory, or what is in the last one.
+
+    Of a way that root only `makes`, the last one that is there only gets another directory.
+    """
+    owners = inputs.trusted() if isinstance(host, Local) else {0}
+    for part in parts:
+        if part.uid not in owners:
+            raise _folder_unsafe(
+                parts[-1].path,
+                f"{part.path} belongs to {part.owner}",
+                f"run `chown root {part.path}` there, or set os_user in the topology to the user "
+                "who owns the directory",
+            )
+        # In a sticky one, nobody renames what is another's.
+        sticky = part.mode & stat.S_ISVTX and (makes or part is not parts[-1])
+        if inputs.others_may_write(part.mode, part.owner, part.group) and not sticky:
+            raise _folder_unsafe(
+                parts[-1].path,
+                f"other users may write to {part.path}",
+                f"run `chmod go-w {part.path}` there, or use another directory",
+            )
+
+
+def _folder_unsafe(folder: str, reason: str, hint: str) -> Refused:
+    """Report a directory in which other users could direct what root does."""
+    return Refused("folder_unsafe", f"root does not work in {folder}: {reason}", hint=hint)
+
+
 def way_out(blocked: Path, account: str) -> str:
     """Describe what lets `account` enter `blocked`."""
     return f"allow the user {account} to enter it: chmod o+x {blocked}"
@@ -110,7 +237,7 @@ def make_way(path: Path, account: str | None) -> bool:
     for one in reversed(missing):
         one.mkdir(exist_ok=True)
         if account is not None:
-            held = os.open(one, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            held = _directory(one)
             try:
                 os.fchmod(held, 0o755)
             finally:
@@ -119,10 +246,20 @@ def make_way(path: Path, account: str | None) -> bool:
 
 
 def give(what: Path | int, account: str | None) -> None:
-    """Let `account` own a file, or an open one, and never what a link leads to; None: as it is."""
-    if account is not None:
+    """Let `account` own a directory, not through a link, or an open file; None changes nothing."""
+    if account is None:
+        return
+    held = what if isinstance(what, int) else _directory(what)
+    try:
         owner = pwd.getpwnam(account)
-        os.chown(what, owner.pw_uid, owner.pw_gid, follow_symlinks=isinstance(what, int))
+        os.fchown(held, owner.pw_uid, owner.pw_gid)
+    finally:
+        if held is not what:
+            os.close(held)
+
+
+def _directory(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _exists(name: str) -> bool:

@@ -7,14 +7,16 @@ import pwd
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused
-from shardctl.hosts import ports
+from shardctl.hosts import accounts, ports
 from shardctl.hosts.local import Local
 from shardctl.hosts.ssh import Ssh
 from shardctl.hosts.ssh_settings import SshSettings
 from shardctl.topology.model import Node
 
 if TYPE_CHECKING:
-    from shardctl.hosts.host import Host
+    from collections.abc import Callable, Mapping, Sequence
+
+    from shardctl.hosts.host import Completed, Held, Host
     from shardctl.topology.model import Pooler
 
 
@@ -40,7 +42,22 @@ def host_of(of: Node | Pooler) -> Host:
     else another one, by SSH, and what has the same settings shares a connection. Raises
     relative_path of another one, and OsUserRefused of this machine; another one refuses a user
     when a command is to run.
+
+    On a pooler's, commands without a user run as its login user or, if that is root, as the owner
+    of the directory with the pooler's file of aliases: `accounts.changes_file`. This machine raises
+    folder_unsafe, another one when a command is to run.
     """
+    machine = machine_of(of)
+    if isinstance(of, Node) or of.os_user not in (None, "root"):
+        return machine
+    owners = _OfPooler(machine, of)
+    if not isinstance(machine, Local):
+        return owners
+    return machine if owners.who(of.os_user) is None else owners
+
+
+def machine_of(of: Node | Pooler) -> Host:
+    """Give the host as `host_of` does, where commands without a user are the login user's."""
     what = f"{'node' if isinstance(of, Node) else 'pooler'} {of.name}"
     if of.ssh is not None or not ports.is_here(of.host):
         if of.relative:
@@ -55,6 +72,63 @@ def host_of(of: Node | Pooler) -> Host:
     if of.os_user is not None:
         _require_user(what, of.os_user, runs_server=isinstance(of, Node))
     return Local()
+
+
+class _OfPooler:
+    """A pooler's host where root may log in, who does nothing in a directory of another user."""
+
+    def __init__(self, machine: Host, pooler: Pooler) -> None:
+        self._machine = machine
+        self._file = pooler.databases_file
+        self._known: tuple[str | None] | None = None
+
+    def who(self, user: str | None) -> str | None:
+        """Give the user who runs a command for `user`; raises folder_unsafe."""
+        if user not in (None, "root"):
+            return user
+        if self._known is None:
+            self._known = (accounts.changes_file(self._machine, self._file, user=user),)
+        return self._known[0]
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,  # noqa: A002  # the word that subprocess uses
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run `argv` as in `Host.run`."""
+        who = self.who(user)
+        return self._machine.run(argv, user=who, env=env, input=input, timeout=timeout)
+
+    def stream(
+        self,
+        argv: Sequence[str],
+        *,
+        line: Callable[[str], None],
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,  # noqa: A002  # as above
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run `argv` as in `Host.stream`."""
+        who = self.who(user)
+        return self._machine.stream(
+            argv, line=line, user=who, env=env, input=input, timeout=timeout
+        )
+
+    def hold(
+        self,
+        argv: Sequence[str],
+        *,
+        seconds: float,
+        user: str | None = None,
+        timeout: float | None = None,
+    ) -> Held:
+        """Prepare to run `argv` as in `Host.hold`."""
+        return self._machine.hold(argv, seconds=seconds, user=self.who(user), timeout=timeout)
 
 
 def is_reached(of: Node | Pooler) -> bool:

@@ -14,7 +14,7 @@ from shardctl.pgbouncer import reset
 from shardctl.topology import aliases
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     import jinja2
@@ -110,9 +110,18 @@ def databases(topology: Topology, pooler: Pooler, map_version: int) -> str:
 
 
 def configuration(
-    topology: Topology, pooler: Pooler, *, auth_file: Path, log_file: Path, pid_file: Path
+    topology: Topology,
+    pooler: Pooler,
+    *,
+    auth_file: Path,
+    log_file: Path,
+    pid_file: Path,
+    hba_file: Path | None = None,
 ) -> str:
-    """Write the whole pgbouncer.ini of a pooler of this machine; raises value_refused."""
+    """Write the whole pgbouncer.ini of a pooler of this machine; raises value_refused.
+
+    Without `hba_file` it trusts everybody.
+    """
     return _sealed(
         "pgbouncer.ini.j2",
         pooler=pooler.name,
@@ -120,6 +129,7 @@ def configuration(
         host=pooler.host,
         port=pooler.port,
         auth_file=auth_file,
+        hba_file=hba_file,
         admin_user=pooler.admin_user,
         log_file=log_file,
         pid_file=pid_file,
@@ -128,9 +138,21 @@ def configuration(
     )
 
 
-def users(names: Sequence[str]) -> str:
-    """Write the file of users who log in without a password, with its checksum."""
-    lines = "".join(f'{quote_identifier(_one_line(name))} ""\n' for name in names)
+def access(names: Collection[str]) -> str:
+    """Write the file by which these users need a password, and all others none."""
+    listed = ",".join(quote_identifier(_one_line(name)) for name in names)
+    rules = ((listed, "scram-sha-256"), ("all", "trust"))
+    lines = [
+        f"host all {who} {where} {how}\n" for who, how in rules for where in ("0.0.0.0/0", "::/0")
+    ]
+    return "# `shardctl sandbox up` wrote this file.\n" + "".join(lines)
+
+
+def users(names: Sequence[str], passwords: Mapping[str, str]) -> str:
+    """Write the file of users, and the passwords of those who need one, with its checksum."""
+    lines = "".join(
+        f'{quote_identifier(_one_line(name))} "{passwords.get(name, "")}"\n' for name in names
+    )
     text = f"{_USERS_HEAD}; checksum: \n\n{lines}"
     return _seal(text, _digest(text))
 

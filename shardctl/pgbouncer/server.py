@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +19,7 @@ from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from shardctl.pgbouncer import ini, render
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
+from shardctl.topology import build
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +37,9 @@ _SECONDS = 20.0
 _DAEMON_SECONDS = 1.0
 _LINES = 10
 _PID_BYTES = 64
+_HBA = "hba.conf"
+_PRIVATELY = 'umask 077 && : >>"$1" && chmod 600 -- "$1"'
+"""Makes a file that only its user reads."""
 
 
 def pooler_did_not_start(name: str, log: Path, lines: list[str]) -> Refused:
@@ -97,20 +101,24 @@ class Server:
     account: str | None
     configuration: str
     """What its configuration should contain."""
+    password: str | None = field(default=None, repr=False)
+    """What administrators and the superuser log in with; without one, everybody is trusted."""
 
     @classmethod
     def of(cls, topology: Topology, pooler: Pooler, program: str) -> Server:
         """Put together what runs a pooler here; raises value_refused and account_refused."""
         config = pooler.config
+        password = build.sandbox_password(topology)
         text = render.configuration(
             topology,
             pooler,
             auth_file=config.with_name("users.txt"),
             log_file=config.with_name(f"{config.stem}.log"),
             pid_file=config.with_name(f"{config.stem}.pid"),
+            hba_file=config.with_name(_HBA) if password else None,
         )
         account = accounts.server_account(pooler.os_user)
-        return cls(pooler, topology.database, program, account, text)
+        return cls(pooler, topology.database, program, account, text, password)
 
     @property
     def log(self) -> Path:
@@ -222,7 +230,7 @@ class Server:
         """Remove the files of a stopped pooler that the sandbox wrote, and give them."""
         if self.made() != "ours":
             return ()
-        names = [self.log, self.pid_file, self.pooler.config]
+        names = [self.log, self.pid_file, self.pooler.config, self.pooler.config.with_name(_HBA)]
         if self._users_made("ours") == "ours":
             names.append(self.users)
         aliases = files.read(Local(), self.pooler.databases_file) or ""
@@ -287,7 +295,9 @@ class Server:
         return "edited" if "`shardctl sandbox up`" in text else "foreign"
 
     def _require_way(self) -> None:
-        """Refuse a place into which the pooler's user may not go."""
+        """Refuse a place into which the pooler's user may not go, or where others replace files."""
+        if self.account is not None:
+            accounts.require_roots(self.pooler.config.parent.parent)
         blocked = accounts.blocked_at(self.pooler.config.parent, self.account)
         if blocked is not None and self.account is not None:
             raise Refused(
@@ -317,13 +327,17 @@ class Server:
         """Make the directory, in which the pooler's user writes its log and its pid."""
         folder = self.pooler.config.parent
         if accounts.make_way(folder, self.account):
+            if self.account is not None:
+                accounts.require_roots(folder)  # another may have been quicker
             accounts.give(folder, self.account)
 
     def _files(self) -> dict[Path, str]:
         """Give the files that are the sandbox's, and what they should contain."""
         names = [*self.database.app_roles, self.database.user, self.pooler.admin_user]
-        users = render.users(list(dict.fromkeys(names)))
-        return {self.pooler.config: self.configuration, self.users: users}
+        secret = sorted({self.database.user, self.pooler.admin_user}) if self.password else []
+        users = render.users(list(dict.fromkeys(names)), dict.fromkeys(secret, self.password or ""))
+        files = {self.pooler.config: self.configuration, self.users: users}
+        return files | ({self.users.with_name(_HBA): render.access(secret)} if secret else {})
 
     def _stale(self) -> dict[Path, str]:
         """Give the files that differ from what they should contain, changed ones left out."""
@@ -338,6 +352,9 @@ class Server:
 
     def _put(self, path: Path, text: str) -> None:
         """Write a file as the pooler's user: it follows no link where only root may write."""
+        if path == self.users and self.password:
+            with files.named(path):
+                Local().run(["sh", "-c", _PRIVATELY, "sh", str(path)], user=self.account)
         files.write(Local(), path, text, user=self.account)
 
     def _console(self) -> Console:

@@ -98,7 +98,7 @@ def find(bin_directory: Path | None, *, account: str | None, host: Host | None =
         found = _named(Path(named).absolute(), f"${VARIABLE}", host, account)
         return _reachable(found, account, host)
     too_old = []
-    for found in _installed(host):
+    for found in _installed(host, account):
         if found.major >= OLDEST_MAJOR:
             return _reachable(found, account, host)
         too_old.append(found)
@@ -107,20 +107,30 @@ def find(bin_directory: Path | None, *, account: str | None, host: Host | None =
 
 def installed(host: Host | None = None) -> list[Binaries]:
     """List what a host has: the system's newest first, then the embedded newest first."""
-    return list(_installed(host or Local()))
+    host = host or Local()
+    return list(_installed(host, _of_root(host, None)))
 
 
-def of_major(major: int, host: Host | None = None) -> Binaries | None:
-    """Find any installation of that major version on a host."""
-    return next((found for found in _installed(host or Local()) if found.major == major), None)
+def of_major(
+    major: int, host: Host | None = None, *, account: str | None = None
+) -> Binaries | None:
+    """Find any installation of that major version that `account` may run on a host."""
+    host = host or Local()
+    there = _installed(host, _of_root(host, account))
+    return next((found for found in there if found.major == major), None)
 
 
-def _installed(host: Host) -> Iterator[Binaries]:
+def _installed(host: Host, account: str | None) -> Iterator[Binaries]:
     """Give what a host has in that order; a caller that needs no more does not look further."""
-    yield from _newest_first(_survey(host, _SYSTEMS, SYSTEM))
+    yield from _newest_first(_survey(host, _SYSTEMS, SYSTEM, account))
     if isinstance(host, Local):
         brought = [str(directory) for directory in embedded.directories()]
-        yield from _newest_first(_survey(host, _NAMED, brought) if brought else [])
+        yield from _newest_first(_survey(host, _NAMED, brought, None) if brought else [])
+
+
+def _of_root(host: Host, account: str | None) -> str | None:
+    """Give who runs servers for root, who runs none of these programs, where no user is given."""
+    return accounts.server_account(None) if account is None and isinstance(host, Local) else account
 
 
 def _newest_first(seen: Iterable[_Seen]) -> list[Binaries]:
@@ -132,10 +142,8 @@ def _newest_first(seen: Iterable[_Seen]) -> list[Binaries]:
     return sorted(found.values(), key=lambda one: one.major, reverse=True)
 
 
-def _survey(
-    host: Host, part: str, words: Sequence[str], account: str | None = None
-) -> Iterator[_Seen]:
-    """Look at directories on a host, as `account`, all with one command."""
+def _survey(host: Host, part: str, words: Sequence[str], account: str | None) -> Iterator[_Seen]:
+    """Look at directories on a host, and run their postgres, as `account`, with one command."""
     argv = scripts.argv("programs", part, *words)
     output = host.run(argv, user=account, timeout=_SECONDS).stdout
     for line in output.splitlines():
@@ -151,9 +159,11 @@ def _named(directory: Path, source: str, host: Host, account: str | None) -> Bin
     for_shell = f"{hint}; initdb and pg_ctl pass its name to a shell, unquoted"
     if _INTERPRETED.search(str(directory)):
         raise binaries_refused(directory, odd, for_shell)
-    # On another machine only the user who will run them is asked.
-    user = None if isinstance(host, Local) else account
-    [seen] = _survey(host, _NAMED, [str(directory)], user)
+    # Only the embedded ones, which came with shardctl itself, may be where that user cannot go.
+    own = isinstance(host, Local) and embedded.holds(directory)
+    [seen] = _survey(host, _NAMED, [str(directory)], None if own else account)
+    if seen.lacking and (blocked := accounts.blocked_at(directory / "postgres", account, host)):
+        raise _unreachable(directory, account, blocked)
     if _INTERPRETED.search(seen.real):
         raise binaries_refused(Path(seen.real), odd, for_shell)
     if "directory" in seen.lacking:
@@ -191,11 +201,16 @@ def _reachable(found: Binaries, account: str | None, host: Host) -> Binaries:
             return copy
         found = copy
     blocked = accounts.blocked_at(found.directory / "postgres", account, host)
-    raise binaries_refused(
-        found.directory,
+    raise _unreachable(found.directory, account, blocked)
+
+
+def _unreachable(directory: Path, account: str | None, blocked: Path | None) -> Refused:
+    """Report programs that the server's user cannot run, with the remedy."""
+    return binaries_refused(
+        directory,
         f"cannot be run by the user {account}, who runs the server"
         + (f": that user cannot enter {blocked}" if blocked else ""),
-        (f"{accounts.way_out(blocked, account)}; or " if blocked else "")
+        (f"{accounts.way_out(blocked, account or '')}; or " if blocked else "")
         + (
             "install PostgreSQL where every user may run it, and set it as bin_directory "
             f"of the node, or in ${VARIABLE} for this machine"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from shardctl.errors import Refused, ShardctlError
-from shardctl.hosts import scripts
+from shardctl.hosts import accounts, scripts
 from shardctl.hosts.host import CommandFailed
 
 if TYPE_CHECKING:
@@ -249,15 +249,10 @@ def _require_standby(clone: Clone) -> None:
 def _run_as_owner(clone: Clone, part: str, *words: str, timeout: float | None = _SECONDS) -> str:
     """Run a part that makes, renames or deletes what is beside the data directory.
 
-    As the server's user, if that one may; else as shardctl's login user.
+    As the server's user, if that one may; else as shardctl's login user. Raises folder_unsafe.
     """
-    user = clone.server.account
-    if user is not None:
-        parent = str(clone.server.data_directory.parent)
-        try:
-            clone.machine.run(["test", "-w", parent], user=user, timeout=_SECONDS)
-        except CommandFailed:
-            user = None
+    parent = clone.server.data_directory.parent
+    user = accounts.changes_folder(clone.machine, parent, clone.server.account)
     return _script(clone, part, *words, user=user, text="", timeout=timeout)
 
 

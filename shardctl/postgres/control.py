@@ -20,7 +20,7 @@ from shardctl.postgres.faults import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from shardctl.postgres.binaries import Binaries
@@ -70,12 +70,21 @@ class Server:
             self._require_port(found)
             return "reload" if configuration.differs(self.data_directory, block) else "up"
 
-    def init(self, *, superuser: str, marker: tuple[str, str] | None = None) -> bool:
+    def init(
+        self,
+        *,
+        superuser: str,
+        marker: tuple[str, str] | None = None,
+        passfile: Path | None = None,
+        secret: Collection[str] = (),
+    ) -> bool:
         """Make the data directory unless it is made; return whether that was to do.
 
-        `marker` is the name and text of a file to leave in it. What exists there under its
-        name is whole: a killed initdb leaves only `<data_directory>.new`, which the next
-        one removes. Raises the errors of `postgres.directory`, wrong_major, CommandFailed.
+        `marker` is the name and text of a file to leave in it. The `secret` roles log in with the
+        first line of `passfile`, which is the superuser's password; all others are trusted. What
+        exists there under its name is whole: a killed initdb leaves only `<data_directory>.new`,
+        which the next one removes. Raises the errors of `postgres.directory`, wrong_major,
+        CommandFailed.
         """
         block = self._block()
         with directory.translated(self.data_directory):
@@ -86,7 +95,10 @@ class Server:
                     return False
                 directory.require_empty(self.data_directory)
                 with directory.unfinished(self.data_directory, self.account) as new:
-                    self._initdb(new, superuser, held)
+                    self._initdb(new, superuser, held, passfile)
+                    if passfile is not None:
+                        (new / "pg_hba.conf").unlink()
+                        directory.leave(new / "pg_hba.conf", _access(secret), self.account)
                     if marker is not None:
                         directory.leave(new / marker[0], marker[1], self.account)
                     configuration.write(new, block)
@@ -158,10 +170,11 @@ class Server:
         if found != str(self.binaries.major):
             raise wrong_major(self.name, self.data_directory, found, self.binaries)
 
-    def _initdb(self, new: Path, superuser: str, held: int) -> None:
+    def _initdb(self, new: Path, superuser: str, held: int, passfile: Path | None) -> None:
         """Run initdb; the lock stays taken while it runs, even if shardctl is killed."""
         arguments = [self.binaries.program("initdb"), "--no-sync", "--auth=trust", "-E", "UTF8"]
         arguments += ["-U", superuser, "-D", str(new)]
+        arguments += [f"--pwfile={passfile}"] if passfile is not None else []
         try:
             self._run([*arguments, "--locale=C.UTF-8"], keep_open=(held,))
         except CommandFailed as error:
@@ -227,3 +240,16 @@ class Server:
         self, argv: list[str], *, timeout: float | None = None, keep_open: tuple[int, ...] = ()
     ) -> None:
         Local().run(argv, user=self.account, env=_ENVIRONMENT, timeout=timeout, keep_open=keep_open)
+
+
+def _access(secret: Collection[str]) -> str:
+    """Write a pg_hba.conf by which these roles and replication need a password, and others none."""
+    names = ",".join('"' + name.replace('"', '""') + '"' for name in secret)
+    everywhere = ("local {}", "host {} 0.0.0.0/0", "host {} ::/0")
+    rules = (
+        (f"all {names}", "scram-sha-256"),
+        ("replication all", "scram-sha-256"),
+        ("all all", "trust"),
+    )
+    lines = [f"{way.format(who)} {how}\n" for who, how in rules for way in everywhere]
+    return "# `shardctl sandbox up` wrote this file.\n" + "".join(lines)

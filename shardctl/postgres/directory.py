@@ -70,7 +70,12 @@ def major(data_directory: Path) -> str | None:
 
 
 def check_way(data_directory: Path, account: str | None) -> None:
-    """Raise directory_unreachable or directory_owned where `account` could not serve."""
+    """Raise directory_unreachable or directory_owned where `account` could not serve.
+
+    And folder_unsafe where root, who makes the directory for it, would work among others' files.
+    """
+    if account is not None:
+        accounts.require_roots(data_directory.parent)
     blocked = accounts.blocked_at(data_directory.parent, account)
     if blocked is not None and account is not None:
         raise Refused(
@@ -96,7 +101,8 @@ def check_way(data_directory: Path, account: str | None) -> None:
 def make_way(data_directory: Path, account: str | None) -> None:
     """Make the parent directories, such that `account` may pass; raises as `check_way`."""
     check_way(data_directory, account)
-    accounts.make_way(data_directory.parent, account)
+    if accounts.make_way(data_directory.parent, account) and account is not None:
+        accounts.require_roots(data_directory.parent)  # another may have been quicker
 
 
 @contextlib.contextmanager

@@ -189,13 +189,12 @@ class HostedServer:
             raise
 
     def _make_log(self) -> None:
-        """Make the log as the server's user; where that one may not, as shardctl's login user."""
-        try:
-            self._script("make_log", "")
-        except CommandFailed:
-            if self.account is None:
-                raise
-            self._script_as(None, "make_log", self.account)
+        """Make the log as the server's user; where that one may not, as shardctl's login user.
+
+        Raises folder_unsafe.
+        """
+        user = accounts.changes_folder(self.machine, self.log.parent, self.account)
+        self._script_as(user, "make_log", (self.account or "") if user is None else "")
 
     def _wait(self, deadline: float, since: int) -> None:
         """Wait until it takes connections, on the port that it should have."""

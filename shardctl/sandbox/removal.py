@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.postgres import directory, pidfile
+from shardctl.topology.build import PASSFILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +53,8 @@ def remove(data_directory: Path) -> tuple[tuple[Path, ...], tuple[Path, str] | N
     """
     with directory.translated(data_directory):
         log, new = directory.log(data_directory), directory.being_made(data_directory)
+        if log.is_symlink():
+            log.unlink()  # what it leads to stays
         there = [path for path in (data_directory, new) if path.exists()]
         if not there:
             # An empty log is the lock of an `up` that failed; other logs may not be the sandbox's.
@@ -86,7 +89,10 @@ def _empty(data_directory: Path) -> None:
 
 
 def _remove_parent(parent: Path) -> None:
-    """Remove the directory of all data directories after the last of them."""
+    """Remove the directory of all data directories after the last of them, and the password."""
+    with contextlib.suppress(OSError):  # another thread has removed it
+        if {entry.name for entry in parent.iterdir()} == {PASSFILE}:
+            (parent / PASSFILE).unlink()
     if parent.name.startswith((".sandbox", "shardctl-sandbox-")):
         with contextlib.suppress(OSError):  # it is not empty
             parent.rmdir()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import os
+import secrets
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from psycopg import sql
@@ -10,10 +13,11 @@ from psycopg import sql
 from shardctl import fanout
 from shardctl.errors import Incomplete, Problems, Refused, ShardctlError, named
 from shardctl.hosts import accounts, ports
-from shardctl.postgres import binaries, connection, hosted
+from shardctl.postgres import binaries, connection, directory, hosted
 from shardctl.postgres import clone as clones
 from shardctl.postgres.control import Server
 from shardctl.sandbox import removal
+from shardctl.topology import build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.postgres.control import Foreseen, Started
-    from shardctl.topology.model import Database, Node, NodeName, Topology
+    from shardctl.topology.model import Node, NodeName, Topology
 
 WIDTH = 8
 """How many servers to start or stop at the same time."""
@@ -109,6 +113,40 @@ def foresee(topology: Topology) -> list[tuple[Node, Foreseen]]:
     return _each(_serving(topology), foreseen)
 
 
+def protected(topology: Topology) -> Topology:
+    """Give the topology with the passfile of its sandbox, which is made where it is missing.
+
+    Only whoever reads it logs in as the superuser, who may run programs as the servers' user.
+    Raises Problems, directory_refused, folder_unsafe.
+    """
+    require_local(topology)
+    path = build.sandbox_passfile(topology.nodes.values())
+    if path is None or "passfile" in topology.database.options:
+        return topology
+    account = accounts.server_account(None)
+    with directory.translated(path):
+        directory.make_way(path, account)
+        password = secrets.token_urlsafe(24)
+        new = path.with_name(f"{path.name}.{os.getpid()}")
+        held = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(held, "w", encoding="ascii") as file:
+                # initdb takes the first line, and libpq the second.
+                file.write(f"{password}\n*:*:*:*:{password}\n")
+                accounts.give(held, account)
+            with contextlib.suppress(FileExistsError):  # of another `up`
+                os.link(new, path)
+        finally:
+            new.unlink()
+    given = {"passfile": str(path)}
+    database = replace(
+        topology.database,
+        options={**topology.database.options, **given},
+        subscription_options={**given, **topology.database.subscription_options},
+    )
+    return replace(topology, database=database)
+
+
 def up(topology: Topology, progress: Progress) -> list[Up]:
     """Start a server for every node that owns shards, and create what it needs.
 
@@ -129,10 +167,12 @@ def up(topology: Topology, progress: Progress) -> list[Up]:
         made = server.init(
             superuser=topology.database.user,
             marker=(removal.MARKER, removal.marker(topology.cluster, node.name)),
+            passfile=build.known_passfile(topology),
+            secret=sorted({topology.database.user, topology.database.replication_user}),
         )
         progress.advance(node.name)
         did = server.start()
-        waiting = _finish(node, topology.database, reloaded=did == "reloaded")
+        waiting = _finish(node, topology, reloaded=did == "reloaded")
         progress.advance(node.name)
         return Up(node, did, made, waiting)
 
@@ -147,11 +187,10 @@ def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Down]:
 
     def stop(node: Node) -> Down:
         progress.expect(node.name, "stopping", 1)
-        directory = _directory(node)
         found = status_of(node)
         if found.pid is not None:
             _server(node).stop()
-        deleted, left = removal.remove(directory) if delete else ((), None)
+        deleted, left = removal.remove(_directory(node)) if delete else ((), None)
         progress.advance(node.name)
         return Down(node, found.pid is not None, deleted, left)
 
@@ -165,8 +204,7 @@ def status(topology: Topology) -> list[State]:
 
 def status_of(node: Node) -> State:
     """Return the state of one local node with a data directory."""
-    directory = _directory(node)
-    seen = removal.look(directory)
+    seen = removal.look(_directory(node))
     if seen.server is None:
         return State(node, "down" if seen.major else "absent", seen.major, None, None, seen.ours)
     state: Literal["up", "starting", "stopping"] = "up" if seen.server.ready else "starting"
@@ -233,8 +271,9 @@ def _server(node: Node) -> Server:
     )
 
 
-def _finish(node: Node, database: Database, *, reloaded: bool) -> tuple[str, ...]:
+def _finish(node: Node, topology: Topology, *, reloaded: bool) -> tuple[str, ...]:
     """Create the replication user; return the changed settings that need a restart."""
+    database = topology.database
     if database.replication_user == database.user and not reloaded:
         return ()
     with connection.connect(
@@ -248,9 +287,13 @@ def _finish(node: Node, database: Database, *, reloaded: bool) -> tuple[str, ...
                 [name],
             ).fetchone()
             if there is None:
-                session.execute(
-                    sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(sql.Identifier(name))
-                )
+                statement = sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(sql.Identifier(name))
+                if (password := build.sandbox_password(topology)) is not None:
+                    verifier = session.pgconn.encrypt_password(
+                        password.encode(), name.encode(), b"scram-sha-256"
+                    )
+                    statement += sql.SQL(" PASSWORD {}").format(sql.Literal(verifier.decode()))
+                session.execute(statement)
         if not reloaded:
             return ()
         rows = session.execute(

@@ -85,7 +85,7 @@ begin() { # user, or nothing for oneself
     printf '%s\n' "$move" >"$own/move" || exit "$PLACE"
     : >"$own/running" || exit "$PLACE"
     [ -e "$data.log" ] || : >"$own/log-is-new" || exit "$PLACE"
-    [ -z "$1" ] || chown -R -- "$1:" "$own" || exit "$PLACE"
+    [ -z "$1" ] || chown -R -h -- "$1:" "$own" || exit "$PLACE"
     mv -T -- "$own" "$work" || exit "$PLACE"
 }
 

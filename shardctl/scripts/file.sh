@@ -39,6 +39,7 @@ content() { # path, bytes of the largest file
 # the pipe may be killed, which looks like the end of the text: hence the count of its bytes.
 write() { # path, bytes, ends of the names of new and old file, file with mode and owner
     set -eu
+    umask g-w,o-w
     follow "$1"
     new=$target$3 old=$target$4 model=${5:-$target}
     trap 'rm -f -- "$new"' EXIT

@@ -81,8 +81,9 @@ size() {
 
 make_log() { # user, or nothing for oneself
     [ ! -e "$log" ] || return 0
-    (umask 077 && : >"$log") || exit "$PLACE"
-    [ -z "$1" ] || chown -- "$1:" "$log" || exit "$PLACE"
+    # Not what a link leads to.
+    (umask 077 && set -C && : >"$log") || exit "$PLACE"
+    [ -z "$1" ] || chown -h -- "$1:" "$log" || exit "$PLACE"
 }
 
 # Not by pg_ctl, which has a shell read the names of the program, the directory and the log.

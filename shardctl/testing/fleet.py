@@ -52,10 +52,12 @@ class ShardFleet:
             )
         database = self._topology.database
         role = user or next(iter(database.app_roles), database.user)
+        passfile = database.options.get("passfile") if role == database.user else None
         # With its address, because PGHOSTADDR might name another.
         return make_conninfo(
-            host=found.host, hostaddr=HOST, port=found.port, dbname=database.name, user=role
-        )
+            host=found.host, hostaddr=HOST, port=found.port, dbname=database.name, user=role,
+            passfile=passfile,
+        )  # fmt: skip
 
     def schema(self, shard: int) -> str:
         """Return the schema of a shard; raises ShardNotFound."""
@@ -93,6 +95,7 @@ def running(application: Path, *, shards: int, nodes: int) -> Iterator[ShardFlee
         try:
             with ExitStack() as stack:
                 with without_libpq():
+                    topology = servers.protected(topology)
                     servers.up(topology, fanout.Silent())
                     plan = provision.plan_init(topology)
                     provision.carry_out(plan, provision.Options(), fanout.Silent())

@@ -22,6 +22,8 @@ from shardctl.topology.model import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from shardctl.topology.spec import (
         ControlSection,
         FileSection,
@@ -31,9 +33,17 @@ if TYPE_CHECKING:
     )
 
 
+PASSFILE = "sandbox.pgpass"
+"""The file with the password of a sandbox's superuser, beside the data directories."""
+
+
 def build(file: FileSection, path: Path, folder: Path) -> Topology:
     """Make a topology of a file that all rules have passed; expands its ranges."""
     database = file.database
+    nodes = {NodeName(n): _node(NodeName(n), node, folder) for n, node in file.nodes.items()}
+    passfile = sandbox_passfile(nodes.values())
+    # `exists` of pathlib raises where this user may not look.
+    known = {"passfile": str(passfile)} if passfile and os.path.exists(passfile) else {}  # noqa: PTH110
     return Topology(
         path=path,
         cluster=file.cluster,
@@ -53,11 +63,11 @@ def build(file: FileSection, path: Path, folder: Path) -> Topology:
             app_roles=tuple(database.app_roles),
             replication_user=database.replication_user or database.user,
             migrations=_path(database.migrations, folder),
-            options=database.options,
+            options=known | database.options,
             keys=database.keys,
-            subscription_options=database.subscription_options,
+            subscription_options=known | database.subscription_options,
         ),
-        nodes={NodeName(n): _node(NodeName(n), node, folder) for n, node in file.nodes.items()},
+        nodes=nodes,
         poolers={
             PoolerName(n): _pooler(PoolerName(n), pooler, folder, database.user)
             for n, pooler in file.poolers.items()
@@ -69,6 +79,26 @@ def build(file: FileSection, path: Path, folder: Path) -> Topology:
             max_wal=file.move.max_wal,
         ),
     )
+
+
+def sandbox_passfile(nodes: Collection[Node]) -> Path | None:
+    """Name the passfile of a sandbox; None where some node is none of this machine's."""
+    places = [node.data_directory for node in nodes if node.data_directory is not None]
+    if not places or any(node.ssh is not None for node in nodes):
+        return None
+    return places[0].with_name(PASSFILE)
+
+
+def known_passfile(topology: Topology) -> Path | None:
+    """Name the passfile of the sandbox, if the topology's logins use it."""
+    path = sandbox_passfile(topology.nodes.values())
+    return path if topology.database.options.get("passfile") == str(path) else None
+
+
+def sandbox_password(topology: Topology) -> str | None:
+    """Read the password of a sandbox's superuser; None where it has none. Raises OSError."""
+    path = known_passfile(topology)
+    return None if path is None else path.read_text(encoding="ascii").splitlines()[0]
 
 
 def _node(name: NodeName, node: NodeSection, folder: Path) -> Node:

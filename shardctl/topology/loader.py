@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
+import shlex
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardctl import inputs
+from shardctl.errors import Misused
 from shardctl.topology import aliases, marks, placement, rules, wording
 from shardctl.topology.build import build
 from shardctl.topology.problems import (
@@ -32,6 +38,20 @@ Reading a MiB takes up to 3 s and 140 MB of memory.
 """
 
 _EMPTY = "the file is empty; create one with `shardctl sandbox new`"
+
+
+def load_trusted(path: Path) -> Topology:
+    """Read a file whose programs may be run, as `load` does.
+
+    Raises input_untrusted for a file, or a directory of migrations, of which another user decides
+    what is in it.
+    """
+    _require_trusted(path)
+    topology = load(path)
+    if (folder := topology.database.migrations) is not None:
+        for one in (folder, *sorted(folder.glob("*.sql"))):
+            _require_trusted(one)
+    return topology
 
 
 def load(path: Path) -> Topology:
@@ -85,6 +105,58 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema} | {
         "title": "topology.yaml"
     }
+
+
+def _require_trusted(path: Path) -> None:
+    """Refuse a file or a directory of which another user decides what is in it.
+
+    It, its directory and, of a link, what that leads to belong to root, to this user or to whoever
+    called sudo, and others may not write there. What is missing is not judged. Raises
+    input_untrusted.
+    """
+    absolute = path.absolute()
+    real = absolute.resolve()
+    for place in dict.fromkeys((absolute.parent, absolute, real.parent, real)):
+        try:
+            found = place.lstat() if place == absolute else place.stat()
+        except OSError:  # whoever reads it reports that
+            return
+        kind = stat.S_IFMT(found.st_mode)
+        if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+            return
+        owner, group = _name(found)
+        if found.st_uid not in inputs.trusted():
+            raise _untrusted(
+                path,
+                f"{place} belongs to {owner}",
+                f"check its content, then use a copy of your own, run "
+                f"`chown {os.geteuid()} {shlex.quote(str(place))}`, or run shardctl as {owner}",
+            )
+        # Of a sticky directory, only the owner of what is in it replaces that.
+        sticky = kind == stat.S_IFDIR and found.st_mode & stat.S_ISVTX and place != real
+        free = kind == stat.S_IFLNK or sticky
+        if inputs.others_may_write(found.st_mode, owner, group) and not free:
+            raise _untrusted(
+                path,
+                f"other users may write to {place}",
+                f"check its content, then run `chmod go-w {shlex.quote(str(place))}`",
+            )
+
+
+def _untrusted(path: Path, reason: str, hint: str) -> Misused:
+    """Report a file that another user may have written, and that shardctl would obey."""
+    said = reason if str(path) in reason else f"{path}: {reason}"
+    return Misused("input_untrusted", f"{said}; shardctl would run its commands and SQL", hint=hint)
+
+
+def _name(found: os.stat_result) -> tuple[str, str]:
+    """Name a file's owner and group, by their numbers where they have no names."""
+    owner, group = str(found.st_uid), f"group {found.st_gid}"
+    with suppress(KeyError):
+        owner = pwd.getpwuid(found.st_uid).pw_name
+    with suppress(KeyError):
+        group = grp.getgrgid(found.st_gid).gr_name
+    return owner, group
 
 
 def _findings(

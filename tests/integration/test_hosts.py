@@ -116,9 +116,9 @@ def test_where_all_is_well_the_exit_code_is_0(fleet_rows: Stated) -> None:
 
 
 def test_an_error_is_told_with_its_hint_and_exit_code_1(
-    fleet_rows: Stated, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fleet_rows: Stated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lacking = tmp_path / "lacking"
+    lacking = "/nowhere/lacking"
     text = fleet_rows.fleet.write().read_text()
     monkeypatch.setattr(fleet_rows.fleet, "write", lambda: fleet_rows.fleet.file)
     node = f"{{host: 127.0.0.1, bin_directory: {lacking},"

@@ -132,3 +132,21 @@ def test_a_file_is_named_however_its_host_fails(box: Ssh, sshd: Sshd, name: str)
     with pytest.raises(FileRefused, match=f"{path}: .*") as refused:
         EVERY[name](box, path, None)
     assert "ssh -v" in refused.value.hint or "again" in refused.value.hint
+
+
+@needs_root
+def test_root_who_logs_in_works_as_the_owner_of_a_poolers_directory(
+    root: Ssh, sshd: Sshd, server_directory: Path
+) -> None:
+    theirs = server_directory / "theirs"
+    theirs.mkdir()
+    shutil.chown(theirs, sshd.login)
+    (theirs / "roots").mkdir()
+    (server_directory / "link.ini").symlink_to(theirs / "shards.ini")
+    assert accounts.changes_file(root, theirs / "shards.ini") == sshd.login
+    assert accounts.changes_file(root, server_directory / "link.ini") == sshd.login
+    assert accounts.changes_file(root, server_directory / "shards.ini") is None
+    with raises_code("folder_unsafe", match=f"{theirs} belongs to {sshd.login}"):
+        accounts.changes_file(root, theirs / "roots" / "shards.ini")
+    with raises_code("folder_unsafe", match=f"{theirs} belongs to {sshd.login}"):
+        accounts.changes_folder(root, theirs / "roots", sshd.login)

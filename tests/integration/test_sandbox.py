@@ -6,11 +6,14 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from shardctl.errors import Problems, ShardctlError
@@ -19,6 +22,7 @@ from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
 from shardctl.postgres import binaries, connection, directory, embedded, pidfile
 from shardctl.sandbox import removal, servers
+from shardctl.topology import loader
 from tests.fixtures.commands import here
 from tests.fixtures.processes import ended
 from tests.fixtures.servers import templates
@@ -31,8 +35,6 @@ from tests.fixtures.servers.postgres import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shardctl.topology.model import Node, Topology
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as others")
@@ -128,6 +130,39 @@ def ask(topology: Topology, name: str, query: str) -> object:
         row = session.execute(query).fetchone()
     assert row is not None
     return row[0]
+
+
+def test_no_other_user_of_the_machine_is_the_superuser(
+    single: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is could run programs as the sandbox's user."""
+    monkeypatch.setenv("PGPASSFILE", os.devnull)
+    single.path.write_text(
+        "cluster: c\nshards: {count: 1}\n"
+        "database: {name: app, app_roles: [app], replication_user: 're\"plica'}\n"
+        "nodes: {a: {host: 127.0.0.1, shards: 0, data_directory: .sandbox/a,"
+        f" port: {node_of(single, 'a').port}}}}}\n"
+    )
+    done = here("--topology", str(single.path), "sandbox", "up")
+    assert done.returncode == 0, done.stderr
+    topology = loader.load(single.path)
+    assert ask(topology, "a", "SELECT rolsuper FROM pg_roles WHERE rolname = current_user") is True
+    assert ask(topology, "a", "SELECT 1 FROM pg_authid WHERE rolname = 're\"plica' AND"
+                              " rolpassword LIKE 'SCRAM-SHA-256$%'") == 1  # fmt: skip
+    where: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": node_of(single, "a").port,
+        "dbname": "postgres",
+    }
+    for login in ({"user": "postgres"}, {"user": 're"plica'}, {"user": "x", "replication": "true"}):
+        with pytest.raises(psycopg.OperationalError, match="no password supplied"):
+            psycopg.connect(**where | login)
+    passfile = Path(topology.database.options["passfile"])
+    found = passfile.stat()
+    assert (stat.S_IMODE(found.st_mode), passfile.owner()) == (0o600, data_of(single).owner())
+    assert [one.did for one in servers.up(servers.protected(topology), Silent())] == ["up"]
+    down(topology, delete=True)
+    assert not passfile.parent.exists()
 
 
 def test_the_sandbox_comes_up_once_and_goes_down_and_leaves_nothing(fleet: Topology) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from shardctl.fanout import Silent
@@ -13,7 +15,7 @@ from shardctl.hosts import accounts
 from shardctl.hosts.files import FileRefused
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.server import Server, program
-from shardctl.sandbox import poolers
+from shardctl.sandbox import poolers, servers
 from shardctl.topology import loader
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import free_ports, stop_all_below
@@ -57,6 +59,34 @@ def server(topology: Topology) -> Server:
 def delete(topology: Topology) -> poolers.PoolerDown:
     (one,) = poolers.down(topology, Silent(), delete=True)
     return one
+
+
+def test_the_console_is_not_every_users(topology: Topology, server: Server) -> None:
+    account = accounts.server_account(None)
+    given = servers.protected(with_data(topology))
+    server = Server.of(given, server.pooler, server.program)
+    server.start()
+    passfile = given.database.options["passfile"]
+    assert "password" not in repr(server)
+    assert server.users.stat().st_mode & 0o777 == 0o600
+    assert account is None or server.users.owner() == account
+    where: dict[str, Any] = {"host": "127.0.0.1", "port": server.pooler.port, "dbname": "pgbouncer"}
+    with pytest.raises(psycopg.OperationalError, match="no password supplied"):
+        psycopg.connect(**where, user=server.pooler.admin_user, passfile=os.devnull)
+    with pytest.raises(psycopg.OperationalError, match="not allowed"):
+        psycopg.connect(**where, user="app", passfile=passfile)
+    assert server.start() == "up"
+    assert delete(topology).left is None
+    assert not server.users.parent.exists()
+
+
+def with_data(topology: Topology) -> Topology:
+    """Give the node a data directory, beside which the passfile is."""
+    (node,) = topology.nodes.values()
+    data = topology.path.parent / "data" / "a"
+    return dataclasses.replace(
+        topology, nodes={node.name: dataclasses.replace(node, data_directory=data)}
+    )
 
 
 def test_a_foreign_file_of_users_is_neither_overwritten_nor_removed(

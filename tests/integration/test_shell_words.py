@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,15 +29,10 @@ if TYPE_CHECKING:
 @pytest.fixture
 def place(server_directory: Path) -> Iterator[Path]:
     """A directory whose name runs commands where a shell reads it, which leave a file `ran`."""
-    account = accounts.server_account(None)
     made = server_directory
     for part in (f"$(touch {server_directory}/ran)", f"`touch {server_directory}/ran`", '"x\\y'):
         made = made / part
     made.mkdir(parents=True)
-    for one in (server_directory, *made.relative_to(server_directory).parents, made):
-        folder = server_directory / one
-        if account is not None:
-            shutil.chown(folder, account)
     yield made
     stop_all_below(server_directory)
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
-from shardctl.hosts import scripts
+from shardctl.hosts import accounts, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.meter import listed
 from shardctl.moves.preflight import fleet, occupant, server, target
@@ -57,7 +57,10 @@ class Directory:
 
 
 def look(context: Context) -> Directory:
-    """Look at the target's data directory; raises TargetUnfit where the topology names none."""
+    """Look at the target's data directory; raises TargetUnfit where the topology names none.
+
+    And folder_unsafe where a clone could not be put there safely.
+    """
     path = context.target.data_directory
     if path is None:
         raise TargetUnfit(
@@ -67,6 +70,7 @@ def look(context: Context) -> Directory:
             hint="add data_directory to the node in the topology: an absolute path on its host",
         )
     machine, programs = context.need(target.look), context.of(target.programs)
+    accounts.changes_folder(machine.host, path.parent, machine.account)
     return look_at(machine.host, path, programs=programs, account=machine.account)
 
 

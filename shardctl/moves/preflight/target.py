@@ -65,7 +65,8 @@ def judge_version(context: Context) -> Iterator[TargetUnfit]:
     node, there, source = context.target, context.need(programs), context.need(server.look)
     if there.major == source.major:
         return
-    fitting = binaries.of_major(source.major, context.need(look).host)
+    machine = context.need(look)
+    fitting = binaries.of_major(source.major, machine.host, account=machine.account)
     streams = (
         f"to use PostgreSQL {there.major}, start the node's server and run `shardctl init`, which "
         "makes it a member: shards are streamed to members. To clone, "

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardctl.hosts.local import Local
-from shardctl.hosts.reach import host_of
+from shardctl.hosts.reach import host_of, machine_of
 from shardctl.hosts.ssh import Ssh as SshHost
 from shardctl.hosts.ssh_settings import SshSettings
 from shardctl.topology import loader
@@ -43,13 +43,13 @@ def test_this_machine_is_reached_without_a_network(host: str) -> None:
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "nosuch.invalid"])
 def test_another_machine_is_reached_by_ssh_at_the_address_of_its_server(host: str) -> None:
     for of in (dataclasses.replace(POOLER, host=host), dataclasses.replace(NODE, host=host)):
-        found = host_of(of)
+        found = machine_of(of)
         assert isinstance(found, SshHost)
         assert found.settings == SshSettings(host)
 
 
 def test_what_is_to_be_reached_by_ssh_is_never_taken_for_this_machine() -> None:
-    found = host_of(dataclasses.replace(POOLER, ssh=SSH))
+    found = machine_of(dataclasses.replace(POOLER, ssh=SSH))
     assert isinstance(found, SshHost)
     assert found.settings == SshSettings("127.0.0.1")
 

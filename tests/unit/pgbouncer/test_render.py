@@ -262,7 +262,7 @@ def test_a_path_that_its_line_cannot_hold_is_refused(path: str) -> None:
 
 
 def test_users_are_quoted_and_not_spread_over_lines() -> None:
-    text = render.users(['o"brien', "a;b", "ü"])
+    text = render.users(['o"brien', "a;b", "ü"], {})
     head, _, lines = text.partition("\n\n")
     assert lines == '"o""brien" ""\n"a;b" ""\n"ü" ""\n'
     assert all(line.startswith("; ") for line in head.splitlines())
@@ -272,4 +272,4 @@ def test_users_are_quoted_and_not_spread_over_lines() -> None:
     assert render.is_unsealed_users(lines)
     assert not render.is_unsealed_users(lines + '"app" "secret"\n')
     with raises_code("value_refused"):
-        render.users(["a\nb"])
+        render.users(["a\nb"], {})

@@ -1,0 +1,192 @@
+"""What a user of the machine puts in root's way: links and directories of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pwd
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.hosts import accounts, files
+from shardctl.hosts.host import CommandFailed
+from shardctl.hosts.local import Local
+from shardctl.hosts.reach import host_of
+from shardctl.pgbouncer import guard
+from shardctl.postgres import binaries, clone
+from shardctl.sandbox import removal
+from shardctl.topology.model import Pooler, PoolerName
+from tests.fixtures.refusals import raises_code
+
+if TYPE_CHECKING:
+    from tests.fixtures.servers.clones import Cloning
+    from tests.fixtures.servers.pgbouncer import PgBouncer
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root works for other users")
+
+HERE = Local()
+
+
+@pytest.fixture
+def account() -> str:
+    """The user who runs servers and poolers for root, and attacks."""
+    found = accounts.server_account(None)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def theirs(server_directory: Path, account: str) -> Path:
+    """A directory of that user's."""
+    path = server_directory / "theirs"
+    path.mkdir()
+    shutil.chown(path, account)
+    return path
+
+
+@pytest.fixture
+def roots(server_directory: Path) -> Path:
+    """A directory where only root may write."""
+    path = server_directory / "roots"
+    path.mkdir()
+    return path
+
+
+def pooler_in(folder: Path, *, os_user: str | None = None) -> Pooler:
+    return Pooler(
+        name=PoolerName("p1"),
+        host="127.0.0.1",
+        port=1,
+        config=folder / "pgbouncer.ini",
+        databases_file=folder / "shards.ini",
+        admin_user="postgres",
+        aliases=("shard",),
+        os_user=os_user,
+        ssh=None,
+    )
+
+
+def test_the_log_of_a_server_is_not_made_where_a_link_leads(
+    cloning: Cloning, account: str, theirs: Path, roots: Path
+) -> None:
+    server = cloning.clone.server
+    server = dataclasses.replace(server, account=account, data_directory=theirs / "c")
+    victim = roots / "victim"
+    server.log.symlink_to(victim)
+    with pytest.raises(CommandFailed):
+        server._make_log()
+    assert not victim.is_symlink()
+    assert not victim.exists()
+
+
+def test_a_log_that_only_root_may_make_is_the_servers(
+    cloning: Cloning, account: str, roots: Path
+) -> None:
+    server = cloning.clone.server
+    server = dataclasses.replace(server, account=account, data_directory=roots / "c")
+    server._make_log()
+    assert server.log.owner() == account
+    assert server.log.stat().st_mode & 0o777 == 0o600
+
+
+def test_root_makes_nothing_below_a_directory_of_another_user(
+    cloning: Cloning, account: str, theirs: Path
+) -> None:
+    """A directory of root's in it can be renamed, and another put in its place."""
+    (theirs / "roots").mkdir()
+    server = cloning.clone.server
+    server = dataclasses.replace(server, account=account, data_directory=theirs / "roots" / "c")
+    with raises_code("folder_unsafe", match=f"{theirs} belongs to {account}"):
+        server._make_log()
+    with raises_code("folder_unsafe", match=f"{theirs} belongs to {account}"):
+        clone.begin(dataclasses.replace(cloning.clone, server=server))
+    assert list((theirs / "roots").iterdir()) == []
+
+
+def test_a_link_on_the_way_does_not_hide_who_may_exchange_it(
+    account: str, theirs: Path, roots: Path
+) -> None:
+    (theirs / "link").symlink_to(roots)
+    (roots / "link").symlink_to(theirs / "link")
+    with raises_code("folder_unsafe", match=f"{theirs} belongs to {account}"):
+        accounts.changes_folder(HERE, roots / "link", account)
+    assert accounts.changes_folder(HERE, roots, account) is None
+    assert accounts.changes_folder(HERE, theirs / "new" / "newer", account) == account
+    roots.chmod(0o1777)
+    with raises_code("folder_unsafe", match=f"other users may write to {roots}"):
+        accounts.require_roots(roots)
+    accounts.require_roots(roots / "new")
+
+
+def test_a_poolers_file_is_written_as_the_owner_of_its_directory(
+    account: str, theirs: Path, roots: Path
+) -> None:
+    pooler = pooler_in(theirs)
+    host, path = host_of(pooler), pooler.databases_file
+    victim = roots / "victim"
+    victim.write_text("root's")
+    path.symlink_to(victim)
+    with pytest.raises(files.FileRefused, match="denied"):
+        files.write(host, path, "text")
+    path.unlink()
+    files.write(host, path, "text")
+    assert (path.read_text(), path.owner()) == ("text", account)
+    assert victim.read_text() == "root's"
+    (roots / "shards.ini").symlink_to(path)
+    files.write(host_of(pooler_in(roots)), roots / "shards.ini", "more")
+    assert (path.read_text(), path.owner()) == ("more", account)
+
+
+def test_root_writes_only_where_no_other_user_does(account: str, theirs: Path, roots: Path) -> None:
+    assert host_of(pooler_in(roots)) is not None
+    with raises_code("folder_unsafe", match=f"{theirs} belongs to {account}"):
+        host_of(pooler_in(theirs, os_user="root"))
+    roots.chmod(0o777)
+    with raises_code("folder_unsafe", match=f"other users may write to {roots}") as refused:
+        host_of(pooler_in(roots))
+    assert f"chmod go-w {roots}" in refused.value.hint
+
+
+def test_a_guard_runs_as_the_owner_of_the_poolers_directory(
+    pg_bouncer: PgBouncer, account: str
+) -> None:
+    pooler = pg_bouncer.pooler
+    armed = guard.arm(
+        host_of(pooler),
+        name="test",
+        directory=pooler.databases_file.parent,
+        console=f"host=127.0.0.1 port={pooler.port} dbname=pgbouncer user={pooler.admin_user}",
+        aliases=["a"],
+        after_s=600,
+    )
+    try:
+        assert armed.directory.owner() == account
+        pid = int((armed.directory / "pid").read_text())
+        assert Path(f"/proc/{pid}").stat().st_uid == pwd.getpwnam(account).pw_uid
+    finally:
+        assert guard.disarm(armed).became == "disarmed"
+
+
+def test_root_starts_no_program_of_a_node_with_a_user(account: str, theirs: Path) -> None:
+    for name in binaries.PROGRAMS:
+        (theirs / name).write_text(
+            f"#!/bin/sh\nid -un >> {theirs}/ran\necho 'postgres (PostgreSQL) 16.1'\n"
+        )
+        (theirs / name).chmod(0o755)
+    assert binaries.find(theirs, account=account).major == 16
+    assert set((theirs / "ran").read_text().split()) == {account}
+
+
+def test_a_linked_log_does_not_keep_a_sandbox_from_being_removed(roots: Path) -> None:
+    data, victim = roots / "a", roots / "victim"
+    data.mkdir()
+    (data / removal.MARKER).touch()
+    victim.write_text("kept")
+    (roots / "a.log").symlink_to(victim)
+    removed, left = removal.remove(data)
+    assert (removed, left) == ((data, roots / "a.log"), None)
+    assert [path.name for path in roots.iterdir()] == ["victim"]
+    assert victim.read_text() == "kept"
