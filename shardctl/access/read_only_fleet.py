@@ -55,8 +55,8 @@ def shards_stream(copy: ledger.Copy, shards: Collection[ShardId]) -> Refused:
     return Refused(
         "move_unfinished",
         f"move {move.id} streams shards {ranges.of(sorted(shards))} from node {move.source} to "
-        f"node {move.target}, and is {ledger.condition(copy.holder)}: `read-only` would change "
-        "tables that the stream follows",
+        f"node {move.target}, and is {ledger.condition(move.id, copy.holder)}: `read-only` would "
+        "change tables that the stream follows",
         hint=ledger.hint(move.id, copy.holder),
     )
 

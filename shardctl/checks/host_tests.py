@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,6 @@ _STOPPED = 3
 """What a shell ends with for a program that it cannot run, or find."""
 _CLONING = ("pg_basebackup", "pg_controldata", "psql")
 _MISSING = 'for tool; do command -v -- "$tool" > /dev/null || printf "%s " "$tool"; done'
-_DF = re.compile(r"\s(\d+)\s+\d+\s+(\d+)\s+\d+%\s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +156,11 @@ def _disk(host: Host, node: Node, account: str | None) -> Found:
     if node.data_directory is None:
         return Found("data_directory is not in the topology")
     argv = scripts.argv("directory", "disk", str(node.data_directory))
-    output = host.run(argv, user=account, timeout=_SECONDS).stdout
-    match = _DF.search(output)
-    if match is None:
+    measured = files.of_df(host.run(argv, user=account, timeout=_SECONDS).stdout)
+    if measured is None:
         return Found("unknown: cannot read the output of df", "run `df` on that host", grave=False)
-    total, free = int(match[1]), int(match[2])
-    room = f"{free / 2**20:.1f} GB free of {total / 2**20:.1f} GB"
+    total, free = measured
+    room = f"{free / 2**30:.1f} GB free of {total / 2**30:.1f} GB"
     if free < total * (1 - _FULL):
         return Found(
             room, "free disk space: a clone needs as much as the whole source", grave=False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -154,6 +155,7 @@ def size(host: Host, path: Path | str, *, user: str | None = None) -> int:
 
 _DISK_S = 10.0
 """How long `df` may take: a network file system may hang."""
+_DF = re.compile(r"\s(\d+)\s+\d+\s+(\d+)\s+\d+%\s")
 
 
 def disk(host: Host, path: Path | str, *, user: str | None = None) -> tuple[int, int]:
@@ -161,12 +163,21 @@ def disk(host: Host, path: Path | str, *, user: str | None = None) -> tuple[int,
 
     Raises disk_unknown where df printed something else, and what `Host.run` raises.
     """
-    lines = host.run(["df", "-P", "-k", "--", str(path)], user=user, timeout=_DISK_S).stdout
-    try:
-        _, total, _, free = lines.splitlines()[-1].split()[:4]
-        return int(total) * 1024, int(free) * 1024
-    except (IndexError, ValueError) as error:
-        raise Refused("disk_unknown", f"cannot read the output of df: {lines.strip()}") from error
+    printed = host.run(["df", "-P", "-k", "--", str(path)], user=user, timeout=_DISK_S).stdout
+    found = of_df(printed)
+    if found is None:
+        raise Refused("disk_unknown", f"cannot read the output of df: {printed.strip()}")
+    return found
+
+
+def of_df(printed: str) -> tuple[int, int] | None:
+    """Read what `df -P -k` of one path printed: all bytes and the free ones; None for other text.
+
+    >>> of_df("//nas/a share   1000 400 600  40% /mnt/a b"), of_df("df: no such file")
+    ((1024000, 614400), None)
+    """
+    found = _DF.search(printed)
+    return (int(found[1]) * 1024, int(found[2]) * 1024) if found else None
 
 
 def tail(host: Host, path: Path | str, *, since: int, user: str | None = None) -> list[str]:

@@ -128,7 +128,7 @@ class Entry:
     @property
     def condition(self) -> str:
         """Say that it is unfinished, or that it is running and by what."""
-        return condition(self.holder)
+        return condition(self.move.id, self.holder)
 
     @property
     def hint(self) -> str:
@@ -233,14 +233,18 @@ class Entry:
                 began += timedelta(milliseconds=took_ms)
 
 
-def condition(holder: str | None) -> str:
-    """Say that an open move is unfinished, or that it is running: `holder` has a node's lock."""
-    return "unfinished" if holder is None else f"running ({holder})"
+def condition(move: str, holder: str | None) -> str:
+    """Say that an open move is unfinished, or that it is running and by what.
+
+    `holder` has the lock of one of its nodes: a command of this move has its id in its name, and
+    any other, such as the one that asks, does not carry it out.
+    """
+    return f"running ({holder})" if holder and move in holder else "unfinished"
 
 
 def hint(move: str, holder: str | None) -> str:
     """Say how to wait for the end of an open move, or how to end one that nothing carries out."""
-    if holder is None:
+    if not holder or move not in holder:
         return (
             f"run `shardctl moves show {move}` to see its step, and `shardctl moves resume {move}` "
             "or `abort` to end it; then run this command again"

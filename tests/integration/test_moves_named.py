@@ -27,7 +27,7 @@ def test_a_second_move_init_and_migrate_name_the_move_whose_clone_they_meet(
         second = fleet_spares.here("move-shards", "1", "--to", target, "--dry-run")
         assert second.returncode == 1
         problems = [line for line in second.stderr.splitlines() if line.startswith("shardctl: ")]
-        at = "reserved, at step follow"
+        at = "unfinished, at step follow"
         assert problems == [
             f"shardctl: node a, c: move {move} (a to c, started by {who()}) is {at}"
         ]

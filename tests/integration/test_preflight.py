@@ -202,9 +202,12 @@ def test_another_move_that_has_not_ended(preflight_fleet: Movable) -> None:
         assert "node b: move 5f3a9c1e (a to c, started by " in told
         assert "is unfinished" in told
         assert "`shardctl moves show 5f3a9c1e`" in told
-        with lock.held(preflight_fleet.topology, [NodeName("a")], command="a test"):
+        a = [NodeName("a")]
+        with lock.held(preflight_fleet.topology, a, command="migrate"):  # does not carry it out
+            assert "is unfinished" in preflight_fleet.only_fleet("move_unfinished")
+        with lock.held(preflight_fleet.topology, a, command=f"move-shards {plan.id}"):
             told = preflight_fleet.only_fleet("move_unfinished")
-        assert "is running (shardctl a test by " in told
+        assert f"is running (shardctl move-shards {plan.id} by " in told
         assert "--lock-wait" in told
         topology = preflight_fleet.topology
         mine = dataclasses.replace(preflight_fleet.plan(), id="5f3a9c1e")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from tests.fixtures import commands
@@ -28,7 +29,14 @@ def done(lab: Lab, *words: str) -> str:
 def test_a_move_can_be_reversed_for_an_hour_unless_told_otherwise(fleet_own: Lab) -> None:
     planned = json.loads(done(fleet_own, *STREAM, "-o", "json", "--dry-run"))
     assert any("reversed for 1 h" in note for note in planned["notes"])
-    move = json.loads(done(fleet_own, *STREAM, "-o", "json"))["move"]
+    moved = run(fleet_own, *STREAM, "-o", "json")
+    move, at = json.loads(moved.stdout)["move"], r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+    assert re.search(
+        rf"\nmove {move} is done; until {at}, `shardctl moves reverse {move}` gives the shards "
+        rf"back, and `moves finish {move}` gives that up; from {at} on, `shardctl prune` frees "
+        r"the space\n",
+        moved.stderr,
+    )
     [listed] = json.loads(done(fleet_own, "moves", "list", "-o", "json"))["moves"]
     assert (listed["id"], listed["can"]) == (move, ["reverse", "finish"])
     assert listed["reverse"]["state"] == "open"

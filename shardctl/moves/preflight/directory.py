@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
-from shardctl.hosts import accounts, scripts
+from shardctl.hosts import accounts, files, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.meter import listed
 from shardctl.moves.preflight import fleet, occupant, server, target
@@ -32,7 +32,6 @@ _SHARE = 0.1
 _MB = 1024 * 1024
 _C = {"LC_ALL": "C"}
 _NOT_RUNNING = 3  # exit code of pg_ctl status
-_DF = re.compile(r"\s\d+\s+\d+\s+(\d+)\s+\d+%\s")
 _SYSTEM = re.compile(r"^Database system identifier:\s+(\d+)$", re.MULTILINE)
 _STATE = re.compile(r"^Database cluster state:\s+(.+)$", re.MULTILINE)
 _STANDBYS = ("in archive recovery", "shut down in recovery")
@@ -85,7 +84,7 @@ def look_at(host: Host, path: Path, *, programs: Binaries | None, account: str |
     kind, leftover, seen, disk, *holds = lines
     if kind not in get_args(Kind):  # pragma: no cover  # the script prints no other
         raise AssertionError(kind)
-    free = _DF.search(disk)
+    measured = files.of_df(disk)
     system, state, running = None, None, False
     if kind == "server" and programs is not None:
         running = _runs(host, path, programs, account)
@@ -94,7 +93,7 @@ def look_at(host: Host, path: Path, *, programs: Binaries | None, account: str |
         cast("Kind", kind),
         bool(leftover),
         seen,
-        int(free[1]) * 1024 if free else None,
+        measured[1] if measured else None,
         tuple(holds),
         system,
         running,

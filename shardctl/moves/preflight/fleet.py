@@ -147,7 +147,7 @@ def judge(context: Context) -> Iterator[ShardctlError]:
             f"node {', '.join(known)}",
             "move_unfinished",
             f"move {move.id} ({move.source} to {move.target}, started by {move.who}) is "
-            f"{ledger.condition(holder)}{_step(fleet, move)}",
+            f"{ledger.condition(move.id, holder)}{_step(fleet, move)}",
             hint=ledger.hint(move.id, holder),
         )
 

@@ -165,6 +165,20 @@ def test_what_df_prints_instead_of_numbers_is_named(
         files.disk(Local(), "/")
 
 
+def test_a_device_with_a_space_in_its_name_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "df"
+    program.write_text(
+        "#!/bin/sh\n"
+        "echo 'Filesystem 1024-blocks Used Available Capacity Mounted on'\n"
+        "echo '//nas/a share 1000 400 600 40% /mnt/a b'\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert files.disk(Local(), "/mnt/a b") == (1000 * 1024, 600 * 1024)
+
+
 def test_a_disk_that_is_not_there_says_why(tmp_path: Path) -> None:
     there = local_node(tmp_path, "a", 1, range(1), data_directory=Path("/nowhere/at/all"))
     with raises_code("disk_unknown", match="/nowhere/at/all: No such file or directory"):
