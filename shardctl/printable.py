@@ -8,7 +8,7 @@ _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """Control characters but tab and line end; other ends of lines; what reverses letters; halves."""
-_LINE_ENDS = str.maketrans({"\n": r"\n", "\r": r"\r"})
+_LINE_ENDS = str.maketrans({"\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
 def printable(text: str) -> str:
@@ -26,10 +26,10 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Escape line ends, too: no text looks like a line of shardctl's own.
+    r"""Escape line ends and tabs, too: no text looks like a line of shardctl's own.
 
-    >>> one_line("a\r\nb\x1b")
-    'a\\r\\nb\\x1b'
+    >>> one_line("a\r\nb\x1b\tc")
+    'a\\r\\nb\\x1b\\tc'
     """
     return printable(text.translate(_LINE_ENDS))
 

@@ -41,7 +41,7 @@ def fit(
     Where even the longest words of all columns do not fit side by side, each row is a block
     with a line for each column. Nothing is cut off.
     """
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells = [[printable(cell).replace("\t", r"\t") for cell in row] for row in rows]
     columns = [[name, *(row[n] for row in cells)] for n, name in enumerate(header)]
     room = width - _EDGES - _GAP * (len(header) - 1)
     widths = _widths(columns, room)

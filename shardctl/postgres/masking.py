@@ -42,6 +42,7 @@ def without_passwords(text: str, *, depth: int = 0) -> str:
             shown.append(_inner(quoted, depth) if quoted else lexeme)
         elif key and (lexeme in "'$" or (quoted and (operator or lexeme[0] != '"'))):
             shown.append(_STARS)
+            operator = False
             end = len(text) if len(lexeme) == 1 else stop  # a quotation that does not end
         elif key and (lexeme in "=:>&\\" or lexeme.lower() in ("e", "n", "u")):
             operator = operator or lexeme in "=:>"

@@ -86,6 +86,11 @@ def test_what_is_no_password_is_told(text: str) -> None:
     assert for_log(text) == text
 
 
+def test_the_rest_of_a_command_is_told() -> None:
+    assert for_log("PGPASSWORD='hunter2' psql -c x") == "PGPASSWORD='***' psql -c x"
+    assert for_log("PGPASSWORD=hunter2 psql -c x") == "PGPASSWORD='***' psql -c x"
+
+
 def test_the_rest_of_a_statement_is_told() -> None:
     text = "SELECT dblink('host=a password=hunter2 port=1', 'SELECT ''x'' ') -- b"
     told = "SELECT dblink('host=a password=''***'' port=1', 'SELECT ''x'' ') -- b"
