@@ -71,10 +71,10 @@ took 55, 19, 13 and 13 s, and a clone of 4,000 took 130 s.
 COMPARE_RATE = 120 * 1024 * 1024
 """The rate at which rows are compared, on both nodes at once, in bytes of tables and indexes.
 
-40 MB/s at a load of 10 on two cores.
+Assumed; 40 MB/s were measured at a load of 10 on two cores.
 """
 BESIDE = 5
-"""How many times as long a move may take beside other work: 2.5 to 4.5 times at a load of 10."""
+"""How many times as long a move may take beside other work: 2.4 to 4.8 times at a load of 10."""
 
 _SSH_TRIPS = 1
 
