@@ -8,6 +8,7 @@ _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """Control characters but tab and line end; other ends of lines; what reverses letters; halves."""
+_BARE = re.compile(r"\n(?!  )")
 _LINE_ENDS = str.maketrans({"\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
@@ -32,6 +33,15 @@ def one_line(text: str) -> str:
     'a\\r\\nb\\x1b\\tc'
     """
     return printable(text.translate(_LINE_ENDS))
+
+
+def message(text: str) -> str:
+    r"""Indent the lines behind the first, so that none looks like another message of shardctl.
+
+    >>> message("a\nshardctl: b\n    c\r\x1b")
+    'a\n  shardctl: b\n    c\\r\\x1b'
+    """
+    return printable(_BARE.sub("\n  ", text).replace("\r", r"\r"))
 
 
 def in_json(text: str) -> str:

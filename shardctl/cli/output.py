@@ -125,7 +125,7 @@ def plural(count: int, noun: str) -> str:
 
 def say(message: str) -> None:
     """Print a line beside the result on standard error."""
-    print(folded(printable.one_line(message)), file=sys.stderr)
+    print(folded(printable.message(message)), file=sys.stderr)
 
 
 def folded(text: str) -> str:
@@ -149,7 +149,7 @@ def say_error(error: ShardctlError) -> None:
     """Print an error and its hint on standard error, with the program's name in red."""
     # A message that begins with a place in a file gets no prefix: editors jump to the place.
     program, message = ("", str(error)) if error.located else ("shardctl:", f" {error}")
-    message, hint = printable.one_line(message), printable.one_line(error.hint)
+    message, hint = printable.message(message), printable.message(error.hint)
     text = folded(f"{program}{message}" + (f"\n  {hint}" if hint else ""))
     if not sys.stderr.isatty():
         print(text, file=sys.stderr)
@@ -170,7 +170,7 @@ def confirm(question: str, *, yes: bool) -> None:
             hint="add --yes to run it without a terminal",
         )
     try:
-        agreed = typer.confirm(printable.one_line(question), err=True)
+        agreed = typer.confirm(printable.message(question), err=True)
     except typer.Abort as abort:  # Ctrl-C, or the end of the input
         print(file=sys.stderr)
         raise Interrupted("interrupted: nothing was changed") from abort
