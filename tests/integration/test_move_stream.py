@@ -143,6 +143,7 @@ def _fail_over_unfenced(lab: Lab, move: MovePlan) -> None:
 ACCEPTED = "INSERT INTO shard2.photos (user_id) VALUES (2) RETURNING id"
 
 
+@pytest.mark.long
 def test_a_decision_that_the_source_has_lost_is_not_claimed_when_the_source_was_not_fenced(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_decision_that_the_source_has_lost_is_not_claimed_when_the_source_was_
     assert fleet_own.problems() == []
 
 
+@pytest.mark.long
 def test_a_source_that_lost_the_fence_of_a_claimed_move_is_closed_and_named(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +302,7 @@ def test_what_ended_between_two_looks_behind_the_fence_is_looked_at_too(
     assert fleet_own.copy("b").proof == "compared"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("node", ["a", "b"])
 def test_a_lock_that_is_lost_behind_the_fence_undoes_the_cutover(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, node: str

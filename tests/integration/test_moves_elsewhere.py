@@ -55,6 +55,7 @@ def apply_poolers(fleet: Lab) -> None:
     pooling.apply(pooling.plan(topology, poolers, 1, force=False, purpose="test"), Silent())
 
 
+@pytest.mark.long
 def test_a_source_that_fails_over_to_another_address_keeps_its_move(stopped: Lab) -> None:
     old = fleet_port(stopped, "a")
     (port,) = free_ports(1)

@@ -159,6 +159,7 @@ def test_a_dry_run_of_apply_shows_and_changes_nothing(fleet_unapplied: PooledFle
     assert (pooler.databases_file.read_text(), reloads(pooler), offered(pooler)) == ("", 0, {})
 
 
+@pytest.mark.long
 def test_apply_prints_nothing_but_json_on_its_output(fleet_unapplied: PooledFleet) -> None:
     for action in ("write", "none"):
         done = fleet_unapplied.shardctl("pgbouncer", "apply", "-o", "json")

@@ -361,6 +361,7 @@ def test_a_promotion_that_takes_too_long_is_an_error_and_may_still_happen(
     assert not standby.in_recovery(target)
 
 
+@pytest.mark.long
 def test_a_promoted_clone_takes_no_write_until_it_has_claimed(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
