@@ -108,10 +108,6 @@ LEFT JOIN pg_class AS by ON by.oid = i.indexrelid
 LEFT JOIN done AS d ON d.mark = %(mark)s || c.relfilenode
 WHERE n.nspname = ANY (%(schemas)s) AND c.relkind = 'r'
 
--- name: live
--- Which of these schemas exist here
-SELECT nspname::text FROM pg_namespace WHERE nspname = ANY (%(schemas)s)
-
 -- name: measure
 -- In which file a table is, and how large it is with indexes and TOAST; nothing where it is gone
 SELECT relfilenode::bigint, pg_total_relation_size(oid) FROM pg_class WHERE oid = %(table)s::bigint::oid

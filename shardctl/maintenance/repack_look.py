@@ -12,7 +12,7 @@ from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
 from shardctl.maintenance import repack_program
-from shardctl.postgres import queries, repack_left
+from shardctl.postgres import catalog, queries, repack_left
 from shardctl.state import cluster, identity, ledger, observer
 from shardctl.state.identity import node_unfit
 from shardctl.topology import ranges
@@ -196,8 +196,7 @@ def _require_owned(
     session: Connection, topology: Topology, node: Node, shards: Sequence[ShardId]
 ) -> None:
     owners = cluster.read_map(session)
-    named = {"schemas": [topology.schema(shard) for shard in shards]}
-    live = {name for (name,) in session.execute(QUERIES["live"], named)}
+    live = catalog.present(session, map(topology.schema, shards))
     missing = [s for s in shards if owners.get(s) != node.name or topology.schema(s) not in live]
     if missing:
         raise Refused(

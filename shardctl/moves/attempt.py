@@ -50,8 +50,8 @@ class Attempt:
     """Whether this process began the cutover; otherwise it completes one that is decided."""
     round_trips: RoundTrips = field(default_factory=RoundTrips)
     """Round trips to the source, the target and the poolers, once measured."""
-    tables: int = 0
-    """How many tables move, once counted."""
+    tables: Sequence[int] = ()
+    """The OIDs of the moved tables on the source, once read."""
     question: Question = field(init=False)
     """What the poolers' guards ask the target."""
     arming_s: float = 0.0
@@ -120,7 +120,7 @@ class Attempt:
         A move that is resumed may have another one than its rehearsal knew.
         """
         topology = self.context.topology
-        prediction.require_time(topology, self.plan, self.round_trips, self.tables)
+        prediction.require_time(topology, self.plan, self.round_trips, len(self.tables))
         if (rehearsed_ms := self.rehearsed_ms()) is not None:
             prediction.require_rehearsed(self.plan, rehearsed_ms)
 
@@ -252,7 +252,7 @@ def conclude(at: Attempt) -> None:
     before = context.journal()
     predicted_ms = at.rehearsed_ms()
     if predicted_ms is None:
-        predicted_ms = prediction.pause_ms(context.topology, plan, at.round_trips, at.tables)
+        predicted_ms = prediction.pause_ms(context.topology, plan, at.round_trips, len(at.tables))
     report = dict((before and before.report) or {}) | {
         "predicted_pause_ms": round(predicted_ms, 1),
         "pause_ms": context.timeline.pause_ms,
@@ -272,7 +272,7 @@ def _timelines(at: Attempt) -> dict[str, object]:
     """Give what each sub-step took, and what was predicted for those that clients wait for."""
     context, plan = at.context, at.plan
     if (parts := at.rehearsed().get("parts_ms")) is None:
-        expected = predicted.ms(context.topology, plan, at.round_trips, at.tables)
+        expected = predicted.ms(context.topology, plan, at.round_trips, len(at.tables))
     else:
         expected = predicted.measured_ms(context.topology, plan, at.round_trips, parts)
     return {

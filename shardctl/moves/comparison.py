@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from shardctl.topology.model import NodeName
 
     Asked = Mapping[NodeName, Sequence[Connection]]
+
+_Found = TypeVar("_Found")
 
 SESSIONS = 2
 """Sessions a node that sum up tables at the same time."""
@@ -161,15 +163,15 @@ def unlike(plan: MovePlan, found: Mapping[NodeName, Sequence[Table]]) -> list[st
 def on_both(
     sessions: Sessions,
     asked: Asked,
-    work: Callable[[NodeName, Connection, Table], Sum | None],
+    work: Callable[[NodeName, Connection, Table], _Found],
     tables: Sequence[Table],
-) -> dict[NodeName, list[Sum | None]]:
+) -> dict[NodeName, list[_Found]]:
     """Do something with all tables on both nodes at the same time; give the results in order."""
 
-    def of_node(node: NodeName) -> list[Sum | None]:
+    def of_node(node: NodeName) -> list[_Found]:
         free = deque(asked[node])
 
-        def one(table: Table) -> Sum | None:
+        def one(table: Table) -> _Found:
             session = free.popleft()
             try:
                 return work(node, session, table)

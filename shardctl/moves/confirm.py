@@ -93,9 +93,9 @@ def _compare(sessions: Sessions, asked: Asked) -> Compared:
     ]
     if wrong:
         raise CopiesDiffer(plan.id, wrong)
-    left = [table for table, here, there in pairs if here is None or there is None]
-    rows = sum(here.rows for table, here, _ in pairs if here is not None and table not in left)
-    return Compared(len(tables) - len(left), rows, tuple(str(table) for table in left))
+    left = tuple(str(table) for table, here, there in pairs if here is None or there is None)
+    rows = sum(here.rows for _, here, there in pairs if here is not None and there is not None)
+    return Compared(len(tables) - len(left), rows, left)
 
 
 def _tables(sessions: Sessions, asked: Asked) -> list[Table]:

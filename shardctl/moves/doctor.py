@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
+from shardctl.postgres import catalog
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import cluster, identity, move_objects, observer, reverses
 from shardctl.state.journal import MoveState
@@ -106,8 +107,8 @@ def _seen(topology: Topology, ended: Sequence[Entry], session: Connection, node:
     over = [e.move.id for e in ended] + [r for e in ended if (r := reverses.id_of(e.move))]
     found = move_objects.read(session, ended=over, copies=copies)
     wanted = [topology.schema(shard) for shard in topology.owners()]
-    live = session.execute(move_objects.QUERIES["live"], {"schemas": wanted})
-    return Seen(found, cluster.read_map(session), frozenset(name for (name,) in live))
+    live = frozenset(catalog.present(session, wanted))
+    return Seen(found, cluster.read_map(session), live)
 
 
 def left(fleet: Fleet) -> list[Left]:

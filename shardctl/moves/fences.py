@@ -184,12 +184,6 @@ class Triggers(Fence):
         write_fence.clear_away(session, plan.source, plan.id, plan.schemas, deadline=deadline)
 
 
-class _Tables(tuple[int, ...]):
-    """The OIDs of the moved tables on the source."""
-
-    __slots__ = ()
-
-
 class LockedRename(Rename):
     """The rename under locks against writers, with a mark for the stream; all clients wait."""
 
@@ -206,7 +200,6 @@ class LockedRename(Rename):
         digest, known = stream_fence.known(session, plan.schemas)
         structure.require(context, digest, plan.schemas)
         context.own(Known, lambda: known)
-        context.own(_Tables, lambda: _Tables(write_fence.oids(session, plan.schemas)))
         if holding := stream_fence.unyielding(session, plan.schemas):
             raise fence.FenceRefused(plan.source, "; ".join(holding[:3]))
 
@@ -222,7 +215,7 @@ class LockedRename(Rename):
                 at.plan.source,
                 at.plan.id,
                 at.plan.schemas,
-                tables=at.context.own(_Tables, _Tables),
+                tables=at.tables,
                 attempt=at.attempt,
                 revision=at.budget.revision,
                 deadline=at.budget.latest("drain") - kept_s,

@@ -109,11 +109,7 @@ class _Comparing:
             raise Interrupted("stopped while the copies were compared")
         both = zip(tables, sums[self._plan.source], sums[self._plan.target], strict=True)
         return self._described(
-            [
-                (table, here.rows, there.rows)
-                for table, here, there in both
-                if here is not None and there is not None and here != there
-            ]
+            [(table, here.rows, there.rows) for table, here, there in both if here != there]
         )
 
     def _keep(self, table: Table, found: Sum) -> None:

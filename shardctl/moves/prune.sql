@@ -3,10 +3,6 @@
 SELECT array_agg(nspname::text ORDER BY nspname), clock_timestamp()
 FROM pg_catalog.pg_namespace WHERE nspname ~ '__retired_[0-9a-f]{8}$'
 
--- name: live
--- Which of these schemas exist under their own names
-SELECT nspname::text FROM pg_catalog.pg_namespace WHERE nspname = ANY (%(schemas)s)
-
 -- name: users
 -- Sessions that use objects in these schemas; those that soon end (autovacuum, shardctl) only on request
 SELECT n.nspname::text, min(CASE

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shardctl.postgres import blocking, event_triggers, queries
+from shardctl.postgres import blocking, catalog, event_triggers, queries
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.postgres.event_triggers import EventTriggerRefuses
 from shardctl.state import cluster, identity, lock, observer
@@ -82,11 +82,10 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
     identity.check(state, topology, node.name)
     retired, clock = session.execute(QUERIES["retired"]).fetchone() or (None, None)
     named = {"schemas": retired or [], "passing": False}
-    live = session.execute(QUERIES["live"], {"schemas": wanted})
     return View(
         version=state.map_version,
         map=cluster.read_map(session),
-        live=frozenset(name for (name,) in live),
+        live=frozenset(catalog.present(session, wanted)),
         retired=retired or (),
         contents={
             name: (objects, outside and blocking.with_session(session, outside))

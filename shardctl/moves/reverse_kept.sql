@@ -23,10 +23,6 @@ BEGIN
 END
 $rename$
 
--- name: present
--- Those of some schemas that are there
-SELECT nspname::text FROM pg_namespace WHERE nspname = ANY (%(schemas)s::name[])
-
 -- name: note_reversed
 -- Which move this one reverses
 UPDATE shardctl.move SET reverses = %(reverses)s, revision = revision + 1

@@ -8,6 +8,7 @@ from shardctl.errors import Refused
 from shardctl.meter import listed
 from shardctl.moves import marks, reverse_kept, structure
 from shardctl.moves.refusals import COPY_INSTEAD, SourceUnfit, TargetUnfit
+from shardctl.postgres import catalog
 from shardctl.postgres.logical import publication, slot
 from shardctl.topology import names as naming
 
@@ -27,8 +28,7 @@ def retired(plan: MovePlan) -> tuple[str, ...]:
 def names(session: Connection, plan: MovePlan) -> tuple[str, ...]:
     """Give the names that the copies have at this moment: they are renamed all at once."""
     named = retired(plan)
-    there = session.execute(reverse_kept.QUERIES["present"], {"schemas": list(named)}).fetchone()
-    return plan.schemas if there is None else named
+    return named if catalog.present(session, named) else plan.schemas
 
 
 def require_slot(session: Connection, plan: MovePlan) -> None:
@@ -65,8 +65,7 @@ def at_source(session: Connection, plan: MovePlan) -> Iterator[SourceUnfit]:
 def at_target(session: Connection, plan: MovePlan) -> Iterator[TargetUnfit]:
     """Find what was done to the retired copies, and whether it is the server that had them."""
     node, now = plan.target, names(session, plan)
-    present = session.execute(reverse_kept.QUERIES["present"], {"schemas": list(now)}).fetchall()
-    if missing := sorted(set(now) - {name for (name,) in present}):
+    if missing := sorted({*now} - catalog.present(session, now)):
         yield TargetUnfit(
             node,
             "retired_missing",

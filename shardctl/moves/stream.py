@@ -23,6 +23,7 @@ from shardctl.moves import (
     stream_origin,
 )
 from shardctl.moves.context import Use
+from shardctl.postgres import catalog
 from shardctl.postgres.logical import closing, slot, subscription
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
@@ -112,8 +113,7 @@ def _close_again(context: MoveContext) -> None:
     with context.on(plan.source):
         session = context.session(plan.source)
         both = list(zip(plan.schemas, plan.retired, strict=True))
-        given = {"schemas": [*plan.schemas, *plan.retired]}
-        there = {name for (name,) in session.execute(reverse_kept.QUERIES["present"], given)}
+        there = catalog.present(session, [*plan.schemas, *plan.retired])
         # Beside its retired copy a live schema is what a client has made since.
         reopened = [live for live, retired in both if live in there and retired not in there]
         if not reopened or known is None:

@@ -60,7 +60,7 @@ def log_in(at: Attempt) -> None:
     with context.on(plan.source):
         guard.session(context)
         at.fence.prepare(context)
-        at.tables = len(write_fence.oids(at.source, plan.schemas))
+        at.tables = write_fence.oids(at.source, plan.schemas)
     at.round_trips = _round_trips(at)
     at.require_time()
 

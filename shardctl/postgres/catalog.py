@@ -59,6 +59,12 @@ def read_functions(connection: Connection) -> dict[str, str]:
     return dict(connection.execute(QUERIES["functions"]).fetchall())
 
 
+def present(connection: Connection, schemas: Iterable[str]) -> set[str]:
+    """Return those of some schemas that exist in this database."""
+    found = connection.execute(QUERIES["present"], {"schemas": list(schemas)})
+    return {name for (name,) in found}
+
+
 def read_ungranted(connection: Connection, roles: Sequence[str]) -> tuple[str, ...]:
     """Name the roles that lack a grant on the database or on schema shardctl, which exists."""
     found = connection.execute(QUERIES["ungranted"], {"roles": list(roles)})

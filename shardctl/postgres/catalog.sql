@@ -63,6 +63,10 @@ SELECT proname || '(' || array_to_string(array(
 FROM pg_proc JOIN pg_roles ON pg_roles.oid = proowner
 WHERE pronamespace = to_regnamespace('shardctl')
 
+-- name: present
+-- Those of some schemas that are there
+SELECT nspname::text FROM pg_namespace WHERE nspname = ANY (%(schemas)s::name[])
+
 -- name: ungranted
 -- The roles that lack a grant on the database or on schema shardctl
 SELECT role.rolname::text

@@ -96,14 +96,19 @@ def is_armed(session: Connection, slot: str) -> bool:
 
 def watched(session: Connection, slots: Iterable[str]) -> frozenset[str]:
     """Give those of some slots that the session's server watches at this moment."""
-    found = session.execute(QUERIES["watched"].format(session=_sessions(slots)))
+    found = session.execute(QUERIES["watched"].format(of_slots=_of(slots)))
     return frozenset(slot for (slot,) in found)
+
+
+def sessions(session: Connection, slots: Iterable[str]) -> list[tuple[str, int]]:
+    """Give the slots that sessions watch, or have watched, and the pids of these sessions."""
+    return session.execute(QUERIES["sessions"].format(of_slots=_of(slots))).fetchall()
 
 
 def end(session: Connection, slot: str) -> None:
     """End what watches the slot, if anything does."""
     patience = sql.Literal(_PATIENCE_MS)
-    session.execute(QUERIES["end"].format(session=_sessions([slot]), patience_ms=patience))
+    session.execute(QUERIES["end"].format(of_slots=_of([slot]), patience_ms=patience))
 
 
 def is_near(held_bytes: int | None, limit_bytes: int | None) -> bool:
@@ -115,5 +120,5 @@ def is_near(held_bytes: int | None, limit_bytes: int | None) -> bool:
     return bool(held_bytes and limit_bytes and 2 * held_bytes > limit_bytes)
 
 
-def _sessions(slots: Iterable[str]) -> sql.Composed:
-    return QUERIES["session"].format(slots=sql.Literal(list(slots)))
+def _of(slots: Iterable[str]) -> sql.Composed:
+    return QUERIES["of_slots"].format(slots=sql.Literal(list(slots)))

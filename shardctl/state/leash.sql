@@ -67,9 +67,8 @@ BEGIN
 END
 $leash$
 
--- name: session
--- Part of others: sessions of this role that watch one of these slots, or have done so. Anybody may
--- take a name, and an advisory lock; this role no one has but shardctl
+-- name: of_slots
+-- Part of others: sessions that watch one of these slots, or have: of this role, as names are free
 FROM unnest({slots}::text[]) AS s (slot)
 JOIN pg_catalog.pg_stat_activity AS a ON a.application_name = 'shardctl guard of ' || s.slot
 WHERE a.usename = current_user AND a.datname = pg_catalog.current_database()
@@ -80,8 +79,12 @@ SELECT pg_catalog.set_config('application_name', 'shardctl guard of ' || {slot},
 
 -- name: watched
 -- Those of some slots that are watched at this moment, and not by a session that has ended that
-SELECT s.slot {session} AND a.state = 'active'
+SELECT s.slot {of_slots} AND a.state = 'active'
+
+-- name: sessions
+-- Those of some slots that have such sessions, and their pids
+SELECT s.slot, a.pid {of_slots} ORDER BY a.pid
 
 -- name: end
 -- End what watches a slot, running or not
-SELECT pg_catalog.pg_terminate_backend(a.pid, {patience_ms}) {session}
+SELECT pg_catalog.pg_terminate_backend(a.pid, {patience_ms}) {of_slots}

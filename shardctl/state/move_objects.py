@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from shardctl.postgres import queries
+from shardctl.postgres import catalog, queries
+from shardctl.state import journal, leash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -96,15 +97,19 @@ def read(
     that a move has copied to this node, or was to copy, by the move's id; those that exist here
     are listed, too, where the move has triggers or rows here. Without these they are not its own.
     """
-    rows = session.execute(QUERIES["objects"], {"guarded": list(ended)})
-    found = [MoveObject(*row) for row in rows]
+    found = [MoveObject(*row) for row in session.execute(QUERIES["objects"])]
+    if slots := {journal.slot(move): move for move in ended}:
+        found += [
+            MoveObject("guard", f"pid {pid}", slots[slot], f"of slot {slot}")
+            for slot, pid in leash.sessions(session, slots)
+        ]
     (has_streams,) = queries.one(session, QUERIES["has_streams"])
     records = session.execute(QUERIES["records"]).fetchall() if has_streams else []
     marked = {one.move for one in found if one.kind == "triggers"}
     marked |= {move for move, _, _ in records}
     for move in marked & copies.keys():
-        live = session.execute(QUERIES["live"], {"schemas": list(copies[move])})
-        found += [MoveObject("schema", name, move) for (name,) in live]
+        live = catalog.present(session, copies[move])
+        found += [MoveObject("schema", name, move) for name in sorted(live)]
     opened = set()
     for move, count, is_open in records:
         found.append(MoveObject("records", "shardctl.stream", move, f"{count} rows"))

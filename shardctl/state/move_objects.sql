@@ -42,12 +42,6 @@ FROM (SELECT DISTINCT g.tgrelid, split_part(encode(g.tgargs, 'escape'), '\000', 
 JOIN pg_class AS c ON c.oid = t.tgrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE t.move ~ '^[0-9a-f]{8}$'
 GROUP BY n.nspname, t.move
-UNION ALL
--- What bounds a slot, as long as it looks for it.
-SELECT 'guard', 'pid ' || a.pid, m.id, 'of slot shardctl_' || m.id, NULL
-FROM unnest(%(guarded)s::text[]) AS m (id)
-JOIN pg_stat_activity AS a ON a.application_name = 'shardctl guard of shardctl_' || m.id
-WHERE a.usename = current_user AND a.datname = current_database()
 ORDER BY 1, 2
 
 -- name: has_streams
@@ -60,11 +54,6 @@ SELECT move, count(*), bool_or(is_open) FROM (
     SELECT move, NULL::boolean AS is_open FROM shardctl.stream
     UNION ALL SELECT move, is_open FROM shardctl.stream_copy
 ) AS r GROUP BY move ORDER BY move
-
--- name: live
--- Which of these schemas there are
-SELECT n.nspname::text FROM pg_namespace AS n
-JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
 
 -- name: stream
 -- What a stream's slot or subscription does on this node

@@ -11,8 +11,9 @@ import psycopg
 
 from shardctl import fanout
 from shardctl.meter import listed
-from shardctl.moves.preflight.subject import QUERIES, refused
+from shardctl.moves.preflight.subject import refused
 from shardctl.moves.refusals import PreflightRefused, SourceUnfit, collected
+from shardctl.postgres import catalog
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.provision.refusals import schema_in_the_way
@@ -263,7 +264,6 @@ def _ask(context: Context, node: Node) -> Peer:
             node, topology.database, purpose=context.purpose, autocommit=True, observing=True
         ) as session:
             row = cluster.read(session) if cluster.is_present(session) else None
-            live = session.execute(QUERIES["live"], {"schemas": schemas})
             missing = cluster.missing(session, row)
             has_moves = (
                 row is not None
@@ -274,7 +274,7 @@ def _ask(context: Context, node: Node) -> Peer:
             moves = tuple(journal.read(session)) if has_moves else ()
             return Peer(
                 format=row.format if row else None,
-                live=tuple(name for (name,) in live),
+                live=tuple(catalog.present(session, schemas)),
                 system=identity.system(session),
                 moves=moves,
                 missing=missing,

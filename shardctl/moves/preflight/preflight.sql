@@ -88,11 +88,6 @@ WITH own AS (
 )
 SELECT what FROM needed WHERE NOT there
 
--- name: live
--- Which of these schemas exist
-SELECT n.nspname::text FROM pg_namespace AS n
-JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
-
 -- name: schemas
 -- All schemas but the system's
 SELECT nspname::text FROM pg_namespace

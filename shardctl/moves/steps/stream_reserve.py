@@ -9,7 +9,7 @@ from shardctl.moves.context import Use
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import Step
 from shardctl.moves.steps import reserve
-from shardctl.postgres import queries
+from shardctl.postgres import catalog, queries
 from shardctl.postgres.logical import slot
 from shardctl.state import journal, leash
 from shardctl.state.journal import MoveState
@@ -127,10 +127,7 @@ def undo(context: MoveContext) -> None:
 def _require_absent(context: MoveContext) -> None:
     """See that the target has no schema of a moved shard, which an abort would drop."""
     plan = context.plan
-    found = context.session(plan.target).execute(
-        QUERIES["present"], {"schemas": list(plan.schemas)}
-    )
-    if present := [name for (name,) in found]:
+    if present := sorted(catalog.present(context.session(plan.target), plan.schemas)):
         raise TargetUnfit(
             plan.target,
             "schema_present",

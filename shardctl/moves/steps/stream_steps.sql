@@ -1,7 +1,3 @@
--- name: present
--- Those of some schemas that are there
-SELECT nspname::text FROM pg_namespace WHERE nspname = ANY (%(schemas)s::name[]) ORDER BY 1
-
 -- name: migrations
 -- Which migrations ran in the moved shards
 SELECT array_agg(m::text) FROM shardctl.migration AS m WHERE shard = ANY (%(shards)s)
