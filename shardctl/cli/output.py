@@ -83,7 +83,7 @@ def _csv(cell: str | None) -> str:
 def console(*, stderr: bool = False) -> Console:
     """Give what draws on a standard stream, and escapes the texts in what it draws.
 
-    Where standard output is no terminal, lines are never folded.
+    Lines are not folded where standard output is not a terminal.
     """
     from rich.console import Console
 

@@ -211,7 +211,7 @@ def _require_roots(host: Host, parts: list[_Part], *, makes: bool = False) -> No
                 f"run `chown root {part.path}` there, or set os_user in the topology to the user "
                 "who owns the directory",
             )
-        # In a sticky one, nobody renames what is another's.
+        # In a sticky directory, only the owner of an entry renames it.
         sticky = part.mode & stat.S_ISVTX and (makes or part is not parts[-1])
         if inputs.others_may_write(part.mode, part.owner, part.group) and not sticky:
             raise _folder_unsafe(

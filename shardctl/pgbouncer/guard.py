@@ -141,9 +141,9 @@ def arm(
 
     `console` is libpq's connection string, without a password, of the pooler's console as
     that host sees it; passwords come from `passfile` there, or from the ~/.pgpass of `user`.
-    After `after_s` it puts the staged file into place, if the answer to the question is true
-    or there is no question, reloads the pooler, and resumes only these aliases. Until the
-    answer is true it asks again, and then does the same.
+    After `after_s` it asks the question. If the answer is true, or without a question, it puts the
+    staged file into place. Then it reloads the pooler and resumes only these aliases. If the answer
+    was not true, it asks again until it is, and then does the same.
     `retry` is the pooler's `server_login_retry`, a number, which is shorter for a moment then;
     without it, it stays as it is. Raises guard_refused, and leaves nothing behind.
     """

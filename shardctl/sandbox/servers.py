@@ -116,7 +116,7 @@ def foresee(topology: Topology) -> list[tuple[Node, Foreseen]]:
 def protected(topology: Topology) -> Topology:
     """Give the topology with the passfile of its sandbox, which is made where it is missing.
 
-    Only whoever reads it logs in as the superuser, who may run programs as the servers' user.
+    Without it nobody logs in as the superuser, who can run programs as the servers' user.
     Raises Problems, directory_refused, folder_unsafe.
     """
     require_local(topology)

@@ -110,8 +110,8 @@ def json_schema() -> dict[str, Any]:
 def _require_trusted(path: Path) -> None:
     """Refuse a file or a directory of which another user decides what is in it.
 
-    It, its directory and, of a link, what that leads to belong to root, to this user or to whoever
-    called sudo, and others may not write there. What is missing is not judged. Raises
+    The path, its directory and the target of a link must belong to root, to this user or to the
+    user who called sudo, and other users may not write there. What is missing is not judged. Raises
     input_untrusted.
     """
     absolute = path.absolute()
@@ -119,7 +119,7 @@ def _require_trusted(path: Path) -> None:
     for place in dict.fromkeys((absolute.parent, absolute, real.parent, real)):
         try:
             found = place.lstat() if place == absolute else place.stat()
-        except OSError:  # whoever reads it reports that
+        except OSError:  # reading it reports that
             return
         kind = stat.S_IFMT(found.st_mode)
         if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):

@@ -18,15 +18,14 @@ from shardctl.pgbouncer.console import Console
 from shardctl.pgbouncer.server import Server
 from shardctl.sandbox import servers
 from shardctl.topology import aliases as names
-from shardctl.topology.model import Pooler, PoolerName
 from tests.bench import fleet
-from tests.fixtures.servers.postgres import free_ports, stop_all_below
+from tests.fixtures.servers.postgres import free_ports, local_pooler, stop_all_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from shardctl.pgbouncer.render import Entry
-    from shardctl.topology.model import Topology
+    from shardctl.topology.model import Pooler, Topology
     from tests.bench.fleet import Fleet
 
     Connection = psycopg.Connection[Any]
@@ -124,18 +123,9 @@ def pooled(running: Fleet, shards: int, *, survive_reset: bool = False) -> Itera
         raise RuntimeError("PgBouncer is not installed here")
     _allow_open_files()
     folder = running.directory / f"pooler{shards}"
-    pooler = Pooler(
-        name=PoolerName("p1"),
-        host="127.0.0.1",
-        port=free_ports(1)[0],
-        config=folder / "pgbouncer.ini",
-        databases_file=folder / "databases.ini",
-        admin_user="postgres",
-        aliases=("shard", "node"),
-        os_user=None,
-        ssh=None,
-        survive_reset=survive_reset,
-    )
+    [port] = free_ports(1)
+    aliases = folder / "databases.ini"
+    pooler = local_pooler(folder, "p1", port, databases_file=aliases, survive_reset=survive_reset)
     topology = replace(running.topology(shards), poolers={pooler.name: pooler})
     server = Server.of(topology, pooler, program)
     text = server.configuration.replace(_CLIENTS, _MORE_CLIENTS)

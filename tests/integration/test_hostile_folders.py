@@ -18,10 +18,11 @@ from shardctl.hosts.reach import host_of
 from shardctl.pgbouncer import guard
 from shardctl.postgres import binaries, clone
 from shardctl.sandbox import removal
-from shardctl.topology.model import Pooler, PoolerName
 from tests.fixtures.refusals import raises_code
+from tests.fixtures.servers.postgres import local_pooler
 
 if TYPE_CHECKING:
+    from shardctl.topology.model import Pooler
     from tests.fixtures.servers.clones import Cloning
     from tests.fixtures.servers.pgbouncer import PgBouncer
 
@@ -56,17 +57,7 @@ def roots(server_directory: Path) -> Path:
 
 
 def pooler_in(folder: Path, *, os_user: str | None = None) -> Pooler:
-    return Pooler(
-        name=PoolerName("p1"),
-        host="127.0.0.1",
-        port=1,
-        config=folder / "pgbouncer.ini",
-        databases_file=folder / "shards.ini",
-        admin_user="postgres",
-        aliases=("shard",),
-        os_user=os_user,
-        ssh=None,
-    )
+    return local_pooler(folder, "p1", 1, os_user=os_user)
 
 
 def test_the_log_of_a_server_is_not_made_where_a_link_leads(

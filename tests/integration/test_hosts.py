@@ -15,8 +15,8 @@ from shardctl.checks import hosts
 from shardctl.checks.hosts import State
 from shardctl.fanout import Silent
 from shardctl.hosts import accounts
-from shardctl.topology.model import Control, Pooler, PoolerName, Ssh
-from tests.fixtures.servers.postgres import local_node, local_topology
+from shardctl.topology.model import Control, Ssh
+from tests.fixtures.servers.postgres import local_node, local_pooler, local_topology
 from tests.fixtures.servers.sshd import ROOT
 
 if TYPE_CHECKING:
@@ -49,20 +49,9 @@ def one_node(directory: Path, **changes: Any) -> Topology:
 
 
 def with_pooler(topology: Topology, directory: Path, **changes: Any) -> Topology:
-    pooler = Pooler(
-        name=PoolerName("p1"),
-        host="127.0.0.1",
-        port=2,
-        config=directory / "pgbouncer.ini",
-        databases_file=directory / "aliases.ini",
-        admin_user="postgres",
-        aliases=("node",),
-        os_user=None,
-        ssh=None,
-    )
-    return dataclasses.replace(
-        topology, poolers={pooler.name: dataclasses.replace(pooler, **changes)}
-    )
+    node_aliases = {"databases_file": directory / "aliases.ini", "aliases": ("node",)}
+    pooler = local_pooler(directory, "p1", 2, **(node_aliases | changes))
+    return dataclasses.replace(topology, poolers={pooler.name: pooler})
 
 
 def owned(path: Path) -> Path:

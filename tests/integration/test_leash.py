@@ -236,7 +236,7 @@ def test_it_waits_for_a_cutover_and_works_without_a_journal(
 
 
 def test_nobody_else_passes_for_it(server: PgServer, session: psycopg.Connection[Any]) -> None:
-    """Anybody may take a session's name: whoever does is not ended, nor counts as a guard."""
+    """Any role may take such a name for its session, which is not ended and is no guard."""
     session.execute("CREATE ROLE stranger LOGIN")
     try:
         with closing(server.connect(DATABASE, user="stranger")) as other:

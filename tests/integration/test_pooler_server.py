@@ -24,11 +24,17 @@ from shardctl.hosts.ports import PortInUse
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import PoolerUnavailable
 from shardctl.pgbouncer.server import Server
-from shardctl.topology.model import Pooler, PoolerName, Topology
+from shardctl.topology.model import PoolerName, Topology
 from tests.fixtures.processes import ended
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.pgbouncer import PgBouncer, end
-from tests.fixtures.servers.postgres import free_ports, local_node, local_topology, wait_for
+from tests.fixtures.servers.postgres import (
+    free_ports,
+    local_node,
+    local_pooler,
+    local_topology,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,17 +46,8 @@ NAME = PoolerName("p1")
 def topology(server_directory: Path) -> Topology:
     """A cluster with one pooler, in a folder that is not there yet, with names that are odd."""
     folder = server_directory / "pool er's; #1" / NAME
-    pooler = Pooler(
-        name=NAME,
-        host="127.0.0.1",
-        port=free_ports(1)[0],
-        config=folder / "pgbouncer.ini",
-        databases_file=folder / "größe.ini",
-        admin_user="postgres",
-        aliases=("shard", "node"),
-        os_user=None,
-        ssh=None,
-    )
+    [port] = free_ports(1)
+    pooler = local_pooler(folder, NAME, port, databases_file=folder / "größe.ini")
     node = local_node(server_directory, "a", 1, range(4))
     made = local_topology(server_directory, node, options={"connect_timeout": "2"})
     return dataclasses.replace(made, poolers={NAME: pooler})

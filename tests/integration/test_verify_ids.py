@@ -162,7 +162,7 @@ def test_deep_counts_misplaced_rows_that_lie_between_others(keyed: RolledBack) -
 
 
 def test_deep_reports_each_table_whose_rows_it_reads(keyed: RolledBack) -> None:
-    """A scan of minutes is no stalled check of the structure."""
+    """A scan that takes minutes is not shown as a stalled check of the structure."""
     told: list[str] = []
 
     class Told(Silent):

@@ -21,13 +21,13 @@ from shardctl.pgbouncer import reset
 from shardctl.pgbouncer.console import Console, PoolerUnavailable
 from shardctl.sandbox import new, poolers
 from shardctl.topology import loader
-from shardctl.topology.model import Pooler, PoolerName, Ssh
+from shardctl.topology.model import PoolerName, Ssh
 from tests.fixtures.commands import command_line, here
 from tests.fixtures.servers.postgres import (
-    SUPERUSER,
     free_ports,
     free_run,
     local_node,
+    local_pooler,
     local_topology,
     wait_for,
 )
@@ -54,20 +54,10 @@ def single(server_directory: Path, pgbouncer_program: str) -> Topology:
 def with_poolers(directory: Path, *names: str) -> Topology:
     [node, *ports] = free_ports(1 + len(names))
     topology = local_topology(directory, local_node(directory, "a", node, range(4)))
-    found = {}
-    for name, port in zip(names, ports, strict=True):
-        folder = directory / ".sandbox" / name
-        found[PoolerName(name)] = Pooler(
-            name=PoolerName(name),
-            host="127.0.0.1",
-            port=port,
-            config=folder / "pgbouncer.ini",
-            databases_file=folder / "shards.ini",
-            admin_user=SUPERUSER,
-            aliases=("shard", "node"),
-            os_user=None,
-            ssh=None,
-        )
+    found = {
+        PoolerName(name): local_pooler(directory / ".sandbox" / name, name, port)
+        for name, port in zip(names, ports, strict=True)
+    }
     quick = replace(topology.database, options={"connect_timeout": "2"})
     return replace(topology, poolers=found, database=quick)
 

@@ -2,7 +2,7 @@
 
 Checks (also of domains), generated columns, indexes and partition keys are computed again on the
 target, where `search_path` is empty. Whether a function in one of them fails there is tried on the
-source, with a row, if nobody but `database.user` and superusers decides what runs: it runs as that.
+source, with a row, as `database.user`: only where that role and superusers own all of the code.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def notes(context: Context) -> Iterator[str]:
     if untried := context.need(look).untried:
         yield (
             "preflight could not try whether these functions of checks, indexes, generated columns "
-            f"and partition keys rely on search_path, because their tables have no row, or because "
+            "and partition keys rely on search_path, because their tables have no row, or because "
             f"another role than {context.topology.database.user} owns them: "
             f"{listed(untried)}"
         )

@@ -9,7 +9,7 @@ from shardctl.moves.context import Use
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import Step
 from shardctl.moves.steps import reserve
-from shardctl.postgres import catalog, queries
+from shardctl.postgres import catalog
 from shardctl.postgres.logical import slot
 from shardctl.state import journal, leash
 from shardctl.state.journal import MoveState
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
     from shardctl.state.journal import Move
 
-QUERIES = queries.load("shardctl.moves.steps", "stream_steps.sql")
 
 _FENCED = (MoveState.fenced, MoveState.drained)
 
