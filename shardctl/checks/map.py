@@ -168,7 +168,7 @@ _HINTS = {
     "shard_missing": "restore it from a backup; if it never existed, run `shardctl init`",
     "shard_misplaced": "use the newest topology file; a schema may have been moved by hand",
     "shard_twice": "check that the owner has all data of this copy, then drop the copy",
-    "map_differs": "use the newest topology file; if the map is wrong, correct its rows",
+    "map_differs": "use the newest topology file: `shardctl moves list` names the moves",
 }
 
 

@@ -247,8 +247,7 @@ def _roles(of: Mapping[NodeName, RoleSettings]) -> Iterator[Finding]:
                         Severity.error if name in catalog.DECISIVE else Severity.note,
                         actual=catalog.shown_setting(name, value),
                         expected=f"{catalog.shown_setting(name, usual)}, as on node {model}",
-                        hint="`\\drds` in psql shows where it is set: set it alike on all nodes "
-                        "(ALTER ROLE or ALTER DATABASE ... SET or RESET)",
+                        hint=catalog.SET_ALIKE,
                         node=node,
                         object=f"{name} of role {role}",
                     )

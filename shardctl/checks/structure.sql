@@ -116,8 +116,9 @@ SELECT r.nspname, 'pg_trigger'::regclass, g.oid, 'trigger', r.relname, g.tgname,
 FROM relation AS r
 JOIN pg_trigger AS g ON g.tgrelid = r.oid
 WHERE NOT g.tgisinternal
-  -- A read-only shard's are reported by `leftovers`, as is an unfinished move.
+  -- A read-only shard's are reported by `leftovers`, as are an unfinished move and its copies.
   AND g.tgfoid IS DISTINCT FROM to_regprocedure('shardctl.refuse_write()')
+  AND g.tgfoid IS DISTINCT FROM to_regprocedure('shardctl.refuse_write_to_copy()')
   AND g.tgfoid IS DISTINCT FROM to_regprocedure('shardctl.refuse_write_while_moving()')
 UNION ALL
 SELECT nspname, 'pg_default_acl'::regclass, 0, 'grant', relname, attname, '',

@@ -183,7 +183,7 @@ def of_nodes(fleet: Fleet, *, ours: bool) -> Places:
 
 def _view(topology: Topology, session: Connection, node: Node) -> View:
     row = cluster.read(session) if cluster.is_present(session) else None
-    clone = cluster.is_clone_of_a_move(session, node)
+    clone = identity.is_clone(session, node, row)
     if row is None or clone:
         return View(ours=row is not None, clone=clone, version=0, map={}, journal=())
     identity.check(row, topology, node.name)

@@ -228,7 +228,7 @@ def _write(topology: Topology, name: NodeName, result: str) -> None:
     purpose = lock.purpose(COMMAND)
     with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
         row = cluster.read(session) if cluster.is_present(session) else None
-        if row is None or cluster.is_clone_of_a_move(session, node):
+        if row is None or identity.is_clone(session, node, row):
             return
         identity.check(row, topology, name)
         events.record(session, COMMAND, result)

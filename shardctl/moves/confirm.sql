@@ -34,6 +34,8 @@ SELECT n.nspname::text, c.relname::text,
        coalesce(array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{{}}'),
        coalesce(array_agg(CASE WHEN r.oid IS NOT NULL THEN 'sent'
                                WHEN a.atttypid = 'bytea'::regtype THEN 'bytes'
+                               -- A cast to text would take its trailing blanks away.
+                               WHEN a.atttypid = 'bpchar'::regtype THEN 'output'
                                WHEN y.typnamespace = 'pg_catalog'::regnamespace THEN 'text'
                                ELSE 'output' END ORDER BY a.attnum)
                 FILTER (WHERE a.attnum IS NOT NULL), '{{}}')

@@ -94,7 +94,7 @@ def look(topology: Topology, *, purpose: str) -> Fleet:
 
 def _seen(topology: Topology, ended: Sequence[Entry], session: Connection, node: Node) -> Seen:
     row = cluster.read(session) if cluster.is_present(session) else None
-    if row is None or cluster.is_clone_of_a_move(session, node):
+    if row is None or identity.is_clone(session, node, row):
         return Seen(NodeObjects(), {}, frozenset())
     identity.check(row, topology, node.name)
     copies = {

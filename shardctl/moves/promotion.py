@@ -343,6 +343,13 @@ def _tell_written(context: MoveContext) -> None:
     with context.on(plan.target):
         session = context.session(plan.target)
         found = [table for (table,) in session.execute(QUERIES["written"], {"retired": retired})]
+        (counted,) = queries.one(session, QUERIES["counted"])
+    if not counted:
+        context.notice(
+            f"node {plan.target}: the server has crashed since its promotion, so it cannot be known "
+            f"what {context.topology.database.user} has written before the claim to shards that "
+            f"stay on node {plan.source}: prune drops such rows"
+        )
     if found:
         context.notice(
             f"node {plan.target}: {context.topology.database.user} has written to {listed(found)}, "

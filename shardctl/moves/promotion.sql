@@ -28,6 +28,11 @@ WHERE m.node = %(source)s AND m.shard <> ALL (%(moved)s) ORDER BY m.shard
 SELECT schemaname || '.' || relname FROM pg_stat_user_tables
 WHERE schemaname = ANY (%(retired)s) AND n_tup_ins + n_tup_upd + n_tup_del > 0 ORDER BY 1
 
+-- name: counted
+-- Whether this server's counts reach back to its promotion (whole seconds): a crash sets them to 0
+SELECT (SELECT stats_reset FROM pg_stat_bgwriter)
+       < (SELECT max(modification) + '1 s' FROM pg_ls_waldir() WHERE name LIKE '%.history')
+
 -- name: prepared
 -- Prepared transactions that the clone has copied, and their owners
 SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database()

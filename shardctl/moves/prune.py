@@ -127,7 +127,7 @@ def carry_out(
         lost = {name for name, _ in ended.problems}
         dropped = [one for one in chosen if one not in left and one.node not in lost]
         if not errors:
-            _close(locks, fleet, dropped)
+            _close(locks, fleet, dropped, known)
     if left:
         errors.append(PruneUnfinished(left, dropped))
     if errors:
@@ -237,7 +237,12 @@ def _version(entry: Entry) -> int:
     return int(entry.move.plan.get("map_version", 0))
 
 
-def _close(locks: Mapping[NodeName, Connection], fleet: Fleet, dropped: Sequence[Retired]) -> None:
+def _close(
+    locks: Mapping[NodeName, Connection],
+    fleet: Fleet,
+    dropped: Sequence[Retired],
+    known: Sequence[Entry],
+) -> None:
     """Close unconfirmed moves without retired schemas: the operator has accepted them."""
     gone = {(one.node, one.schema) for one in dropped}
     kept = {
@@ -246,6 +251,12 @@ def _close(locks: Mapping[NodeName, Connection], fleet: Fleet, dropped: Sequence
         for schema in view.retired
         if (node, schema) not in gone
     }
-    for move in {one.move for one in dropped} - kept:
+    seen = {
+        entry.move.id
+        for entry in known
+        if entry.state == "unconfirmed"
+        and {entry.move.source, entry.move.target} <= fleet.views.keys()
+    }
+    for move in seen - kept:
         for session in locks.values():
             journal.advance(session, move, [MoveState.unconfirmed], MoveState.done)

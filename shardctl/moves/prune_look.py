@@ -75,9 +75,8 @@ def look(topology: Topology, purpose: str) -> Fleet:
 def _view(topology: Topology, session: Connection, node: Node) -> View:
     wanted = [topology.schema(shard) for shard in topology.owners()]
     session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
-    standby = cluster.is_clone_of_a_move(session, node)
     state = cluster.read(session) if cluster.is_present(session) else None
-    if state is None or standby:
+    if state is None or identity.is_clone(session, node, state):
         return View(0, {}, frozenset(), (), {}, {}, {}, datetime.now(UTC))
     identity.check(state, topology, node.name)
     retired, clock = session.execute(QUERIES["retired"]).fetchone() or (None, None)

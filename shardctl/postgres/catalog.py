@@ -82,9 +82,20 @@ def read_unvalidated(
 RoleSettings: TypeAlias = "Mapping[str, Mapping[str, str]]"
 """With which parameters roles' sessions begin, by role; without those that are the server's."""
 
-DECISIVE = ("default_transaction_read_only", "role", "search_path", "session_replication_role")
+DECISIVE = (
+    "default_transaction_read_only",
+    "role",
+    "row_security",
+    "search_path",
+    "session_replication_role",
+    "standard_conforming_strings",
+)
 """Parameters with which a statement of a session fails, or does something else."""
-_AS_UNSET = ("off", "false", "no", "0", "none", "origin", '"$user", public')
+SET_ALIKE = (
+    "`\\drds` in psql shows where: SET or RESET it alike everywhere with ALTER ROLE or ALTER "
+    "DATABASE (where sessions begin read-only: BEGIN READ WRITE; ALTER ...; COMMIT)"
+)
+"""What an operator does about settings that differ."""
 
 
 def read_role_settings(connection: Connection, database: Database) -> RoleSettings:
@@ -95,9 +106,9 @@ def read_role_settings(connection: Connection, database: Database) -> RoleSettin
     """
     roles = {"roles": list(database.app_roles or (database.user,))}
     found: dict[str, dict[str, str]] = {}
-    for role, name, value in connection.execute(QUERIES["role_settings"], roles):
+    for role, name, value, usual in connection.execute(QUERIES["role_settings"], roles):
         of_role = found.setdefault(role, {})
-        if name is not None and value.lower() not in _AS_UNSET:
+        if name is not None and not usual:
             of_role[name] = value
     return found
 

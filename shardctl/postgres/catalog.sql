@@ -92,9 +92,11 @@ WHERE setting LIKE 'search\_path=%%'
   AND (setrole = 0 OR setrole IN (SELECT oid FROM pg_roles WHERE rolname = ANY (%(roles)s)))
 
 -- name: role_settings
--- The settings with which these roles' sessions begin in this database, as far as they are not the
--- server's; a row for every role that is there
-SELECT DISTINCT ON (r.rolname, s.name) r.rolname::text, s.name, s.value
+-- The settings with which these roles' sessions begin in this database, and whether these are
+-- PostgreSQL's own; a row for every role that is there
+SELECT DISTINCT ON (r.rolname, s.name) r.rolname::text, s.name, s.value,
+       CASE p.vartype WHEN 'bool' THEN s.value::boolean = p.boot_val::boolean
+                      ELSE lower(s.value) = lower(p.boot_val) END
 FROM pg_roles AS r
 LEFT JOIN LATERAL (
     SELECT split_part(one, '=', 1), substr(one, strpos(one, '=') + 1), d.setrole, d.setdatabase
@@ -102,6 +104,7 @@ LEFT JOIN LATERAL (
     WHERE d.setrole IN (0, r.oid)
       AND d.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
 ) AS s (name, value, role, database) ON true
+LEFT JOIN pg_settings AS p ON lower(p.name) = lower(s.name)
 WHERE r.rolname = ANY (%(roles)s)
 ORDER BY r.rolname, s.name, s.role <> 0 DESC, s.database <> 0 DESC
 

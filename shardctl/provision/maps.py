@@ -163,7 +163,7 @@ def _read(topology: Topology, session: Connection, node: Node) -> Said:
         return Said(None, {}, ())
     lost = cluster.missing(session, row)
     copies = None if lost else ledger.copies(session, topology, node.name, row)
-    if cluster.is_clone_of_a_move(session, node):
+    if identity.is_clone(session, node, row):
         return Said(None, {}, copies)
     identity.check(row, topology, node.name)
     return Said(row.map_version, cluster.read_map(session), copies)

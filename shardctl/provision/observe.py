@@ -13,13 +13,12 @@ from shardctl.access import read_only, write_fence
 from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, event_triggers, queries
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
-from shardctl.state import cluster, identity, journal, keys, ledger, lock
+from shardctl.state import cluster, identity, keys, ledger, lock
 from shardctl.state.cluster import QUERIES as STATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from shardctl.errors import Refused
     from shardctl.postgres.catalog import Intruder, Schema
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
@@ -242,18 +241,10 @@ def _observe_server(
     number, version, in_recovery, slots, roles, lacking = row
     check_version(node.name, number, version)
     if in_recovery:
-        raise _standby(connection, node)
+        state = cluster.read(connection) if cluster.is_present(connection) else None
+        move = identity.cloning(connection, node, state)
+        raise identity.clone(node, move) if move else identity.standby(node)
     return slots, frozenset(roles or ()), frozenset(lacking)
-
-
-def _standby(connection: Connection, node: Node) -> Refused:
-    """Distinguish the clone of a move from another standby."""
-    state = cluster.read(connection) if cluster.is_present(connection) else None
-    if not node.shards and state is not None and not cluster.missing(connection, state):
-        move = journal.cloning(connection, node.name)
-        if move is not None:
-            return identity.clone(node, move)
-    return identity.standby(node)
 
 
 def check_version(node: str, number: int, version: str) -> None:
@@ -273,6 +264,8 @@ def _observe_database(
     slots, existing, lacking = _observe_server(connection, topology, node)
     state = cluster.read(connection) if cluster.is_present(connection) else None
     if state is not None:
+        if move := identity.cloning(connection, node, state):
+            raise identity.clone(node, move)
         identity.check(state, topology, node.name)
     migrations: dict[tuple[str, str], frozenset[ShardId]] = {}
     if state is not None:

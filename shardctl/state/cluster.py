@@ -15,7 +15,7 @@ from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, Topology
+    from shardctl.topology.model import Topology
 
 QUERIES = queries.load("shardctl.state", "queries.sql")
 
@@ -87,15 +87,6 @@ def missing(connection: Connection, state: ClusterRow | None) -> tuple[str, ...]
         return ()
     found = connection.execute(QUERIES["missing"], {"names": list(RESTORABLE)})
     return tuple(f"shardctl.{name}" for (name,) in found)
-
-
-def is_clone_of_a_move(connection: Connection, node: Node) -> bool:
-    """Return whether a node's server is the standby of another: its records are that one's.
-
-    A move leaves one behind where a node without shards will be, until it is ended.
-    """
-    (in_recovery,) = queries.one(connection, "SELECT pg_is_in_recovery()")
-    return not node.shards and bool(in_recovery)
 
 
 def read(connection: Connection) -> ClusterRow | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import NodesRefused, Refused
 from shardctl.postgres import queries
-from shardctl.state import cluster
+from shardctl.state import cluster, journal
 from shardctl.state.format import FORMAT
 
 if TYPE_CHECKING:
@@ -39,6 +39,33 @@ def clone(node: Node, move: Move) -> Refused:
         hint=f"run `shardctl moves show {move.id}` to see its phase; run this command again "
         "when the move has ended",
     )
+
+
+def cloning(session: Connection, node: Node, state: ClusterRow | None) -> Move | None:
+    """Give the unfinished move of which a node's server is the clone: it has another one's records.
+
+    It may be promoted already, and has claimed nothing yet. None where it is no such clone.
+    """
+    if node.shards or state is None or state.node == node.name or cluster.missing(session, state):
+        return None
+    move = journal.cloning(session, node.name)
+    if move is None:
+        return None
+    copied = "SELECT pg_is_in_recovery() OR current_setting('primary_slot_name') = %(slot)s"
+    (clone,) = queries.one(
+        session, copied, {"slot": journal.slot(move.id)}
+    )  # not the source itself
+    return move if clone else None
+
+
+def is_clone(session: Connection, node: Node, state: ClusterRow | None) -> bool:
+    """Return whether a node without shards has another one's records, and so none of its own.
+
+    A move leaves a standby there, or a server that it has promoted and that has claimed nothing,
+    until it is ended.
+    """
+    (in_recovery,) = queries.one(session, "SELECT pg_is_in_recovery()")
+    return not node.shards and (in_recovery or cloning(session, node, state) is not None)
 
 
 def system(session: Connection) -> str:

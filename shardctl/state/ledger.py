@@ -150,7 +150,9 @@ class Entry:
             return []
         if self.behind:
             return ["resume"]
-        return [*self.move.state.can, *(self.reverse.can if self.reverse else ())]
+        kept = self.move.proof == "differs"  # prune keeps what it has retired
+        of_move = () if kept and self.move.state.closed else self.move.state.can
+        return [*of_move, *(self.reverse.can if self.reverse else ())]
 
     @property
     def step(self) -> str | None:

@@ -7,6 +7,7 @@ import select
 import socket
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -33,7 +34,7 @@ class NodeLocked(ShardctlError):
     """Another command is changing the node."""
 
     def __init__(self, node: str, holder: str, since: datetime | None) -> None:
-        when = f" since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
+        when = f" since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if since else ""
         super().__init__(
             f"node {node} is being changed by {holder}{when}",
             hint="wait until that command ends, with --lock-wait 10m or by hand, or stop it if it "

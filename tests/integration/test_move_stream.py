@@ -198,7 +198,7 @@ def test_a_source_that_lost_the_fence_of_a_claimed_move_is_closed_and_named(
 def test_closed_copies_refuse_every_client_until_the_claim(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused: list[str] = []
+    refused, told = list[str](), list[str]()
     hold = stream.hold_snapshot
 
     def write(context: MoveContext) -> None:
@@ -208,11 +208,13 @@ def test_closed_copies_refuse_every_client_until_the_claim(
                 session.execute("INSERT INTO shard2.photos (user_id) VALUES (1)")
             except psycopg.Error as error:
                 refused.append(str(error.sqlstate))
+        told.extend(fleet_own.problems())
         hold(context)
 
     monkeypatch.setattr(stream, "hold_snapshot", write)
     fleet_own.start(planned(fleet_own, [2, 3], "b"))
     assert refused == ["25006"]
+    assert told == ["paused: None app_a, shard2, shard3"]
     assert fleet_own.put(2)
 
 

@@ -117,9 +117,18 @@ def test_an_unconfirmed_move_stays_open_while_one_of_its_schemas_is_left(
 
 
 def test_copies_that_differed_are_never_dropped(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2)
+    """Their move is over when they have been dropped by hand, and prune looks next."""
     fleet_retired.record(MoveState.unconfirmed, proof="differs")
+    fleet_retired.record(move=OTHER)
+    fleet_retired.retire(2)
     assert "compare it by hand" in (fleet_retired.verdict(now=True, accept=True) or "")
+    listed = json.loads(fleet_retired.fleet.here("moves", "list", "-o", "json").stdout)
+    assert [m["can"] for m in listed["moves"] if m["state"] == "unconfirmed"] == [[]]
+    fleet_retired.fleet.execute("a", f"DROP SCHEMA {fleet_retired.left()[0]} CASCADE")
+    fleet_retired.retire(3, move=OTHER)
+    fleet_retired.carry_out()
+    states = fleet_retired.fleet.query("a", "SELECT DISTINCT state FROM shardctl.move")
+    assert states == [("done",)]
 
 
 def test_the_maps_of_all_nodes_have_to_agree(fleet_retired: Pruned) -> None:

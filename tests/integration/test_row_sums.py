@@ -27,6 +27,7 @@ DIFFERENT = {
     "text COLLATE loose": ("a", "A"),
     "text": (None, ""),
     "mood": ("good", "bad"),
+    "bpchar": ("a", "a "),
     "bytea": (b"\\x00", b"\\x01"),
     "numeric": ("1.0", "1.00"),
     "float8": ("0", "-0"),

@@ -17,7 +17,8 @@ from shardctl.hosts import accounts
 from shardctl.moves import promotion
 from shardctl.postgres import clone as clones
 from shardctl.postgres import opening, overrides, slots, standby, timeline
-from tests.fixtures.moves.own import lose
+from shardctl.provision import fleet as provision
+from tests.fixtures.moves.own import answers, lose
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import (
     Cloning,
@@ -362,10 +363,11 @@ def test_a_promotion_that_takes_too_long_is_an_error_and_may_still_happen(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("crashes", [False, True])
 def test_a_promoted_clone_takes_no_write_until_it_has_claimed(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, *, crashes: bool
 ) -> None:
-    """Its `database.user` can log in there; what it forces through is reported."""
+    """Its `database.user` can log in there; what it forces through is reported, as far as known."""
     monkeypatch.setattr(promotion, "claim", lose)
     fleet_own.stopped([2, 3], "c")
     monkeypatch.undo()
@@ -376,9 +378,17 @@ def test_a_promoted_clone_takes_no_write_until_it_has_claimed(
             session.execute(put)
         session.execute("SET default_transaction_read_only = off")
         session.execute(put)
+        pid = session.info.backend_pid
+        with raises_code("node_unfit") as unfit:
+            provision.plan_init(fleet_own.topology)
+        assert "c: " in str(unfit.value) and "is the clone of unfinished move" in str(unfit.value)
+        if crashes:
+            os.kill(pid, signal.SIGKILL)
+    if crashes:
+        wait_for(lambda: answers(fleet_own, "c"))
     fleet_own.resume()
-    [said] = [one for one in fleet_own.notices if "has written to" in one]
-    assert "shard0__retired" in said
+    [said] = [one for one in fleet_own.notices if "stay on node a" in one]
+    assert ("it cannot be known" if crashes else "has written to shard0__retired") in said
     assert fleet_own.put(2)
     assert fleet_own.ask("c", "SHOW default_transaction_read_only") == [("off",)]
     assert fleet_own.problems() == []

@@ -79,6 +79,10 @@ def test_roles_that_begin_with_other_settings_on_one_node_are_found(
         ("a", f"ALTER DATABASE {database} SET work_mem = '5MB'"),
         ("b", f"ALTER ROLE {role} IN DATABASE {database} SET work_mem = '5MB'"),
         ("b", f"ALTER ROLE {role} SET work_mem = '6MB'"),
+        ("b", f"ALTER ROLE {role} SET synchronous_commit = off"),
+        ("a", f"ALTER ROLE {role} SET standard_conforming_strings = 'false'"),
+        ("a", f"ALTER ROLE {role} SET row_security = 'yes'"),
+        ("a", f"ALTER ROLE {role} SET statement_timeout = 0"),
     ):
         rolled_back.execute(node, statement)
     found = [(f.code, f.severity.value, f.node, f.object, f.actual) for f in rolled_back.verify()]
@@ -88,6 +92,8 @@ def test_roles_that_begin_with_other_settings_on_one_node_are_found(
             ("app.key", "note", "(not shown)"),
             ("default_transaction_read_only", "error", "on"),
             ("lock_timeout", "note", "1s"),
+            ("standard_conforming_strings", "error", "not set"),
+            ("synchronous_commit", "note", "off"),
         )
     ]
 

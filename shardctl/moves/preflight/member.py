@@ -89,8 +89,7 @@ def judge_role_settings(context: Context) -> Iterator[TargetUnfit]:
             context.plan.target,
             "role_settings",
             f"sessions of applications would begin with other settings: {listed(differing)}",
-            hint="`\\drds` in psql shows where they are set: set them alike on both nodes (ALTER "
-            "ROLE or ALTER DATABASE ... SET or RESET)",
+            hint=catalog.SET_ALIKE,
         )
 
 
