@@ -41,7 +41,8 @@ SELECT (SELECT count(*) FROM pg_class),
                                         relname))
         FROM pg_class AS c WHERE c.relnamespace <> 'pg_toast'::regnamespace),
        (SELECT md5(string_agg(concat_ws(' ', pronamespace::regnamespace, proname, prosrc, proacl),
-                              ',' ORDER BY pronamespace::regnamespace::text, proname))
+                              ',' ORDER BY pronamespace::regnamespace::text, proname,
+                                           proargtypes::text))
         FROM pg_proc WHERE pronamespace <> 'pg_catalog'::regnamespace),
        (SELECT md5(string_agg(concat_ws(' ', nspname, nspacl), ',' ORDER BY nspname))
         FROM pg_namespace),
