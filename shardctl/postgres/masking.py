@@ -8,10 +8,21 @@ from shardctl.postgres import split
 
 _URI = re.compile(r"(\w://[^\s:/?#@'\"]*:)[^\s'\"]*@")
 _WORD = re.compile(r"pass(?:word|wd)", re.IGNORECASE)
-_KEY = re.compile(r"pass(?:word|wd)[\"']?\s*([=:>]*)\s*[\"']?$", re.IGNORECASE)
+_KEY = re.compile(r"pass(?:word|wd)[\"']?\s*([=:>]*)\s*(?:[\"']|\$\w*\$)?$", re.IGNORECASE)
 """At the end of a word, or of what looks like a string in a command of a shell."""
 _VALUE = re.compile(r"(?:\([^()]*(?:\([^()]*\)[^()]*)*\)|\S)+")
 _QUOTED = re.compile(r"([eE]?'|\"|(?P<tag>\$\w*\$)|--|/\*)(.*?)((?P=tag)|['\"]|\*/)?", re.DOTALL)
+_SET = re.compile(r"\bSET\s+(?:(?:SESSION|LOCAL)\s+)?(?:[\w\"$]+\s*\.\s*)*$", re.IGNORECASE)
+"""Before the name of a setting."""
+_STRING = re.compile(r"[eE]?'|\$")
+_SET_LENGTH = 200
+_LEADS = "=:>&\\|"
+_PREFIXES = frozenset({"e", "n", "u"})
+"""Of a string."""
+_TYPE = re.compile(r"[\w.()\[\]]+|\"[^\"]*\"")
+_NUMBER = re.compile(r"[\d.]+")
+_ENDS = frozenset({",", ";", "from", "as"})
+"""Of an argument, or of a column."""
 _DEEPEST = 8
 """So many quotations within each other are read; what is deeper is left out."""
 _STARS = "'***'"
@@ -32,29 +43,80 @@ def without_passwords(text: str, *, depth: int = 0) -> str:
         return "***"
     shown: list[str] = []
     end = 0
-    key = operator = False
+    reader = _Reader(text, depth)
     for start, stop in split.spans(text):
-        if start < end:  # within a value
-            continue
-        lexeme, end = text[start:stop], stop
-        quoted = _QUOTED.fullmatch(lexeme)
-        if lexeme.isspace() or lexeme.startswith(("--", "/*")):
-            shown.append(_inner(quoted, depth) if quoted else lexeme)
-        elif key and (lexeme in "'$" or (quoted and (operator or lexeme[0] != '"'))):
-            shown.append(_STARS)
-            operator = False
-            end = len(text) if len(lexeme) == 1 else stop  # a quotation that does not end
-        elif key and (lexeme in "=:>&\\" or lexeme.lower() in ("e", "n", "u")):
-            operator = operator or lexeme in "=:>"
-            shown.append(lexeme)
-        elif operator and (value := _VALUE.match(text, start)):
-            shown.append(_STARS)
-            key, operator, end = False, False, value.end()
-        else:
-            found = _KEY.search(lexeme)
-            key, operator = found is not None, bool(found and found[1])
-            shown.append(_inner(quoted, depth) if quoted else lexeme)
+        if start >= end:  # not within a value
+            told, end = reader.read(start, stop)
+            shown.append(told)
     return "".join(shown) + text[end:]
+
+
+class _Reader:
+    """Reads one lexeme after the other, and knows whether it can be a password's value."""
+
+    def __init__(self, text: str, depth: int) -> None:
+        self._text, self._depth = text, depth
+        self._key: int | None = None
+        """Where the name of a password is, which the value may follow."""
+        self._operator = self._cast = False
+        self._argument: int | None = None
+        """How deep in parentheses of the argument that follows the name of a password."""
+
+    def read(self, start: int, stop: int) -> tuple[str, int]:
+        """Give what is shown of a lexeme, or of the value that begins there, and where it ends."""
+        lexeme = self._text[start:stop]
+        quoted = _QUOTED.fullmatch(lexeme)
+        if not (lexeme.isspace() or lexeme.startswith(("--", "/*"))):
+            value = self._value(lexeme, start, stop, string=quoted is not None)
+            if value is not None:
+                return _STARS, value
+            self._step(lexeme, start)
+        return _inner(quoted, self._depth) if quoted else lexeme, stop
+
+    def _value(self, lexeme: str, start: int, stop: int, *, string: bool) -> int | None:
+        """Give where the value of a password ends that begins here; None where none does."""
+        if lexeme in "'$":  # a quotation that does not end
+            return len(self._text) if self._key is not None or self._argument is not None else None
+        if self._argument is not None:
+            number = _NUMBER.match(self._text, start)
+            return number.end() if number else stop if string and lexeme[0] != '"' else None
+        if self._key is None or self._cast:
+            return None
+        if string and (self._operator or lexeme[0] != '"'):
+            self._operator = False
+            return stop
+        leads = lexeme in _LEADS or lexeme.lower() in _PREFIXES
+        if self._operator and not leads and (found := _VALUE.match(self._text, start)):
+            self._key, self._operator = None, False
+            return found.end()
+        return None
+
+    def _step(self, lexeme: str, start: int) -> None:
+        """Note what a lexeme says of those that follow."""
+        if self._argument is not None:
+            depth = self._argument + (lexeme in "([") - (lexeme in ")]")
+            over = depth < 0 or (depth == 0 and lexeme.lower() in _ENDS)
+            self._argument = None if over else depth
+        elif self._key is None or not self._leads(lexeme, start, self._key):
+            found = _KEY.search(lexeme)
+            self._key = start if found else None
+            self._operator, self._cast = bool(found and found[1]), False
+
+    def _leads(self, lexeme: str, start: int, key: int) -> bool:
+        """Return whether the value may still follow."""
+        if lexeme == "," and _STRING.match(self._text, key):
+            self._key, self._operator, self._cast, self._argument = None, False, False, 0
+        elif lexeme in _LEADS:
+            self._cast = lexeme == ":" and self._text[start - 1] == ":"
+            self._operator = not self._cast and (self._operator or lexeme in "=:>")
+        elif lexeme.lower() == "to":
+            before = max(0, key - _SET_LENGTH)
+            self._operator = _SET.search(self._text, before, key) is not None
+            return self._operator
+        else:
+            typed = self._cast and _TYPE.fullmatch(lexeme) is not None
+            return typed or lexeme.lower() in _PREFIXES
+        return True
 
 
 def _inner(quoted: re.Match[str], depth: int) -> str:

@@ -55,6 +55,16 @@ def test_what_only_looks_like_it_is_not(text: str) -> None:
         "-- ALTER ROLE ann PASSWORD 'hunter2'",
         "/* a */ /* password=hunter2 */ SELECT 1",
         "UPDATE users SET password = crypt( 'hunter2', gen_salt('bf'))",
+        "UPDATE users SET password = 'hunter2' || 'hunter3', name = 'ann'",
+        "SELECT set_config('app.password','hunter2',false)",
+        "SELECT set_config($$app.password$$, $$hunter2$$, false)",
+        "SELECT set_config('app.password'::pg_catalog.text, 'hunter2'::text, false)",
+        "SELECT set_config(setting_name => 'app.password', new_value => E'hunter2')",
+        "SELECT set_config('app.password', concat('hunter2', f('hunter3')), false)",
+        "SELECT set_config('app.password', 'hunter2 was cut of",
+        "INSERT INTO settings VALUES ('password', 'hunter2')",
+        "SET app.password TO 'hunter2'",
+        "ALTER ROLE ann SET LOCAL app . password TO hunter2",
         "SELECT dblink('postgresql://ann:hunter2@h/app')",
         "SELECT dblink('postgresql://h/app?user=ann&password=hunter2')",
         "psql postgresql://ann:hunter@2/hunter@h/app",
@@ -80,6 +90,9 @@ def test_a_password_is_not_told(text: str) -> None:
         "SELECT password FROM users WHERE name = 'ann'",
         "SELECT 'postgresql://ann@h:5432/app' -- it''s",
         "GRANT SELECT (password) ON users TO ann",
+        "ALTER TABLE users RENAME password TO secret",
+        "SELECT 'password', count(*) FROM users WHERE name = 'ann'",
+        "SELECT set_config('app.password', f(x), false), 'ann'",
     ],
 )
 def test_what_is_no_password_is_told(text: str) -> None:
@@ -89,6 +102,11 @@ def test_what_is_no_password_is_told(text: str) -> None:
 def test_the_rest_of_a_command_is_told() -> None:
     assert for_log("PGPASSWORD='hunter2' psql -c x") == "PGPASSWORD='***' psql -c x"
     assert for_log("PGPASSWORD=hunter2 psql -c x") == "PGPASSWORD='***' psql -c x"
+
+
+def test_a_number_that_is_a_password_is_not_told() -> None:
+    text = "SELECT set_config('app.password', 12345::text, false), 6"
+    assert for_log(text) == "SELECT set_config('app.password', '***'::text, false), 6"
 
 
 def test_the_rest_of_a_statement_is_told() -> None:
