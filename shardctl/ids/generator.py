@@ -23,9 +23,6 @@ REGISTER = "next_id_block"
 
 WRAPPER = "next_id"
 
-_LOCK_CLASS = 0x5AAD1D
-"""First half of the advisory locks for writing registers; the other half is the OID."""
-
 _HASH_DIGITS = 15
 """The same as in `topology.keys`; a test compares both."""
 
@@ -59,7 +56,6 @@ def render(settings: Settings, generator: str, shard_count: int) -> str:
         time_bits=time_bits,
         time_mask=(1 << time_bits) - 1,
         block_mask=block_mask,
-        lock_class=_LOCK_CLASS,
         shard_count=int(shard_count),
         hash_digits=_HASH_DIGITS,
     )

@@ -13,15 +13,14 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from shardctl.ids import generator
 from tests.fixtures.fleets.generators import (
     ONE_BIT,
     Install,
     Installed,
-    advisory_locks,
     ask,
     assert_sound,
     ids,
+    register_locks,
 )
 from tests.fixtures.servers.postgres import wait_for
 
@@ -57,12 +56,9 @@ def park(session: Connection, query: str) -> Parked:
 
 
 def hold_lock(session: Connection) -> None:
-    """Take the lock under which openers write shard1's register, until the transaction ends."""
+    """Take the lock under which openers write registers, until the transaction ends."""
     session.execute("BEGIN")
-    session.execute(
-        "SELECT pg_advisory_xact_lock(%s, 'shard1.next_id_block'::regclass::oid::integer)",
-        (generator._LOCK_CLASS,),
-    )
+    session.execute("LOCK TABLE shardctl.cluster IN SHARE UPDATE EXCLUSIVE MODE")
 
 
 @pytest.mark.parametrize("how", ["pg_terminate_backend", "pg_cancel_backend"])
@@ -77,13 +73,13 @@ def test_a_session_that_dies_waiting_for_the_lock_leaves_nothing(
         for session in others:
             session.execute((begin or "SELECT").encode())
         parked = [park(session, "SELECT shard1.next_id()") for session in others]
-        wait_for(lambda: advisory_locks(observer, granted=False) == len(parked))
+        wait_for(lambda: register_locks(observer, granted=False) == len(parked))
         victims = parked[:3]
         for victim in victims:
             assert ask(observer, f"SELECT {how}(%s)", victim.pid)
             victim.thread.join(120)
             assert victim.error is not None
-        wait_for(lambda: advisory_locks(observer, granted=False) == len(parked) - len(victims))
+        wait_for(lambda: register_locks(observer, granted=False) == len(parked) - len(victims))
         assert ask(observer, f"SELECT {how}(%s)", outer.info.backend_pid)
         if how == "pg_cancel_backend":  # idle: what ends it is its own end
             outer.execute("ROLLBACK")
@@ -92,7 +88,7 @@ def test_a_session_that_dies_waiting_for_the_lock_leaves_nothing(
         observer.execute("SET statement_timeout = '5s'")
         assert_sound([ids(observer, 3000)])
         # Those that were cancelled, and the one that went on, are still in their transactions.
-        assert advisory_locks(observer) == 0
+        assert register_locks(observer) == 0
 
 
 @contextlib.contextmanager
@@ -104,31 +100,21 @@ def _closing(database: Installed) -> Iterator[Connection]:
         session.close()
 
 
-@pytest.mark.parametrize("how", ["pg_terminate_backend", "pg_cancel_backend"])
-@pytest.mark.parametrize("begin", ["", "BEGIN"])
-def test_a_session_that_dies_holding_the_lock_frees_it(
-    install: Install, how: str, begin: str
-) -> None:
+def test_who_alters_a_register_is_in_no_other_shard_s_way(install: Install) -> None:
+    """The shards of a node share the lock, so nobody waits for a register under it."""
     database = install()
     with contextlib.ExitStack() as stack:
-        observer, ddl, victim, other = (stack.enter_context(_closing(database)) for _ in range(4))
-        # The opener takes the lock and then waits for the register, which this one alters.
+        observer, ddl, victim = (stack.enter_context(_closing(database)) for _ in range(3))
         ddl.execute("BEGIN")
         ddl.execute("ALTER SEQUENCE shard1.next_id_block CACHE 1")
-        victim.execute((begin or "SELECT").encode())
         parked = park(victim, "SELECT shardctl.open_block(1)")
-        wait_for(lambda: advisory_locks(observer) == 1)
-        assert ask(observer, "SELECT pid FROM pg_locks WHERE locktype = 'advisory'") == parked.pid
-        waiting = park(other, "SELECT shardctl.open_block(1)")
-        wait_for(lambda: advisory_locks(observer, granted=False) == 1)
-        assert ask(observer, f"SELECT {how}(%s)", parked.pid)
-        parked.thread.join(120)
-        assert isinstance(parked.error, errors.AdminShutdown | errors.QueryCanceled)
+        waits = "SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted"
+        wait_for(lambda: ask(observer, waits, parked.pid) == 1)
+        assert register_locks(observer) == 0
+        assert_sound([ids(observer, 3000, "shard2")])
         ddl.execute("ROLLBACK")
-        waiting.thread.join(120)
-        assert waiting.error is None
-        assert advisory_locks(observer) == 0
-        observer.execute("SET statement_timeout = '5s'")
+        parked.thread.join(120)
+        assert parked.error is None
         assert_sound([ids(observer, 3000)])
 
 
@@ -137,7 +123,7 @@ def test_the_lock_is_free_long_before_the_transaction_ends(install: Install) -> 
     with database.connect() as long, database.connect() as other:
         long.execute("BEGIN")
         made = ids(long, 100)
-        assert advisory_locks(other) == 0
+        assert register_locks(other) == 0
         other.execute("SET statement_timeout = '5s'")
         others = ids(other, 100)
         long.execute("ROLLBACK")

@@ -46,6 +46,33 @@ def test_nor_with_a_number_that_it_has_not_drawn(fleet_8: Fleet) -> None:
         assert session.execute(DRAW).fetchone() == (3000,)
 
 
+def test_what_others_may_lock_keeps_no_block_from_being_opened(fleet_8: Fleet) -> None:
+    """A role without any right, by advisory locks; the application's, by what it may read."""
+    fleet_8.execute("a", "CREATE ROLE stranger LOGIN")
+    fleet_8.execute("a", f"GRANT CONNECT ON DATABASE {fleet_8.database} TO stranger")
+    try:
+        with (
+            fleet_8.connect("a", user="stranger") as stranger,
+            fleet_8.connect("a", user=fleet_8.role, autocommit=False) as reader,
+            fleet_8.connect("a", user=fleet_8.role, options="-c lock_timeout=30s") as session,
+        ):
+            oid = "SELECT 'shard1.next_id_block'::regclass::oid::integer"
+            [register] = session.execute(oid).fetchone() or ()
+            stranger.execute("SELECT pg_advisory_lock(5942557, %s)", [register])
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), stranger.transaction():
+                stranger.execute("LOCK TABLE shardctl.cluster IN ACCESS SHARE MODE")
+            reader.execute("LOCK TABLE shardctl.cluster IN ACCESS SHARE MODE")
+            for mode in ("SHARE UPDATE EXCLUSIVE", "SHARE", "ACCESS EXCLUSIVE"):
+                with (
+                    pytest.raises(psycopg.errors.InsufficientPrivilege),
+                    reader.transaction(),
+                ):
+                    reader.execute(f"LOCK TABLE shardctl.cluster IN {mode} MODE".encode())
+            assert session.execute(DRAW).fetchone() == (3000,)
+    finally:
+        fleet_8.execute("a", "DROP OWNED BY stranger; DROP ROLE stranger")
+
+
 def test_init_takes_away_what_older_releases_granted(fleet_8: Fleet) -> None:
     fleet_8.execute(
         "a", f"GRANT ALL ON SEQUENCE shard1.next_id_block, shard1.next_id_seq TO {fleet_8.role}"
