@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import getpass
+import logging
+import secrets
 import select
 import socket
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from shardctl.errors import Refused, ShardctlError, together
+from shardctl.errors import ShardctlError, together
+from shardctl.postgres import queries
 from shardctl.postgres.connection import connect, unavailable
 from shardctl.state import observer
 from shardctl.state.cluster import QUERIES
@@ -25,9 +28,23 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, Topology
 
+logger = logging.getLogger(__name__)
+
 _CLASS = 0x5AADC71
+_LOCK, _FIRST_RANDOM = 0, 2
+"""Keys of a class: that of the lock, and those that stand for it; 1 is the turn's."""
 _APPLICATION_NAME_BYTES = 63
 _RELEASE_MS = 1000
+_LOOK_MS = 5000
+"""After so long it is looked whether a session that counts is waited for."""
+_POLL_S = 0.2
+
+
+class Holder(NamedTuple):
+    """What a session calls itself, and when it began."""
+
+    name: str
+    since: datetime | None
 
 
 class NodeLocked(ShardctlError):
@@ -64,12 +81,40 @@ def take(connection: Connection, node: str) -> None:
 
     A second operator sees the session's application_name (see `purpose`).
     """
-    row = connection.execute(QUERIES["try_lock"], {"class": _CLASS}).fetchone()
-    if row is not None and row[0]:
-        return
-    require_free(connection, node)
-    # It was released in between; then it is reported as it was found, and the hint still holds.
-    raise NodeLocked(node, "another command", None)
+    if (holder := alone(connection, _CLASS, node)) is not None:
+        raise NodeLocked(node, *holder)
+
+
+def alone(connection: Connection, of_class: int, node: str) -> Holder | None:
+    """Take the lock of a class for the life of this session; give who has it instead.
+
+    Everybody who can log in may take any advisory lock. Where a session that does not count has
+    this one, another key of the class stands for it, which nobody can foresee. Each session has
+    its key before it looks for others: of two, the later one finds the earlier.
+    """
+    key = _LOCK
+    while not queries.one(connection, QUERIES["try_lock"], {"class": of_class, "key": key})[0]:
+        if (holder := held_by(connection, of_class)) is not None:
+            return holder
+        for role, pid in connection.execute(QUERIES["strangers"], {"class": of_class}):
+            logger.warning(
+                "node %s: role %s (pid %s) holds the advisory lock of shardctl's commands; this "
+                "does not count, and pg_terminate_backend(%s) ends it", node, role, pid, pid,
+            )  # fmt: skip
+        key = _FIRST_RANDOM + secrets.randbelow(2**31 - _FIRST_RANDOM)
+    if (holder := held_by(connection, of_class)) is not None:
+        connection.execute(QUERIES["unlock"], {"class": of_class, "key": key})
+    return holder
+
+
+def held_by(connection: Connection, of_class: int, *, turn: bool = False) -> Holder | None:
+    """Give the other session that has the lock of a class, or the turn, and whose role counts.
+
+    Such a role is this one, or may do what shardctl does here.
+    """
+    given = {"class": of_class, "turn": turn}
+    row = connection.execute(QUERIES["lock_holder"], given).fetchone()
+    return None if row is None else Holder(*row)
 
 
 def hold(topology: Topology, node: Node, *, command: str) -> Connection:
@@ -122,19 +167,9 @@ def held(
 
 
 def require_free(connection: Connection, node: str) -> None:
-    """See that no session holds the node's lock, and take none; raises NodeLocked, lock_taken."""
-    holding = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
-    if holding is None:
-        return
-    name, since, pid, ours, role = holding
-    if not ours:
-        raise Refused(
-            "lock_taken",
-            f"node {node}: role {role} (pid {pid}) holds the advisory lock of shardctl's commands",
-            hint=f"run pg_terminate_backend({pid}), and let only roles connect that have to: "
-            f"REVOKE CONNECT ON DATABASE {connection.info.dbname} FROM PUBLIC",
-        )
-    raise NodeLocked(node, name, since)
+    """See that no session holds the node's lock, and take none; raises NodeLocked."""
+    if (found := held_by(connection, _CLASS)) is not None:
+        raise NodeLocked(node, *found)
 
 
 def require_all_free(topology: Topology, nodes: Iterable[NodeName], *, command: str) -> None:
@@ -154,27 +189,34 @@ def require_all_free(topology: Topology, nodes: Iterable[NodeName], *, command: 
 
 def holder(connection: Connection) -> str | None:
     """Name the holder of the node's lock; None: it is free."""
-    row = connection.execute(QUERIES["lock_holder"], {"class": _CLASS}).fetchone()
-    if row is None:
-        return None
-    name, _, pid, ours, role = row
-    return str(name) if ours else f"role {role} (pid {pid})"
+    found = held_by(connection, _CLASS)
+    return None if found is None else found.name
 
 
 def queue(connection: Connection, node: str, wait_s: float) -> None:
     """Wait until no command changes the node, and have the turn among those that wait for that.
 
-    The turn is this session's until it ends; the lock is not kept: `take` takes it. Raises
-    NodeLocked when the time is over.
+    The turn is this session's until it ends; the lock is not kept: `take` takes it. Neither waits
+    for a session that does not count. Raises NodeLocked when the time is over.
     """
     until = time.monotonic() + wait_s
-    for query in ("wait_turn", "wait_lock"):
-        left_ms = max(1, round((until - time.monotonic()) * 1000))
-        connection.execute("SELECT set_config('lock_timeout', %s, false)", [f"{left_ms}ms"])
-        try:
-            connection.execute(QUERIES[query], {"class": _CLASS})
-        except psycopg.errors.LockNotAvailable:
+    while not _waited(connection, "wait_turn", until) and held_by(connection, _CLASS, turn=True):
+        if time.monotonic() >= until:
             require_free(connection, node)
-            raise NodeLocked(
-                node, "another shardctl command that waits for the lock", None
-            ) from None
+            raise NodeLocked(node, "another shardctl command that waits for the lock", None)
+    while held_by(connection, _CLASS) is not None:
+        if time.monotonic() >= until:
+            require_free(connection, node)
+        elif _waited(connection, "wait_lock", until) and held_by(connection, _CLASS) is not None:
+            time.sleep(_POLL_S)  # it has another key
+
+
+def _waited(connection: Connection, query: str, until: float) -> bool:
+    """Wait for an advisory lock, for a while at most; return whether this session had it."""
+    left_ms = max(1, min(_LOOK_MS, round((until - time.monotonic()) * 1000)))
+    connection.execute("SELECT set_config('lock_timeout', %s, false)", [f"{left_ms}ms"])
+    try:
+        connection.execute(QUERIES[query], {"class": _CLASS})
+    except psycopg.errors.LockNotAvailable:
+        return False
+    return True

@@ -53,7 +53,11 @@ INSERT INTO shardctl.event (who, command, result) VALUES (%(who)s, %(command)s, 
 
 -- name: try_lock
 -- The lock of a command that changes this node
-SELECT pg_try_advisory_lock(%(class)s, 0)
+SELECT pg_try_advisory_lock(%(class)s, %(key)s)
+
+-- name: unlock
+-- Release it
+SELECT pg_advisory_unlock(%(class)s, %(key)s)
 
 -- name: wait_turn
 -- One's turn among the commands that wait for this node
@@ -64,10 +68,24 @@ SELECT pg_advisory_lock(%(class)s, 1)
 SELECT pg_advisory_lock(%(class)s, 0), pg_advisory_unlock(%(class)s, 0)
 
 -- name: lock_holder
--- Who holds that lock, since when, doing what, and whether it is a session of this role: anybody may
--- take an advisory lock, and a name
-SELECT a.application_name, a.backend_start, a.pid, a.usename = current_user, a.usename::text
-FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+-- What else holds that lock, or the turn, and counts: anybody may take an advisory lock, and a name
+SELECT a.application_name, a.backend_start
+FROM pg_locks AS l
+JOIN pg_stat_activity AS a ON a.pid = l.pid
+JOIN pg_database AS d ON d.oid = l.database AND d.datname = current_database()
+LEFT JOIN pg_namespace AS n ON n.nspname = 'shardctl'
+WHERE l.locktype = 'advisory' AND l.granted AND l.pid <> pg_backend_pid()
+  AND l.classid = %(class)s AND l.objsubid = 2 AND (l.objid = 1) = %(turn)s
+  AND (a.usename = session_user OR pg_has_role(a.usesysid, d.datdba, 'MEMBER')
+       OR coalesce(pg_has_role(a.usesysid, n.nspowner, 'MEMBER'), false))
+ORDER BY a.backend_start
+LIMIT 1
+
+-- name: strangers
+-- Who has the key of that lock, and does not count
+SELECT a.usename::text, a.pid
+FROM pg_locks AS l
+JOIN pg_stat_activity AS a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.granted
   AND l.classid = %(class)s AND l.objid = 0 AND l.objsubid = 2
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())

@@ -13,7 +13,7 @@ from shardctl.errors import Refused
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
 from shardctl.provision import chunks
-from shardctl.state import events
+from shardctl.state import events, lock
 from shardctl.topology import ranges
 from shardctl.traffic import client_routes, fleet
 from shardctl.traffic.client_routes import QUERIES, TABLE
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
     from shardctl.traffic.fleet import Fleet, Seen
 
@@ -56,7 +55,9 @@ def alone(topology: Topology, nodes: Iterable[NodeName]) -> Iterator[None]:
     with ExitStack() as stack:
         for name in nodes:
             node = topology.nodes[name]
-            _take(stack.enter_context(fleet.session(topology, node, autocommit=True)), name)
+            session = stack.enter_context(fleet.session(topology, node, autocommit=True))
+            if (holder := lock.alone(session, _LOCK_CLASS, name)) is not None:
+                raise load_running(name, *holder)
         yield
 
 
@@ -110,17 +111,9 @@ def require_alone(topology: Topology, nodes: Iterable[NodeName]) -> None:
     """Check for a dry run that no other load runs on these nodes; raises load_running."""
     for name in nodes:
         with fleet.session(topology, topology.nodes[name], autocommit=True) as session:
-            holder = session.execute(QUERIES["lock_holder"], {"class": _LOCK_CLASS}).fetchone()
+            holder = lock.held_by(session, _LOCK_CLASS)
             if holder is not None:
                 raise load_running(name, *holder)
-
-
-def _take(connection: Connection, node: NodeName) -> None:
-    given = {"class": _LOCK_CLASS}
-    row = connection.execute(QUERIES["try_lock"], given).fetchone()
-    if row is None or not row[0]:
-        holder = connection.execute(QUERIES["lock_holder"], given).fetchone()
-        raise load_running(node, *(holder or ("another load", None)))
 
 
 def _run(

@@ -37,18 +37,6 @@ WHERE n.nspname = ANY (%(schemas)s)
 -- All rows of one shard
 SELECT id, client, number, version FROM {table}
 
--- name: try_lock
--- One load at a time
-SELECT pg_try_advisory_lock(%(class)s, 0)
-
--- name: lock_holder
--- The session that holds that lock, and since when
-SELECT a.application_name, a.backend_start
-FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
-WHERE l.locktype = 'advisory' AND l.granted
-  AND l.classid = %(class)s AND l.objid = 0 AND l.objsubid = 2
-  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-
 -- name: insert
 -- A new row, at version 1
 INSERT INTO {table} (client, number, version, payload) VALUES ($1, $2, 1, $3) RETURNING id

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,12 +13,17 @@ from shardctl.state import lock
 from shardctl.topology.model import NodeName
 from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.processes import ended
-from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
     from shardctl.postgres.connection import Connection
     from tests.fixtures.fleets.fleet import Fleet
+
+HELD = {"c": lock._CLASS}
 
 
 def test_who_has_let_go_is_in_nobodys_way(fleet_8: Fleet) -> None:
@@ -41,20 +46,44 @@ def test_a_session_that_breaks_while_it_takes_the_lock_names_its_node(
         pass
 
 
-def test_another_role_that_takes_the_lock_is_named_by_what_it_cannot_choose(
-    fleet_8: Fleet,
-) -> None:
-    """Everybody with CONNECT may take an advisory lock, under any name."""
-    fleet_8.execute("a", "CREATE ROLE stranger LOGIN")
+@contextmanager
+def stranger(fleet: Fleet, rights: str = "") -> Iterator[psycopg.Connection[Any]]:
+    """Hold what a command takes on node a, under the name of one, as another role."""
+    fleet.execute("a", f"CREATE ROLE stranger LOGIN {rights}")
+    fleet.execute("a", f"GRANT CONNECT ON DATABASE {fleet.database} TO stranger")
+    name = "shardctl migrate by mallory"
     try:
-        with fleet_8.connect("a", user="stranger", application_name="shardctl migrate") as session:
-            session.execute("SELECT pg_advisory_lock(%s, 0)", [lock._CLASS])
-            pid = session.info.backend_pid
-            held = lock.held(fleet_8.topology(), [NodeName("a")], command="test")
-            with raises_code("lock_taken", match=rf"role stranger \(pid {pid}\) holds"), held:
-                pass
+        with fleet.connect("a", user="stranger", application_name=name) as session:
+            session.execute("SELECT pg_advisory_lock(%(c)s, 0), pg_advisory_lock(%(c)s, 1)", HELD)
+            yield session
     finally:
-        fleet_8.execute("a", "DROP ROLE stranger")
+        fleet.execute("a", "DROP OWNED BY stranger; DROP ROLE stranger")
+
+
+def test_another_role_that_takes_the_lock_is_in_nobodys_way(fleet_8: Fleet) -> None:
+    """Everybody with CONNECT may take an advisory lock, under any name."""
+
+    def excluded() -> None:
+        second = lock.held(topology, nodes, command="second")
+        with pytest.raises(lock.NodeLocked, match="by shardctl first by "), second:
+            pass
+
+    topology, nodes = fleet_8.topology(), [NodeName("a")]
+    with stranger(fleet_8) as session:
+        with lock.held(topology, nodes, command="first"):
+            excluded()
+            session.execute("SELECT pg_advisory_unlock_all()")
+            excluded()
+        session.execute("SELECT pg_advisory_lock(%(c)s, 0), pg_advisory_lock(%(c)s, 1)", HELD)
+        done = fleet_8.here("init", "--yes", "--lock-wait", "2m")
+        assert done.returncode == 0, done.stderr
+
+
+def test_another_role_that_may_do_what_a_command_does_counts(fleet_8: Fleet) -> None:
+    with stranger(fleet_8, "SUPERUSER"):
+        done = fleet_8.here("init", "--yes", "--lock-wait", "50ms")
+    assert done.returncode == 1
+    assert "node a is being changed by shardctl migrate by mallory" in done.stderr
 
 
 def waiting(fleet: Fleet) -> int:
