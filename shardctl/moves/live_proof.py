@@ -68,8 +68,8 @@ def taken(context: MoveContext) -> Iterator[LiveProof]:
         def opened(node: NodeName) -> Connection:
             return stack.enter_context(closing(context.beside(node)))
 
-        source = Side(opened(plan.source), opened(plan.source), plan.slot)
-        target = Side(opened(plan.target), opened(plan.target), plan.slot)
+        source = Side(opened(plan.source), opened(plan.source))
+        target = Side(opened(plan.target), opened(plan.target))
         yield _take(context, source, target)
 
 

@@ -6,11 +6,14 @@ is locked, and a snapshot is taken then. So both snapshots see the same rows.
 
 A locked table never waits for this process: what one server does under its locks is one message,
 and the session that takes the snapshot is woken by that message, not from here. The two sessions
-of a server wait for each other by advisory locks, called gates.
+of a server wait for each other by advisory locks, called gates. Everybody who can log in may take
+one of those, so their keys are random, and a session that lets another one pass is recognised
+by its pid.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,6 +40,7 @@ stops."""
 SEE_MS = 5_000
 """How long the worker may need to the mark: what was committed before it is there already."""
 _TABLE_MS = 0.1
+_GATE_BITS = 62
 _LOCKED = 4
 """The statement of the source's message that tells when the tables were locked."""
 _TRANSIENT = (
@@ -101,9 +105,10 @@ class Side:
     Both are in autocommit, and of no other use.
     """
 
-    def __init__(self, locking: Connection, keeping: Connection, name: str) -> None:
+    def __init__(self, locking: Connection, keeping: Connection) -> None:
         self.locking, self.keeping = locking, keeping
-        self._go, self.held = (sql.Literal(f"{name} {gate}") for gate in ("go", "held"))
+        self.held: sql.Composable = sql.SQL("")
+        """By what the first session waits for the second."""
         self._sent: Sent | None = None
 
     @property
@@ -113,9 +118,8 @@ class Side:
 
     def ready(self) -> None:
         """Let the second session wait for the first."""
-        self.locking.execute(QUERIES["gate"].format(gate=self._go))
-        self.keeping.execute(QUERIES["gate"].format(gate=self.held))
-        self._sent = Sent(self.keeping, QUERIES["hold"].format(go=self._go))
+        go, self.held = _closed(self.locking), _closed(self.keeping)
+        self._sent = Sent(self.keeping, QUERIES["hold"].format(passed=go))
 
     def snapshot(self) -> str:
         """Give the snapshot, which is there when the first session's message has ended."""
@@ -170,12 +174,12 @@ def _take(source: Side, target: Side, wanted: Wanted) -> Moment:
         move=sql.Literal(wanted.move),
         before=sql.Literal(wanted.before),
         mark=sql.Literal(wanted.mark),
-        held=source.held,
+        passed=source.held,
     )
     see = QUERIES["see_target"].format(
         statement_timeout=_ms(SEE_MS),
         subscription=sql.Literal(_subscription(target, wanted.stream)),
-        held=target.held,
+        passed=target.held,
     )
     began = time.monotonic()
     try:
@@ -199,6 +203,13 @@ def _take(source: Side, target: Side, wanted: Wanted) -> Moment:
         waited_ms=waited_ms,
         arrived_ms=(arrived - marked) * 1000,
     )
+
+
+def _closed(session: Connection) -> sql.Composed:
+    """Close a gate of a session; give how another one waits for it."""
+    gate = sql.Literal(secrets.randbits(_GATE_BITS))
+    session.execute(QUERIES["gate"].format(gate=gate))
+    return QUERIES["passed"].format(gate=gate, pid=sql.Literal(session.info.backend_pid))
 
 
 def _subscription(target: Side, name: str) -> int:

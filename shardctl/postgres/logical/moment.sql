@@ -1,11 +1,31 @@
 -- name: gate
 -- Close one of the two gates by which the sessions of this proof wait for each other
-SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended({gate}, 0))
+SELECT pg_catalog.pg_advisory_lock({gate})
+
+-- name: passed
+-- Part of others: wait until that session has opened its gate, whoever else wants or has it by then
+DO $passed$
+DECLARE
+    usual text := pg_catalog.current_setting('lock_timeout');
+BEGIN
+    LOOP
+        BEGIN
+            PERFORM pg_catalog.set_config('lock_timeout', '5ms', true);
+            PERFORM pg_catalog.pg_advisory_lock({gate});
+            EXIT;
+        EXCEPTION WHEN lock_not_available THEN
+            EXIT WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_lock_status() AS l
+                                  WHERE l.locktype = 'advisory' AND l.granted AND l.pid = {pid});
+        END;
+    END LOOP;
+    PERFORM pg_catalog.set_config('lock_timeout', usual, true);
+END
+$passed$
 
 -- name: hold
 -- Take a snapshot when the first gate opens, open the second one, and keep the snapshot
 BEGIN;
-SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended({go}, 0));
+{passed};
 SELECT pg_catalog.pg_export_snapshot();
 SELECT pg_catalog.pg_advisory_unlock_all()
 
@@ -47,7 +67,7 @@ SELECT extract(epoch FROM pg_catalog.clock_timestamp() - pg_catalog.statement_ti
        pg_catalog.clock_timestamp();
 INSERT INTO shardctl.stream (move, attempt, what) VALUES ({move}, 0, {mark});
 SELECT pg_catalog.pg_advisory_unlock_all();
-SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended({held}, 0));
+{passed};
 COMMIT
 
 -- name: stop_target
@@ -73,7 +93,7 @@ BEGIN
 END
 $see$;
 SELECT pg_catalog.pg_advisory_unlock_all();
-SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended({held}, 0));
+{passed};
 COMMIT
 
 -- name: subscription

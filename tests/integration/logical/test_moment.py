@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -21,7 +22,7 @@ from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.logical.moment import Moment
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 ACCOUNTS = "CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, cents bigint NOT NULL)"
 NOTES = "CREATE TABLE notes (id bigint PRIMARY KEY, about bigint REFERENCES accounts, note text)"
 FILLED = "INSERT INTO accounts SELECT n, 'owner ' || n, n FROM generate_series(1, 500) AS n"
+ADVISORY = "FROM pg_locks WHERE locktype = 'advisory'"
 MANY_MS = 250
 """A lock timeout under which a busy machine gets through."""
 
@@ -41,7 +43,7 @@ def sides(streamed: Streamed) -> Iterator[tuple[Side, Side]]:
     with ExitStack() as stack:
         nodes = (route.source, route.source, route.target, route.target)
         a, b, c, d = (stack.enter_context(closing(route.connect(node))) for node in nodes)
-        yield Side(a, b, NAME), Side(c, d, NAME)
+        yield Side(a, b), Side(c, d)
 
 
 def wanted(streamed: Streamed, mark: str, before: str) -> Wanted:
@@ -122,8 +124,7 @@ def test_a_snapshot_for_which_the_disk_has_no_room_leaves_the_gates_open(
     old = streamed.client(0, autocommit=False)
     old.execute("UPDATE shard2.accounts SET cents = 0 WHERE id = 1")
     full = sql.SQL(
-        "BEGIN; SELECT pg_advisory_lock(hashtextextended({go}, 0));"
-        " DO $$ BEGIN RAISE 'no room' USING ERRCODE = 'disk_full'; END $$"
+        "BEGIN; {passed}; DO $$ BEGIN RAISE 'no room' USING ERRCODE = 'disk_full'; END $$"
     )
     with sides(streamed) as (source, target):
         with monkeypatch.context() as patch:
@@ -134,6 +135,33 @@ def test_a_snapshot_for_which_the_disk_has_no_room_leaves_the_gates_open(
         locks = "SELECT objid FROM pg_locks WHERE locktype = 'advisory'"
         assert source.locking.execute(locks).fetchall() == []
         take(streamed, source, target, 2)
+
+
+def test_who_else_queues_for_a_gate_is_in_nobodys_way(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody with CONNECT may take an advisory lock, and sees the keys of all."""
+    streamed.make(ACCOUNTS, NOTES, FILLED)
+    streamed.begin()
+    with sides(streamed) as (source, target), ExitStack() as stack:
+        queued = []
+
+        def queue(side: Side, ready: Callable[[], None]) -> None:
+            ready()
+            keys = "SELECT DISTINCT classid::bigint << 32 | objid::bigint {}"
+            for (key,) in side.locking.execute(keys.format(ADVISORY).encode()).fetchall():
+                stranger = stack.enter_context(closing(streamed.route.connect(at[side])))
+                queued.append(Sent(stranger, sql.SQL("SELECT pg_advisory_lock({})").format(key)))
+            wait_for(lambda: _count(side.locking, f"{ADVISORY} AND NOT granted") == 3)
+
+        at = {source: streamed.route.source, target: streamed.route.target}
+        for side in at:
+            monkeypatch.setattr(side, "ready", partial(queue, side, side.ready))
+        taken = take(streamed, source, target)
+        assert seen(streamed.source, taken.source) == seen(streamed.target, taken.target)
+        for one in queued:
+            one.discard()
+    assert len(queued) == 4
 
 
 def test_a_mark_on_its_way_makes_no_proof(streamed: Streamed) -> None:
@@ -216,6 +244,11 @@ def _held_tables(streamed: Streamed) -> list[object]:
         " AND mode IN ('ShareLock', 'ShareRowExclusiveLock')"
     )
     return [*streamed.source.execute(question), *streamed.target.execute(question)]
+
+
+def _count(session: Connection, locks: str) -> int:
+    (count,) = session.execute(f"SELECT count(*) {locks}".encode()).fetchone() or (0,)
+    return int(count)
 
 
 def _works(streamed: Streamed) -> bool:
