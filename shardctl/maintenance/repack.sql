@@ -116,6 +116,14 @@ SELECT relfilenode::bigint, pg_total_relation_size(oid) FROM pg_class WHERE oid 
 -- The lock under which pg_repack works on a table, so that none begins; until the transaction ends
 SELECT pg_try_advisory_xact_lock(%(class)s, (%(table)s::bigint - 2147483648)::integer)
 
+-- name: holder
+-- Who has that lock
+SELECT pg_catalog.format('session %%s of role %%s', a.pid, a.usename)
+FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted AND l.classid::bigint = %(class)s AND l.objsubid = 2
+  AND l.objid::bigint = (%(table)s + 2147483648) %% 4294967296
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+
 -- name: name_of
 -- The table of that number; nothing where it is gone
 SELECT n.nspname::text, c.relname::text

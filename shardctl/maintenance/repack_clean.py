@@ -44,11 +44,13 @@ def of_table(session: Connection, oid: int) -> str | None:
 def _drop(session: Connection, oid: int) -> str | None:
     """Try until it is dropped or `_PATIENCE_S` have passed; explain why it stays, or None."""
     deadline = time.monotonic() + _PATIENCE_S
+    given = {"class": LOCK_CLASS, "table": oid}
     while True:
         try:
             if _transaction(session, oid):
                 return None
-            why = "another pg_repack is running on it"
+            [holder] = session.execute(QUERIES["holder"], given).fetchone() or ["another session"]
+            why = f"{holder} has pg_repack's lock on it"
         except psycopg.errors.LockNotAvailable:
             why = "the remains of an earlier pg_repack are in use"
         except psycopg.Error as error:

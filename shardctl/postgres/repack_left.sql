@@ -17,8 +17,11 @@ FROM found AS f
 LEFT JOIN pg_class AS c ON c.oid::bigint = f.tbl
 LEFT JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE NOT EXISTS (
-    SELECT FROM pg_locks AS l
-    WHERE l.locktype = 'advisory' AND l.classid::bigint = %(class)s AND l.objsubid = 2
+    -- Anybody may take that lock; pg_repack runs as the table's owner or a superuser.
+    SELECT FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+    JOIN pg_roles AS r ON r.oid = a.usesysid
+    WHERE (r.rolsuper OR coalesce(pg_has_role(r.oid, c.relowner, 'MEMBER'), false))
+      AND l.locktype = 'advisory' AND l.classid::bigint = %(class)s AND l.objsubid = 2
       AND l.pid IS DISTINCT FROM pg_backend_pid()
       AND l.objid::bigint = (f.tbl + 2147483648) %% 4294967296
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
