@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import Check
 from shardctl.checks.findings import Finding, Severity
 from shardctl.hosts import ports
-from shardctl.postgres import OLDEST_MAJOR
+from shardctl.ids.generator import quote_identifier
+from shardctl.postgres import OLDEST_MAJOR, queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node
 
 NAME = "connection"
+QUERIES = queries.load("shardctl.checks", "connection.sql")
 
 
 def unreachable(node: Node, error: NodeUnavailable) -> Finding:
@@ -38,21 +41,46 @@ def unreachable(node: Node, error: NodeUnavailable) -> Finding:
     )
 
 
-def look(place: Place) -> str | None:
-    """Give the session's sslmode, or None where no other machine is at its end."""
-    sslmode = place.connection.info.get_parameters().get("sslmode") or "prefer"
-    return None if ports.is_here(place.node.host) else sslmode
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A session's sslmode, None where no other machine is at its end, and who may log in."""
+
+    sslmode: str | None
+    public: bool
+    """Whether every role may."""
 
 
-def judge(view: View[str | None]) -> Iterator[Finding]:
+def look(place: Place) -> Seen:
+    """Ask the session, and one question."""
+    session = place.connection
+    sslmode = session.info.get_parameters().get("sslmode") or "prefer"
+    (public,) = queries.one(session, QUERIES["public"])
+    return Seen(None if ports.is_here(place.node.host) else sslmode, public)
+
+
+def judge(view: View[Seen]) -> Iterator[Finding]:
     """Find standbys, old servers, versions that differ, servers that prove nothing, intruders."""
-    for name, sslmode in view.seen.items():
-        if sslmode not in (None, "verify-full"):
+    for name, seen in view.seen.items():
+        if seen.public:
+            database = view.topology.database.name
+            yield Finding(
+                NAME,
+                "public_connects",
+                Severity.note,
+                actual="every role of the server may log in to it",
+                expected="a database for the roles that have the right to it",
+                hint="as its owner: "
+                f"REVOKE CONNECT ON DATABASE {quote_identifier(database)} FROM PUBLIC; first "
+                "GRANT CONNECT to roles that need it, such as those of monitoring",
+                node=name,
+                object=database,
+            )
+        if seen.sslmode not in (None, "verify-full"):
             yield Finding(
                 NAME,
                 "server_unproven",
                 Severity.warning,
-                actual=f"sslmode {sslmode}: another machine can answer in its place",
+                actual=f"sslmode {seen.sslmode}: another machine can answer in its place",
                 expected="sslmode verify-full on a connection to another machine",
                 hint="set sslmode: verify-full and sslrootcert in database.options",
                 node=name,

@@ -72,7 +72,22 @@ def prepare(
             new = _create(connection, sql.SQL("CREATE DATABASE {}").format(name), node)
             made(node.name)
             if new:
+                _close_to_strangers(connection, topology)
                 _close_public(topology, node, command)
+
+
+def _close_to_strangers(connection: Connection, topology: Topology) -> None:
+    """Let no role log in to a new database but its owner and those that get the right to."""
+    name = sql.Identifier(topology.database.name)
+    connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC").format(name))
+    # Streams log in as this role; it is not there where only clones are moved, or nothing yet.
+    replicating = topology.database.replication_user
+    if (
+        connection.execute(QUERIES["lacks_connect"], [replicating, replicating]).fetchone()
+        is not None
+    ):
+        grant = sql.SQL("GRANT CONNECT ON DATABASE {} TO {}")
+        connection.execute(grant.format(name, sql.Identifier(replicating)))
 
 
 def _close_public(topology: Topology, node: Node, command: str) -> None:

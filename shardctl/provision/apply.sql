@@ -9,6 +9,10 @@ JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = %(counter)s AND c.r
 JOIN pg_class AS r ON r.relnamespace = n.oid AND r.relname = %(register)s AND r.relkind = 'S'
 WHERE n.nspname = ANY (%(schemas)s)
 
+-- name: lacks_connect
+-- Nothing where there is no other role of that name
+SELECT FROM pg_roles WHERE rolname = %s AND current_user <> %s
+
 -- name: may_close_public
 -- Whether this role may take rights to schema public away
 SELECT has_schema_privilege(oid, 'CREATE WITH GRANT OPTION') FROM pg_namespace WHERE nspname = 'public'

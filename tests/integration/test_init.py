@@ -62,6 +62,33 @@ def test_init_leaves_events_and_a_second_one_none(fleet_8: Fleet) -> None:
     ]
 
 
+def test_a_new_database_lets_no_stranger_in(new_fleet: Fleet) -> None:
+    """Whoever may log in can hold locks, and see what runs; `verify` notes an older database."""
+    name, replicating = new_fleet.database, f"{new_fleet.role}_replicating"
+    text = new_fleet.write().read_text()
+    text = text.replace("app_roles", f"replication_user: {replicating}\n  app_roles")
+    new_fleet.file.write_text(text)
+    for server in new_fleet.servers.values():
+        with server.connect() as session:
+            session.execute(f"CREATE ROLE {replicating} REPLICATION LOGIN".encode())
+    try:
+        assert new_fleet.here_as_written("init").returncode == 0
+        asked = "SELECT has_database_privilege('{}', current_database(), 'CONNECT')"
+        may = [new_fleet.query("a", asked.format(role)) for role in ("public", replicating)]
+        assert may == [[(False,)], [(True,)]]
+        done = new_fleet.here_as_written("verify", "--strict")
+        assert done.returncode == 0, done.stdout
+        new_fleet.execute("a", f"GRANT CONNECT ON DATABASE {name} TO PUBLIC")
+        done = new_fleet.here_as_written("verify", "--strict", "--check", "connection")
+        assert done.returncode == 0
+        assert f'REVOKE CONNECT ON DATABASE "{name}" FROM PUBLIC' in done.stdout
+    finally:
+        new_fleet.drop()
+        for server in new_fleet.servers.values():
+            with server.connect() as session:
+                session.execute(f"DROP ROLE {replicating}".encode())
+
+
 def test_an_application_role_reads_and_writes_and_no_more(fleet_8: Fleet) -> None:
     with fleet_8.connect("a", user=fleet_8.role) as connection:
         connection.execute("INSERT INTO shard1.photos (user_id) VALUES (1)")
