@@ -129,6 +129,7 @@ def test_a_promoted_target_that_is_of_before_the_drain_is_not_opened_up(
     monkeypatch.undo()
     with fleet_own.connect("c") as session:  # as if an older copy of its disk had been promoted
         session.execute("SELECT pg_promote(true)")
+        session.execute("SET default_transaction_read_only TO off")
         session.execute("UPDATE shardctl.move SET state = 'fenced', revision = revision - 2")
     with pytest.raises(ShardctlError):
         fleet_own.resume()
