@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fixtures.moves import points
 from tests.fixtures.moves.harm import frozen, kill, processes, retry_soon, small_disk
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish
@@ -25,7 +26,7 @@ ANSWER_S = 3.0
 @pytest.mark.parametrize(
     ("point", "verb"),
     [
-        ("step follow run +6", "resume"),
+        (points.FOLLOWING, "resume"),
         ("span pause begin", "abort"),
         ("span replay begin", "resume"),
         ("span snapshot begin", "abort"),
