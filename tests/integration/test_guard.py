@@ -19,10 +19,11 @@ from tests.fixtures.processes import ended
 from tests.fixtures.servers.guards import (
     _ARMS_AND_PAUSES,
     AFTER,
-    MARGIN,
+    LATER,
     Deaf,
     Site,
     disarm_fired,
+    fire,
     kill_all,
     leader,
     naming,
@@ -32,7 +33,7 @@ from tests.fixtures.servers.guards import (
 from tests.fixtures.servers.postgres import wait_for
 
 
-def test_clients_are_served_on_time_when_nobody_disarms(site: Site) -> None:
+def test_clients_are_served_when_nobody_disarms_it_in_time(site: Site) -> None:
     with site.bouncer.connect("one") as client:
         client.execute("SELECT 1")
         site.pause("one")
@@ -40,21 +41,20 @@ def test_clients_are_served_on_time_when_nobody_disarms(site: Site) -> None:
         armed = site.arm("one")
         assert armed.directory.stat().st_mode & 0o777 == 0o700
         client.execute("SELECT 1")
-        assert AFTER <= time.monotonic() - began < AFTER + MARGIN
+        assert time.monotonic() - began >= AFTER
     wait_until_done(armed)
     assert "none is paused (0 were not, 0 unknown)" in disarm_fired(armed)
 
 
 def test_a_guard_disarmed_in_time_has_done_nothing_and_leaves_nothing(site: Site) -> None:
     site.pause("one")
-    armed = site.arm("one", after_s=1.5, staged=site.stage())
+    armed = site.arm("one", after_s=LATER, staged=site.stage())
     leader(armed)
     done = guard.disarm(armed)
     assert (done.became, done.fired) == ("disarmed", False)
     assert len(done.log) == 1
     assert not armed.directory.exists()
     assert naming(armed.directory) == []
-    time.sleep(1.7)  # what must not happen cannot be waited for
     assert site.paused() == {"one"}
     assert (site.directory / "shards.ini.new").exists()
     assert guard.disarm(armed).became == "absent"
@@ -63,7 +63,7 @@ def test_a_guard_disarmed_in_time_has_done_nothing_and_leaves_nothing(site: Site
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGHUP])
 def test_the_arming_process_may_end_in_any_way(site: Site, number: signal.Signals) -> None:
-    arguments = [str(site.directory), site.console, site.user or "", "1.5"]
+    arguments = [str(site.directory), site.console, site.user or "", str(LATER)]
     with ended(
         subprocess.Popen(
             [sys.executable, "-c", _ARMS_AND_PAUSES, *arguments],
@@ -77,6 +77,7 @@ def test_the_arming_process_may_end_in_any_way(site: Site, number: signal.Signal
             assert arming.stdout.readline() == "paused\n"
             assert site.paused() == {"one"}
             os.killpg(arming.pid, number)
+            fire(site.guard())
             wait_until_done(site.guard())
             assert site.port_of("one") == site.node.port
         finally:
@@ -87,11 +88,12 @@ def test_the_arming_process_may_end_in_any_way(site: Site, number: signal.Signal
 @pytest.mark.long
 def test_no_signal_but_kill_ends_a_guard_before_its_time(site: Site) -> None:
     site.pause("one")
-    armed = site.arm("one", after_s=2)
+    armed = site.arm("one", after_s=LATER)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         os.killpg(leader(armed), number)
     assert site.paused() == {"one"}
     assert len(naming(armed.directory)) == 2
+    fire(armed)
     wait_until_done(armed)
     assert site.paused() == set()
     disarm_fired(armed)
@@ -137,7 +139,7 @@ def test_a_guard_asks_until_the_answer_is_true_while_its_clients_are_served(site
     dsn = f"host=127.0.0.1 port={site.other.port} user=postgres dbname=postgres"
     question = guard.Question(dsn, "SELECT to_regclass('public.arrived') IS NOT NULL")
     armed = site.arm("one", question=question, staged=staged)
-    wait_for(lambda: state(armed) == {"asking"}, seconds=AFTER + MARGIN)
+    wait_for(lambda: state(armed) == {"asking"})
     assert site.port_of("one") == site.node.port
     assert "exists (asking)" in site.refusal(name=armed.name)
     with site.other.connect() as session:
@@ -158,7 +160,7 @@ def test_a_guard_that_asks_is_ended_by_disarming_it(site: Site) -> None:
     staged = site.stage()
     dsn = f"host=127.0.0.1 port={site.other.port} user=postgres dbname=postgres"
     armed = site.arm("one", question=guard.Question(dsn, "SELECT false"), staged=staged)
-    wait_for(lambda: state(armed) == {"asking"}, seconds=AFTER + MARGIN)
+    wait_for(lambda: state(armed) == {"asking"})
     disarm_fired(armed)
     assert staged.file.exists()
     assert site.port_of("one") == site.node.port
@@ -278,7 +280,8 @@ def test_an_arming_whose_answer_is_lost_leaves_nothing(site: Site) -> None:
 
 def test_a_guard_whose_directory_was_removed_resumes(site: Site) -> None:
     site.pause("one")
-    armed = site.arm("one")
+    armed = site.arm("one", after_s=LATER)
     shutil.rmtree(armed.directory)
-    wait_for(lambda: site.paused() == set(), seconds=AFTER + MARGIN)
+    fire(armed)
+    wait_for(lambda: site.paused() == set())
     wait_for(lambda: not naming(armed.directory))
