@@ -346,7 +346,7 @@ def _tell_written(context: MoveContext) -> None:
         (counted,) = queries.one(session, QUERIES["counted"])
     if not counted:
         context.notice(
-            f"node {plan.target}: the server has crashed since its promotion, so it cannot be known "
+            f"node {plan.target}: its server has crashed since its promotion: it cannot be known "
             f"what {context.topology.database.user} has written before the claim to shards that "
             f"stay on node {plan.source}: prune drops such rows"
         )

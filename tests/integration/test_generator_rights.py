@@ -57,7 +57,7 @@ def test_what_others_may_lock_keeps_no_block_from_being_opened(fleet_8: Fleet) -
             fleet_8.connect("a", user=fleet_8.role, options="-c lock_timeout=30s") as session,
         ):
             oid = "SELECT 'shard1.next_id_block'::regclass::oid::integer"
-            [register] = session.execute(oid).fetchone() or ()
+            [(register,)] = session.execute(oid).fetchall()
             stranger.execute("SELECT pg_advisory_lock(5942557, %s)", [register])
             with pytest.raises(psycopg.errors.InsufficientPrivilege), stranger.transaction():
                 stranger.execute("LOCK TABLE shardctl.cluster IN ACCESS SHARE MODE")

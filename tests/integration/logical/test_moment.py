@@ -8,7 +8,7 @@ import threading
 import time
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -144,7 +144,7 @@ def test_who_else_queues_for_a_gate_is_in_nobodys_way(
     streamed.make(ACCOUNTS, NOTES, FILLED)
     streamed.begin()
     with sides(streamed) as (source, target), ExitStack() as stack:
-        queued = []
+        queued = list[Any]()
 
         def queue(side: Side, ready: Callable[[], None]) -> None:
             ready()
