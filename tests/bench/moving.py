@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pytest
 
 from shardctl.fanout import Silent
 from shardctl.sandbox import new, servers
 from shardctl.topology import loader
+from shardctl.topology.build import PASSFILE
 from tests.bench import fleet
 from tests.bench.measure import Row, milliseconds, say
 from tests.fixtures.servers.postgres import BASE, PREFIX, free_run, stop_all_below, sweep, wait_for
@@ -121,6 +123,11 @@ class Sandbox:
 
     directory: Path
     path: Path
+
+    @property
+    def passfile(self) -> Path:
+        """The file with the superuser's password, which `sandbox up` has made."""
+        return self.directory / "data" / PASSFILE
 
     def topology(self) -> Topology:
         """Read the file as it is now."""
@@ -287,7 +294,9 @@ def sandbox(
         one.path.write_text(text, encoding="utf-8")
         one.call("sandbox", "up")
         one.call("init", "--yes")
-        yield one
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("PGPASSFILE", str(one.passfile))
+            yield one
     finally:
         with fleet._undisturbed():
             try:

@@ -132,7 +132,7 @@ class Upgrade:
         words = text.split()
         one = self.server(old if int(words[1]) == OLD else NODES[old])
         if words[0] == "pg_createcluster":
-            one.init(superuser="postgres")
+            one.init(superuser="postgres", passfile=self.fleet.passfile, secret=["postgres"])
         if words[3] in ("restart", "stop"):
             one.stop(mode="fast")
         if words[3] in ("restart", "start"):
