@@ -65,8 +65,8 @@ def _predicted(
     """Give what was predicted then; else what is predicted now, where the topology still fits."""
     if (noted := attempt.get("predicted_timeline")) is not None:
         return dict(noted)
-    if "timeline" in attempt or plan.source not in topology.nodes:
-        return {}  # an older release has not noted it
+    if plan.source not in topology.nodes:
+        return {}
     found = _now(planning.before(topology, plan), plan, report)
     return {name: round(ms, 1) for name, ms in found.items()}
 

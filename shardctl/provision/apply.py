@@ -229,11 +229,9 @@ def _renumber(connection: Connection, topology: Topology, node: Node) -> None:
 def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, command: str) -> None:
     """Make schema shardctl, its functions and their grants, in one transaction."""
     roles = topology.database.app_roles
-    if plan.from_format is not None:
-        for script in format.scripts(plan.from_format):
-            connection.execute(script.encode())
-        if plan.from_format == 0:
-            cluster.make(connection, topology, plan.node)
+    if plan.schema:
+        connection.execute(format.ddl().encode())
+        cluster.make(connection, topology, plan.node)
     for statement in format.restoring([name.removeprefix("shardctl.") for name in plan.tables]):
         connection.execute(statement.encode())
     events.record(connection, command, "begun")

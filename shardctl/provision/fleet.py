@@ -200,7 +200,7 @@ def _plan(
     notes += [
         f"node {one.node} owns no shards: init makes it a member, to which shards can be streamed"
         for one in plans
-        if one.from_format == 0 and not topology.nodes[one.node].shards and command == "init"
+        if one.schema and not topology.nodes[one.node].shards and command == "init"
     ]
     for file, nodes in planning.missing_migrations(observed, migrations).items():
         notes.append(f"{file} ran on {', '.join(nodes)} but is not in the migrations' folder")

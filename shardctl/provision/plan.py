@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from shardctl.errors import together
 from shardctl.ids import generator
 from shardctl.provision.refusals import refusals
-from shardctl.state.format import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import NodeName, PoolerName, ShardId, Topology
 
-Action = Literal[
-    "create", "replace", "adopt", "grant", "run", "validate", "write", "upgrade", "reload"
-]
+Action = Literal["create", "replace", "adopt", "grant", "run", "validate", "write", "reload"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +81,8 @@ class NodePlan:
     lock_slots: int
     roles: tuple[str, ...] = ()
     database: bool = False
-    from_format: int | None = None
-    """The format to upgrade from, 0 where schema shardctl is missing; None: it is right."""
+    schema: bool = False
+    """Whether schema shardctl is missing."""
     tables: tuple[str, ...] = ()
     """Tables of schema shardctl that were dropped, to be made again."""
     functions: tuple[str, ...] = ()
@@ -104,9 +101,8 @@ class NodePlan:
         lines = [Change("create", "role", self.node, name=role) for role in self.roles]
         if self.database:
             lines.append(Change("create", "database", self.node))
-        if self.from_format is not None:
-            action: Action = "upgrade" if self.from_format else "create"
-            lines.append(Change(action, "state", self.node, name="shardctl"))
+        if self.schema:
+            lines.append(Change("create", "state", self.node, name="shardctl"))
         lines += [Change("create", "state", self.node, name=table) for table in self.tables]
         verb: Action = "create" if self.new_functions else "replace"
         lines += [Change(verb, "function", self.node, name=f"shardctl.{f}") for f in self.functions]
@@ -175,13 +171,6 @@ def plan(
     return [_node(topology, one, migrations, version) for one in observed]
 
 
-def _from_format(one: Observed) -> int | None:
-    """Give the format from which a node has to be brought up; None: it is right."""
-    if one.state is None:
-        return 0
-    return one.state.format if one.state.format < FORMAT else None
-
-
 def map_version(observed: Iterable[Observed]) -> int:
     """Give the version that every node's map should have: the newest that is known, at least 1."""
     return max((one.state.map_version for one in observed if one.state), default=0) or 1
@@ -220,7 +209,7 @@ def _node(
         lock_slots=one.lock_slots,
         roles=tuple(role for role in roles if role not in one.roles),
         database=not one.database,
-        from_format=_from_format(one),
+        schema=not present,
         tables=one.missing,
         functions=tuple(functions),
         new_functions=not one.functions,

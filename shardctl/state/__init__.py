@@ -1,1 +1,1 @@
-"""What is kept in the databases: schema `shardctl`, its reading, writing and upgrades."""
+"""What is kept in the databases: schema `shardctl`, its reading and writing."""

@@ -1,4 +1,4 @@
-"""The format of schema `shardctl`: its DDL, and the upgrades from older ones."""
+"""The format of schema `shardctl`, and its DDL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _TABLE = re.compile(r"\bshardctl\.(\w+)")
-FORMAT = 4
+FORMAT = 1
 """What this shardctl reads and writes."""
 
 
@@ -18,13 +18,9 @@ RESTORABLE = ("event", "move", "move_step", "move_progress", "stream", "stream_c
 """Tables that may be made again, empty, where they were dropped: they show what was."""
 
 
-def scripts(present: int) -> list[str]:
-    """Give the scripts that lead from format `present` (0: none exists) to FORMAT, in order."""
-    folder = resources.files("shardctl.state")
-    return [
-        folder.joinpath(f"format_{number}.sql").read_text(encoding="utf-8")
-        for number in range(present + 1, FORMAT + 1)
-    ]
+def ddl() -> str:
+    """Give the statements that make schema `shardctl`."""
+    return resources.files("shardctl.state").joinpath("schema.sql").read_text(encoding="utf-8")
 
 
 def restoring(missing: Collection[str]) -> list[str]:
@@ -32,6 +28,5 @@ def restoring(missing: Collection[str]) -> list[str]:
 
     A statement, with the comment before it, belongs to the table of `shardctl` that it names first.
     """
-    statements = "\n".join(scripts(0)).split(";\n")
-    found = ((_TABLE.search(statement), statement) for statement in statements)
+    found = ((_TABLE.search(statement), statement) for statement in ddl().split(";\n"))
     return [statement for table, statement in found if table and table[1] in missing]

@@ -33,7 +33,6 @@ _CHANGING_HANDS = (
     MoveState.fenced, MoveState.drained, MoveState.promoting, MoveState.claimed,
 )  # fmt: skip
 _BEFORE_FENCE = (MoveState.reserved, MoveState.undone)
-_FORMAT_WITH_MOVES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +269,7 @@ def copies(
     Empty where there is no journal, or it is another cluster's. Steps, progress, and who holds
     the node's lock, are asked for moves that are not over only, or with `whole` for all.
     """
-    if row is None or row.format < _FORMAT_WITH_MOVES or row.cluster != topology.cluster:
+    if row is None or row.cluster != topology.cluster:
         return ()
     moves = journal.read(session)
     holder, copying = None, {}

@@ -67,7 +67,7 @@ class MoveProgress:
 
 
 def _may(session: Connection, *rights: str) -> bool:
-    """Return whether the role has these rights to the table; a node of format 2 has none."""
+    """Return whether the role has these rights to the table; false where it was dropped."""
     return session.execute(QUERIES["may"], {"rights": list(rights)}).fetchone() == (True,)
 
 
@@ -89,14 +89,9 @@ def write(session: Connection, move: str, reading: Reading) -> None:
         "eta_s": reading.eta_s,
     }
     session.execute(QUERIES["write"], {"move": move, **given})
-    if (held := reading.held) is not None and _holds(session):
+    if (held := reading.held) is not None:
         wal = {"lag": held.lag, "wal": held.bytes, "limit": held.limit, "left_s": held.left_s}
         session.execute(QUERIES["held"], {"move": move, **wal})
-
-
-def _holds(session: Connection) -> bool:
-    """Return whether the table has room for held WAL, which that of format 3 has not."""
-    return session.execute(QUERIES["holds"]).fetchone() == (True,)
 
 
 def remove(connect: Callable[[], Connection], move: str) -> None:

@@ -1,5 +1,5 @@
 -- name: may
--- Whether the table exists, which format 2 had not, and this role has these rights to it
+-- Whether the table exists, and this role has these rights to it
 SELECT coalesce(bool_and(has_table_privilege(to_regclass('shardctl.move_progress'), wanted)), false)
 FROM unnest(%(rights)s::text[]) AS wanted
 
@@ -13,17 +13,8 @@ SET phase = excluded.phase, bytes = excluded.bytes, total = excluded.total, rate
 
 -- name: read
 -- The progress of the copies of all moves
-SELECT move, phase, bytes, total, rate, eta_s, at,
-       -- format 3 has no such columns
-       (to_jsonb(p)->>'lag')::bigint AS lag, (to_jsonb(p)->>'wal')::bigint AS wal,
-       (to_jsonb(p)->>'wal_limit')::bigint AS wal_limit,
-       (to_jsonb(p)->>'wal_left_s')::double precision AS wal_left_s
-FROM shardctl.move_progress AS p
-
--- name: holds
--- Whether the table has the columns of held WAL
-SELECT EXISTS (SELECT FROM pg_attribute
-               WHERE attrelid = to_regclass('shardctl.move_progress') AND attname = 'wal')
+SELECT move, phase, bytes, total, rate, eta_s, at, lag, wal, wal_limit, wal_left_s
+FROM shardctl.move_progress
 
 -- name: held
 -- The WAL that the source holds back for the target of a move now

@@ -9,7 +9,9 @@ import psycopg
 import pytest
 
 from shardctl.errors import Problems
+from shardctl.state import journal
 from shardctl.state.cluster import SchemaTaken
+from shardctl.topology import names
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
@@ -36,6 +38,19 @@ def test_an_empty_server_in_the_place_of_a_node_gets_no_empty_shards(
         assert connection.execute(
             "SELECT count(*) FROM pg_database WHERE datname = %s", (fleet_8.database,)
         ).fetchone() == (0,)
+
+
+def test_the_move_whose_cutover_keeps_init_from_a_change_is_named(fleet_8: Fleet) -> None:
+    with fleet_8.connect("a") as session:
+        journal.open_move(
+            session, move="5f3a9c1e", method="clone", source="a", target="b", shards=[2],
+            schemas=["shard2"], retired=[names.retired("shard2", "5f3a9c1e")], plan={},
+        )  # fmt: skip
+        session.execute("UPDATE shardctl.move SET state = 'fenced'")
+        session.execute("ALTER SCHEMA shard2 RENAME TO shard2__retired_5f3a9c1e")
+    done = fleet_8.here("init", "--yes")
+    assert done.returncode == 1
+    assert "  move 5f3a9c1e is unfinished: run `shardctl moves resume 5f3a9c1e`" in done.stderr
 
 
 def test_the_map_has_no_version_until_all_shards_of_all_nodes_are_there(

@@ -14,7 +14,7 @@ import pytest
 from shardctl.postgres import slots
 from shardctl.postgres.logical import subscription
 from shardctl.state import leash
-from shardctl.state.format import scripts
+from shardctl.state.format import ddl
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ def server(pg_server: StartServer, request: pytest.FixtureRequest) -> PgServer:
     with started.connect() as session:
         session.execute(f"CREATE DATABASE {DATABASE}".encode())
     with started.connect(DATABASE) as session:
-        for script in scripts(0)[:2]:
-            session.execute(script.replace("UPDATE shardctl.cluster", "-- ").encode())
+        session.execute(ddl().encode())
         session.execute("CREATE TABLE filled (text text)")
     with started.connect() as session:
         session.execute(f"CREATE DATABASE {DATABASE}_target".encode())

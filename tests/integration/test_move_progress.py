@@ -84,30 +84,18 @@ def test_progress_is_shown_and_leaves_the_journals_row_alone(fleet_8: Fleet) -> 
         assert row(session) == before
 
 
-@pytest.mark.parametrize("older", [False, True])
-def test_the_wal_that_the_source_keeps_is_shown_where_the_table_has_room(
-    fleet_8: Fleet, *, older: bool
-) -> None:
+def test_the_wal_that_the_source_keeps_is_shown(fleet_8: Fleet) -> None:
     with fleet_8.connect("a") as session:
         begin(session, [2])
-        if older:  # format 3
-            session.execute(
-                "ALTER TABLE shardctl.move_progress DROP COLUMN lag, DROP COLUMN wal,"
-                " DROP COLUMN wal_limit, DROP COLUMN wal_left_s"
-            )
         with kept(fleet_8) as copy:
             copy.expect("b", "catching up", 4 * 1024**2, BYTES)
             copy.holds("b", Held(3 * 1024**2, 8 * 1024**2, 90.04, 5000))
-            wait_for(lambda: any(older or one.held for one in _read(fleet_8)))
+            wait_for(lambda: any(one.held for one in _read(fleet_8)))
             shown = json.loads(fleet_8.here("moves", "show", "-o", "json").stdout)["progress"]
             said = fleet_8.here("moves", "show").stdout
     figures = [shown[f"{name}_bytes"] for name in ("lag", "wal", "wal_limit")]
-    if older:
-        assert (figures, shown["wal_left_s"]) == ([None] * 3, None)
-        assert "WAL" not in said
-    else:
-        assert (figures, shown["wal_left_s"]) == ([5000, 3 * 1024**2, 8 * 1024**2], 90.0)
-        assert "lag 4.9 kB, source keeps 3.0/8.0 MB of WAL, limit in 1 min 30 s\n" in said
+    assert (figures, shown["wal_left_s"]) == ([5000, 3 * 1024**2, 8 * 1024**2], 90.0)
+    assert "lag 4.9 kB, source keeps 3.0/8.0 MB of WAL, limit in 1 min 30 s\n" in said
 
 
 def test_status_has_the_progress_of_a_running_move(fleet_8: Fleet) -> None:
@@ -151,7 +139,7 @@ def squeezed(fleet: Fleet) -> str:
     return re.sub(r" +", " ", fleet.here("status", "--sample", "0").stdout)
 
 
-def test_a_node_of_an_older_format_is_copied_without_progress(fleet_8: Fleet) -> None:
+def test_a_node_whose_table_was_dropped_is_copied_without_progress(fleet_8: Fleet) -> None:
     with fleet_8.connect("a") as session:
         begin(session, [2])
         session.execute("DROP TABLE shardctl.move_progress")

@@ -18,7 +18,6 @@ from shardctl.moves.round_trips import RoundTrips
 from shardctl.pgbouncer import cost
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import journal, lock
-from shardctl.state.format import FORMAT
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
 from tests.fixtures.servers.postgres import free_ports
@@ -224,13 +223,12 @@ def test_another_move_that_has_not_ended(preflight_fleet: Movable) -> None:
 
 def test_a_node_without_a_journal(preflight_fleet: Movable) -> None:
     with preflight_fleet.having(
-        "ALTER TABLE shardctl.move RENAME TO was_move; UPDATE shardctl.cluster SET format = 1",
-        "ALTER TABLE shardctl.was_move RENAME TO move; "
-        f"UPDATE shardctl.cluster SET format = {FORMAT}",
+        "ALTER TABLE shardctl.move RENAME TO was_move",
+        "ALTER TABLE shardctl.was_move RENAME TO move",
         node="b",
     ):
         told = preflight_fleet.only("no_journal")
-    assert "node b: schema shardctl has format 1, so the node has no journal of moves" in told
+    assert "node b: tables of schema shardctl are missing: shardctl.move" in told
     assert "run `shardctl init`" in told
 
 

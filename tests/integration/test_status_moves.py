@@ -153,12 +153,11 @@ def test_what_prune_leaves_is_never_due(fleet_retired: Pruned) -> None:
     assert lines(shown(fleet_retired.fleet))[1].endswith(f" of move {ID}, 40 kB, which is aborted")
 
 
-def test_a_journal_of_another_format_is_left_alone(fleet_8: Fleet) -> None:
-    for number, gone in ((3, "ALTER TABLE shardctl.move RENAME TO moves"), (1, "SELECT 1")):
-        fleet_8.execute("a", gone)
-        fleet_8.execute("a", f"UPDATE shardctl.cluster SET format = {number}")
-        done = fleet_8.here(*STATUS, "-o", "json")
-        assert [node["state"] for node in json.loads(done.stdout)["nodes"]] == ["up", "up"]
+def test_a_journal_of_a_newer_format_is_left_alone(fleet_8: Fleet) -> None:
+    fleet_8.execute("a", "ALTER TABLE shardctl.move RENAME TO moves")
+    fleet_8.execute("a", "UPDATE shardctl.cluster SET format = 99")
+    done = fleet_8.here(*STATUS, "-o", "json")
+    assert [node["state"] for node in json.loads(done.stdout)["nodes"]] == ["up", "up"]
 
 
 def test_who_may_not_read_the_journal_sees_the_rest(fleet_8: Fleet) -> None:

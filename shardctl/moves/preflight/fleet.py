@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from shardctl.state.reverses import Kept, Reverse
     from shardctl.topology.model import Node
 
-WITH_MOVES = 2
-"""The first format of schema shardctl that has a journal of moves."""
 _WIDTH = 16
 
 
@@ -39,11 +37,11 @@ _WIDTH = 16
 class Peer:
     """One node, in the move or not.
 
-    `format` is None where schema shardctl is missing, `moves` are empty before WITH_MOVES;
-    `live` are the schemas of moved shards that the node has.
+    `is_member` tells whether it has schema shardctl, and with it a journal; `live` are the schemas
+    of moved shards that the node has.
     """
 
-    format: int | None
+    is_member: bool
     moves: tuple[Move, ...]
     live: tuple[str, ...]
     system: str
@@ -108,13 +106,12 @@ def judge(context: Context) -> Iterator[ShardctlError]:
     # The target of another move has copies, which must not be dropped.
     clones = {move.target for move, _ in unfinished}
     for name, peer in fleet.peers.items():
-        if topology.nodes[name].shards and (peer.format or 0) < WITH_MOVES:
-            said = "is missing" if peer.format is None else f"has format {peer.format}"
+        if topology.nodes[name].shards and not peer.is_member:
             yield PreflightRefused(
                 f"node {name}",
                 "no_journal",
-                f"schema shardctl {said}, so the node has no journal of moves",
-                hint="run `shardctl init`, which brings it up to date",
+                "schema shardctl is missing, so the node has no journal of moves",
+                hint="run `shardctl init`, which makes it",
             )
         elif peer.missing:
             yield PreflightRefused(
@@ -265,15 +262,10 @@ def _ask(context: Context, node: Node) -> Peer:
         ) as session:
             row = cluster.read(session) if cluster.is_present(session) else None
             missing = cluster.missing(session, row)
-            has_moves = (
-                row is not None
-                and row.format >= WITH_MOVES
-                and row.cluster == topology.cluster
-                and not missing
-            )
+            has_moves = row is not None and row.cluster == topology.cluster and not missing
             moves = tuple(journal.read(session)) if has_moves else ()
             return Peer(
-                format=row.format if row else None,
+                is_member=row is not None,
                 live=tuple(catalog.present(session, schemas)),
                 system=identity.system(session),
                 moves=moves,

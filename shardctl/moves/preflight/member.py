@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.catalog import RoleSettings
 
-WITH_STREAMS = 4
-"""The first format of schema shardctl with the tables of streamed moves."""
-
 
 def look(context: Context) -> Server:
     """Ask the target what it is."""
@@ -37,13 +34,12 @@ def judge(context: Context) -> Iterator[ShardctlError]:
     peers = context.need(fleet.look).peers
     for name in (context.plan.source, node):
         peer = peers.get(name)
-        if peer is not None and (peer.format or 0) < WITH_STREAMS:
-            found = "is missing" if peer.format is None else f"has format {peer.format}"
+        if peer is not None and not peer.is_member:
             yield TargetUnfit(
                 name,
                 "no_streams",
-                f"schema shardctl {found}; a streamed move needs format {WITH_STREAMS}",
-                hint="run `shardctl init` to update it",
+                "schema shardctl is missing, so no shards can be streamed there",
+                hint="run `shardctl init` to make the node a member of the cluster",
             )
     if there.in_recovery:
         yield TargetUnfit(

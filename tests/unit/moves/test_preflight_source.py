@@ -181,9 +181,9 @@ def test_another_move_that_has_not_ended() -> None:
 
 def test_a_node_without_a_journal() -> None:
     seen = fit()
-    seen.peer(B, format=1)
+    seen.peer(B, is_member=False)
     told = seen.only("no_journal")
-    assert "node b: schema shardctl has format 1, so the node has no journal of moves" in told
+    assert "node b: schema shardctl is missing, so the node has no journal of moves" in told
     assert "run `shardctl init`" in told
 
 

@@ -64,10 +64,3 @@ def test_a_cutover_has_what_was_measured_beside_what_was_predicted_then(kind: st
     }
     assert [one.predicted_ms for one in found] == [None, 1.5, None, 4.5, None]
     assert [one.when for one in found][2:] == ["waiting", "waiting", "after"]
-
-
-def test_an_older_release_has_noted_no_prediction() -> None:
-    report = {"timeline": [["pause", 2.0], ["fence", 3.0], ["mark", 3.0], ["route", 4.0]]}
-    found = sub_step_times.of(topology(), noted(PLANS["stream"], report=report))
-    assert [one.took_ms for one in found] == [2.0, 3.0, 3.0, 4.0]
-    assert {one.predicted_ms for one in found} == {None}
