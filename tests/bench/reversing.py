@@ -118,7 +118,7 @@ def _reverse(fleet: Sandbox, move: str) -> float:
 def _follow(fleet: Sandbox) -> float:
     """Subscribe to the other table, and give the seconds until all changes have come."""
     node = fleet.node("b")
-    where = f"host={node.host} port={node.port} dbname=app user=postgres"
+    where = f"host={node.host} port={node.port} dbname=app user=postgres passfile={fleet.passfile}"
     last = "SELECT 1 FROM plain.photos_by_user WHERE id = 0"
     with closing(fleet.connect("b")) as there, closing(fleet.connect("a")) as here:
         there.execute(

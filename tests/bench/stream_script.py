@@ -80,9 +80,10 @@ def _carry_out(move: script.Move, opened: script.Opened) -> Timeline:
 def follow(move: script.Move, source: Connection, target: Connection) -> list[sql.Identifier]:
     """Copy structure and rows, and let the target follow; give the moved tables."""
     database, major = move.topology.database, source.info.server_version // 10_000
+    given = {"user": database.user, "dbname": database.name}
+    given |= {k: v for k, v in database.options.items() if k == "passfile"}
     ways = [
-        make_conninfo(host=one.host, port=one.port, user=database.user, dbname=database.name)
-        for one in (move.source, move.target)
+        make_conninfo(host=one.host, port=one.port, **given) for one in (move.source, move.target)
     ]
     programs = clients.find(major)
     dump = [programs.program("pg_dump"), "--schema-only", "-d", ways[0]]
