@@ -12,7 +12,6 @@ from shardctl.errors import Problems
 from shardctl.moves import prediction, round_trips
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight import clocks as preflight_clocks
-from shardctl.moves.preflight import wal
 from shardctl.moves.refusals import PreflightRefused
 from shardctl.moves.round_trips import RoundTrips
 from shardctl.pgbouncer import cost
@@ -144,21 +143,6 @@ def test_a_copy_is_predicted_by_its_rate(preflight_fleet: Movable) -> None:
     preflight_fleet.choose(max_rate="1M")
     facts = preflight_fleet.check()
     assert facts.source_bytes / 1024 / 1024 < facts.predicted_copy_s
-
-
-def test_a_table_more_makes_copy_move_and_pause_longer(preflight_fleet: Movable) -> None:
-    before = preflight_fleet.check()
-    names = [f"shard2.more{n}" for n in range(60)]
-    make = "; ".join(f"CREATE TABLE {name} ()" for name in names)
-    with preflight_fleet.having(make, f"DROP TABLE {', '.join(names)}"):
-        after = preflight_fleet.check()
-    grown = (after.source_bytes - before.source_bytes) / wal.COPY_RATE
-    copied = 60 * wal.CLONED_TABLE_S
-    assert after.predicted_copy_s - before.predicted_copy_s == pytest.approx(copied + grown)
-    compared = 60 * prediction.COMPARED_TABLE_S
-    assert after.predicted_s - before.predicted_s == pytest.approx(copied + grown + compared)
-    more_ms = 60 * prediction.CLONED_TABLE_MS
-    assert after.predicted_pause_ms - before.predicted_pause_ms == pytest.approx(more_ms, abs=0.1)
 
 
 def test_sizes_of_a_nodes_shards(preflight_fleet: Movable) -> None:

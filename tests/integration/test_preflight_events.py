@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
     from tests.fixtures.moves.spares import MovedFleet
 
@@ -16,19 +14,25 @@ CREATE FUNCTION public.refuse() RETURNS event_trigger LANGUAGE plpgsql AS
 SCHEMAS = "SELECT count(*) FROM pg_namespace"
 
 
-@pytest.mark.parametrize(
-    ("on", "read_only", "waiting"),
-    [
-        ("sql_drop", "DROP TRIGGER", ""),
-        ("ddl_command_end WHEN TAG IN ('ALTER SCHEMA')", "ALTER SCHEMA", "ALTER SCHEMA"),
-        ("ddl_command_start WHEN TAG IN ('DROP TABLE')", "", ""),
-    ],
+TRIGGERS = (
+    ("sql_drop", "DROP TRIGGER", ""),
+    ("ddl_command_end WHEN TAG IN ('ALTER SCHEMA')", "ALTER SCHEMA", "ALTER SCHEMA"),
+    ("ddl_command_start WHEN TAG IN ('DROP TABLE')", "", ""),
 )
+"""What each is for, and the tag that it refuses in a move that refuses writes, and in another."""
+
+
 def test_what_would_stop_a_move_past_its_decision_is_refused_before_it(
-    fleet_spares: MovedFleet, on: str, read_only: str, waiting: str
+    fleet_spares: MovedFleet,
 ) -> None:
     with fleet_spares.connect("a") as session:
         session.execute(REFUSE)
+    for on, read_only, waiting in TRIGGERS:
+        try_out(fleet_spares, on, read_only, waiting)
+
+
+def try_out(fleet_spares: MovedFleet, on: str, read_only: str, waiting: str) -> None:
+    with fleet_spares.connect("a") as session:
         session.execute(
             f"CREATE EVENT TRIGGER guard ON {on} EXECUTE FUNCTION public.refuse()".encode()
         )

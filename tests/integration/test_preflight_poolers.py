@@ -12,13 +12,11 @@ from shardctl.moves.preflight import poolers as pooling
 from shardctl.moves.preflight.subject import Context
 from tests.fixtures import resets
 from tests.fixtures.fleets.pooled import STATS_USER
-from tests.fixtures.servers.pgbouncer import _CONFIGURATION
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     import pytest
 
-    from tests.fixtures.fleets.pooled import AddPooler
     from tests.fixtures.moves.preflight import Movable
 
 
@@ -89,15 +87,6 @@ def test_what_the_console_tells(preflight_pooled: Movable) -> None:
     assert fit(preflight_pooled)
 
 
-def test_session_pooling(preflight_pooled: Movable) -> None:
-    preflight_pooled.fleet.pg_bouncer.admin("SET pool_mode = session")
-    assert "with pool_mode = session" in preflight_pooled.only_pooler("pooling_unfit")
-    preflight_pooled.fleet.change(aliases=("node",))
-    told = preflight_pooled.beside_fit(poolers=preflight_pooled.look_at_poolers())
-    assert set(told) == {"session_pooling", "file_outdated"}
-    assert "until clients disconnect" in told["session_pooling"]
-
-
 def test_a_pooler_that_should_survive_resets_and_does_not(preflight_pooled: Movable) -> None:
     preflight_pooled.fleet.change(survive_reset=True)
     assert "survive_reset is true" in preflight_pooled.only_pooler("reset_unfit")
@@ -105,23 +94,10 @@ def test_a_pooler_that_should_survive_resets_and_does_not(preflight_pooled: Mova
     assert "`shardctl pgbouncer apply`" in preflight_pooled.only_pooler("file_outdated")
 
 
-def test_several_processes_at_one_port(
-    preflight_fleet: Movable, tmp_path: Path, pooler_for: AddPooler
-) -> None:
-    preflight_fleet.fleet = dataclasses.replace(preflight_fleet.fleet, directory=tmp_path)
-    shared = _CONFIGURATION.replace("pool_mode", "so_reuseport = 1\npool_mode")
-    pooler_for(preflight_fleet.fleet, configuration=shared)
-    told = preflight_fleet.beside_fit(poolers=preflight_fleet.look_at_poolers())
-    assert set(told) == {"file_outdated", "so_reuseport"}
-    assert "pooler p1: so_reuseport is on" in told["so_reuseport"]
-
-
 def test_aliases_that_somebody_holds(preflight_pooled: Movable) -> None:
     pooler = preflight_pooled.fleet.pg_bouncer
     pooler.admin('PAUSE "shard2"')
-    told = preflight_pooled.only_pooler("paused")
-    assert "pooler p1: aliases are already paused: shard2" in told
-    assert 'RESUME "shard2"' in told
+    assert "already paused: shard2" in preflight_pooled.only_pooler("paused")
     pooler.admin('RESUME "shard2"')
     pooler.admin('DISABLE "preflight_a"')
     told = preflight_pooled.only_pooler("disabled")

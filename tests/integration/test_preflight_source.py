@@ -54,6 +54,7 @@ def test_what_is_seen_of_its_configuration(preflight_fleet: Movable) -> None:
         assert wal.keep_bytes == 64 << 20
 
 
+@pytest.mark.long
 def test_other_standbys(preflight_fleet: Movable, server_directory: Path) -> None:
     directory = server_directory / "standby"
     preflight_fleet.clone(directory, standby=True)
@@ -124,25 +125,29 @@ def age(preflight_fleet: Movable, pid: int) -> float:
 
 def test_transactions_that_are_older_than_the_budget(preflight_fleet: Movable) -> None:
     preflight_fleet.choose(max_pause_s=0.6)
-    with preflight_fleet.fleet.connect("a", autocommit=False, application_name="slow") as writer:
+    with ExitStack() as stack:
+        writer, beside, reader = (
+            stack.enter_context(
+                preflight_fleet.fleet.connect("a", autocommit=False, application_name="slow")
+            )
+            for _ in range(3)
+        )
         writer.execute("INSERT INTO shard2.photos (user_id) VALUES (1)")
-        pid = writer.info.backend_pid
-        wait_for(lambda: age(preflight_fleet, pid) > 0.65)
+        beside.execute("INSERT INTO shard0.photos (user_id) VALUES (1)")  # which stays
+        reader.execute("SELECT * FROM shard2.photos")
+        wait_for(lambda: age(preflight_fleet, reader.info.backend_pid) > 0.65)
         told = preflight_fleet.only_source("old_transactions")
-        assert f"so the cutover would time out: pid {pid} (slow, " in told
+        assert f"so the cutover would time out: pid {writer.info.backend_pid} (slow, " in told
+        assert f"pid {beside.info.backend_pid} " not in told
         preflight_fleet.choose(max_pause_s=60)
         assert preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
         writer.rollback()
         preflight_fleet.choose(max_pause_s=0.6)
-        writer.execute("SELECT * FROM shard2.photos")
-        wait_for(lambda: age(preflight_fleet, pid) > 0.65)
         told = preflight_fleet.source_notes()
-        assert f"does not wait for transactions that only read: pid {pid}" in told
-        writer.rollback()
-        writer.execute("INSERT INTO shard0.photos (user_id) VALUES (1)")  # which stays
-        wait_for(lambda: age(preflight_fleet, pid) > 0.65)
-        assert preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
-        writer.rollback()
+        read = f"does not wait for transactions that only read: pid {reader.info.backend_pid}"
+        assert read in told
+        for session in (beside, reader):
+            session.rollback()
 
 
 def test_a_login_role_that_may_not_do_what_a_move_does(preflight_fleet: Movable) -> None:
@@ -181,6 +186,7 @@ def test_a_login_role_that_may_not_do_what_a_move_does(preflight_fleet: Movable)
         assert right in told
 
 
+@pytest.mark.long
 def test_a_server_without_senders_lets_no_clone_log_in(
     preflight_fleet: Movable, pg_server: StartServer
 ) -> None:

@@ -5,40 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import pytest
-
 from shardctl.checks import leftovers
-from tests.fixtures.fleets.fleet import PHOTOS, Fleet
-from tests.fixtures.fleets.verify import SAFE, told, verify
+from tests.fixtures.fleets.verify import told, verify
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import pytest
 
-    from tests.fixtures.servers.postgres import PgServer, StartServer
-
-
-@pytest.fixture(scope="session")
-def logical_server(pg_server: StartServer) -> PgServer:
-    """Start a server that knows prepared transactions and logical slots."""
-    return pg_server(SAFE | {"max_prepared_transactions": "5", "wal_level": "logical"})
-
-
-@pytest.fixture(scope="module")
-def logical_fleet(
-    logical_server: PgServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
-    """Give a fleet of one such node, which tests leave as it was."""
-    directory = tmp_path_factory.mktemp("logical")
-    fleet = Fleet(directory, {"a": logical_server}, "logical", "logical", shards={"a": "0-7"})
-    fleet.migration("0001_photos.sql", PHOTOS)
-    fleet.init()
-    yield fleet
-    fleet.drop()
-
-
-def test_a_healthy_fleet_has_no_findings(fleet_healthy_shared: Fleet) -> None:
-    assert verify(fleet_healthy_shared) == []
+    from tests.fixtures.fleets.fleet import Fleet
 
 
 def test_an_inactive_slot_is_found_with_what_it_holds_back(fleet_healthy_shared: Fleet) -> None:
@@ -55,27 +29,29 @@ def test_an_inactive_slot_is_found_with_what_it_holds_back(fleet_healthy_shared:
     assert re.search(r"retains [\d,]+ (bytes|[kMG]B) of WAL$", finding.actual)
 
 
-def test_a_logical_slot_is_found_too(logical_fleet: Fleet) -> None:
-    logical_fleet.execute("a", "SELECT pg_create_logical_replication_slot('decoded', 'pgoutput')")
+def test_a_logical_slot_is_found_too(fleet_healthy_shared: Fleet) -> None:
+    fleet_healthy_shared.execute(
+        "a", "SELECT pg_create_logical_replication_slot('decoded', 'pgoutput')"
+    )
     try:
-        (finding,) = verify(logical_fleet)
+        (finding,) = verify(fleet_healthy_shared)
     finally:
-        logical_fleet.execute("a", "SELECT pg_drop_replication_slot('decoded')")
+        fleet_healthy_shared.execute("a", "SELECT pg_drop_replication_slot('decoded')")
     assert told([finding]) == [("leftovers", "slot_inactive", "a", (), "decoded")]
     assert finding.actual.startswith("logical slot")
 
 
-def test_a_prepared_transaction_is_found(logical_fleet: Fleet, logical_server: PgServer) -> None:
+def test_a_prepared_transaction_is_found(fleet_healthy_shared: Fleet) -> None:
     gid = "it's 100% left"
-    with logical_fleet.connect("a") as connection:
+    with fleet_healthy_shared.connect("a") as connection:
         connection.execute("BEGIN; INSERT INTO shard1.photos (user_id) VALUES (1)")
         connection.execute("PREPARE TRANSACTION 'it''s 100% left'")
         try:
-            (finding,) = verify(logical_fleet)
+            (finding,) = verify(fleet_healthy_shared)
             # Another database's is that one's business.
-            with logical_server.connect() as other:
+            with fleet_healthy_shared.servers["a"].connect() as other:
                 other.execute("BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'elsewhere'")
-                assert len(verify(logical_fleet)) == 1
+                assert len(verify(fleet_healthy_shared)) == 1
                 other.execute("ROLLBACK PREPARED 'elsewhere'")
         finally:
             connection.execute("ROLLBACK PREPARED 'it''s 100% left'")

@@ -13,7 +13,8 @@ import pytest
 
 from shardctl.hosts import accounts
 from tests.fixtures.fleets.fleet import PHOTOS
-from tests.fixtures.fleets.healthy import examine, load
+from tests.fixtures.fleets.healthy import examine
+from tests.fixtures.fleets.pooled import load
 from tests.fixtures.servers.clones import rules
 from tests.fixtures.servers.pgbouncer import _CONFIGURATION
 

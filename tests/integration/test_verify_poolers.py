@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
 import re
 import signal
@@ -12,22 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.pgbouncer import render
-from tests.fixtures.fleets.healthy import examine, load, load_only, offer, swap
-from tests.fixtures.fleets.pooled import STATS_USER, PooledFleet, offered
-from tests.fixtures.servers.postgres import SUPERUSER
+from tests.fixtures.fleets.healthy import examine, load_only, offer, swap
+from tests.fixtures.fleets.pooled import PooledFleet, load, offered
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shardctl.checks.findings import Finding
     from tests.fixtures.fleets.pooled import AddPooler
     from tests.fixtures.servers.postgres import PgServer
 
 NodeMap = tuple[str, str, tuple[int, ...], str | None]
 """A finding's code, severity, shards and object."""
-
-ALL = tuple(range(8))
 
 
 @pytest.fixture
@@ -78,87 +71,21 @@ def test_poolers_are_looked_at_only_when_they_are_asked_about(fleet: PooledFleet
     assert re.search(r"poolers +every pooler offers the aliases of the map", listed)
 
 
-def remove_file(fleet: PooledFleet) -> None:
-    fleet.pg_bouncer.databases_file.unlink()
-
-
-def edit_file(fleet: PooledFleet) -> None:
-    with fleet.pg_bouncer.databases_file.open("a") as file:
-        file.write("mine = host=127.0.0.1 port=1 dbname=x\n")
-    fleet.pg_bouncer.admin("RELOAD")
-
-
-def write_file_oneself(fleet: PooledFleet) -> None:
+def test_a_file_that_was_edited_or_that_nobody_has_is_one_finding(fleet: PooledFleet) -> None:
+    """Which facts are what finding, unit tests tell."""
     file = fleet.pg_bouncer.databases_file
-    file.write_text(file.read_text().partition("[databases]")[2].join(("[databases]", "")))
-
-
-def have_a_fallback_in_the_file(fleet: PooledFleet) -> None:
-    with fleet.pg_bouncer.databases_file.open("a") as file:
-        file.write("* = host=127.0.0.1 port=1\n")
+    with file.open("a") as opened:
+        opened.write("mine = host=127.0.0.1 port=1 dbname=x\n")
     fleet.pg_bouncer.admin("RELOAD")
-
-
-def empty_file(fleet: PooledFleet) -> None:
-    fleet.pg_bouncer.databases_file.write_text("")
-
-
-def keep_other_aliases(fleet: PooledFleet) -> None:
-    topology = fleet.topology()
-    a, b = topology.nodes.values()
-    # As after a move that nobody told this pooler of.
-    nodes = {a.name: dataclasses.replace(a, shards=a.shards[:2]),
-             b.name: dataclasses.replace(b, shards=(*a.shards[2:], *b.shards))}  # fmt: skip
-    pooler = fleet.pg_bouncer
-    other = dataclasses.replace(topology, nodes=nodes)
-    text = render.databases(other, topology.poolers[pooler.pooler.name], 1)
-    pooler.databases_file.write_text(text)
-    pooler.admin("RELOAD")
-    with contextlib.ExitStack() as clients:  # these connections are the old file's doing
-        for alias in ("shard2", "shard6"):
-            clients.enter_context(pooler.connect(alias)).execute("SELECT 1")
-
-
-def load_nothing(fleet: PooledFleet) -> None:
-    load_only(fleet.pg_bouncer, "")
+    assert told(fleet, "poolers") == [("file_edited", "error", (), str(file))]
+    file.unlink()
+    assert told(fleet, "poolers") == [("file_missing", "error", (), str(file))]
 
 
 def pool_sessions_before_nodes(fleet: PooledFleet) -> None:
     fleet.change(aliases=("node",))
     load(fleet, fleet.pg_bouncer)
     fleet.pg_bouncer.admin("SET pool_mode = session")
-
-
-WRITTEN: dict[str, tuple[Callable[[PooledFleet], None], NodeMap]] = {
-    "the file is not there": (remove_file, ("file_missing", "error", (), "FILE")),
-    "the file was changed by hand": (edit_file, ("file_edited", "error", (), "FILE")),
-    "the file is somebody's own": (write_file_oneself, ("file_edited", "error", (), "FILE")),
-    "the file has a fallback database": (
-        have_a_fallback_in_the_file,
-        ("file_edited", "error", (), "FILE"),
-    ),
-    "the file is empty": (empty_file, ("file_differs", "error", (), "FILE")),
-    "the file is of another map": (keep_other_aliases, ("file_differs", "error", (), "FILE")),
-    "nothing of the file is loaded": (
-        load_nothing,
-        ("not_loaded", "error", ALL, "{}_a, {}_b, shard0 and 7 more"),
-    ),
-}
-"""States of the file; which facts are what finding, unit tests tell."""
-
-
-def test_each_state_of_the_file_is_one_finding(fleet: PooledFleet) -> None:
-    pooler = fleet.pg_bouncer
-    right = pooler.databases_file.read_text()
-    for fault, (breaks, (code, severity, shards, named)) in WRITTEN.items():
-        breaks(fleet)
-        file = str(pooler.databases_file)
-        name = file if named == "FILE" else named and named.format(fleet.database, fleet.database)
-        assert told(fleet, "poolers") == [(code, severity, shards, name)], fault
-        pooler.databases_file.write_text(right)
-        pooler.admin("RELOAD")
-    pooler.admin("RECONNECT")
-    assert told(fleet) == []
 
 
 def test_each_state_of_an_alias_is_told_in_one_finding_of_its_kind(fleet: PooledFleet) -> None:
@@ -213,23 +140,6 @@ def test_sessions_that_are_pooled_for_one_user_are_found_while_they_are(
         client.execute("SELECT 1")
         [finding] = examine(fleet)
     assert (finding.code, finding.severity) == ("pool_mode", "warning")
-
-
-def test_databases_of_the_operators_are_none_of_our_business(fleet: PooledFleet) -> None:
-    pooler = fleet.pg_bouncer
-    port = fleet.servers["a"].port
-    with pooler.config.open("a") as config:
-        config.write(f"[databases]\nreports = host=127.0.0.1 port={port} dbname=postgres\n")
-        config.write(f"* = host=127.0.0.1 port={port}\n")
-    pooler.admin("RELOAD")
-    with pooler.connect("reports") as client, pooler.connect("postgres") as other:
-        client.execute("SELECT 1")
-        other.execute("SELECT 1")
-        client.close()
-        pooler.admin("PAUSE reports")
-        pooler.admin("DISABLE postgres")
-        assert {"reports", "postgres"} <= offered(pooler).keys()
-        assert told(fleet) == []
 
 
 def test_a_pooler_that_is_down_is_one_finding_and_all_else_is_examined(
@@ -297,16 +207,6 @@ def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
     assert "nobody-of-this-name" in user.actual
 
 
-def test_who_may_only_look_is_told_and_sees_the_rest(fleet: PooledFleet) -> None:
-    fleet.change(admin_user=STATS_USER)
-    with fleet.pg_bouncer.console(admin_user=SUPERUSER) as console:
-        console.execute("PAUSE shard2")
-    assert told(fleet) == [
-        ("refused", "error", (), None),
-        ("paused", "error", (2,), "shard2"),
-    ]
-
-
 def test_a_file_that_is_not_included_is_one_finding(fleet: PooledFleet) -> None:
     pooler = fleet.pg_bouncer
     pooler.config.write_text(pooler.config.read_text().replace("%include", "; include"))
@@ -334,3 +234,27 @@ def test_a_pooler_of_another_machine_is_looked_at_as_far_as_possible(fleet: Pool
     report = json.loads(fleet.here_as_written("verify", "-o", "json").stdout)
     findings = [f for f in report["findings"] if f["severity"] == "error"]
     assert [(f["code"], f["shards"]) for f in findings] == [("refused", []), ("disabled", [2])]
+
+
+def test_connections_that_stay_on_the_old_node_are_found(fleet: PooledFleet) -> None:
+    pooler = fleet.pg_bouncer
+    pooler.databases_file.write_text(swap(fleet, pooler.databases_file.read_text()))
+    pooler.admin("RELOAD")
+    clients = [pooler.connect(f"shard{n}", autocommit=False) for n in (2, 3, 6)]
+    try:
+        for client in clients:
+            client.execute("SELECT 1")
+        pooler.databases_file.write_text(swap(fleet, pooler.databases_file.read_text()))
+        pooler.admin("RELOAD")
+        with pooler.connect("shard2") as another:  # rightly led beside the one left over
+            another.execute("SELECT 1")
+        findings = examine(fleet)
+        assert [(f.code, f.actual, f.shards, f.object) for f in findings] == [
+            ("wrong_server", "connections to node b", (2, 3), "shard2, shard3"),
+            ("wrong_server", "connections to node a", (6,), "shard6"),
+        ]
+        assert "node a, which owns the shards" in findings[0].expected
+    finally:
+        for client in clients:
+            client.close()
+    wait_for(lambda: examine(fleet) == [])

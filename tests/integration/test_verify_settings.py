@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -19,24 +19,25 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def setting(server: PgServer, name: str, value: str) -> Iterator[None]:
-    """Change a parameter that needs no restart, for a while."""
+def set_all(server: PgServer, wanted: dict[str, str]) -> Iterator[None]:
+    """Change parameters that need no restart, for a while."""
     with server.connect() as connection:
 
-        def now() -> str:
-            row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
-            assert row is not None
-            return str(row[0])
+        def now() -> dict[str, str]:
+            query = "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY (%s)"
+            return dict(connection.execute(query, [list(wanted)]).fetchall())
 
         before = now()
-        change = sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), value)
-        connection.execute(change)
+        for name, value in wanted.items():
+            change = sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), value)
+            connection.execute(change)
         connection.execute("SELECT pg_reload_conf()")
-        wait_for(lambda: now() == value)
+        wait_for(lambda: now() == wanted)
         try:
             yield
         finally:
-            connection.execute(sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name)))
+            for name in wanted:
+                connection.execute(sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name)))
             connection.execute("SELECT pg_reload_conf()")
             wait_for(lambda: now() == before)
 
@@ -53,9 +54,9 @@ LOSING = {
 
 def test_what_loses_data_is_found(fleet_healthy_shared: Fleet) -> None:
     assert verify(fleet_healthy_shared) == []
-    with ExitStack() as stack:
-        for name, (value, _) in LOSING.items():
-            stack.enter_context(setting(fleet_healthy_shared.servers["b"], name, value))
+    with set_all(
+        fleet_healthy_shared.servers["b"], {name: value for name, (value, _) in LOSING.items()}
+    ):
         findings = verify(fleet_healthy_shared)
     assert told(findings) == [
         ("settings", f"{name}_{value}", "b", (), name) for name, (value, _) in LOSING.items()

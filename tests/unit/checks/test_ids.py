@@ -5,22 +5,15 @@ from __future__ import annotations
 import pytest
 
 from shardctl.checks import ids
-from shardctl.checks.findings import Severity
 from shardctl.checks.ids import Table, chunks
-from shardctl.checks.ids_odd import Code, Odd, Ruler
+from shardctl.checks.ids_odd import Ruler
 from shardctl.ids.layout import MILLISECONDS_PER_YEAR, Layout
 from shardctl.state.migrations import Migration
-from shardctl.topology.model import ShardId
 from tests.fixtures.fleets.facts import DIRECTORY, NOW, PHOTOS, A, B, healthy
 from tests.fixtures.fleets.verify import told
 
 OF_SHARD_6 = Layout().floor(1_400_000_000_000, 6)
 NOW_MS = int(NOW.timestamp() * 1000)
-
-
-def odd(shard: int, code: Code, example: int | None = None, other: int | None = None,
-        count: int | None = None) -> Odd:  # fmt: skip
-    return Odd(ShardId(shard), "photos", code, example, other, count)
 
 
 @pytest.mark.parametrize(
@@ -36,34 +29,6 @@ def odd(shard: int, code: Code, example: int | None = None, other: int | None = 
 def test_an_id_is_measured_by_its_shard_and_the_clock(number: int, fault: str | None) -> None:
     ruler = Ruler.at(Layout(), NOW_MS)
     assert ruler.fault(number, 2) == fault
-
-
-@pytest.mark.parametrize(
-    ("one", "actual"),
-    [
-        (odd(2, "other_shard", OF_SHARD_6, 6), f"id {OF_SHARD_6} in shard 2, made for shard 6"),
-        (odd(2, "negative", -5, 0), "id -5 in shard 2"),
-        (odd(2, "future", OF_SHARD_6, 2), f"id {OF_SHARD_6} in shard 2"),
-        (odd(2, "duplicate", OF_SHARD_6, 6, 1), f"id {OF_SHARD_6} in shard 2 and in shard 6"),
-        (odd(2, "other_key", -1, 7, 2), "key -1 in shard 2 belongs to shard 7; 2 rows in all"),
-        (odd(2, "locked"), "locked by another session, for more than 1s"),
-    ],
-)
-def test_each_kind_is_one_finding(one: Odd, actual: str) -> None:
-    seen = healthy()
-    seen.see(A, "ids", odd=(one,))
-    [finding] = seen.findings()
-    assert told([finding]) == [("ids", one.code, "a", (2,), "photos")]
-    assert finding.actual == actual
-    assert finding.severity is (Severity.warning if one.code == "locked" else Severity.error)
-    assert ("keep the other rows" in finding.hint) == (one.code == "other_shard")
-
-
-def test_the_same_fault_on_both_nodes_is_one_finding() -> None:
-    seen = healthy()
-    seen.see(A, "ids", odd=(odd(2, "other_shard", 1, 6), odd(3, "other_shard", 1, 6)))
-    seen.see(B, "ids", odd=(odd(5, "other_shard", 1, 6),))
-    assert told(seen.findings()) == [("ids", "other_shard", None, (2, 3, 5), "photos")]
 
 
 def test_a_key_column_that_is_not_there_is_a_warning_of_deep_alone() -> None:

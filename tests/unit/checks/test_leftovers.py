@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.access.read_only import Mark
-from shardctl.checks.leftovers import Session, Slot
+from shardctl.checks.leftovers import Slot
 from shardctl.checks.retired import Retired
 from shardctl.postgres.repack_left import Leftover
 from shardctl.state.journal import Move, MoveState
 from shardctl.state.ledger import Copy
 from shardctl.state.move_objects import MoveObject, Stream
-from shardctl.topology.model import ShardId
 from tests.fixtures.fleets.facts import NOW, A, B, Facts, empty_schema, healthy
 from tests.fixtures.fleets.verify import told
 
@@ -52,63 +50,6 @@ def retire(seen: Facts, *, after: timedelta = timedelta(0), size: int | None = 8
     kept = tuple(Retired(name, size, NOW + after) for name in SCHEMAS)
     seen.see(A, "leftovers", retired=kept)
     seen.schemas(A, **dict.fromkeys(SCHEMAS, empty_schema()))
-
-
-def test_a_slot_that_nobody_uses_is_told_with_what_it_holds_back() -> None:
-    seen = healthy()
-    seen.see(B, "leftovers", slots=(Slot("left_over", "physical", active=False, held_bytes=16),))
-    (finding,) = seen.findings()
-    assert told([finding]) == [("leftovers", "slot_inactive", "b", (), "left_over")]
-    assert finding.severity.value == "warning"
-    assert finding.actual == "physical slot, inactive, retains 16 bytes of WAL"
-    seen.see(B, "leftovers", slots=(Slot("in_use", "logical", active=True, held_bytes=16),))
-    assert seen.findings() == ()
-
-
-def test_the_slot_of_a_move_that_is_over_is_told_as_such() -> None:
-    seen = healthy()
-    record(seen, MoveState.done)
-    slots = (Slot(f"shardctl_{ID}", "physical", active=False, held_bytes=None),)
-    seen.see(A, "leftovers", slots=slots)
-    (finding,) = seen.findings()
-    assert told([finding]) == [("leftovers", "slot_of_move", "a", (), f"shardctl_{ID}")]
-    assert finding.actual.startswith("physical slot of a move in state done, inactive, ")
-    assert finding.hint == "run `shardctl moves doctor` to drop it"
-
-
-def test_a_prepared_transaction_is_found() -> None:
-    seen = healthy()
-    seen.see(A, "leftovers", prepared={"it's 100% left": 400})
-    (finding,) = seen.findings()
-    assert told([finding]) == [
-        ("leftovers", "prepared_transaction", "a", (), "it's 100% left")
-    ]  # fmt: skip
-    assert finding.actual == "prepared for 6 min 40 s"
-
-
-def test_sessions_idle_in_transaction_are_told_by_application() -> None:
-    seen = healthy()
-    sessions = (Session(1, "web", 400), Session(2, "web", 500), Session(3, "jobs", 301))
-    seen.see(A, "leftovers", sessions=sessions)
-    jobs, web = seen.findings()
-    assert (jobs.object, web.object) == ("jobs", "web")
-    assert web.actual == "pid 2 idle in transaction for 8 min 20 s, and 1 more for less time"
-
-
-def test_read_only_shards_are_a_note_and_an_error_in_part() -> None:
-    seen = healthy()
-    whole, half = Mark(NOW, "ann@ops1", 4, 4), Mark(None, "an unknown user", 4, 3)
-    marks = {ShardId(1): whole, ShardId(2): whole, ShardId(3): half}
-    seen.see(A, "leftovers", read_only=marks)
-    note, error = seen.findings()
-    assert told([note, error]) == [
-        ("leftovers", "read_only", "a", (1, 2), None),
-        ("leftovers", "read_only_in_part", "a", (3,), None),
-    ]
-    assert (note.severity, error.severity) == ("note", "error")
-    assert "shardctl read-only off 1-2" in note.hint
-    assert error.actual == "3 of 4 tables refuse writes, by an unknown user"
-    assert "`shardctl read-only on 3` to finish it" in error.hint
 
 
 def test_what_a_killed_repack_left_is_told_with_its_table() -> None:

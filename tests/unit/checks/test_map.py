@@ -68,20 +68,6 @@ def test_an_older_map_and_a_table_behind_the_shards_are_told_by_node() -> None:
     ]
 
 
-def test_two_names_of_one_server_are_one_finding() -> None:
-    seen = healthy()
-    seen.looked[B] = seen.looked[A]
-    assert told(seen.findings()) == [("identity", "same_server", "b", (), None)]
-    assert seen.findings()[0].actual == "the same server as node a"
-
-
-def test_a_strange_server_is_told_whatever_was_asked() -> None:
-    seen = healthy()
-    seen.row(B, node="z")
-    seen.looked[B] = dataclasses.replace(seen.looked[B], seen={})
-    assert told(seen.findings("clock")) == [("identity", "other_node", "b", (), None)]
-
-
 @pytest.mark.parametrize("names", [(), ("clock",)])
 def test_a_wrong_cluster_is_told_once(names: tuple[str, ...]) -> None:
     seen = healthy()
@@ -120,12 +106,3 @@ def test_only_the_chosen_checks_are_told() -> None:
     assert [f.code for f in seen.findings()] == ["stray_schema", "table_missing"]
     assert [f.code for f in seen.findings("map")] == ["stray_schema"]
     assert [f.code for f in seen.findings("structure")] == ["table_missing"]
-
-
-def test_a_warning_fails_only_where_it_is_asked_to() -> None:
-    seen = healthy()
-    seen.schemas(A, shard99=empty_schema())
-    report = seen.judge()
-    assert report.counts() == {"error": 0, "warning": 1, "note": 0}
-    assert report.ok()
-    assert not report.ok(strict=True)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.checks.poolers_asked import Asked
-from shardctl.checks.poolers_look import Looked
 from shardctl.pgbouncer import faults, render
-from shardctl.pgbouncer.console import Alias, PoolerUnavailable
+from shardctl.pgbouncer.console import Alias
 from shardctl.topology.model import PoolerName
 from tests.fixtures.fleets import facts
 from tests.fixtures.fleets.facts import P1, A, B, Facts, pooled
@@ -290,22 +289,6 @@ def test_databases_of_the_operators_are_none_of_our_business() -> None:
     assert told(seen) == []
 
 
-def test_a_pooler_that_is_down_is_one_finding_and_all_else_is_examined() -> None:
-    seen = pooled()
-    pooler = seen.topology.poolers[P1]
-    seen.poolers[P1] = Looked(PoolerUnavailable(pooler, "Connection refused"))
-    seen.schemas(A, shard99=facts.empty_schema())
-    report = seen.judge()
-    assert [(f.code, f.node, f.pooler) for f in report.findings] == [
-        ("stray_schema", "a", None),
-        ("unreachable", None, "p1"),
-    ]
-    assert report.findings[1].actual == "Connection refused"
-    assert report.findings[1].object == "127.0.0.1:6432"
-    assert report.findings[1].hint
-    assert (report.nodes, report.shards, report.poolers) == (2, 8, 0)
-
-
 def test_what_is_refused_is_told_beside_what_the_console_tells() -> None:
     seen = pooled()
     seen.pool(refused=faults.not_pooler_admin(P1, "watcher", "postgres"), seen=None)
@@ -325,30 +308,6 @@ def test_a_pooler_that_reads_another_file_is_not_compared_with_its_own() -> None
     ):
         seen.pool(refused=error, seen=None, offered={})
         assert told(seen) == [("refused", "error", (), None)]
-
-
-def test_an_alias_that_the_operator_has_taken_is_one_finding() -> None:
-    seen = pooled()
-    seen.pool(refused=faults.AliasTaken(P1, [("shard2", "pgbouncer.ini")]), seen=None)
-    seen.alias("shard2", port=1)
-    assert told(seen) == [("refused", "error", (), None)]
-    assert "shard2" in seen.findings()[0].actual
-
-
-def test_connections_that_stay_on_the_old_node_are_told_by_nodes() -> None:
-    seen = pooled()
-    a, b = (seen.topology.nodes[node].port for node in (A, B))
-    right = [server("shard2", a), server("shard6", b)]
-    astray = [server("shard2", b), server("shard3", b), server("shard6", a)]
-    seen.pool(servers=right + astray)
-    findings = seen.findings()
-    assert [(f.code, f.actual, f.shards, f.object) for f in findings] == [
-        ("wrong_server", "connections to node b", (2, 3), "shard2, shard3"),
-        ("wrong_server", "connections to node a", (6,), "shard6"),
-    ]
-    assert "node a, which owns the shards" in findings[0].expected
-    seen.pool(servers=right)
-    assert told(seen) == []
 
 
 def test_connections_to_a_server_that_is_gone_from_the_topology_are_found() -> None:

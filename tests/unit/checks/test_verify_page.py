@@ -11,7 +11,7 @@ import ast
 import re
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
@@ -352,56 +352,3 @@ def test_every_module_that_makes_findings_is_read() -> None:
     assert {name for name in makers if owner(name) is None} == {EVERYWHERE}
     read = {f"{name}." for name in makers}
     assert all(where.partition(".")[0] + "." in read for where in CODES)
-
-
-NEW: dict[str, tuple[str, Any]] = {
-    "a literal": ("yield Finding(N, 'new', Severity.note, actual='')", {("new", "note")}),
-    "keywords": ("yield Finding(N, code='new', severity=Severity.note)", {("new", "note")}),
-    "a loop": (
-        (
-            "for code, (what, s) in (('new', (1, Severity.note)), ('old', (2, Severity.error))):\n"
-            "        yield Finding(N, code, s)"
-        ),
-        {("new", "note"), ("new", "error"), ("old", "note"), ("old", "error")},
-    ),
-    "a choice": (
-        "yield Finding(N, 'new' if x else 'old', Severity.note if x else Severity.error)",
-        {("new", "note"), ("old", "error")},
-    ),
-    "an assignment": (
-        "code, severity = 'new', Severity.note\n    yield Finding(N, code, severity)",
-        {("new", "note")},
-    ),
-    "a helper": (
-        (
-            "yield helper('new', x)\n    yield helper(code='old', y=x)\n"
-            "def helper(code, y):\n    return Finding(N, code, Severity.error)"
-        ),
-        {("new", "error"), ("old", "error")},
-    ),
-}
-
-
-@pytest.mark.parametrize("way", NEW)
-def test_new_codes_are_seen_however_they_are_made(way: str) -> None:
-    body, pairs = NEW[way]
-    assert Module("new", f"def judge(x):\n    {body}\n").pairs() == pairs
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "yield Finding(N, f'{x}_new', Severity.note)",
-        "yield Finding(N, x.code, Severity.note)",
-        "for code in x:\n        yield Finding(N, code, Severity.note)",
-        "yield Finding(N, 'new', x.severity)",
-    ],
-)
-def test_what_cannot_be_followed_is_asked_for(body: str) -> None:
-    with pytest.raises(pytest.fail.Exception, match=r"add it to (CODES|SEVERITIES)"):
-        Module("new", f"def judge(x):\n    {body}\n").pairs()
-
-
-def test_a_new_key_of_the_generator_is_seen() -> None:
-    source = modules()["generator"] + "\n\ndef more(x):\n    yield 'new', '', x, '', ''\n"
-    assert ("new", "error") in Module("generator", source).pairs()

@@ -10,7 +10,7 @@ from shardctl.moves.preflight import poolers
 from shardctl.moves.preflight.transactions import Transaction
 from shardctl.pgbouncer import faults
 from shardctl.topology.model import PoolerName
-from tests.fixtures.moves.facts import P1, C, pooled
+from tests.fixtures.moves.facts import P1, pooled
 
 
 def test_of_a_fit_pooler_nothing_is_refused() -> None:
@@ -73,21 +73,6 @@ def test_aliases_that_somebody_holds() -> None:
     seen.alias("app_a", disabled=False)
     seen.looked.held = True
     assert "the whole pooler is paused" in seen.only("paused")
-
-
-def test_a_name_that_the_poolers_host_does_not_know() -> None:
-    seen = pooled()
-    seen.node(C, pooler_host="no-such-name.invalid")
-    seen.looked.unresolved = True
-    told = seen.only("target_unresolved")
-    assert "its host cannot resolve no-such-name.invalid" in told
-
-
-def test_a_host_on_which_no_guard_could_run() -> None:
-    seen = pooled()
-    seen.looked.lacking = ("setsid", "awk")
-    told = seen.only("guard_programs")
-    assert "pooler p1: its host lacks setsid, awk, which the guard needs" in told
 
 
 def test_a_transaction_that_would_hold_up_the_pause() -> None:

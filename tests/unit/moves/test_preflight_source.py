@@ -86,12 +86,6 @@ def test_a_server_with_too_little() -> None:
     assert "node c: the claim takes 200 locks in one transaction" in told
 
 
-def test_a_tablespace() -> None:
-    seen = fit()
-    seen.source(tablespaces=("slow",))
-    assert "tablespaces outside its data directory: slow" in seen.only("tablespaces")
-
-
 def test_a_table_that_somebody_holds_locked() -> None:
     seen = fit()
     seen.source(sizes={"shard1": None, "shard2": 1, "shard3": 1})  # shard 1 stays
@@ -177,21 +171,3 @@ def test_another_move_that_has_not_ended() -> None:
     # What one node knows to be over is over, though another has an older copy.
     seen.peer(A, moves=(another_move(MoveState.aborted, 2),))
     assert seen.refused() == {}
-
-
-def test_a_node_without_a_journal() -> None:
-    seen = fit()
-    seen.peer(B, is_member=False)
-    told = seen.only("no_journal")
-    assert "node b: schema shardctl is missing, so the node has no journal of moves" in told
-    assert "run `shardctl init`" in told
-
-
-def test_shards_that_are_not_where_they_should_be() -> None:
-    seen = fit()
-    seen.peer(B, live=("shard3",))
-    told = seen.only("schema_in_the_way")
-    assert "node b: it has shards that node a owns: shard3 (1)" in told
-    seen = fit()
-    seen.peer(A, live=("shard2",))
-    assert "are missing: shard3" in seen.only("shards_missing")
