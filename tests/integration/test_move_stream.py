@@ -35,6 +35,7 @@ from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
 from tests.fixtures.moves.own import lose
+from tests.fixtures.moves.rehearsals import fill
 from tests.fixtures.moves.stream_moves import left, on_source, planned, replace_step
 from tests.fixtures.servers.postgres import wait_for
 
@@ -44,14 +45,31 @@ if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab
 
 
-def test_shards_go_to_a_node_that_serves(fleet_own: Lab) -> None:
+def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(fleet_own)
+    fill_sequences(fleet_own)
+    refused, looked = refuse_meanwhile(fleet_own, monkeypatch), look_late(fleet_own, monkeypatch)
     context = fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    assert refused == ["25006"]  # closed copies refuse every client until the claim
+    assert looked == [True]
     assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.done
     assert fleet_own.copy("b").proof == "compared"
     assert {f"shard{n}" for n in range(2, 8)} <= fleet_own.schemas("b")
     assert fleet_own.leads("shard2") == "b"
     first = fleet_own.put(2)
-    assert fleet_own.ask("b", "SELECT count(*), max(id) FROM shard2.photos") == [(2, first)]
+    assert fleet_own.ask("b", "SELECT count(*), max(id) FROM shard2.photos") == [(2002, first)]
+    # Sequences that are near their end go on with the next value.
+    insert = "INSERT INTO shard2.few (note) VALUES ('there') RETURNING id::integer"
+    assert fleet_own.ask("b", insert) == [(2001,)]
+    assert fleet_own.ask("b", "SELECT nextval('shard2.down')") == [(-2001,)]
+    assert fleet_own.ask("b", "SELECT nextval('shard2.plenty')") == [(2 + blocks.MARGIN + 1,)]
+    report = fleet_own.copy("b").report
+    assert report is not None
+    found = report["rehearsal"]
+    assert (found["tables"], found["rows"], found["differing"]) == (4, 7004, [])
+    assert found["size_bytes"] > 7004 * 30
+    assert found["time"] == found["first_time"]
+    assert report["predicted_pause_ms"] == found["predicted_pause_ms"] > 0
     assert left(fleet_own) == []
     assert fleet_own.problems() == []
     assert context.timeline.pause_ms is not None
@@ -109,6 +127,7 @@ def test_a_schema_that_the_move_has_not_made_survives_its_abort(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when shardctl is killed before the target has the journal."""
+    try_methods(fleet_own)
     monkeypatch.setattr(stream_reserve, "_require_absent", lose)
     monkeypatch.setattr(reserve, "close", lambda _: None)
     with pytest.raises(ShardctlError):
@@ -195,10 +214,9 @@ def test_a_source_that_lost_the_fence_of_a_claimed_move_is_closed_and_named(
     assert fleet_own.problems() == []
 
 
-def test_closed_copies_refuse_every_client_until_the_claim(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refused, told = list[str](), list[str]()
+def refuse_meanwhile(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let a client write to a copy before the claim; give with what that was refused."""
+    refused: list[str] = []
     hold = stream.hold_snapshot
 
     def write(context: MoveContext) -> None:
@@ -208,20 +226,15 @@ def test_closed_copies_refuse_every_client_until_the_claim(
                 session.execute("INSERT INTO shard2.photos (user_id) VALUES (1)")
             except psycopg.Error as error:
                 refused.append(str(error.sqlstate))
-        told.extend(fleet_own.problems())
+        assert all(one.startswith("paused: ") for one in fleet_own.problems())
         hold(context)
 
     monkeypatch.setattr(stream, "hold_snapshot", write)
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert refused == ["25006"]
-    assert told == ["paused: None app_a, shard2, shard3"]
-    assert fleet_own.put(2)
+    return refused
 
 
-def test_the_target_has_all_rows_on_its_disk_while_the_source_is_looked_at(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The mark that it has them does not wait for the look behind the fence."""
+def look_late(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Let the look behind the fence end when the target has its mark, which waits for no look."""
     look, looked = stream_fence.untouched, list[bool]()
     query = "SELECT FROM shardctl.stream WHERE what = 'arrived'"
 
@@ -233,9 +246,7 @@ def test_the_target_has_all_rows_on_its_disk_while_the_source_is_looked_at(
         return lsn
 
     monkeypatch.setattr(stream_fence, "untouched", late)
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert looked == [True]
-    assert fleet_own.copy("b").proof == "compared"
+    return looked
 
 
 @pytest.mark.long
@@ -343,7 +354,8 @@ def test_sequences_are_found_in_whichever_order_a_server_looks(fleet_own: Lab) -
     assert fleet_own.put(2)
 
 
-def test_sequences_that_are_near_their_end_go_on_with_the_next_value(fleet_own: Lab) -> None:
+def fill_sequences(fleet_own: Lab) -> None:
+    """Make sequences that are near their end, and one that is not."""
     with fleet_own.connect("a") as session:
         session.execute(
             "CREATE TABLE shard2.few (id smallint GENERATED ALWAYS AS IDENTITY"
@@ -354,11 +366,6 @@ def test_sequences_that_are_near_their_end_go_on_with_the_next_value(fleet_own: 
         for _ in range(2):
             session.execute("INSERT INTO shard2.few (note) VALUES ('here')")
             session.execute("SELECT nextval('shard2.down'), nextval('shard2.plenty')")
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    insert = "INSERT INTO shard2.few (note) VALUES ('there') RETURNING id::integer"
-    assert fleet_own.ask("b", insert) == [(2001,)]
-    assert fleet_own.ask("b", "SELECT nextval('shard2.down')") == [(-2001,)]
-    assert fleet_own.ask("b", "SELECT nextval('shard2.plenty')") == [(2 + blocks.MARGIN + 1,)]
 
 
 @pytest.mark.long
@@ -442,7 +449,8 @@ def test_ddl_that_stops_the_indexes_is_copied_again_by_resume_and_every_hint_say
     assert fleet_own.ask("b", "SELECT to_regclass('shard2.noted')::text") == [("shard2.noted",)]
 
 
-def test_a_target_decides_the_method(fleet_own: Lab) -> None:
+def try_methods(fleet_own: Lab) -> None:
+    """See that a target decides the method, and which options a stream does not have."""
     options = Options(5.0, 0.0)
     for target, method in (("b", "stream"), ("c", "clone")):
         assert service.plan(fleet_own.topology, [2], target, options, method=None).method == method

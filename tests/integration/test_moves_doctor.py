@@ -23,20 +23,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardctl.postgres.connection import Connection
-    from tests.fixtures.servers.postgres import StartServer
+    from tests.fixtures.servers.postgres import PgServer, StartServer
 
 ENDED, OPEN, UNKNOWN = "5f3a9c1e", "0badcafe", "deadbeef"
-SETTINGS = SAFE | {"wal_level": "logical"}
 
 
-@pytest.fixture(scope="module", params=[15, pytest.param(18, marks=pytest.mark.embedded)])
+@pytest.fixture(scope="module", params=[None, pytest.param(18, marks=pytest.mark.embedded)])
 def left_by_moves(
     request: pytest.FixtureRequest,
     pg_server: StartServer,
+    safe_servers: dict[str, PgServer],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fleet]:
     """Give a fleet of two nodes whose servers decode their WAL."""
-    servers = {name: pg_server(SETTINGS, major=request.param) for name in "ab"}
+    servers = safe_servers
+    if request.param is not None:
+        servers = {name: pg_server(SAFE, major=request.param) for name in "ab"}
     fleet = Fleet(tmp_path_factory.mktemp("doctor"), servers, "doctor", "doctor")
     fleet.migration("0001_photos.sql", PHOTOS)
     fleet.init()

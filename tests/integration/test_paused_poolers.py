@@ -13,73 +13,96 @@ from shardctl.pgbouncer import serving
 from shardctl.pgbouncer.console import Console, waited_s
 from shardctl.postgres.connection import NodeLost
 from tests.fixtures.moves.harm import frozen, processes
-from tests.fixtures.moves.own import lose
-from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.moves.own import Lab, lose
+from tests.fixtures.servers.postgres import free_run, wait_for
 from tests.fixtures.straggler import straggling
 
 if TYPE_CHECKING:
-    from tests.fixtures.moves.own import Lab
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
-def pauses(fleet_own: Lab) -> PausedPoolers:
+@pytest.fixture(scope="module")
+def lab(session_directory: Path, fleet_own_made: Path) -> Iterator[Lab]:
+    """Give one fleet to all tests of this file, which leave it as it was."""
+    made = Lab(session_directory / "paused", free_run(5))
+    made.directory.mkdir()
+    made.write()
+    made.copy_nodes(fleet_own_made)
+    made.up()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def fleet(lab: Lab) -> Lab:
+    """Give it with a pooler that is connected to no node."""
+    (pooler,) = lab.topology.poolers.values()
+    with Console(pooler, lab.topology.database, purpose="test") as console:
+        console.execute("RECONNECT")
+        wait_for(lambda: not console.servers())
+    return lab
+
+
+def pauses(fleet: Lab) -> PausedPoolers:
     """Give the pauses of a move of shards 0 and 1, which nobody has used, to node c."""
-    plan = fleet_own.plan([0, 1], "c")
-    topology = fleet_own.topology
+    plan = fleet.plan([0, 1], "c")
+    topology = fleet.topology
     return PausedPoolers(topology, planning.after(topology, plan), plan, purpose="shardctl test")
 
 
-def logins(fleet_own: Lab, alias: str) -> int:
+def logins(fleet: Lab, alias: str) -> int:
     """Count the logins to a node that the pooler is at."""
-    (pooler,) = fleet_own.topology.poolers.values()
-    with Console(pooler, fleet_own.topology.database, purpose="test") as console:
+    (pooler,) = fleet.topology.poolers.values()
+    with Console(pooler, fleet.topology.database, purpose="test") as console:
         return sum(int(p["sv_login"] or 0) for p in console.pools() if p["database"] == alias)
 
 
-def test_a_login_of_the_pooler_is_waited_for_and_not_broken_off(fleet_own: Lab) -> None:
-    with pauses(fleet_own) as at_work, ThreadPoolExecutor() as threads:
+def test_a_login_of_the_pooler_is_waited_for_and_not_broken_off(fleet: Lab) -> None:
+    with pauses(fleet) as at_work, ThreadPoolExecutor() as threads:
         at_work.open()
-        with frozen(lambda: processes(fleet_own.server("a").data_directory)):
-            client = threads.submit(fleet_own.put, 0)
-            wait_for(lambda: logins(fleet_own, "shard0") == 1)
+        with frozen(lambda: processes(fleet.server("a").data_directory)):
+            client = threads.submit(fleet.put, 0)
+            wait_for(lambda: logins(fleet, "shard0") == 1)
             waiting = threads.submit(at_work.await_logins)
             wait_for(waiting.running)
             assert not waiting.done()
         waiting.result()
-        assert logins(fleet_own, "shard0") == 0
+        assert logins(fleet, "shard0") == 0
         at_work.hold(seconds=5)
         at_work.let_go()
         assert client.result() > 0
-        assert fleet_own.put(1) > 0
+        assert fleet.put(1) > 0
 
 
-def test_a_login_that_does_not_end_holds_up_no_cutover(fleet_own: Lab) -> None:
-    with pauses(fleet_own) as at_work, ThreadPoolExecutor() as threads:
+def test_a_login_that_does_not_end_holds_up_no_cutover(fleet: Lab) -> None:
+    with pauses(fleet) as at_work, ThreadPoolExecutor() as threads:
         at_work.open()
-        with frozen(lambda: processes(fleet_own.server("a").data_directory)):
-            client = threads.submit(fleet_own.put, 0)
-            wait_for(lambda: logins(fleet_own, "shard0") == 1)
+        with frozen(lambda: processes(fleet.server("a").data_directory)):
+            client = threads.submit(fleet.put, 0)
+            wait_for(lambda: logins(fleet, "shard0") == 1)
             at_work.await_logins()
-            assert logins(fleet_own, "shard0") == 1
+            assert logins(fleet, "shard0") == 1
         assert client.result() > 0
 
 
-def waited(fleet_own: Lab, alias: str) -> float:
-    (pooler,) = fleet_own.topology.poolers.values()
-    with Console(pooler, fleet_own.topology.database, purpose="test") as console:
+def waited(fleet: Lab, alias: str) -> float:
+    (pooler,) = fleet.topology.poolers.values()
+    with Console(pooler, fleet.topology.database, purpose="test") as console:
         found = [waited_s(p) for p in console.pools() if p["database"] == alias]
     return max(found, default=0.0)
 
 
-def test_how_long_clients_waited_is_noted_when_they_are_served_again(fleet_own: Lab) -> None:
-    plan, topology = fleet_own.plan([0, 1], "c"), fleet_own.topology
+def test_how_long_clients_waited_is_noted_when_they_are_served_again(fleet: Lab) -> None:
+    plan, topology = fleet.plan([0, 1], "c"), fleet.topology
     stays = PausedPoolers(topology, topology, plan, purpose="shardctl test")
-    with stays as at_work, fleet_own.alias("shard0") as session, ThreadPoolExecutor() as threads:
+    with stays as at_work, fleet.alias("shard0") as session, ThreadPoolExecutor() as threads:
         session.execute("SELECT").close()
         session.commit()
         at_work.open()
         at_work.hold(seconds=5)
         client = threads.submit(session.execute, "SELECT")
-        wait_for(lambda: waited(fleet_own, "shard0") > 0.1)
+        wait_for(lambda: waited(fleet, "shard0") > 0.1)
         assert not at_work.waits_ms
         at_work.settle()
         assert client.result().rowcount == 1
@@ -92,12 +115,12 @@ def test_how_long_clients_waited_is_noted_when_they_are_served_again(fleet_own: 
 
 
 def test_who_dies_where_nothing_is_paused_leaves_the_poolers_retry_as_it_was(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def retry(at_work: PausedPoolers) -> str:
         return at_work._watcher(at_work.all[0]).config()["server_login_retry"]
 
-    with pauses(fleet_own) as at_work:
+    with pauses(fleet) as at_work:
         at_work.open()
         before = retry(at_work)
         with monkeypatch.context() as patched:
@@ -110,19 +133,19 @@ def test_who_dies_where_nothing_is_paused_leaves_the_poolers_retry_as_it_was(
         assert float(retry(at_work)) < float(before)
         at_work.let_go()  # nothing is paused any more, and what was left is put right
         assert retry(at_work) == before
-        assert fleet_own.put(2) > 0
+        assert fleet.put(2) > 0
 
 
-def test_a_client_that_cancels_what_a_pause_waits_for_is_noted(fleet_own: Lab) -> None:
-    plan, topology = fleet_own.plan([0, 1], "c"), fleet_own.topology
+def test_a_client_that_cancels_what_a_pause_waits_for_is_noted(fleet: Lab) -> None:
+    plan, topology = fleet.plan([0, 1], "c"), fleet.topology
     (pooler,) = topology.poolers.values()
-    client = fleet_own.alias("shard0")
+    client = fleet.alias("shard0")
     client.autocommit = True
     with (
         PausedPoolers(topology, topology, plan, purpose="shardctl test") as at_work,
         Console(pooler, topology.database, purpose="test") as console,
         ThreadPoolExecutor() as threads,
-        straggling(client, fleet_own.connect("a")) as straggler,
+        straggling(client, fleet.connect("a")) as straggler,
     ):
         at_work.open()
         held = threads.submit(at_work.hold, seconds=30)

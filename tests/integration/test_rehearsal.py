@@ -39,19 +39,6 @@ def refused(lab: Lab, **options: Any) -> RehearsalRefused:
     return caught.value
 
 
-def test_a_rehearsed_move_reports_what_was_equal(fleet_own: Lab) -> None:
-    fill(fleet_own)
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    report = fleet_own.copy("b").report
-    assert report is not None
-    found = report["rehearsal"]
-    assert (found["tables"], found["rows"], found["differing"]) == (3, 7002, [])
-    assert found["size_bytes"] > 7002 * 30
-    assert found["time"] == found["first_time"]
-    assert report["predicted_pause_ms"] == found["predicted_pause_ms"] > 0
-    assert left(fleet_own) == []
-
-
 def test_a_difference_is_named_by_table_and_key(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,9 +14,12 @@ from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
 from shardctl.moves.step import drive
 from shardctl.state.journal import MoveState
+from shardctl.state.lock import who
 from tests.fixtures.fleets.retired import ID, OTHER
+from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
+    from shardctl.checks.findings import Finding
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.pooled import PooledFleet
     from tests.fixtures.fleets.retired import Pruned
@@ -49,6 +52,12 @@ def retired(fleet: PooledFleet) -> list[dict[str, Any]]:
     return [one for node in asked(fleet)["nodes"] for one in node["retired"]]
 
 
+def findings(fleet: MovedFleet) -> list[Finding]:
+    """Give what `verify` finds of moves: not of servers for tests, and of nodes that wait."""
+    others = {"settings", "poolers"}
+    return [f for f in verify(fleet) if f.check not in others and f.code != "not_there"]
+
+
 def since(ended: str, due: str) -> timedelta:
     return datetime.fromisoformat(due) - datetime.fromisoformat(ended)
 
@@ -72,6 +81,10 @@ def test_a_move_is_told_while_somebody_is_at_it_and_when_nobody_is(
     # The clone is its source to the letter, and nobody is to worry about that.
     clone = next(node for node in found["nodes"] if node["name"] == "c")
     assert (clone["state"], clone["role"], clone["error"]) == ("up", "standby", None)
+    (finding,) = findings(fleet_spares)
+    assert told([finding]) == [("leftovers", "move_running", None, (2, 3), running["id"])]
+    assert "shardctl move-shards by " in finding.actual
+    named_by_others(fleet_spares, running["id"])
 
     world.close()
     (left,) = asked(fleet_spares)["moves"]
@@ -79,10 +92,40 @@ def test_a_move_is_told_while_somebody_is_at_it_and_when_nobody_is(
     row = next(line for line in shown(fleet_spares).splitlines() if left["id"] in line[:10])
     assert row.split()[1:7] == ["unfinished", "a", "c", "2:", "2-3", "follow"]
     assert row.rstrip().endswith("resume, abort")
+    (finding,) = findings(fleet_spares)
+    assert told([finding]) == [("leftovers", "move_unfinished", None, (2, 3), left["id"])]
+    assert finding.actual.startswith("unfinished, step follow, state reserved: from a to c, ")
+    # The line that people read names the move, its shards and its state.
+    printed = fleet_spares.here("verify", "--check", "leftovers", "--strict")
+    assert printed.returncode == 1
+    start = f"warning: leftovers: 2 shards (2-3): {left['id']}: expected a running or finished "
+    assert [line for line in printed.stdout.splitlines() if line.startswith(start)]
+    # A clone that is stopped leaves the slot alone, which holds back WAL.
+    fleet_spares.execute("a", "SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+    assert {f.code for f in findings(fleet_spares)} == {"move_unfinished"}
 
     assert fleet_spares.here("moves", "abort", "--yes").returncode == 0
     assert asked(fleet_spares)["moves"] == []
     assert shown(fleet_spares).count("\n") == before.count("\n")
+    assert findings(fleet_spares) == []
+
+
+def named_by_others(fleet_spares: MovedFleet, move: str) -> None:
+    """See that a second move, `init` and `migrate` name the move whose clone they meet."""
+    for target in "cd":
+        second = fleet_spares.here("move-shards", "1", "--to", target, "--dry-run")
+        assert second.returncode == 1
+        problems = [line for line in second.stderr.splitlines() if line.startswith("shardctl: ")]
+        at = "unfinished, at step follow"
+        assert problems == [
+            f"shardctl: node a, c: move {move} (a to c, started by {who()}) is {at}"
+        ]
+    for command in ("init", "migrate"):
+        refused = fleet_spares.here(command, "--dry-run")
+        assert refused.returncode == 1
+        assert f"is the clone of unfinished move {move} (a to c, started by " in refused.stderr
+        assert f"`shardctl moves show {move}`" in refused.stderr
+        assert "primary" not in refused.stderr
 
 
 def test_an_unconfirmed_move_is_told_until_what_it_retired_is_pruned(
@@ -93,6 +136,11 @@ def test_an_unconfirmed_move_is_told_until_what_it_retired_is_pruned(
     found = asked(fleet_spares)
     (move,) = found["moves"]
     assert (move["state"], move["can"]) == ("unconfirmed", ["prune"])
+    assert told(findings(fleet_spares)) == [
+        ("leftovers", "move_unconfirmed", None, (2, 3), move["id"]),
+        ("leftovers", "retired_due", "a", (2, 3), move["id"]),
+        ("leftovers", "retired_due", "c", (0, 1), move["id"]),
+    ]
     assert {node["name"]: len(node["retired"]) for node in found["nodes"]} == {
         "a": 2, "b": 0, "c": 2, "d": 0,
     }  # fmt: skip
@@ -109,6 +157,7 @@ def test_an_unconfirmed_move_is_told_until_what_it_retired_is_pruned(
     assert (asked(fleet_spares)["moves"], retired(fleet_spares)) == ([], [])
     assert HEADER not in shown(fleet_spares)
     assert "retired" not in shown(fleet_spares)
+    assert findings(fleet_spares) == []
 
 
 def test_retired_schemas_are_told_by_their_move_with_their_age_and_when_they_are_due(
