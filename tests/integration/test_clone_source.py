@@ -161,6 +161,7 @@ def _held(file: Path) -> bytes:
         return b""
 
 
+@pytest.mark.long
 def test_a_source_with_its_configuration_elsewhere_is_cloned_whole(
     cloning_spare: Cloning,
 ) -> None:

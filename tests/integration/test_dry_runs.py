@@ -148,6 +148,7 @@ def test_a_dry_run_refuses_what_the_run_would(fleet_spares: MovedFleet, cause: C
             assert why in pair(fleet_spares, *arguments), arguments
 
 
+@pytest.mark.long  # the only one for which servers with that extension start
 def test_repack(fleet_bloated: Repacking) -> None:
     fleet_bloated.bloat(0)
     with locked(fleet_bloated.fleet) as why:
@@ -168,16 +169,13 @@ def reserved(fleet: MovedFleet) -> MoveContext:
     return world
 
 
-@pytest.mark.parametrize("command", ["resume", "abort"])
-def test_a_move_that_another_process_is_at(fleet_spares: MovedFleet, command: str) -> None:
-    reserved(fleet_spares)
-    assert "is being changed by" in pair(fleet_spares, "moves", command)
-
-
-@pytest.mark.parametrize("command", ["resume", "abort"])
-def test_a_move_whose_source_takes_no_logins(fleet_spares: MovedFleet, command: str) -> None:
-    """Another node knows the move, so that it is found."""
+def test_a_move_that_another_process_is_at_and_one_whose_source_takes_no_logins(
+    fleet_spares: MovedFleet,
+) -> None:
+    """Another node knows the latter, so that it is found."""
     world = reserved(fleet_spares)
+    for command in ("resume", "abort"):
+        assert "is being changed by" in pair(fleet_spares, "moves", command)
     (move,) = journal.read(world.session(world.plan.source))
     world.close()
     with fleet_spares.connect("b") as session:
@@ -189,7 +187,8 @@ def test_a_move_whose_source_takes_no_logins(fleet_spares: MovedFleet, command: 
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
             [fleet_spares.database],
         )
-    assert "not currently accepting connections" in pair(fleet_spares, "moves", command)
+    for command in ("resume", "abort"):
+        assert "not currently accepting connections" in pair(fleet_spares, "moves", command)
 
 
 def test_what_a_program_in_a_migration_makes_is_seen_when_it_runs(fleet_8: Fleet) -> None:

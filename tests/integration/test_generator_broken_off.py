@@ -61,8 +61,9 @@ def hold_lock(session: Connection) -> None:
     session.execute("LOCK TABLE shardctl.cluster IN SHARE UPDATE EXCLUSIVE MODE")
 
 
-@pytest.mark.parametrize("how", ["pg_terminate_backend", "pg_cancel_backend"])
-@pytest.mark.parametrize("begin", ["", "BEGIN", "BEGIN; SAVEPOINT s"])
+@pytest.mark.parametrize(
+    ("how", "begin"), [("pg_terminate_backend", ""), ("pg_cancel_backend", "BEGIN; SAVEPOINT s")]
+)
 def test_a_session_that_dies_waiting_for_the_lock_leaves_nothing(
     install: Install, how: str, begin: str
 ) -> None:

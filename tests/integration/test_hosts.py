@@ -22,7 +22,7 @@ from tests.fixtures.servers.sshd import ROOT
 if TYPE_CHECKING:
     from shardctl.topology.model import Topology
     from tests.fixtures.fleets.rows import Stated
-    from tests.fixtures.servers.postgres import PgServer, StartServer
+    from tests.fixtures.servers.postgres import PgServer
     from tests.fixtures.servers.sshd import Sshd, SshHome, StartSshd
 
 OVER_BOX = Ssh("box", None, None, None, accept_new=False)
@@ -122,13 +122,11 @@ def test_an_error_is_told_with_its_hint_and_exit_code_1(
 # What is looked at on this machine
 
 
-@pytest.fixture(scope="module")
-def made(pg_server: StartServer) -> PgServer:
-    return pg_server()
-
-
-def test_a_server_that_runs_and_a_pooler_are_well(made: PgServer, server_directory: Path) -> None:
-    topology = one_node(server_directory, data_directory=made.server.data_directory)
+def test_a_server_that_runs_and_a_pooler_are_well(
+    two_servers: dict[str, PgServer], server_directory: Path
+) -> None:
+    data = two_servers["a"].server.data_directory
+    topology = one_node(server_directory, data_directory=data)
     (server_directory / "pgbouncer.ini").touch()
     assert faults(with_pooler(topology, server_directory)) == {}
 
@@ -245,11 +243,6 @@ def test_of_a_host_that_cannot_be_reached_that_is_all_that_is_told(
     both = local_topology(server_directory, *remote.nodes.values(), here)
     assert "host box cannot be reached by ssh" in fault(both, "way", None)
     assert {one.server for one in hosts.test(both, Silent())} == {None, "b"}
-
-
-def test_a_host_key_that_is_not_known_is_told(remote: Topology, ssh_home: SshHome) -> None:
-    ssh_home.known_hosts.write_text("")
-    assert "host box" in fault(remote, "way", None)
 
 
 @needs_root

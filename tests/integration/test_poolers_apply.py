@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -13,8 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.hosts import accounts
-from shardctl.hosts.files import BACKUP
 from shardctl.state import lock
 from tests.fixtures.fleets.pooled import PooledFleet, leads, offered, reloads
 from tests.fixtures.processes import ended
@@ -22,10 +19,8 @@ from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.fixtures.fleets.pooled import AddPooler
-    from tests.fixtures.servers.pgbouncer import PgBouncer
 
 
 def diff(fleet: PooledFleet, *names: str) -> list[tuple[str, str]]:
@@ -45,10 +40,6 @@ def apply(fleet: PooledFleet, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
-def backup(pooler: PgBouncer) -> Path:
-    return pooler.databases_file.with_name(pooler.databases_file.name + BACKUP)
-
-
 def test_render_prints_the_file_that_apply_writes(fleet_unapplied: PooledFleet) -> None:
     done = fleet_unapplied.here("pgbouncer", "render")
     assert done.returncode == 0, done.stderr
@@ -58,22 +49,18 @@ def test_render_prints_the_file_that_apply_writes(fleet_unapplied: PooledFleet) 
     assert fleet_unapplied.pg_bouncer.databases_file.read_text() == done.stdout
 
 
-@pytest.mark.parametrize("command", ["render", "diff", "apply"])
-def test_a_name_that_is_no_poolers_is_bad_usage(fleet_unapplied: PooledFleet, command: str) -> None:
-    done = fleet_unapplied.here("pgbouncer", command, "p1", "p9")
-    assert done.returncode == 2
-    assert done.stderr == "shardctl: unknown pooler 'p9'\n  choose from p1\n"
-    assert done.stdout == ""
-
-
-@pytest.mark.parametrize("command", ["render", "diff", "apply"])
-def test_a_topology_without_poolers_is_nothing_to_do(
-    fleet_unapplied: PooledFleet, command: str
+def test_a_name_that_is_no_poolers_is_bad_usage_and_no_pooler_nothing_to_do(
+    fleet_unapplied: PooledFleet,
 ) -> None:
+    for command in ("render", "diff", "apply"):
+        done = fleet_unapplied.here("pgbouncer", command, "p1", "p9")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "shardctl: unknown pooler 'p9'\n  choose from p1\n"
     fleet_unapplied.pg_bouncers = ()
-    done = fleet_unapplied.here("pgbouncer", command)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "the topology has no poolers\n"
+    for command in ("render", "diff", "apply"):
+        done = fleet_unapplied.here("pgbouncer", command)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr == "the topology has no poolers\n"
 
 
 def test_diff_tells_what_apply_would_change(fleet_unapplied: PooledFleet) -> None:
@@ -167,46 +154,6 @@ def test_apply_prints_nothing_but_json_on_its_output(fleet_unapplied: PooledFlee
         assert [one["action"] for one in json.loads(done.stdout)["poolers"]] == [action]
 
 
-def test_one_backup_is_kept_the_file_before(fleet_pooled: PooledFleet) -> None:
-    pooler = fleet_pooled.pg_bouncer
-    texts = [pooler.databases_file.read_text()]
-    for _ in range(2):
-        fleet_pooled.raise_map_version()
-        apply(fleet_pooled)
-        texts.append(pooler.databases_file.read_text())
-    assert len(set(texts)) == 3
-    assert backup(pooler).read_text() == texts[-2]
-    assert sorted(pooler.config.parent.glob("shards.ini*")) == [
-        pooler.databases_file,
-        backup(pooler),
-    ]
-
-
-def test_mode_and_owner_of_the_file_stay(fleet_unapplied: PooledFleet) -> None:
-    file = fleet_unapplied.pg_bouncer.databases_file
-    file.chmod(0o640)
-    if os.geteuid() == 0:
-        shutil.chown(file, str(accounts.server_account(None)))
-    before = file.stat()
-    apply(fleet_unapplied)
-    after = file.stat()
-    assert (after.st_mode, after.st_uid, after.st_gid) == (
-        before.st_mode, before.st_uid, before.st_gid,
-    )  # fmt: skip
-    assert after.st_ino != before.st_ino
-
-
-def test_a_link_stays_and_what_it_leads_to_is_replaced(fleet_unapplied: PooledFleet) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    real = pooler.config.parent / "real.ini"
-    pooler.databases_file.rename(real)
-    pooler.databases_file.symlink_to(real.name)
-    apply(fleet_unapplied)
-    assert pooler.databases_file.is_symlink()
-    assert real.read_text() == pooler.databases_file.read_text() != ""
-    assert offered(pooler) == leads(fleet_unapplied)
-
-
 def test_aliases_of_a_kind_no_longer_wanted_vanish(fleet_unapplied: PooledFleet) -> None:
     apply(fleet_unapplied)
     fleet_unapplied.change(aliases=("node",))
@@ -268,12 +215,13 @@ def test_two_poolers_are_brought_to_what_each_should_offer(
     assert diff(fleet_unapplied) == [("p1", "same"), ("p2", "same")]
 
 
-def test_every_node_records_what_was_applied(fleet_pooled: PooledFleet) -> None:
-    fleet_pooled.raise_map_version()
-    apply(fleet_pooled)
-    apply(fleet_pooled)
+def test_every_node_records_what_was_applied(fleet_unapplied: PooledFleet) -> None:
+    assert fleet_unapplied.here("init").returncode == 0
+    fleet_unapplied.raise_map_version()
+    apply(fleet_unapplied)
+    apply(fleet_unapplied)
     for node in "ab":
-        assert fleet_pooled.events(node) == [
+        assert fleet_unapplied.events(node) == [
             ("init", "pooler p1: map version 1"),
             ("pgbouncer apply", "pooler p1: map version 2"),
         ]

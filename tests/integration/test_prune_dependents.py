@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.moves import prune, prune_drop
+from shardctl.moves import prune
 from tests.fixtures.fleets.retired import ID, RETIRED
 
 if TYPE_CHECKING:
@@ -61,11 +61,8 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.parametrize("kind", OUTSIDE)
-def test_what_something_outside_depends_on_is_named_and_left(
-    fleet_retired: Pruned, kind: str
-) -> None:
-    fleet_retired.retire(2, 3)
+def test_what_something_outside_depends_on_is_named_and_left(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
     fleet_retired.record()
     for statement in (
         "CREATE SEQUENCE {}.numbers",
@@ -73,43 +70,23 @@ def test_what_something_outside_depends_on_is_named_and_left(
         "CREATE FUNCTION {}.fires() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
     ):
         fleet_retired.fleet.execute("a", statement.format(RETIRED))
-    chosen = fleet_retired.plan()
-    make, remove, told = OUTSIDE[kind]
-    fleet_retired.fleet.execute("a", make)
-    try:
-        assert fleet_retired.verdicts()[f"a/{RETIRED}"] == f"{told} depends on it"
-        # It came after the plan was made: that is seen in the transaction that drops.
-        with pytest.raises(prune.PruneUnfinished) as caught:
-            fleet_retired.carry_out(chosen)
-        assert caught.value.exit_code == 3
-        assert f"{told} depends on it" in caught.value.message
-        assert [one.schema for one in caught.value.dropped] == [f"shard3__retired_{ID}"]
-        assert fleet_retired.left() == [RETIRED]
-    finally:
-        fleet_retired.fleet.execute("a", remove)
+    for make, remove, told in OUTSIDE.values():
+        fleet_retired.retire(3)
+        chosen = fleet_retired.plan()
+        fleet_retired.fleet.execute("a", make)
+        try:
+            assert fleet_retired.verdicts()[f"a/{RETIRED}"] == f"{told} depends on it"
+            # It came after the plan was made: that is seen in the transaction that drops.
+            with pytest.raises(prune.PruneUnfinished) as caught:
+                fleet_retired.carry_out(chosen)
+            assert caught.value.exit_code == 3
+            assert f"{told} depends on it" in caught.value.message
+            assert [one.schema for one in caught.value.dropped] == [f"shard3__retired_{ID}"]
+            assert fleet_retired.left() == [RETIRED]
+        finally:
+            fleet_retired.fleet.execute("a", remove)
     fleet_retired.carry_out()
     assert fleet_retired.left() == []
-
-
-def test_what_comes_to_depend_on_a_schema_after_the_last_look_is_seen_in_the_transaction(
-    fleet_retired: Pruned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    chosen = fleet_retired.plan()
-    drop = prune_drop.run
-
-    def meanwhile(*given: Any) -> Any:
-        fleet_retired.fleet.execute("a", f"CREATE VIEW public.v AS SELECT FROM {RETIRED}.photos")
-        return drop(*given)
-
-    monkeypatch.setattr(prune_drop, "run", meanwhile)
-    try:
-        with pytest.raises(prune.PruneUnfinished, match=r"view public\.v depends on it"):
-            fleet_retired.carry_out(chosen)
-        assert fleet_retired.left() == [RETIRED]
-    finally:
-        fleet_retired.fleet.execute("a", "DROP VIEW public.v")
 
 
 def test_a_temporary_view_is_named_with_its_session(fleet_retired: Pruned) -> None:

@@ -93,6 +93,11 @@ def changed(topology: Topology, name: str, **changes: object) -> Topology:
     return replace(topology, nodes=nodes)
 
 
+def without(topology: Topology, name: str) -> Topology:
+    nodes = {node.name: node for node in topology.nodes.values() if node.name != name}
+    return replace(topology, nodes=nodes)
+
+
 def node_of(topology: Topology, name: str) -> Node:
     return next(node for node in topology.nodes.values() if node.name == name)
 
@@ -175,6 +180,13 @@ def test_the_sandbox_comes_up_once_and_goes_down_and_leaves_nothing(fleet: Topol
     assert ask(fleet, "a", role) is True
     assert ask(fleet, "b", "SELECT current_setting('cluster_name')") == "b"
     assert ask(fleet, "b", "SELECT current_setting('server_encoding')") == "UTF8"
+    made = (
+        "SELECT count(pg_create_logical_replication_slot('made_' || n, 'pgoutput'))"
+        " FROM generate_series(1, 24) AS n"
+    )
+    assert ask(fleet, "a", made) == 24  # for many moves that can be reversed
+    pids = [state.pid for state in servers.status(fleet) if state.pid is not None]
+    assert all(os.getsid(pid) != os.getsid(0) for pid in pids)
     assert [one.was_up for one in down(fleet)] == [True, True, False]
     assert states(fleet) == {"a": "down", "b": "down", "c": "absent"}
     deleted = [path for one in down(fleet, delete=True) for path in one.deleted]
@@ -182,34 +194,17 @@ def test_the_sandbox_comes_up_once_and_goes_down_and_leaves_nothing(fleet: Topol
     assert not (fleet.path.parent / ".sandbox").exists()
 
 
-def test_a_server_has_slots_for_many_moves_that_can_be_reversed(prepared: Topology) -> None:
-    up(prepared)
-    made = (
-        "SELECT count(pg_create_logical_replication_slot('made_' || n, 'pgoutput'))"
-        " FROM generate_series(1, 24) AS n"
-    )
-    assert ask(prepared, "a", made) == 24
-
-
-def test_servers_are_in_a_session_of_their_own(prepared: Topology) -> None:
-    up(prepared)
-    [state] = servers.status(prepared)
-    assert state.pid is not None
-    assert os.getsid(state.pid) != os.getsid(0)
-
-
-def test_down_stops_a_spare_node_that_runs(prepared_fleet: Topology) -> None:
-    everything = changed(prepared_fleet, "c", shards=(8,))
-    assert set(up(everything)) == {"a", "b", "c"}
+def test_a_node_without_shards_that_has_data_is_started_and_stopped(
+    prepared_fleet: Topology,
+) -> None:
+    assert [node.name for node, _ in servers.foresee(prepared_fleet)] == ["a", "b", "c"]
+    assert up(prepared_fleet) == dict.fromkeys("abc", "started")
     assert [one.was_up for one in down(prepared_fleet)] == [True, True, True]
 
 
-def test_up_starts_a_node_without_shards_that_has_data(prepared_fleet: Topology) -> None:
-    assert [node.name for node, _ in servers.foresee(prepared_fleet)] == ["a", "b", "c"]
-    assert up(prepared_fleet) == dict.fromkeys("abc", "started")
-
-
-def test_changed_settings_are_reloaded_and_those_for_a_start_are_named(prepared: Topology) -> None:
+def test_changed_settings_are_reloaded_and_those_for_a_start_and_the_port_come_with_it(
+    prepared: Topology,
+) -> None:
     up(prepared)
     prepared = changed(
         prepared, "a", settings={"work_mem": "7MB", "max_connections": "50", "my.x": r"it's \ so"}
@@ -218,26 +213,20 @@ def test_changed_settings_are_reloaded_and_those_for_a_start_are_named(prepared:
     assert one.did == "reloaded"
     assert "max_connections" in one.waiting
     assert ask(prepared, "a", "SELECT current_setting('my.x')") == r"it's \ so"
-    down(prepared)
+    before, [port] = node_of(prepared, "a").port, free_ports(1)
+    prepared = changed(prepared, "a", port=port)
+    [error] = refused(prepared)
+    assert f"runs on port {before}" in str(error)
+    assert [one.was_up for one in down(prepared)] == [True]
     assert up(prepared) == {"a": "started"}
     assert ask(prepared, "a", "SELECT current_setting('max_connections')") == "50"
     assert ask(prepared, "a", "SELECT current_setting('work_mem')") == "7MB"
 
 
-def test_a_changed_port_is_refused_while_the_server_runs_and_taken_after(
-    prepared: Topology,
+def test_a_port_in_use_names_the_program_and_the_other_server_stays_up(
+    prepared_fleet: Topology,
 ) -> None:
-    up(prepared)
-    [port] = free_ports(1)
-    moved = changed(prepared, "a", port=port)
-    [error] = refused(moved)
-    assert f"runs on port {node_of(prepared, 'a').port}" in str(error)
-    assert [one.was_up for one in down(moved)] == [True]
-    assert up(moved) == {"a": "started"}
-    assert ask(moved, "a", "SELECT 1") == 1
-
-
-def test_a_port_in_use_names_the_program_and_the_other_server_stays_up(fleet: Topology) -> None:
+    fleet = without(prepared_fleet, "c")
     taken = node_of(fleet, "b").port
     with socket.create_server(("127.0.0.1", taken)):
         failed, rest = refused(fleet)
@@ -266,15 +255,9 @@ def test_a_dry_run_refuses_what_up_would(single: Topology) -> None:
     (data / "photos.tar").unlink()
     with socket.create_server(("127.0.0.1", node_of(single, "a").port)):
         assert "is in use by" in foreseen(single)[0]
-
-
-def test_when_no_server_came_up_the_exit_code_is_1(single: Topology) -> None:
-    with (
-        socket.create_server(("127.0.0.1", node_of(single, "a").port)),
-        pytest.raises(Problems) as problems,
-    ):
-        servers.up(single, Silent())
-    assert problems.value.exit_code == 1
+        with pytest.raises(Problems) as problems:
+            servers.up(single, Silent())
+        assert problems.value.exit_code == 1  # no server came up
 
 
 def test_a_directory_with_something_else_in_it_is_refused(single: Topology) -> None:
@@ -289,12 +272,10 @@ def test_a_directory_with_something_else_in_it_is_refused(single: Topology) -> N
     assert (data / "photos.tar").exists()
 
 
-def test_an_empty_directory_is_used(single: Topology) -> None:
+def test_an_empty_directory_is_used_and_what_a_killed_initdb_left_is_removed(
+    single: Topology,
+) -> None:
     data_of(single).mkdir(parents=True)
-    assert up(single) == {"a": "started"}
-
-
-def test_what_a_killed_initdb_left_is_removed(single: Topology) -> None:
     left = directory.being_made(data_of(single))
     (left / "pg_wal").mkdir(parents=True)
     (left / "PG_VERSION").write_text("15\n")
@@ -321,10 +302,7 @@ def test_a_pid_file_of_a_dead_process_is_stale(prepared: Topology) -> None:
     assert (data_of(prepared) / pidfile.NAME).exists()
     assert states(prepared) == {"a": "down"}
     assert up(prepared) == {"a": "started"}
-
-
-def test_a_pid_file_with_the_number_of_another_process_is_stale(prepared: Topology) -> None:
-    up(prepared)
+    # So is one with the number of another process.
     file = data_of(prepared) / pidfile.NAME
     text = file.read_text()
     down(prepared)
@@ -351,8 +329,6 @@ def test_a_parameter_that_the_topology_has_elsewhere_is_refused(single: Topology
 
 
 def test_data_of_another_major_version_is_refused(prepared: Topology) -> None:
-    up(prepared)
-    down(prepared)
     version = data_of(prepared) / "PG_VERSION"
     made = version.read_text().strip()
     version.write_text("9999\n")
@@ -361,7 +337,7 @@ def test_data_of_another_major_version_is_refused(prepared: Topology) -> None:
         error
     )
     version.write_text(f"{made}\n")
-    assert up(prepared) == {"a": "started"}
+    assert states(prepared) == {"a": "down"}
 
 
 @needs_root
@@ -377,8 +353,6 @@ def test_a_place_that_the_servers_user_may_not_enter_is_refused(single: Topology
 
 @needs_root
 def test_data_of_another_user_is_refused(prepared: Topology) -> None:
-    up(prepared)
-    down(prepared)
     [error] = refused(changed(prepared, "a", os_user="daemon"))
     assert error.code == "directory_owned"
     [error] = refused(changed(prepared, "a", os_user="root"))
@@ -396,7 +370,7 @@ def test_nothing_is_begun_for_a_node_that_is_not_local(fleet: Topology) -> None:
 
 
 def test_data_without_the_marker_is_not_deleted(prepared_fleet: Topology) -> None:
-    up(prepared_fleet)
+    directory.log(data_of(prepared_fleet, "b")).touch()
     (data_of(prepared_fleet, "b") / removal.MARKER).unlink()
     a, b, _ = down(prepared_fleet, delete=True)
     assert (a.left, b.deleted) == (None, ())

@@ -196,16 +196,6 @@ def test_a_shard_that_is_missing_is_counted_and_not_drawn(fleet_8: Fleet) -> Non
     assert "│█?██│" in shown
 
 
-def test_retired_schemas_are_listed_with_their_size(fleet_8: Fleet) -> None:
-    fleet_8.execute("b", "CREATE SCHEMA shard1__retired_5f3a9c1e")
-    fleet_8.execute("b", "CREATE TABLE shard1__retired_5f3a9c1e.t AS SELECT 1 AS n")
-    [one] = look(fleet_8)["b"].retired
-    assert (one.schema, one.shard, one.move) == ("shard1__retired_5f3a9c1e", 1, "5f3a9c1e")
-    assert one.size_bytes == 8192
-    shown = fleet_8.here("status", "--sample", "0").stdout
-    assert "retired schemas: 1\n  b: shard1__retired_5f3a9c1e, 8,192 bytes\n" in shown
-
-
 def test_an_inactive_slot_is_told_with_the_wal_that_it_holds(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "SELECT pg_create_physical_replication_slot('left', true)")
     try:
@@ -275,7 +265,7 @@ def test_a_standbys_lag_is_told_in_bytes_and_it_says_that_it_is_one(
 
 
 def test_a_node_that_is_down_is_a_row_and_the_others_are_told(fleet_8: Fleet) -> None:
-    with stopped(fleet_8.servers["b"]):
+    with fleet_8.at_ports(b=free_ports(1)[0]):
         seen = look(fleet_8, sample_s=0.01)
         done = fleet_8.here("status", "--sample", "0")
         as_json = fleet_8.here("status", "--sample", "0", "-o", "json")

@@ -18,20 +18,14 @@ from tests.fixtures.moves.loads import log_in_fully, mini_move, wait_for_writes
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from shardctl.traffic.client_routes import Aliases
     from tests.fixtures.fleets.pooled import PooledFleet
 
 PER_S = 100
 HELD_S = 0.6
 
 
-@pytest.mark.parametrize("aliases", ["shard", "node", "direct"])
-def test_every_operation_logs_in_and_every_row_is_found(
-    fleet_pooled: PooledFleet, aliases: Aliases
-) -> None:
-    with Load.start(
-        fleet_pooled.topology(), clients=0, logins=PER_S, aliases=aliases, seconds=1.0
-    ) as load:
+def test_every_operation_logs_in_and_every_row_is_found(fleet_pooled: PooledFleet) -> None:
+    with Load.start(fleet_pooled.topology(), clients=0, logins=PER_S, seconds=1.0) as load:
         load.wait()
         report = load.check()
     assert report.ok, report.failures
@@ -41,9 +35,7 @@ def test_every_operation_logs_in_and_every_row_is_found(
     assert overall.operations == report.latencies.overall.operations == PER_S
     assert all(report.operations[kind.name] for kind in Kind)
     assert [shard.shard for shard in report.latencies.shards] == list(range(8))
-    if aliases != "direct":
-        logins = fleet_pooled.pg_bouncer.log().count("login attempt: db=")
-        assert logins >= PER_S
+    assert fleet_pooled.pg_bouncer.log().count("login attempt: db=") >= PER_S
 
 
 def test_its_rate_is_kept_while_many_wait_and_their_wait_counts_from_when_they_were_due(
@@ -118,7 +110,7 @@ def test_where_logins_know_the_map_they_follow_a_shard_that_moves(
 
 def test_the_command_tells_of_logins_by_themselves(fleet_pooled: PooledFleet) -> None:
     words = ["sandbox", "traffic", "--connect", "--logins", "50", "--shards", "2-3"]
-    done = fleet_pooled.shardctl(*words, "--seconds", "1.2", "-o", "json")
+    done = fleet_pooled.here(*words, "--seconds", "1.2", "-o", "json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["ok"], report["clients"], report["errors"]) == (True, 0, {})
@@ -127,23 +119,18 @@ def test_the_command_tells_of_logins_by_themselves(fleet_pooled: PooledFleet) ->
     assert (logins["per_s"], logins["operations"], logins["errors"]) == (50, 60, 0)
     assert logins["longest_ms"] == report["longest_ms"]
     assert logins["late_ms"] >= 0
-    done = fleet_pooled.shardctl(*words, "--seconds", "0.5", "--clients", "2", "--rate", "30")
+    done = fleet_pooled.here(*words, "--seconds", "0.5", "--clients", "2", "--rate", "30")
     assert done.returncode == 0, done.stderr
     assert re.search(r"logins +50/s, longest [\d.]+ ms \(started up to", done.stdout)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_options_that_do_not_go_together_are_refused(fleet_pooled: PooledFleet) -> None:
+    for words, said in (
         (["--logins", "5"], "--logins works only with --connect"),
         (["--connect", "--rate", "5"], "--rate limits clients"),
         (["--connect", "--aliases", "router"], "shardctl.router keeps its connections"),
         (["--shards", "8"], "shard 8"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(
-    fleet_pooled: PooledFleet, words: list[str], said: str
-) -> None:
-    done = fleet_pooled.here("sandbox", "traffic", "--dry-run", *words)
-    assert done.returncode in (1, 2)
-    assert said in done.stderr
+    ):
+        done = fleet_pooled.here("sandbox", "traffic", "--dry-run", *words)
+        assert done.returncode in (1, 2), words
+        assert said in done.stderr
