@@ -171,9 +171,9 @@ BEGIN
     PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
     PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
     PERFORM FROM shardctl.move
-    WHERE id = {move} AND state NOT IN ('reserved', 'undone', 'fenced', 'drained', 'aborted')
+    WHERE id = {move} AND state IN ('promoting', 'claimed')
     FOR UPDATE;
-    IF NOT FOUND THEN
+    IF NOT FOUND THEN -- or long past it: the names may belong to what a later move has brought
         RAISE EXCEPTION 'move % is not past its point of no return', {move} USING ERRCODE = 'SH002';
     END IF;
     {names_away}

@@ -165,7 +165,8 @@ def _retired(view: View[dict[str, int | None]]) -> Iterator[Finding]:
 
 
 _HINTS = {
-    "shard_missing": "restore it from a backup; if it never existed, run `shardctl init`",
+    "shard_missing": "if `shardctl status` shows a retired schema of it, rename that; otherwise "
+    "restore it from a backup, or run `shardctl init` if it never existed",
     "shard_misplaced": "use the newest topology file; a schema may have been moved by hand",
     "shard_twice": "check that the owner has all data of this copy, then drop the copy",
     "map_differs": "use the newest topology file: `shardctl moves list` names the moves",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,6 +35,7 @@ Value = TypeVar("Value")
 
 logger = logging.getLogger(__name__)
 
+_SURE_S = 1.0
 _ENDING_S = 1.0
 """The part of the budget reserved for terminating transactions that do not end."""
 
@@ -67,6 +69,8 @@ class Attempt:
     """Whether the target owns the shards."""
     opened: bool = False
     """Whether clients can log in to the target."""
+    sure_at: float = 0.0
+    """When this process last had the target's lock, on the clock that counts a suspension."""
     undone: bool = False
     """Whether the source's journal says that the move is before its point of no return."""
 
@@ -135,6 +139,20 @@ class Attempt:
         found: dict[str, Any] = ((move and move.report) or {}).get(journal.REHEARSAL, {})
         return found
 
+    def is_sure(self) -> None:
+        """Remember that this process has the target's lock now."""
+        self.sure_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def require_turn(self) -> None:
+        """Check that the target's lock is still held, after a while; raises NodeLost.
+
+        Whoever takes it goes on with this move, and then with others: a process that wakes up late
+        must change no file, no pooler and no schema any more. No other can do that within a second.
+        """
+        if time.clock_gettime(time.CLOCK_BOOTTIME) - self.sure_at > _SURE_S:
+            self.context.require_lock(self.plan.target)
+            self.is_sure()
+
     def do(self, rows: Sequence[SubStep]) -> None:
         """Run sub-steps up to the first that fails; raises what that raises."""
         for one in rows:
@@ -146,9 +164,13 @@ class Attempt:
                 one.run(self)
 
     def do_all(self, rows: Sequence[SubStep]) -> dict[str, ShardctlError]:
-        """Run all sub-steps, though some fail; return their errors by name."""
+        """Run all sub-steps, though some fail; return their errors by name.
+
+        Raises NodeLost where another command may have taken over.
+        """
         failed: dict[str, ShardctlError] = {}
         for one in rows:
+            self.require_turn()
             if one.after not in failed:
                 try:
                     self.do([one])

@@ -228,7 +228,9 @@ class MoveContext:
         """Check that the lock is still held: a process that lost it must change nothing more."""
         session = self.sessions[node, Use.lock]
         with self.on(node):
-            replay.again(lambda: session.execute("SELECT 1"))
+            held = replay.again(lambda: lock.has(session))
+        if not held:
+            raise NodeLost(node, "the session that had its lock has ended")
 
     def require_locks(self) -> None:
         """Check that all locks are still held; raises NodeLost."""

@@ -240,7 +240,8 @@ class PausedPoolers:
         def one(paused: PausedPooler) -> None:
             paused.drop_held()
             user = paused.pooler.os_user
-            if files.read(paused.host, paused.pooler.databases_file, user=user) != paused.text:
+            now = files.read(paused.host, paused.pooler.databases_file, user=user)
+            if now != paused.text and not render.is_newer(now, paused.text):
                 files.write(paused.host, paused.pooler.databases_file, paused.text, user=user)
             self._reload_and_resume(paused, waits=paused.any_waits(self._watcher(paused), ask=True))
             files.remove(paused.host, paused.staged, user=user)

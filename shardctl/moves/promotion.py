@@ -352,8 +352,8 @@ def _tell_written(context: MoveContext) -> None:
         )
     if found:
         context.notice(
-            f"node {plan.target}: {context.topology.database.user} has written to {listed(found)}, "
-            f"whose shards stay on node {plan.source}: prune drops these rows"
+            f"node {plan.target}: before the claim somebody has written to {listed(found)}, and "
+            f"perhaps rolled back; these shards stay on node {plan.source}: prune drops such rows"
         )
 
 

@@ -66,12 +66,12 @@ def plan(
             size, shard = view.sizes.get(schema, 0), shards.get(schema)
             one = Retired(node, schema, shard, _move(schema), objects, size, None)
             why = (
-                _why_not_by_move(
+                _why_not_reversed(entries.get(one.move))
+                or _why_not_by_move(
                     entries.get(one.move),
                     accept_unconfirmed=accept_unconfirmed,
                     now=None if now else view.clock,
                 )
-                or _why_not_reversed(entries.get(one.move))
                 or _why_not_proved(fleet, entries, one, accept_unconfirmed=accept_unconfirmed)
                 or _why_not_unused(view, schema)
             )

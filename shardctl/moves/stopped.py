@@ -48,12 +48,15 @@ class MoveStopped(Unfinished):
             hint = _ABORT
         elif state.undoable:
             hint = _ABORTING if aborting else _UNDOABLE
+        elif state.closed:
+            hint = f"run `shardctl moves show {move}` to see how it ended"
         else:
             hint = _DECIDED
         known = "its state cannot be read" if state is None else f"its state is {state.value}"
         if state is None or state.undoable:
             known += kept
-        super().__init__(f"move {move} is not finished: {known}", hint=hint)
+        how = "is not finished" if state is None or not state.closed else "is over"
+        super().__init__(f"move {move} {how}: {known}", hint=hint)
         self.state = state
         self.error = error
         if isinstance(error, Interrupted):

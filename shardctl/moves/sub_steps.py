@@ -196,6 +196,7 @@ def take_over(at: Attempt) -> None:
 def claim(at: Attempt) -> None:
     """Make the target the owner."""
     at.opened = at.handover.claim(at.context, at.lsn)
+    at.is_sure()
 
 
 def _round_trips(at: Attempt) -> RoundTrips:

@@ -171,6 +171,12 @@ def header(text: str) -> Header | None:
     return Header(cluster[1], int(version[1]), edited=is_edited(text))
 
 
+def is_newer(found: str | None, text: str) -> bool:
+    """Return whether a file that was found on a host is of a newer map than a text for it."""
+    there, here = header(found or ""), header(text)
+    return there is not None and here is not None and there.map_version > here.map_version
+
+
 def is_edited(text: str) -> bool:
     """Return whether a text is not what shardctl wrote, by its checksum."""
     found = _CHECKSUM.search(text)

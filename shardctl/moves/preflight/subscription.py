@@ -104,7 +104,8 @@ def _hint(context: Context, *, own: bool) -> str:
     if own:
         return (
             f'on node {source.name}, add a line `host {database.name} "/^shardctl_" ADDRESS '
-            f"scram-sha-256` to pg_hba.conf; on node {target}, check that it can connect to {at}, "
+            "scram-sha-256` to pg_hba.conf (`all` in place of the pattern before 16); on node "
+            f"{target}, check that it can connect to {at}, "
             "and that database.subscription_options names files of its host"
         )
     user = database.replication_user
