@@ -11,7 +11,7 @@ from tests import reference
 from tests.fixtures.commands import here
 
 
-@pytest.mark.parametrize("width", [60, 79, 80, 100, 160])
+@pytest.mark.parametrize("width", [60, 80])
 def test_no_name_of_an_option_is_cut_off(width: int) -> None:
     for entry in reference.entries():
         words = entry.name.split()[1:]

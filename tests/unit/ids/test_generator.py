@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.ids import generator
@@ -56,7 +56,6 @@ def test_the_rendered_sql_has_exactly_these_functions(kind: str, layout: Layout)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25)
 @given(layout=layouts())
 def test_any_layout_renders_without_a_trace_of_the_template(kind: str, layout: Layout) -> None:
     rendered = generator.render(layout, kind, 2000)
@@ -88,7 +87,6 @@ def test_the_shard_count_changes_shard_of_only() -> None:
     assert generator.names(one for one in FUNCTIONS if few[one] != many[one]) == ["shard_of"]
 
 
-@settings(max_examples=25)
 @given(layouts())
 def test_the_register_fits_a_positive_bigint(layout: Layout) -> None:
     bodies = generator.bodies(generator.render(layout, "strict", 2000))
