@@ -231,7 +231,7 @@ def test_classic_ids_are_those_of_the_published_function(install: Install) -> No
     assert abs(decoded[-1].time_ms - now_ms(database)) < 10_000
 
 
-@pytest.mark.parametrize("drawn", [0, 5000, 5_000_000_000, 2**33 - 1, 2**40])
+@pytest.mark.parametrize("drawn", [0, 2**33 - 1])
 def test_a_fleet_that_leaves_the_classic_generator_keeps_increasing_ids(
     install: Install, drawn: int
 ) -> None:
@@ -248,8 +248,8 @@ def test_a_fleet_that_leaves_the_classic_generator_keeps_increasing_ids(
 
 @pytest.mark.parametrize(
     "layout",
-    [Layout(), SMALL, WIDE, ONE_BIT, Layout(time_bits=30)],
-    ids=["default", "32 bits", "wide", "1 bit", "53 bits"],
+    [Layout(), SMALL, WIDE, Layout(time_bits=30)],
+    ids=["default", "32 bits", "wide", "53 bits"],
 )
 def test_the_helpers_agree_with_python(install: Install, layout: Layout) -> None:
     database = install(layout)
@@ -311,7 +311,7 @@ def test_the_helpers_can_be_indexed_and_inlined(install: Install) -> None:
         assert any("Index Cond: (id >=" in row[0] for row in session.execute(plan.encode()))
 
 
-@pytest.mark.parametrize("layout", [Layout(), ONE_BIT, SMALL], ids=["default", "1 bit", "32 bits"])
+@pytest.mark.parametrize("layout", [ONE_BIT, SMALL], ids=["1 bit", "32 bits"])
 def test_an_opened_block_is_above_everything_before(install: Install, layout: Layout) -> None:
     database = install(layout)
     with database.connect() as session:

@@ -99,21 +99,16 @@ def test_no_signal_but_kill_ends_a_guard_before_its_time(site: Site) -> None:
     disarm_fired(armed)
 
 
-def test_a_guard_that_was_killed_can_be_disarmed_and_is_said_to_be_dead(site: Site) -> None:
-    armed = site.arm("one", after_s=60)
-    os.kill(leader(armed), signal.SIGKILL)
-    wait_for(lambda: len(naming(armed.directory)) == 1)
-    kill_all(armed)
-    assert guard.disarm(armed).became == "died"
-    assert not armed.directory.exists()
-
-
-def test_the_sleep_of_a_guard_that_was_killed_ends_with_the_disarming(site: Site) -> None:
+def test_a_guard_that_was_killed_is_disarmed_with_its_sleep_and_said_to_be_dead(site: Site) -> None:
     armed = site.arm("one", after_s=60)
     os.kill(leader(armed), signal.SIGKILL)
     wait_for(lambda: len(naming(armed.directory)) == 1)
     guard.disarm(armed)
     wait_for(lambda: not naming(armed.directory))
+    armed = site.arm("one", after_s=60)
+    kill_all(armed)
+    assert guard.disarm(armed).became == "died"
+    assert not armed.directory.exists()
 
 
 def test_a_stopped_guard_can_be_disarmed(site: Site) -> None:
@@ -188,29 +183,13 @@ def test_aliases_that_are_not_paused_or_unknown_are_tolerated(site: Site) -> Non
     assert "of 4 aliases none is paused (1 were not, 2 unknown)" in disarm_fired(armed)
 
 
-def test_an_alias_with_quotes_is_resumed(site: Site) -> None:
-    site.bouncer.offer(**{"*": site.node.port})
-    site.pause('we"ird $x')
-    assert site.paused() == {'we"ird $x'}
-    armed = site.arm('we"ird $x')
-    wait_until_done(armed)
-    assert site.paused() == set()
-    disarm_fired(armed)
-
-
 def test_what_somebody_else_paused_stays_paused(site: Site) -> None:
-    site.pause("one", "two")
-    armed = site.arm("one")
-    wait_until_done(armed)
-    assert site.paused() == {"two"}
-    disarm_fired(armed)
-
-
-def test_a_guard_without_aliases_resumes_nothing(site: Site) -> None:
-    site.pause("one")
-    armed = guard.arm(
+    site.bouncer.offer(**dict.fromkeys(["one", "two", "*"], site.node.port))
+    site.pause("two", 'we"ird $x')
+    armed = site.arm('we"ird $x')
+    without = guard.arm(
         Local(),
-        name="1",
+        name="2",
         directory=site.directory,
         console=site.console,
         aliases=[],
@@ -218,8 +197,10 @@ def test_a_guard_without_aliases_resumes_nothing(site: Site) -> None:
         user=site.user,
     )
     wait_until_done(armed)
-    assert site.paused() == {"one"}
+    wait_until_done(without)
+    assert site.paused() == {"two"}
     disarm_fired(armed)
+    disarm_fired(without)
 
 
 def test_a_pause_that_still_waits_does_not_matter(site: Site) -> None:

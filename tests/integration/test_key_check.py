@@ -119,23 +119,20 @@ def test_a_file_without_a_transaction_may_ask_for_it_too(fleet_8: Fleet) -> None
     assert fleet_8.plan().changes() == []
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("photos.owner", 'column "owner" does not exist'),
-        ("nowhere.user_id", 'relation "shard0.nowhere" does not exist'),
-        ("flags.flag", "function shardctl.shard_of(boolean) does not exist"),
-    ],
-)
-def test_a_line_that_cannot_be_carried_out_is_named(fleet_8: Fleet, line: str, reason: str) -> None:
-    file = fleet_8.migration(
-        "0002_x.sql", f"CREATE TABLE flags (flag boolean);\n\n-- shardctl: key {line} check\n"
-    )
-    with pytest.raises(Problems) as refused:
-        migrate(fleet_8)
-    first = next(e for e in refused.value.errors if e.code == "migration_failed")
-    assert str(first) == f"{file}:3: shard 0 on node a: {reason}"
-    assert fleet_8.query("a", "SELECT to_regclass('shard0.flags')") == [(None,)]
+def test_a_line_that_cannot_be_carried_out_is_named(fleet_8: Fleet) -> None:
+    for line, reason in {
+        "photos.owner": 'column "owner" does not exist',
+        "nowhere.user_id": 'relation "shard0.nowhere" does not exist',
+        "flags.flag": "function shardctl.shard_of(boolean) does not exist",
+    }.items():
+        file = fleet_8.migration(
+            "0002_x.sql", f"CREATE TABLE flags (flag boolean);\n\n-- shardctl: key {line} check\n"
+        )
+        with pytest.raises(Problems) as refused:
+            migrate(fleet_8)
+        first = next(e for e in refused.value.errors if e.code == "migration_failed")
+        assert str(first) == f"{file}:3: shard 0 on node a: {reason}"
+        assert fleet_8.query("a", "SELECT to_regclass('shard0.flags')") == [(None,)]
 
 
 def test_a_malformed_line_is_refused_before_anything_is_contacted(fleet_8: Fleet) -> None:

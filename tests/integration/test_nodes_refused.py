@@ -14,15 +14,22 @@ from shardctl.provision import fleet
 from shardctl.provision.observe import check_version
 from shardctl.topology import loader
 from tests.fixtures.refusals import raises_code
+from tests.fixtures.servers.clones import rules
 from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.servers.postgres import StartServer
+    from tests.fixtures.servers.postgres import PgServer, StartServer
 
 SECRET = "s3cret-of-the-test"  # noqa: S105  # a test's own
+
+
+@pytest.fixture(scope="module")
+def apart(pg_server: StartServer) -> PgServer:
+    """Give a server of this file alone."""
+    return pg_server()
 
 
 def untouched(one: Fleet, node: str) -> bool:
@@ -31,18 +38,6 @@ def untouched(one: Fleet, node: str) -> bool:
             "SELECT count(*) FROM pg_database WHERE datname = %s", (one.database,)
         ).fetchone()
     return found == (0,)
-
-
-def test_a_wrong_cluster_is_said_once(fleet_8: Fleet) -> None:
-    text = fleet_8.write().read_text()
-    assert "cluster: test\n" in text
-    fleet_8.file.write_text(text.replace("cluster: test\n", "cluster: other\n"))
-    for command in ("init", "migrate"):
-        done = fleet_8.here_as_written(command, "--dry-run")
-        assert done.returncode == 1
-        what = "the server is of cluster test, and the topology of other"
-        assert done.stderr.count(what) == 1, done.stderr
-        assert f"nodes a, b: {what}" in done.stderr
 
 
 def with_ports(one: Fleet, **ports: int) -> None:
@@ -63,41 +58,22 @@ def test_an_unreachable_node_is_named_and_nothing_is_changed(new_fleet: Fleet) -
     assert untouched(new_fleet, "a")
 
 
-def test_a_host_that_does_not_exist_is_named(new_fleet: Fleet) -> None:
-    text = new_fleet.write().read_text().replace("host: 127.0.0.1", "host: no-such-host.invalid")
-    new_fleet.file.write_text(text.replace("b: {host", "b: {host", 1))
-    done = new_fleet.here_as_written("init")
-    assert done.returncode == 1
-    assert "node a (no-such-host.invalid:" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_wrong_password_is_said_and_never_shown(
-    new_fleet: Fleet, pg_server: StartServer, tmp_path: Path
+    new_fleet: Fleet, apart: PgServer, tmp_path: Path
 ) -> None:
-    guarded = pg_server()
-    with guarded.connect() as connection:
+    with apart.connect() as connection:
         connection.execute(sql.SQL("ALTER ROLE postgres PASSWORD {}").format(sql.Literal(SECRET)))
-    hba = guarded.server.data_directory / "pg_hba.conf"
-    open_to_all = hba.read_text()
-    hba.write_text("host all all 127.0.0.1/32 scram-sha-256\n")
-    new_fleet.servers = {"a": new_fleet.servers["a"], "b": guarded}
+    new_fleet.servers = {"a": new_fleet.servers["a"], "b": apart}
     passfile = tmp_path / "passfile"
     passfile.write_text("*:*:*:*:wrong-" + SECRET)
     passfile.chmod(0o600)
-    guarded.stop()
-    guarded.start()
-    try:
+    with rules(apart, "host all all 127.0.0.1/32 scram-sha-256\n"):
         given = {"PGPASSFILE": str(passfile)}
         new_fleet.write()
         wrong = new_fleet.here_as_written("--verbose", "init", **given)
         none = new_fleet.here_as_written("--verbose", "init", PGPASSFILE="/nonexistent")
         passfile.write_text("*:*:*:*:" + SECRET)
         right = new_fleet.here_as_written("--verbose", "init", **given)
-    finally:
-        hba.write_text(open_to_all)
-        guarded.stop()
-        guarded.start()
     assert (wrong.returncode, none.returncode, right.returncode) == (1, 1, 0), right.stderr
     assert "password authentication failed" in wrong.stderr
     assert "no password supplied" in none.stderr
@@ -108,20 +84,19 @@ def test_a_wrong_password_is_said_and_never_shown(
         assert SECRET not in text
 
 
-def test_a_standby_is_refused(new_fleet: Fleet, pg_server: StartServer) -> None:
-    standby = pg_server()
-    signal = standby.server.data_directory / "standby.signal"
-    standby.stop()
+def test_a_standby_is_refused(new_fleet: Fleet, apart: PgServer) -> None:
+    signal = apart.server.data_directory / "standby.signal"
+    apart.stop()
     signal.touch()
-    standby.start()
-    new_fleet.servers = {"a": new_fleet.servers["a"], "b": standby}
+    apart.start()
+    new_fleet.servers = {"a": new_fleet.servers["a"], "b": apart}
     try:
         with raises_code("node_unfit", match=r"node b: .* is a standby") as refused:
             new_fleet.init()
     finally:
-        standby.stop()
+        apart.stop()
         signal.unlink()
-        standby.start()
+        apart.start()
     assert "primary" in refused.value.hint
     assert untouched(new_fleet, "a")
 
@@ -165,18 +140,3 @@ def test_init_works_on_the_embedded_versions(
         ids = connection.execute("SELECT shard3.next_id() FROM generate_series(1, 5000)").fetchall()
         connection.execute("INSERT INTO shard3.photos (user_id) VALUES (3)")
     assert ids == sorted(set(ids))
-
-
-def test_a_role_without_the_rights_is_told_what_it_lacks(new_fleet: Fleet) -> None:
-    with new_fleet.servers["a"].connect() as connection:
-        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(new_fleet.role)))
-    text = new_fleet.write().read_text()
-    new_fleet.file.write_text(
-        text.replace("app_roles", f"user: {new_fleet.role}\n  app_roles")
-        .replace("{count: 8,", "{count: 4,")
-        .replace("  b: {", "  # b: {")
-    )
-    done = new_fleet.here_as_written("init")
-    assert done.returncode == 1
-    assert f"node a: {new_fleet.role} has no CREATEDB, which" in done.stderr
-    assert "Traceback" not in done.stderr

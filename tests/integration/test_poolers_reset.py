@@ -101,14 +101,6 @@ def test_verify_asks_the_connections_below_the_freshest_too(
         assert len(servers) == 12
 
 
-@pytest.mark.parametrize("by", ["RESET ALL", "DISCARD ALL"])
-def test_without_survive_reset_neighbours_lose_their_shard(
-    fleet_pooled_healthy: PooledFleet, by: str
-) -> None:
-    fleet = fleet_pooled_healthy
-    assert met(fleet.pg_bouncer, by, fleet.role) == [MISSING] * 8
-
-
 def test_a_user_who_cannot_log_in_is_told_once(fleet_pooled_healthy: PooledFleet) -> None:
     fleet, pooler = fleet_pooled_healthy, fleet_pooled_healthy.pg_bouncer
     secret = "known to clients alone"  # noqa: S105  # of this test alone
@@ -131,19 +123,18 @@ def test_a_user_who_cannot_log_in_is_told_once(fleet_pooled_healthy: PooledFleet
     assert "~/.pgpass" in found.hint
 
 
-@pytest.mark.parametrize("by", resets.RESETS)
 def test_with_survive_reset_neither_a_client_nor_its_neighbours_lose_their_shard(
-    fleet_pooled_healthy: PooledFleet, by: str
+    fleet_pooled_healthy: PooledFleet,
 ) -> None:
     fleet = fleet_pooled_healthy
+    assert met(fleet.pg_bouncer, "DISCARD ALL", fleet.role) == [MISSING] * 8
     resets.survive(fleet)
-    assert met(fleet.pg_bouncer, by, fleet.role) == []
+    fleet.pg_bouncer.admin('RECONNECT "shard5"')
+    for by in resets.RESETS:
+        assert met(fleet.pg_bouncer, by, fleet.role) == [], by
+        assert wrong_paths(fleet) == [], by
     assert examine(fleet) == []
-
-
-def test_with_survive_reset_sessions_may_be_pooled(fleet_pooled_healthy: PooledFleet) -> None:
-    fleet = fleet_pooled_healthy
-    resets.survive(fleet)
+    # Sessions may be pooled then, too.
     pooler = fleet.pg_bouncer
     text = pooler.config.read_text()
     pooler.config.write_text(text.replace("pool_mode = transaction", "pool_mode = session"))

@@ -82,15 +82,14 @@ def test_any_host_and_database_arrive_as_they_are(
     assert found == {f"shard{n}": (host, 5000 + n, database) for n, host in enumerate(hosts)}
 
 
-@pytest.mark.parametrize("pattern", ["Shard-{id:03d}.x", "{id}", "select{id}"])
 def test_through_a_shards_alias_only_its_schema_is_searched(
-    pooler: PgBouncer, two_servers: Mapping[str, PgServer], pattern: str
+    pooler: PgBouncer, two_servers: Mapping[str, PgServer]
 ) -> None:
     server = two_servers["a"]
     node = local_node(NOWHERE, "a", server.port, range(3))
     topology = dataclasses.replace(
         local_topology(NOWHERE, node, name="postgres"),
-        schema_pattern=SchemaPattern.parse(pattern),
+        schema_pattern=SchemaPattern.parse("Shard-{id:03d}.x"),
     )
     offer(pooler, topology)
     schemas = [topology.schema(shard) for shard in node.shards]
@@ -153,31 +152,30 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("lines", LINES)
-def test_what_pgbouncer_reads_is_read_alike(pooler: PgBouncer, lines: str) -> None:
-    text = f"[databases]\n{lines}\n"
-    assert FAILED not in reload(pooler, text)
-    with pooler.console() as console:
-        offered = console.databases()
-    wanted = {
-        item.key: ini.pairs(item.value)
-        for item in ini.read(text)
-        if isinstance(item, ini.Setting) and item.section == "databases"
-    }
-    assert offered.keys() == wanted.keys()
-    for name, values in wanted.items():
-        assert offered[name].host == values.get("host")
-        assert offered[name].port == int(values.get("port", 5432))
-        assert offered[name].dbname == values.get("dbname", name)
+def test_what_pgbouncer_reads_is_read_alike(pooler: PgBouncer) -> None:
+    for lines in LINES:
+        text = f"[databases]\n{lines}\n"
+        assert FAILED not in reload(pooler, text), lines
+        with pooler.console() as console:
+            offered = console.databases()
+        wanted = {
+            item.key: ini.pairs(item.value)
+            for item in ini.read(text)
+            if isinstance(item, ini.Setting) and item.section == "databases"
+        }
+        assert offered.keys() == wanted.keys(), lines
+        for name, values in wanted.items():
+            assert offered[name].host == values.get("host"), lines
+            assert offered[name].port == int(values.get("port", 5432)), lines
+            assert offered[name].dbname == values.get("dbname", name), lines
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["a", "a b = host=h", '"a" = host=h', "ä = host=h", "\xa0a = host=h", "[a", "%includea b"],
-)
-def test_what_pgbouncer_does_not_take_is_not_read_either(pooler: PgBouncer, line: str) -> None:
-    assert FAILED in reload(pooler, f"[databases]\n{line}\n")
-    assert list(ini.read(f"[databases]\n{line}\n")) == []
+def test_what_pgbouncer_does_not_take_is_not_read_either(pooler: PgBouncer) -> None:
+    for line in (
+        "a", "a b = host=h", '"a" = host=h', "ä = host=h", "\xa0a = host=h", "[a", "%includea b",
+    ):  # fmt: skip
+        assert FAILED in reload(pooler, f"[databases]\n{line}\n"), line
+        assert list(ini.read(f"[databases]\n{line}\n")) == [], line
 
 
 def test_an_include_begins_in_its_section_and_what_follows_it_is_in_the_others_last(

@@ -362,12 +362,23 @@ def test_looking_takes_as_many_questions_for_one_shard_as_for_four(
     assert numbers[0] == numbers[1] > 0
 
 
-def test_a_watch_survives_a_node_that_goes_and_comes_back(fleet_8: Fleet) -> None:
+def test_a_watch_survives_a_node_that_goes_and_comes_back_and_a_new_topology(
+    fleet_8: Fleet,
+) -> None:
+    def owned(line: str) -> list[list[int]]:
+        return [node["owned"] for node in json.loads(line)["nodes"]]
+
     with watching(fleet_8, "-o", "json") as process:
         read_until(process, lambda line: states(line) == {"a": "up", "b": "up"})
         with stopped(fleet_8.servers["b"]):
             read_until(process, lambda line: states(line) == {"a": "up", "b": "down"})
         read_until(process, lambda line: states(line) == {"a": "up", "b": "up"})
+        fleet_8.shards = {"a": "0-5", "b": "6,7"}
+        written = fleet_8.file.with_suffix(".new")
+        kept = fleet_8.file.read_text()
+        written.write_text(kept.replace("'0-3'", "'0-5'").replace("'4-7'", "'6,7'"))
+        written.replace(fleet_8.file)
+        read_until(process, lambda line: owned(line) == [[0, 1, 2, 3, 4, 5], [6, 7]])
 
 
 def test_a_watch_without_a_terminal_prints_one_block_after_another(fleet_8: Fleet) -> None:
@@ -376,20 +387,6 @@ def test_a_watch_without_a_terminal_prints_one_block_after_another(fleet_8: Flee
             read_until(process, lambda line: line.startswith("cluster test, map version 1, "))
             row = read_until(process, lambda line: line.startswith(" a "))
             assert "\x1b" not in row
-
-
-def test_a_watch_goes_by_the_topology_as_it_then_is(fleet_8: Fleet) -> None:
-    def owned(line: str) -> list[list[int]]:
-        return [node["owned"] for node in json.loads(line)["nodes"]]
-
-    with watching(fleet_8, "-o", "json") as process:
-        read_until(process, lambda line: owned(line) == [[0, 1, 2, 3], [4, 5, 6, 7]])
-        fleet_8.shards = {"a": "0-5", "b": "6,7"}
-        written = fleet_8.file.with_suffix(".new")
-        kept = fleet_8.file.read_text()
-        written.write_text(kept.replace("'0-3'", "'0-5'").replace("'4-7'", "'6,7'"))
-        written.replace(fleet_8.file)
-        read_until(process, lambda line: owned(line) == [[0, 1, 2, 3, 4, 5], [6, 7]])
 
 
 def test_a_watch_on_a_terminal_draws_over_the_block_before(fleet_8: Fleet) -> None:
