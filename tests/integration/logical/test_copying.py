@@ -106,22 +106,16 @@ def test_a_copy_that_is_stopped_starts_over(large: Streamed) -> None:
     large.equal("large", "larger")
 
 
-def test_a_large_table_arrives_frozen(large: Streamed) -> None:
-    with slot.make(large.route, NAME, watch=large.source, lock_timeout_s=20) as made:
-        large.pour(made.snapshot)
-    large.equal("larger")
-    # A vacuum reads no page that is known to be frozen.
-    known = "SELECT pg_relation_size('shard2.larger', 'vm') > 0"
-    assert large.target.execute(known).fetchone() == (True,)
-
-
-def test_a_rate_holds_for_all_pipes_together(large: Streamed) -> None:
+def test_a_rate_holds_for_all_pipes_together_and_rows_arrive_frozen(large: Streamed) -> None:
     total = sum(table.bytes for table in copying.tables(large.source, [SCHEMA]))
     with slot.make(large.route, NAME, watch=large.source, lock_timeout_s=20) as made:
         began = time.monotonic()
         large.pour(made.snapshot, max_rate=total)
         assert time.monotonic() - began > 0.6  # the rows alone are less than what is on disk
     large.equal("large", "larger")
+    # A vacuum reads no page that is known to be frozen.
+    known = "SELECT pg_relation_size('shard2.larger', 'vm') > 0"
+    assert large.target.execute(known).fetchone() == (True,)
 
 
 def test_a_row_that_the_target_refuses_ends_the_copy_and_names_the_table(large: Streamed) -> None:

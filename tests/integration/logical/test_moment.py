@@ -96,7 +96,9 @@ def test_both_snapshots_see_the_same_rows_beside_writers(streamed: Streamed) -> 
     assert len(different) > 5, "nobody wrote"
 
 
-def test_nobody_waits_longer_than_the_lock_timeout(streamed: Streamed) -> None:
+def test_nobody_waits_longer_than_the_lock_timeout(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     streamed.make(ACCOUNTS, NOTES, FILLED)
     streamed.begin()
     old = streamed.client(0, autocommit=False)
@@ -110,19 +112,8 @@ def test_nobody_waits_longer_than_the_lock_timeout(streamed: Streamed) -> None:
         client.execute("SET lock_timeout = '100ms'")
         client.execute("UPDATE shard2.accounts SET cents = 0 WHERE id = 2")
         streamed.mark("the stream goes on")
-        old.rollback()
-        taken = take(streamed, source, target, 2)
-        assert seen(streamed.source, taken.source) == seen(streamed.target, taken.target)
-
-
-def test_a_snapshot_for_which_the_disk_has_no_room_leaves_the_gates_open(
-    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The locks are not there either, so nobody asks for the snapshot."""
-    streamed.make(ACCOUNTS, NOTES, FILLED)
-    streamed.begin()
-    old = streamed.client(0, autocommit=False)
-    old.execute("UPDATE shard2.accounts SET cents = 0 WHERE id = 1")
+    # A snapshot for which the disk has no room leaves the gates open: the locks are not there
+    # either, so nobody asks for it.
     full = sql.SQL(
         "BEGIN; {passed}; DO $$ BEGIN RAISE 'no room' USING ERRCODE = 'disk_full'; END $$"
     )
@@ -130,11 +121,16 @@ def test_a_snapshot_for_which_the_disk_has_no_room_leaves_the_gates_open(
         with monkeypatch.context() as patch:
             patch.setitem(moment.QUERIES, "hold", full)
             with pytest.raises(moment.NotLocked):
-                take(streamed, source, target)
+                take(streamed, source, target, 2)
         old.rollback()
         locks = "SELECT objid FROM pg_locks WHERE locktype = 'advisory'"
         assert source.locking.execute(locks).fetchall() == []
-        take(streamed, source, target, 2)
+        # A mark after which others came is no proof.
+        with pytest.raises(moment.NotLocked):
+            moment.take(source, target, wanted(streamed, "moment", "before 1"))
+    with sides(streamed) as (source, target):
+        taken = take(streamed, source, target, 3)
+        assert seen(streamed.source, taken.source) == seen(streamed.target, taken.target)
 
 
 def test_who_else_queues_for_a_gate_is_in_nobodys_way(
@@ -162,15 +158,6 @@ def test_who_else_queues_for_a_gate_is_in_nobodys_way(
         for one in queued:
             one.discard()
     assert len(queued) == 4
-
-
-def test_a_mark_on_its_way_makes_no_proof(streamed: Streamed) -> None:
-    streamed.make(ACCOUNTS, NOTES)
-    streamed.begin()
-    streamed.mark("one")
-    streamed.mark("two")
-    with sides(streamed) as (source, target), pytest.raises(moment.NotLocked):
-        moment.take(source, target, wanted(streamed, "moment", "one"))
 
 
 def test_a_worker_that_does_not_come_is_not_waited_for(

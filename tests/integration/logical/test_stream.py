@@ -113,7 +113,7 @@ def _worker(streamed: Streamed) -> int | None:
 def test_a_closed_copy_refuses_all_but_its_stream(streamed: Streamed) -> None:
     streamed.make(
         ACCOUNTS, FILLED, "CREATE TABLE notes (id bigint PRIMARY KEY REFERENCES accounts)",
-        "INSERT INTO notes SELECT 1",
+        "INSERT INTO notes SELECT 1", "GRANT USAGE ON SCHEMA shard2 TO app",
     )  # fmt: skip
     streamed.begin()
     client = streamed.client(1)
@@ -135,6 +135,13 @@ def test_a_closed_copy_refuses_all_but_its_stream(streamed: Streamed) -> None:
     streamed.mark()
     streamed.equal("accounts", "notes")
     assert len(streamed.rows("accounts")[1]) == 1
+    # One that was opened is shut again.
+    streamed.target.execute(closing.opening(MOVE, closing.access(streamed.source, [SCHEMA])))
+    assert _may_use(streamed, "app")
+    closing.shut(streamed.target, MOVE, [SCHEMA], keep=SUPERUSER)
+    assert not _may_use(streamed, "app")
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        streamed.client(1).execute("DELETE FROM shard2.accounts")
 
 
 WRITES = (
@@ -209,31 +216,29 @@ OPERATORS = {
 """What an operator grants, and which rights the subscription's owner has after that."""
 
 
-def test_a_copy_that_was_opened_is_shut_again(streamed: Streamed) -> None:
-    streamed.make(ACCOUNTS, FILLED, "GRANT USAGE ON SCHEMA shard2 TO app")
-    streamed.begin()
-    wanted = closing.access(streamed.source, [SCHEMA])
-    streamed.target.execute(closing.opening(MOVE, wanted))
-    assert _may_use(streamed, "app")
-    closing.shut(streamed.target, MOVE, [SCHEMA], keep=SUPERUSER)
-    assert not _may_use(streamed, "app")
-    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-        streamed.client(1).execute("DELETE FROM shard2.accounts")
-
-
-def test_autovacuum_is_off_until_the_end_and_then_as_before(streamed: Streamed) -> None:
+def test_autovacuum_is_off_until_the_end_and_what_was_never_validated_stays_so(
+    streamed: Streamed,
+) -> None:
     streamed.make(
         "CREATE TABLE plain (id bigint PRIMARY KEY)",
         "CREATE TABLE never (id bigint PRIMARY KEY) WITH (autovacuum_enabled = false)",
         "CREATE TABLE always (id bigint PRIMARY KEY) WITH (autovacuum_enabled = true)",
         "CREATE TABLE split (id bigint PRIMARY KEY) PARTITION BY RANGE (id)",
         "CREATE TABLE split_1 PARTITION OF split FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE people (id bigint PRIMARY KEY, boss bigint)",
+        "INSERT INTO people VALUES (1, 7)",
+        "ALTER TABLE people ADD CONSTRAINT led FOREIGN KEY (boss) REFERENCES people NOT VALID",
+        "ALTER TABLE people ADD CONSTRAINT low CHECK (boss < 5) NOT VALID",
     )  # fmt: skip
     options = (
         "SELECT relname, reloptions FROM pg_class"
         " WHERE relname IN ('plain', 'never', 'always') ORDER BY 1"
     )
     streamed.copy()
+    streamed.equal("people")
+    valid = "SELECT conname, convalidated FROM pg_constraint WHERE conname IN ('led', 'low')"
+    for session in (streamed.source, streamed.target):
+        assert sorted(session.execute(valid)) == [("led", False), ("low", False)]
     assert all("autovacuum_enabled=off" in row[1] for row in streamed.target.execute(options))
     closing.close(streamed.target, MOVE, [SCHEMA], keep=SUPERUSER)
     assert closing.uncovered(streamed.target, MOVE, [SCHEMA]) == 0
@@ -245,50 +250,45 @@ def test_autovacuum_is_off_until_the_end_and_then_as_before(streamed: Streamed) 
     assert ours["always"] == ["autovacuum_enabled=true"]
 
 
-def test_a_check_that_reads_its_schema_does_not_stop_the_stream(streamed: Streamed) -> None:
-    """The worker writes as the subscription's owner, which has USAGE, and not as the table's."""
-    streamed.make(
-        "CREATE TABLE kinds (name text PRIMARY KEY)",
-        "CREATE FUNCTION known(text) RETURNS boolean LANGUAGE plpgsql AS"
-        " 'BEGIN RETURN $1 IS NULL OR EXISTS (SELECT FROM shard2.kinds WHERE name = $1); END'",
-        "CREATE TABLE things (id bigint PRIMARY KEY, kind text CHECK (shard2.known(kind)))",
-        "INSERT INTO kinds VALUES ('good')",
-        "ALTER SCHEMA shard2 OWNER TO owning", "ALTER TABLE kinds OWNER TO owning",
-        "ALTER TABLE things OWNER TO owning",
-    )  # fmt: skip
+def test_what_the_source_wrote_arrives_whatever_is_lost_on_the_way(streamed: Streamed) -> None:
+    streamed.make(ACCOUNTS, FILLED)
     streamed.begin()
-    streamed.source.execute("INSERT INTO shard2.things VALUES (1, 'good')")
-    streamed.mark()
-    streamed.equal("things")
-
-
-def test_each_move_gets_its_own_marks_alone(streamed: Streamed) -> None:
-    streamed.make(ACCOUNTS)
-    streamed.begin()
+    # Each move gets its own marks alone.
     streamed.source.execute(
         "INSERT INTO shardctl.stream (move, attempt, what) VALUES ('00000000', 1, 'decided')"
     )
     streamed.mark()
     assert streamed.target.execute("SELECT move FROM shardctl.stream").fetchall() == [(MOVE,)]
-
-
-def test_what_the_source_wrote_under_an_origin_arrives_and_no_option_is_a_servers_default(
-    streamed: Streamed,
-) -> None:
-    streamed.make(ACCOUNTS)
-    streamed.begin()
+    # What was written under an origin is the source's, too.
     client = streamed.client(0)
     client.execute("SELECT pg_replication_origin_create('elsewhere')")
     client.execute("SELECT pg_replication_origin_session_setup('elsewhere')")
-    client.execute("INSERT INTO shard2.accounts VALUES (1, 'from elsewhere', 1)")
+    client.execute("INSERT INTO shard2.accounts VALUES (0, 'from elsewhere', 1)")
     client.execute("SELECT pg_replication_origin_session_reset()")
     client.execute("SELECT pg_replication_origin_drop('elsewhere')")
-    streamed.mark()
+    streamed.mark("origin")
     streamed.equal("accounts")
-    assert len(streamed.rows("accounts")[1]) == 1
+    assert len(streamed.rows("accounts")[1]) == 501
     options = "SELECT substream::text, subdisableonerr, subbinary, subenabled FROM pg_subscription"
     streaming = "true" if streamed.major == 15 else "t"
     assert streamed.target.execute(options).fetchone() == (streaming, False, False, True)
+    for _ in range(2):
+        streamed.source.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active"
+        )
+        streamed.source.execute("UPDATE shard2.accounts SET cents = cents + 1")
+    streamed.mark("again")
+    assert _state(streamed).enabled
+    streamed.equal("accounts")
+    # A slot that streams is dropped.
+    assert slot.held_wal(streamed.source, NAME) is not None
+    streamed.target.execute(f"ALTER SUBSCRIPTION {NAME} DISABLE".encode())
+    assert slot.drop(streamed.source, NAME)
+    assert slot.held_wal(streamed.source, NAME) is None
+    assert not slot.drop(streamed.source, NAME)
+    publication.drop(streamed.source, NAME)
+    assert not publication.exists(streamed.source, NAME)
+    structure.drop(streamed.target, [SCHEMA])
 
 
 def test_a_publication_that_is_younger_than_its_slot_stops_the_stream_or_loses_rows(
@@ -311,19 +311,31 @@ def test_a_publication_that_is_younger_than_its_slot_stops_the_stream_or_loses_r
     assert len(target) == len(source) - 1
 
 
-def test_a_partition_that_is_truncated_and_one_that_is_made_later(streamed: Streamed) -> None:
+def test_partitions_truncated_or_made_later_and_a_check_that_reads_its_schema(
+    streamed: Streamed,
+) -> None:
+    """The worker writes as the subscription's owner, which has USAGE, and not as the table's."""
     streamed.make(
         "CREATE TABLE days (day int, note text, PRIMARY KEY (day)) PARTITION BY RANGE (day)",
         "CREATE TABLE days_1 PARTITION OF days FOR VALUES FROM (0) TO (10)",
         "CREATE TABLE days_2 PARTITION OF days FOR VALUES FROM (10) TO (20)",
         "INSERT INTO days SELECT n, 'before' FROM generate_series(0, 19) AS n",
+        "CREATE TABLE kinds (name text PRIMARY KEY)",
+        "CREATE FUNCTION known(text) RETURNS boolean LANGUAGE plpgsql AS"
+        " 'BEGIN RETURN $1 IS NULL OR EXISTS (SELECT FROM shard2.kinds WHERE name = $1); END'",
+        "CREATE TABLE things (id bigint PRIMARY KEY, kind text CHECK (shard2.known(kind)))",
+        "INSERT INTO kinds VALUES ('good')",
+        "ALTER SCHEMA shard2 OWNER TO owning", "ALTER TABLE kinds OWNER TO owning",
+        "ALTER TABLE things OWNER TO owning",
     )  # fmt: skip
-    assert publication.tables(streamed.source, [SCHEMA]) == [(SCHEMA, "days")]
+    tables = [(SCHEMA, "days"), (SCHEMA, "kinds"), (SCHEMA, "things")]
+    assert publication.tables(streamed.source, [SCHEMA]) == tables
     streamed.begin()
+    streamed.source.execute("INSERT INTO shard2.things VALUES (1, 'good')")
     streamed.source.execute("TRUNCATE shard2.days_2")
     streamed.source.execute("UPDATE shard2.days SET day = 15 WHERE day = 5")
     streamed.mark()
-    streamed.equal("days", "days_1", "days_2")
+    streamed.equal("days", "days_1", "days_2", "things")
     streamed.source.execute(
         "CREATE TABLE shard2.days_3 PARTITION OF shard2.days FOR VALUES FROM (20) TO (30)"
     )
@@ -336,22 +348,6 @@ def _state(streamed: Streamed) -> subscription.Progress:
     found = subscription.progress(streamed.source, streamed.target, NAME, NAME)
     assert found is not None
     return found
-
-
-def test_a_lost_source_and_a_killed_walsender_leave_the_subscription_enabled(
-    streamed: Streamed,
-) -> None:
-    streamed.make(ACCOUNTS, FILLED)
-    streamed.begin()
-    streamed.mark()
-    for _ in range(2):
-        streamed.source.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active"
-        )
-        streamed.source.execute("UPDATE shard2.accounts SET cents = cents + 1")
-    streamed.mark("again")
-    assert _state(streamed).enabled
-    streamed.equal("accounts")
 
 
 def test_an_apply_error_is_counted_and_the_stream_goes_on_once_it_is_repaired(
@@ -397,17 +393,3 @@ def stopped(streamed: Streamed) -> Callable[[], None]:
         streamed.stack.callback(server.start)
 
     return stop
-
-
-def test_a_slot_that_streams_is_dropped(streamed: Streamed) -> None:
-    streamed.make(ACCOUNTS, FILLED)
-    streamed.begin()
-    streamed.mark()
-    assert slot.held_wal(streamed.source, NAME) is not None
-    streamed.target.execute(f"ALTER SUBSCRIPTION {NAME} DISABLE".encode())
-    assert slot.drop(streamed.source, NAME)
-    assert slot.held_wal(streamed.source, NAME) is None
-    assert not slot.drop(streamed.source, NAME)
-    publication.drop(streamed.source, NAME)
-    assert not publication.exists(streamed.source, NAME)
-    structure.drop(streamed.target, [SCHEMA])

@@ -68,22 +68,6 @@ def test_all_of_the_structure_arrives_in_two_parts(streamed: Streamed) -> None:
     assert streamed.target.execute(gone).fetchall() == []
 
 
-def test_what_was_never_validated_arrives_so_with_the_rows_that_violate_it(
-    streamed: Streamed,
-) -> None:
-    streamed.make(
-        "CREATE TABLE people (id bigint PRIMARY KEY, boss bigint)",
-        "INSERT INTO people VALUES (1, 7)",
-        "ALTER TABLE people ADD CONSTRAINT led FOREIGN KEY (boss) REFERENCES people NOT VALID",
-        "ALTER TABLE people ADD CONSTRAINT low CHECK (boss < 5) NOT VALID",
-    )
-    streamed.begin()
-    streamed.equal("people")
-    question = "SELECT conname, convalidated FROM pg_constraint WHERE conname IN ('led', 'low')"
-    for session in (streamed.source, streamed.target):
-        assert sorted(session.execute(question)) == [("led", False), ("low", False)]
-
-
 DEFAULTS = (
     "REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC",
     "REVOKE USAGE ON TYPES FROM PUBLIC",
