@@ -33,7 +33,9 @@ def failures(refused: pytest.ExceptionInfo[Problems]) -> list[ShardctlError]:
     return [error for error in refused.value.errors if error.code == "migration_failed"]
 
 
-def test_migrate_runs_what_is_pending_and_shows_it_first(fleet_8: Fleet) -> None:
+def test_migrate_runs_what_is_pending_in_the_order_of_numbers_and_shows_it_first(
+    fleet_8: Fleet,
+) -> None:
     fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (id bigint DEFAULT next_id());")
     shown = fleet_8.here("migrate", "--dry-run", "-o", "json")
     assert [(c["node"], c["shards"], c["name"]) for c in json.loads(shown.stdout)["changes"]] == [
@@ -43,25 +45,18 @@ def test_migrate_runs_what_is_pending_and_shows_it_first(fleet_8: Fleet) -> None
     migrate(fleet_8)
     assert fleet.plan_migrate(fleet_8.topology()).changes() == []
     assert fleet_8.query("b", "SELECT shardctl.id_shard(next_id) FROM shard6.next_id()") == [(6,)]
+    fleet_8.migration("0010_b.sql", "ALTER TABLE t ADD COLUMN b int;")
+    fleet_8.migration("0009_a.sql", "CREATE TABLE t (a int);")
+    fleet_8.migration("0011_c.sql", "CREATE TABLE path AS SELECT current_schemas(false) AS p;")
+    migrate(fleet_8)
+    assert fleet_8.query("b", "SELECT a, b FROM shard7.t") == []
+    # Each runs in its shard's schema, then public.
+    assert fleet_8.query("a", "SELECT p::text[] FROM shard3.path") == [(["shard3", "public"],)]
 
 
 def test_migrate_refuses_where_init_has_more_to_do(new_fleet: Fleet) -> None:
     with raises_code("init_pending", match="on a, b"):
         migrate(new_fleet)
-
-
-def test_each_migration_runs_in_its_shards_schema_then_public(fleet_8: Fleet) -> None:
-    fleet_8.migration("0002_path.sql", "CREATE TABLE path AS SELECT current_schemas(false) AS p;")
-    migrate(fleet_8)
-    assert fleet_8.query("a", "SELECT p::text[] FROM shard3.path") == [(["shard3", "public"],)]
-
-
-def test_migrations_run_in_the_order_of_their_numbers(fleet_8: Fleet) -> None:
-    fleet_8.migration("0010_b.sql", "ALTER TABLE t ADD COLUMN b int;")
-    fleet_8.migration("0009_a.sql", "CREATE TABLE t (a int);")
-    fleet_8.migration("0011_c.sql", "ALTER TABLE t ADD COLUMN c int;")
-    migrate(fleet_8)
-    assert fleet_8.query("b", "SELECT a, b, c FROM shard7.t") == []
 
 
 def test_a_syntax_error_names_file_line_and_shard_and_rolls_its_chunk_back(fleet_8: Fleet) -> None:
@@ -273,24 +268,23 @@ def test_a_part_that_cannot_be_made_names_its_shard(fleet_8: Fleet) -> None:
     assert 'node a: shard 1: relation "next_id_seq" already exists' in str(failure)
 
 
-@pytest.mark.parametrize("first_line", ["", "-- shardctl: no-transaction\n"])
-def test_what_a_migration_leaves_in_its_session_ends_with_it(
-    fleet_8: Fleet, first_line: str
-) -> None:
-    fleet_8.migration(
-        "0002_careless.sql",
-        f"{first_line}CREATE TEMP TABLE t (n int); SET search_path TO public;"
-        " SET lock_timeout TO 1; SET standard_conforming_strings TO off;"
-        f" SET default_transaction_read_only TO on; SET ROLE {fleet_8.role};",
+def test_what_a_migration_leaves_in_its_session_ends_with_it(fleet_8: Fleet) -> None:
+    careless = (
+        "CREATE TEMP TABLE t (n int); SET search_path TO public; SET lock_timeout TO 1;"
+        " SET standard_conforming_strings TO off; SET default_transaction_read_only TO on;"
+        f" SET ROLE {fleet_8.role};"
     )
-    fleet_8.migration("0003_next.sql", f"{first_line}CREATE TABLE orders (id bigint);")
+    for number, first_line in enumerate(("", "-- shardctl: no-transaction\n")):
+        fleet_8.migration(f"001{number}_careless.sql", first_line + careless)
+        created = f"{first_line}CREATE TABLE orders{number} (id bigint);"
+        fleet_8.migration(f"002{number}_next.sql", created)
     migrate(fleet_8)
     for node in "ab":
         assert fleet_8.query(
             node,
             "SELECT count(*), bool_or(n.nspname = 'public') FROM pg_class c"
-            " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname = 'orders'",
-        ) == [(4, False)]
+            " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname ~ '^orders.$'",
+        ) == [(8, False)]
     assert fleet_8.plan().changes() == []
 
 
