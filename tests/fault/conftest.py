@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
 EVERY_POINT = "SHARDCTL_EVERY_POINT"
 """The variable that lets all points be tested, and not a few of each test's."""
+LONGEST_S = 1800
+"""How long one test may take, which does what takes seconds at many points."""
 THINNED = {"fault/test_move_network_": 1000, "fault/test_move_": 12}
 """Of how many points one is tested otherwise, by what a test's file begins with."""
 BY_FILE = ("_network_", "_stream_pooler", "_stream_servers", "_stream_clients")
@@ -18,6 +18,10 @@ BY_FILE = ("_network_", "_stream_pooler", "_stream_servers", "_stream_clients")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("fault"):
+            # Every wait has its own bound; a test of many points adds them up on a busy machine.
+            item.add_marker(pytest.mark.timeout(LONGEST_S))
     if os.environ.get(EVERY_POINT):
         return
     seen: dict[str, itertools.count[int]] = {}
