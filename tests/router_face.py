@@ -1,7 +1,8 @@
-"""Write the router's face for threads from that for asyncio: `python -m tests.router_face`.
+"""Write the router for threads from that for asyncio: `python -m tests.router_face`.
 
-One face is written by hand, and this is all that the other one differs in. psycopg makes its
-synchronous half in the same way (its `tools/async_to_sync.py`).
+One is written by hand, and this is all that the other one differs in. psycopg makes its
+synchronous half in the same way (its `tools/async_to_sync.py`). What threads and tasks do
+differently has two names in `concurrency.py` and `connections.py`.
 """
 
 from __future__ import annotations
@@ -14,44 +15,52 @@ from pathlib import Path
 import shardctl.router
 
 _PACKAGE = Path(shardctl.router.__path__[0])
-SOURCE = _PACKAGE / "asynchronous.py"
-FILE = _PACKAGE / "database.py"
-
-_HEAD = '"""The face for threads; `make docs` writes it from that for asyncio: do not edit."""'
+SOURCE = _PACKAGE / "tasks"
+TARGET = _PACKAGE / "threads"
 
 _RULES = (
-    (r'^""".*?"""', _HEAD),
+    (r'\A"""The router for asyncio, from .*?"""', '"""The router for threads."""'),
+    (r'\A"""(.*?)"""', r'"""\1"""\n\n# `make docs` writes this from router/tasks: do not edit.'),
     (r"; it belongs to one event loop\.", ", which may share it."),
     (r"applications with asyncio", "applications with threads"),
     (r"\n\n +Raises AnotherLoop, .*?\n +\"\"\"", '"""'),
-    (r": for an `async for`", ""),
+    (r", AnotherLoop\b", ""),
     (r"  # noqa: ASYNC109  # .*", ""),
-    (r"AsyncGenerator\[Row, None\]", "Generator[Row, None, None]"),
-    (r"asynccontextmanager", "contextmanager"),
-    (r"AsyncShardedDatabase", "ShardedDatabase"),
-    (r"Async(Connection|Generator|Iterator|Scattered)", r"\1"),
-    (r"InTasks", "InThreads"),
+    (r"\bAwaitable\[((?:[^\[\]]|\[[^\]]*\])*)\]", r"\1"),
+    (r"\bAwaitable, ", ""),
+    (r"\bAsync(?=[A-Z])", ""),
+    (r"\basynccontextmanager", "contextmanager"),
+    (r"\bpush_async_callback\b", "callback"),
+    (r"\bA(Lock|Loop|Workers)\b", r"\1"),
+    (r"\ba_self\b", "myself"),
+    (r"\basleep\b", "sleep"),
     (r"router\.tasks", "router.threads"),
-    (r"__a(enter|exit|iter)__", r"__\1__"),
-    (r"\baclose\b", "close"),
+    (r"__a(enter|exit)__", r"__\1__"),
     (r"\basync (def|with|for)\b", r"\1"),
-    (r"\ban `(with|for)`", r"a `\1`"),
+    (r"\ban `with`", "a `with`"),
+    (r"\(await ([\w.]+\([^()]*\))\)", r"\1"),
     (r"\bawait ", ""),
 )
 
 
-def written() -> str:
-    """Give the text of the face for threads, as ruff formats it."""
-    text = SOURCE.read_text()
+def written(name: str) -> str:
+    """Give the text of a file of the router for threads, as ruff formats it."""
+    text = (SOURCE / name).read_text()
     for pattern, new in _RULES:
         text = re.sub(pattern, new, text)
     ruff = [sys.executable, "-m", "ruff"]
     for command in (["check", "--select", "I", "--fix-only", "--quiet"], ["format"]):
-        given = [*ruff, *command, "--stdin-filename", str(FILE), "-"]
+        given = [*ruff, *command, "--stdin-filename", str(TARGET / name), "-"]
         done = subprocess.run(given, input=text, capture_output=True, text=True, check=True)
         text = done.stdout
     return text
 
 
+def names() -> list[str]:
+    """List the files."""
+    return sorted(path.name for path in SOURCE.glob("*.py"))
+
+
 if __name__ == "__main__":
-    FILE.write_text(written())
+    for name in names():
+        (TARGET / name).write_text(written(name))

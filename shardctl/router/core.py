@@ -1,20 +1,18 @@
-"""What both faces have in common: plans, and all that needs no server."""
+"""What both faces have in common: all that needs no server."""
 
 from __future__ import annotations
 
 import os
-import time
 import weakref
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from shardctl.router import fence, places, plans, refusals, statements
+from shardctl.router import places, statements
 from shardctl.router.known import Known
-from shardctl.router.plans import Source
-from shardctl.router.requests import Execute, Together
-from shardctl.router.scatter import Scatter
-from shardctl.router.settings import NodeHealth, PoolSettings, Stats
+from shardctl.router.places import Source
+from shardctl.router.settings import PoolSettings, Stats
+from shardctl.router.statements import Gathering
 from shardctl.state import map as maps
 from shardctl.topology.model import NodeName, ShardId, Topology
 
@@ -22,11 +20,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.router.places import Through
-    from shardctl.router.plans import Opened
-    from shardctl.router.requests import Parameters, Plan
-    from shardctl.router.statements import Names, Order, Where
+    from shardctl.router.statements import Names, Parameters, Where
     from shardctl.topology.keys import Key
 
+Opened = tuple["ShardId", Any]
+"""A shard with an open transaction, and its connection."""
+
+CHANGING = (
+    b"SELECT FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_class AS c ON c.oid = l.relation"
+    b" WHERE l.pid = pg_catalog.pg_backend_pid() AND c.relkind IN ('r', 'p') AND l.mode IN"
+    b" ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
+    b" LIMIT 1"
+)
+"""Whether a transaction has changed tables.
+
+Not what SELECT ... FOR UPDATE takes: it changes nothing that others read.
+"""
+SHARDS_A_STATEMENT = 256
+"""Each takes locks for its table and indexes; a server has a few thousand locks."""
 
 _open: weakref.WeakSet[Routed] = weakref.WeakSet()
 """All open databases of this process."""
@@ -45,15 +56,12 @@ class Routed:
         nodes: Mapping[str, str] | None = None,
         connect: Mapping[str, Any] | None = None,
         pool: PoolSettings | None = None,
-        width: int = 8,
         patience: float = 5.0,
     ) -> None:
         """Take the map of a topology; raises TopologyMissing, TopologyInvalid, NoNodeAliases."""
         self._known = Known(patience)
         self._settings = pool or PoolSettings()
-        self._width = width
         self._source: Source | None = None
-        self._closed = False
         self._opened: dict[Any, list[Opened]] = {}
         self._set_up()
         _open.add(self)
@@ -100,25 +108,16 @@ class Routed:
         """Make what the face needs of its own: locks, and no pools yet."""
         raise NotImplementedError
 
-    def _who(self) -> Any:
-        """Identify the thread or task that calls."""
-        raise NotImplementedError
-
-    def _open_here(self) -> list[Opened]:
-        """List the open transactions of the thread or task that calls."""
-        return list(self._opened.get(self._who(), ()))
-
     @contextmanager
-    def _noted(self, shard: ShardId, held: Any) -> Iterator[None]:
+    def _noted(self, who: Any, shard: ShardId, connection: Any) -> Iterator[None]:
         """Know of a transaction of the thread or task that calls, until it ends."""
-        who = self._who()
-        self._opened.setdefault(who, []).append((shard, held))
+        self._opened.setdefault(who, []).append((shard, connection))
         try:
             yield
         finally:
             mine = self._opened.get(who, [])  # none in a child of the process
-            if (shard, held) in mine:
-                mine.remove((shard, held))
+            if (shard, connection) in mine:
+                mine.remove((shard, connection))
             if not mine:
                 self._opened.pop(who, None)
 
@@ -128,97 +127,35 @@ class Routed:
         self._known.renew_lock()
         self._set_up()
 
-    def _begin(self) -> Plan[None]:
-        return plans.begin(self._known, self._source)
-
-    def _reread(self) -> Plan[int]:
-        yield from self._begin()
-        yield from fence.reread(self._known)
-        return self._known.map.version
-
     def _stats(self, pools: Mapping[NodeName, Any]) -> Stats:
         found = self._known
         version = None if found.found is None else found.map.version
         counts = {node: pool.get_stats() for node, pool in dict(pools).items()}
         return Stats(version, found.reads, found.repeated, counts)
 
-    def _checks(self, timeout: float) -> Plan[dict[NodeName, NodeHealth]]:
-        """Check every node that owns shards."""
-        yield from self._begin()
-        owning = self._known.owning()
-        until = time.monotonic() + timeout
-        asking = [self._check_one(node, until) for node in owning]
-        outcomes = yield Together(asking, self._width, until)
-        return {
-            node: NodeHealth(fence.reasons([outcome])[0], 0.0, None)
-            if isinstance(outcome, BaseException)
-            else outcome
-            for node, outcome in zip(owning, outcomes, strict=True)
-        }
+    def _parts(self, shards: Sequence[ShardId]) -> list[tuple[NodeName, Sequence[ShardId]]]:
+        """Part shards into those that one statement asks, with their node."""
+        size = SHARDS_A_STATEMENT
+        return [
+            (node, owned[first : first + size])
+            for node, owned in self._known.by_node(shards).items()
+            for first in range(0, len(owned), size)
+        ]
 
-    def _scatter(
-        self,
-        fields: Names,
-        table: str,
-        where: Where | None,
-        parameters: Parameters,
-        order_by: str | Order | Sequence[str | Order] | None,
-        limit: int | None,
-        deadline: float | None,
-        partial: bool,
-    ) -> Scatter:
-        text = statements.condition(where, parameters)
-        text, named = statements.bound(text, parameters)
-        asked = statements.Gathering(
-            table,
-            statements.terms(fields),
-            text,
-            statements.orders(order_by),
-            statements.number(limit),
-        )
-        until = None if deadline is None else time.monotonic() + deadline
-        return Scatter(self._known, asked, named, self._width, until, partial, self._open_here())
 
-    def _check_one(self, node: NodeName, until: float) -> Plan[NodeHealth]:
-        """Ask a node for its map over a connection of its pool."""
-        began = time.perf_counter()
-        asking = Execute(node, maps.READ, (), until=until)
-        answer = yield from refusals.execute(self._known, asking)
-        took_ms = (time.perf_counter() - began) * 1000
-        reported = maps.of_row(answer.rows[0]) if answer.rows else None
-        if reported is None:
-            return NodeHealth(
-                "its map is incomplete: `shardctl init` has not finished", took_ms, None
-            )
-        self._known.require_same(reported)
-        if reported.node != node:
-            return NodeHealth(
-                f"connected to node {reported.node} instead", took_ms, reported.map.version
-            )
-        return NodeHealth(None, took_ms, reported.map.version)
-
-    def _pool_options(self, node: NodeName) -> dict[str, Any]:
-        """Give what psycopg's pool of a node takes besides the connection string."""
-        chosen = self._settings
-        pooled = self._known.places.pooled(node)
-        return {
-            "min_size": chosen.min_size,
-            "max_size": chosen.max_size,
-            "timeout": chosen.timeout,
-            "max_idle": chosen.max_idle,
-            "max_lifetime": chosen.max_lifetime,
-            # psycopg's pool waits twice as long after each attempt that fails, for up to five
-            # minutes, and starts no other until then: calls would fail long after an outage. It
-            # gives up after this many seconds instead, and `try_again` begins the next attempt.
-            "reconnect_timeout": 1.0,
-            # Each statement is a transaction of its own, unless one is begun. Prepared ones stay
-            # in a server's session, which a pooler gives to another client after each.
-            "kwargs": {
-                "autocommit": True,
-                "prepare_threshold": None if pooled else chosen.prepare_threshold,
-            },
-            "open": False,
-        }
+def gathering(
+    fields: Names,
+    table: str,
+    where: Where | None,
+    parameters: Parameters,
+    order_by: str | Sequence[str] | None,
+    limit: int | None,
+) -> tuple[Gathering, Mapping[str, Any]]:
+    """Take what is asked of many shards; give also the parameters, each with a name."""
+    text, named = statements.bound(statements.condition(where, parameters), parameters)
+    order = statements.orders(order_by)
+    asked = Gathering(table, statements.terms(fields), text, order, statements.number(limit))
+    return asked, named
 
 
 def _import_late() -> None:

@@ -129,14 +129,13 @@ class NoConnection(ShardctlError):
 
 
 class DeadlinePassed(ShardctlError):
-    """Shards that did not answer before the deadline."""
+    """Shards that did not answer within the `timeout` of a call."""
 
     def __init__(self, shards: Iterable[ShardId]) -> None:
         self.shards = frozenset(shards)
         super().__init__(
             f"shards {ranges.of(self.shards)} did not answer in time",
-            hint="raise `deadline`, read fewer rows, or pass partial=True to get the rows of the "
-            "shards that did answer",
+            hint="raise `timeout`, or read fewer rows",
         )
 
 
@@ -145,38 +144,11 @@ class WritesUnseen(UsageError):
 
     def __init__(self, shard: ShardId) -> None:
         super().__init__(
-            f"the open transaction of shard {shard} has changed tables: fetch_many and scatter "
-            "read on other connections, which would not see that",
+            f"the open transaction of shard {shard} has changed tables: scatter reads on other "
+            "connections, which would not see that",
             hint="commit first, or read that shard by its own connection; tests that roll "
             "everything back can reset a test fleet instead",
         )
-        self.shard = shard
-
-
-class IdsUnlike(UsageError):
-    """Ids of a different type than the column's: no row would compare equal to them."""
-
-    def __init__(self, field: str, given: str, kind: str) -> None:
-        super().__init__(
-            f"{field} is of type {kind}: no row compares equal to an id of Python's type {given}",
-            hint="pass ids as psycopg reads them: int for bigint, uuid.UUID for uuid, str for text",
-        )
-        self.field = field
-        self.given = given
-        self.kind = kind
-
-
-class NothingReturned(ShardctlError):
-    """A row that is missing after its INSERT."""
-
-    def __init__(self, table: str, shard: ShardId) -> None:
-        super().__init__(
-            f"the row for {table} in shard {shard} was not inserted, and the server reported no "
-            "error",
-            hint="check the table's triggers and rules; if one skips or redirects the row on "
-            "purpose, pass returning=None",
-        )
-        self.table = table
         self.shard = shard
 
 
@@ -196,8 +168,8 @@ class OrderUnsupported(UsageError):
     def __init__(self, field: str, kind: str) -> None:
         super().__init__(
             f"rows cannot be ordered across nodes by {field}, of type {kind}",
-            hint="pass Order(field, by_bytes=True) for text, which each server orders by its own "
-            "collation; numbers, times, UUIDs, booleans and bytea need no option",
+            hint="numbers, times, UUIDs, booleans and bytea can be ordered across nodes; text "
+            "cannot, as each server has a collation of its own: sort it in the application",
         )
         self.field = field
         self.kind = kind

@@ -114,6 +114,10 @@ class Known:
             found.setdefault(owners[shard], []).append(shard)
         return found
 
+    def every(self) -> list[ShardId]:
+        """List all shards."""
+        return [ShardId(number) for number in range(len(self.map.owners))]
+
     def owning(self) -> list[NodeName]:
         """List the nodes that own shards."""
         return sorted(set(self.map.owners))

@@ -1,10 +1,10 @@
-"""Rows of several streams into one order, without waiting for more of them than that takes."""
+"""Rows of several answers in one order: PostgreSQL's."""
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from collections import deque
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -14,15 +14,13 @@ from psycopg import postgres
 from shardctl.router.errors import OrderUnsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from shardctl.router.requests import Row
-    from shardctl.router.statements import Gathering
+    from shardctl.router.statements import Answer, Gathering, Row
 
 # Types whose values Python compares as PostgreSQL does.
 _ALIKE = frozenset(["bool", "bytea", "uuid", "int2", "int4", "int8", "oid", "float4", "float8"])
 _ALIKE |= {"numeric", "date", "time", "timestamp", "timestamptz"}
-_TEXTS = frozenset(["text", "varchar", "bpchar", "name"])
 
 
 class _Reversed:
@@ -42,16 +40,27 @@ class _Reversed:
     __hash__ = None  # type: ignore[assignment]  # it is for comparisons only
 
 
-def sort_key(asked: Gathering, types: Sequence[int]) -> Callable[[Row], Any]:
-    """Give what sorts rows as PostgreSQL does; raises OrderUnsupported.
+def merged(asked: Gathering, answers: Sequence[Answer]) -> list[Row]:
+    """Put rows of answers in the order that was asked for, no more than the limit.
 
-    `types` are the OIDs of the columns.
+    Raises OrderUnsupported.
     """
+    listed = [answer.rows for answer in answers]
+    rows: Iterable[Row] = itertools.chain.from_iterable(listed)
+    if asked.order and answers:
+        rows = heapq.merge(*listed, key=_sort_key(asked, answers[0].types))
+    width = len(asked.fields)
+    found = itertools.islice(rows, asked.limit)
+    return list(found) if width == len(asked.columns) else [row[:width] for row in found]
+
+
+def _sort_key(asked: Gathering, types: Sequence[int]) -> Callable[[Row], Any]:
+    """Give what sorts rows as PostgreSQL does; `types` are the OIDs of the columns."""
     columns = list(zip(asked.keys, asked.order, strict=True))
     for position, order in columns:
         found = postgres.types.get(types[position])
         kind = found.name if found else f"OID {types[position]}"
-        if kind not in _ALIKE and not (order.by_bytes and kind in _TEXTS):
+        if kind not in _ALIKE:
             raise OrderUnsupported(order.field, kind)
 
     def key(row: Row) -> list[Any]:
@@ -74,60 +83,3 @@ def _comparable(value: Any) -> tuple[int, Any]:
     if isinstance(value, float | Decimal) and math.isnan(value):
         return 1, None
     return 0, value
-
-
-class Merging:
-    """Streams of rows, each in order, that become one; without a key, in any order.
-
-    Feed every stream that is `wanting`, take what is `ready`, until `wanting` is empty.
-    """
-
-    def __init__(self, streams: int, key: Callable[[Row], Any] | None, limit: int | None) -> None:
-        self._key = key
-        self._left = math.inf if limit is None else limit
-        self._waiting: list[deque[Row]] = [deque() for _ in range(streams)]
-        self._open = set(range(streams))
-        self._wanting = set(range(streams))
-        # The first row of every stream that has one: its key, the stream, the row.
-        self._heads: list[tuple[Any, int, Row]] = []
-
-    def wanting(self) -> list[int]:
-        """List the streams whose next rows have to be known before anything else can be taken."""
-        return sorted(self._wanting) if self._left else []
-
-    def feed(self, stream: int, rows: Sequence[Row], *, over: bool) -> None:
-        """Add rows of a stream that was in `wanting`; `over` if these were its last."""
-        self._waiting[stream].extend(rows)
-        if over:
-            self._open.discard(stream)
-        if rows or over:
-            self._wanting.discard(stream)
-        if rows and self._key is not None:
-            self._push(stream)
-
-    def ready(self) -> Iterator[Row]:
-        """Give all rows whose turn it is."""
-        if self._key is None:
-            yield from self._any()
-            return
-        heads, waiting = self._heads, self._waiting
-        while heads and not self._wanting and self._left:
-            _, stream, row = heapq.heappop(heads)
-            if waiting[stream]:
-                self._push(stream)
-            elif stream in self._open:
-                self._wanting.add(stream)
-            self._left -= 1
-            yield row
-
-    def _push(self, stream: int) -> None:
-        row = self._waiting[stream].popleft()
-        key = self._key(row) if self._key is not None else None
-        heapq.heappush(self._heads, (key, stream, row))
-
-    def _any(self) -> Iterator[Row]:
-        for rows in self._waiting:
-            while rows and self._left:
-                self._left -= 1
-                yield rows.popleft()
-        self._wanting = set(self._open)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -31,6 +31,15 @@ _NOT_FOR_POOLERS = frozenset({"client_encoding", "replication"})
 _OWN = frozenset(["host", "hostaddr", "port", "password", "passfile", "service", "servicefile"])
 """Of the way to one server."""
 _ASKING: dict[str, Any] = {"connect_timeout": 2, "tcp_user_timeout": 2000}
+
+
+class Source(NamedTuple):
+    """Where the first map comes from, where there is no topology."""
+
+    keywords: Mapping[str, Any]
+    nodes: Mapping[str, str]
+    given: Mapping[str, Any]
+    """The keywords for all nodes; they override the connection strings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,14 @@ def first_of(dsn: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def asked(keywords: Mapping[str, Any]) -> str:
     """Write the connection string for the first question."""
     return make_conninfo("", **{**keywords, **_ASKING})
+
+
+def of_source(source: Source, reported: NodeMap) -> Places:
+    """Take the places from what the first answer told."""
+    if source.nodes:
+        return of_listed(source.keywords, source.given, reported, source.nodes)
+    dbname = str(source.keywords.get("dbname") or reported.database)
+    return of_reported(source.keywords, reported, dbname)
 
 
 def of_listed(

@@ -1,4 +1,4 @@
-"""Statements that a pooler has handed to no server: they are sent again, as after a wait.
+"""Errors that say that nothing was done: a pooler's refusal, and the fence's.
 
 PgBouncer looks for a server when the first packet of a transaction comes. Where its pool has none
 and the last login to the node failed, it disconnects the client at once, with one text that is
@@ -9,22 +9,33 @@ might as well have let the client wait, as it does while a login has not failed 
 
 A login fails for a moment when a client cancels a statement for which PAUSE waits: PgBouncer
 connects to the node to carry the request there, and the pause ends that connection.
+
+A move renames the shard's schema on its source node. A statement there then fails with 42P01
+for a table, 3F000 for a schema, with nothing written. A table that the application never created
+gives the same codes, so the node is asked whether the schema exists.
+
+A node to which the shard is about to come back has a copy under the schema's own name, closed
+until the cutover: without USAGE, a statement there fails with 42501. Roles get that for other
+reasons, too, so the node is asked whether this one may use the schema.
 """
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg import errors
 
-from shardctl.router.requests import Wait
+from shardctl.libpq import reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
 
-    from shardctl.router.known import Known
-    from shardctl.router.requests import Answer, Execute, Plan, Result
+FENCED = (errors.UndefinedTable, errors.InvalidSchemaName, errors.InsufficientPrivilege)
+"""42P01, 3F000 and 42501."""
+FENCED_WITHIN = (*FENCED, errors.UndefinedFunction, errors.UndefinedObject)
+"""And what unqualified names of other things give, once the schema is not on the path any more."""
 
 _FIRST_PAUSE_S, _PAUSES_GROW, _LAST_PAUSE_S = 0.01, 1.5, 0.2
 """Between questions: a cutover takes a tenth of a second, and a node that is gone much longer."""
@@ -32,6 +43,17 @@ _TEXT = "server login has been failing, try again later (server_login_retry)"
 """Up to PgBouncer 1.23."""
 _NEWER_TEXT = "server login has been failing, cached error: "
 """From 1.24 on; the node's last error follows, and is cut off at 127 bytes."""
+
+
+class Look(Enum):
+    """The result of searching for shards that a statement did not find."""
+
+    STANDS = auto()
+    """Their schemas exist: something else is missing, or the fence was just removed."""
+    SETTLED = auto()
+    """They were fenced, and each is on a node now: another one, or the same."""
+    AWAY = auto()
+    """One is still fenced on every node after the router's patience."""
 
 
 def is_refusal(error: errors.ProtocolViolation) -> bool:
@@ -44,6 +66,17 @@ def is_refusal(error: errors.ProtocolViolation) -> bool:
     return same and error.diag.severity == "FATAL"
 
 
+def can_be_fence(error: BaseException | None) -> bool:
+    """Return whether a transaction's error, or a cause of it, can be the fence's."""
+    while error is not None:
+        if isinstance(error, FENCED_WITHIN):
+            return True
+        if isinstance(error, BaseExceptionGroup):  # of a TaskGroup
+            return any(map(can_be_fence, error.exceptions))
+        error = error.__cause__  # SQLAlchemy and Django raise errors of their own from psycopg's
+    return False
+
+
 def pauses() -> Iterator[float]:
     """Give how many seconds to wait before each next attempt."""
     pause = _FIRST_PAUSE_S
@@ -52,37 +85,11 @@ def pauses() -> Iterator[float]:
         pause = min(pause * _PAUSES_GROW, _LAST_PAUSE_S)
 
 
-def outwaited(
-    known: Known, attempt: Callable[[float | None], Plan[Result]], until: float | None = None
-) -> Plan[Result]:
-    """Run a plan; again while its pooler has no server, for as long as patience lasts.
-
-    `attempt` has to begin a transaction, and to raise nothing of what comes after its first
-    statement. Its argument is how many seconds it may wait for a connection; None is the pool's
-    timeout. `until` is on `time.monotonic`. Raises the last attempt's error.
-    """
-    seconds: float | None = None
-    deadline: float | None = None
-    waits = pauses()
-    while True:
-        try:
-            return (yield from attempt(seconds))
-        except errors.ProtocolViolation as error:
-            now = time.monotonic()
-            if deadline is None:
-                deadline = now + known.patience_s
-                deadline = deadline if until is None else min(deadline, until)
-            if not is_refusal(error) or now >= deadline:
-                raise
-        yield Wait(min(next(waits), deadline - now))
-        seconds = max(0.0, deadline - time.monotonic())
-
-
-def execute(known: Known, request: Execute) -> Plan[Answer]:
-    """Run one statement in a transaction of its own; again while its pooler has no server."""
-
-    def attempt(seconds: float | None) -> Plan[Answer]:
-        answer: Answer = yield request if seconds is None else request._replace(seconds=seconds)
-        return answer
-
-    return (yield from outwaited(known, attempt, request.until))
+def reasons(outcomes: Iterable[Any]) -> list[str]:
+    """Give the reason of each node that did not return the map."""
+    return [
+        reason_of(one)
+        if isinstance(one, psycopg.Error)
+        else str(one or "`shardctl init` has not finished")
+        for one in outcomes
+    ]

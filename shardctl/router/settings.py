@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +23,26 @@ class PoolSettings:
     max_lifetime: float = 3600.0
     prepare_threshold: int | None = 5
     """After so many uses psycopg prepares a statement; behind poolers it never does."""
+
+    def options(self, *, pooled: bool) -> dict[str, Any]:
+        """Give what psycopg's pool of a node takes; `pooled` if the node is behind a pooler."""
+        return {
+            "min_size": self.min_size,
+            "max_size": self.max_size,
+            "timeout": self.timeout,
+            "max_idle": self.max_idle,
+            "max_lifetime": self.max_lifetime,
+            # psycopg's pool waits twice as long after each attempt that fails, for up to five
+            # minutes, and starts no other until then: calls would fail long after an outage. It
+            # gives up after this many seconds instead, and `reconnect_failed` begins the next.
+            "reconnect_timeout": 1.0,
+            # Each statement is a transaction of its own, unless one is begun. Prepared ones stay
+            # in a server's session, which a pooler gives to another client after each.
+            "kwargs": {
+                "autocommit": True,
+                "prepare_threshold": None if pooled else self.prepare_threshold,
+            },
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,6 @@ from shardctl.router.errors import NameRefused
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shardctl.router.requests import Parameters
-
 Name = str | sql.Composable
 """A column by its name, or an expression that the application has composed."""
 Names = Name | Sequence[Name]
@@ -43,14 +41,24 @@ Term = str | Text
 """A name to be quoted, or an expression."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+Parameters = Sequence[Any] | Mapping[str, Any] | None
+Row = tuple[Any, ...]
+
+
+class Answer(NamedTuple):
+    """A statement's result: all of its rows, how many it touched, and its columns' types."""
+
+    rows: list[Row]
+    touched: int
+    types: tuple[int, ...] = ()
+    """OIDs, where they were asked for."""
+
+
+class Order(NamedTuple):
     """A field that rows are ordered by; NULLs are last, or first where it is `descending`."""
 
     field: str
     descending: bool = False
-    by_bytes: bool = False
-    """Order text by its bytes, as all servers and Python do alike (`COLLATE "C"`)."""
 
 
 def terms(names: Names) -> tuple[Term, ...]:
@@ -63,19 +71,16 @@ def terms(names: Names) -> tuple[Term, ...]:
     )
 
 
-def orders(given: str | Order | Sequence[str | Order] | None) -> tuple[Order, ...]:
+def orders(given: str | Sequence[str] | None) -> tuple[Order, ...]:
     """Take an order as applications give it: a field, with a minus sign in front if descending.
 
     >>> orders(["-created", "id"])[0]
-    Order(field='created', descending=True, by_bytes=False)
+    Order(field='created', descending=True)
     """
     if given is None:
         return ()
-    listed = (given,) if isinstance(given, str | Order) else given
-    return tuple(
-        one if isinstance(one, Order) else Order(one.removeprefix("-"), one.startswith("-"))
-        for one in listed
-    )
+    listed = (given,) if isinstance(given, str) else given
+    return tuple(Order(_checked(one.removeprefix("-")), one.startswith("-")) for one in listed)
 
 
 def condition(where: Where | None, parameters: Parameters) -> str | None:
@@ -102,7 +107,7 @@ def select(
         whole += sql.SQL(" WHERE {}").format(_raw(where))
     if order:
         by = [
-            sql.SQL("{} DESC" if one.descending else "{}").format(_term(_key(one))) for one in order
+            sql.SQL("{} DESC" if one.descending else "{}").format(_name(one.field)) for one in order
         ]
         whole += sql.SQL(" ORDER BY ") + sql.SQL(", ").join(by)
     if limit is not None:
@@ -138,6 +143,13 @@ def update(schema: str, table: str, columns: tuple[str, ...], where: str, named:
     )
 
 
+def with_values(values: Mapping[str, Any], parameters: Parameters) -> Parameters:
+    """Give the parameters of an `update`."""
+    if isinstance(parameters, Mapping):
+        return {**parameters, **{assigned(n): one for n, one in enumerate(values.values())}}
+    return (*values.values(), *(parameters or ()))
+
+
 @lru_cache(maxsize=_KEPT)
 def delete(schema: str, table: str, where: str) -> bytes:
     """Compose a DELETE."""
@@ -148,17 +160,6 @@ def delete(schema: str, table: str, where: str) -> bytes:
 def assigned(position: int) -> str:
     """Name the parameter of a value to be set, where the condition's have names, too."""
     return f"value {position}"
-
-
-def fetch(schemas: Sequence[str], table: str, fields: tuple[Term, ...], id_field: str) -> bytes:
-    """Compose one statement for ids in several shards of a node, with an array for each of these.
-
-    In front of the fields come the shard's position in `schemas`, and the id.
-    """
-    return b"\nUNION ALL ".join(
-        b"SELECT %d, %b" % (position, _by_ids(schema, table, fields, id_field))
-        for position, schema in enumerate(schemas)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +175,14 @@ class Gathering:
     @property
     def columns(self) -> tuple[Term, ...]:
         """The fields, then those by which it is ordered and that are not among them."""
-        keys = [key for order in self.order if (key := _key(order)) not in self.fields]
+        keys = [order.field for order in self.order if order.field not in self.fields]
         return (*self.fields, *dict.fromkeys(keys))
 
     @property
     def keys(self) -> tuple[int, ...]:
         """The positions of the columns by which it is ordered."""
         columns = self.columns
-        return tuple(columns.index(_key(order)) for order in self.order)
+        return tuple(columns.index(order.field) for order in self.order)
 
 
 def gather(schemas: Sequence[str], asked: Gathering) -> bytes:
@@ -203,11 +204,13 @@ def gather(schemas: Sequence[str], asked: Gathering) -> bytes:
     return whole + (b"" if limit is None else b" LIMIT %d" % limit)
 
 
-def search_path(schema: str) -> bytes:
-    """Compose what lets unqualified names mean a shard's, until the transaction ends."""
+@lru_cache(maxsize=_KEPT)
+def begin(schema: str) -> bytes:
+    """Compose what begins a transaction in which unqualified names mean a shard's."""
     # The shard's schema alone: behind it, a table of the same name would be written into where
     # the shard has been fenced. Without parameters, so a percent sign stands once.
-    return sql.SQL("SET LOCAL search_path TO {}").format(sql.Identifier(schema)).as_bytes(None)
+    path = sql.SQL("BEGIN; SET LOCAL search_path TO {}").format(sql.Identifier(schema))
+    return path.as_bytes(None)
 
 
 def bound(where: str | None, parameters: Parameters) -> tuple[str | None, Mapping[str, Any]]:
@@ -236,23 +239,6 @@ def bound(where: str | None, parameters: Parameters) -> tuple[str | None, Mappin
 def number(limit: int | None) -> int | None:
     """Check a limit, which is part of the statement; raises TypeError unless it is a number."""
     return None if limit is None else operator.index(limit)
-
-
-@lru_cache(maxsize=_KEPT)
-def _by_ids(schema: str, table: str, fields: tuple[Term, ...], id_field: str) -> bytes:
-    """Compose what follows a shard's position in `fetch`."""
-    return (
-        sql.SQL("{} FROM {} WHERE {} = ANY (%s)")
-        .format(_list((id_field, *fields)), _table(schema, table), _name(id_field))
-        .as_bytes(None)
-    )
-
-
-def _key(order: Order) -> Term:
-    """Give the column that rows are ordered by."""
-    if not order.by_bytes:
-        return _checked(order.field)
-    return Text(sql.SQL('{} COLLATE "C"').format(_name(order.field)).as_string(None))
 
 
 def _table(schema: str, table: str) -> sql.Identifier:

@@ -8,13 +8,14 @@ import itertools
 import random
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardctl.router import AsyncShardedDatabase, PoolSettings, ShardedDatabase
-from shardctl.router.bounded import is_quiet
-from tests.bench import fleet
+from shardctl.router.connections import is_quiet
+from tests.bench import fleet, pooling
 from tests.bench.measure import Row, alternate, compare, milliseconds, per
 
 if TYPE_CHECKING:
@@ -27,75 +28,99 @@ if TYPE_CHECKING:
 SHARDS = 64
 CLIENTS = 100
 TOP = 30
-IDS = 300
 
 
-def one_row(scale: Scale) -> list[Row]:  # noqa: C901  # its sides share what they run on
-    """Time one-row inserts and selects through the router against psycopg on the same pool.
+def one_row(scale: Scale) -> list[Row]:
+    """Time one-row calls through the router and a pooler, against psycopg's pool and a connection.
 
-    Fair: the other side uses the pools that the router has opened, in autocommit as it does,
-    with statements that it need not compose, of the same shards in the same order, so that
-    psycopg prepares as much for either.
+    Fair: the same pooler, with statements that the other sides need not compose, of the same
+    shards in the same order, in autocommit as the router does; nothing is prepared behind a
+    pooler. "by hand" is one open connection a node, of no pool: no application with several
+    threads can have that.
     """
     count = scale.of(300, 20)
-    with _database(2) as (running, topology, db):
+    keys = [random.Random(n).randrange(SHARDS) for n in range(count)]  # noqa: S311  # no secret
+    with _pooled_database() as (running, topology, db), ExitStack() as stack:
         _fill(running, topology, 1_000)
         running.settle()
-        keys = [random.Random(n).randrange(SHARDS) for n in range(count)]  # noqa: S311  # no secret
-        pools: dict[int, Any] = {key: _pool(db, key) for key in range(SHARDS)}
-
-        def inserting() -> float:
-            began = time.perf_counter()
-            for key in keys:
-                db.insert("photos_by_user", key, {"user_id": key, "image_url": "/1.jpg"})
-            return time.perf_counter() - began
-
-        def inserting_plainly() -> float:
-            began = time.perf_counter()
-            for key in keys:
-                with pools[key].connection() as connection:
-                    connection.execute(
-                        f"INSERT INTO shard{key}.photos_by_user (user_id, image_url)"
-                        " VALUES (%s, %s) RETURNING id".encode(),
-                        (key, "/1.jpg"),
-                    ).fetchone()
-            return time.perf_counter() - began
-
-        def selecting() -> float:
-            began = time.perf_counter()
-            for key in keys:
-                db.select(["id", "caption"], "bench_photos", key, "id = %s", [key])
-            return time.perf_counter() - began
-
-        def selecting_plainly() -> float:
-            began = time.perf_counter()
-            for key in keys:
-                with pools[key].connection() as connection:
-                    connection.execute(
-                        f"SELECT id, caption FROM shard{key}.bench_photos WHERE id = %s".encode(),
-                        [key],
-                    ).fetchall()
-            return time.perf_counter() - began
-
+        pools = {key: _pool(db, key) for key in range(SHARDS)}
+        each = {id(pool): pool for pool in pools.values()}
+        nodes = {one: stack.enter_context(pool.connection()) for one, pool in each.items()}
+        plain = {key: nodes[id(pools[key])] for key in range(SHARDS)}
         rows = []
-        for what, sides in {
-            "insert": {"ours": inserting, "plain": inserting_plainly},
-            "select": {"ours": selecting, "plain": selecting_plainly},
-        }.items():
+        for what, (ours, by_hand) in _CALLS.items():
+
+            def routed(ours: Ours = ours) -> float:
+                began = time.perf_counter()
+                for key in keys:
+                    ours(db, key)
+                return time.perf_counter() - began
+
+            def pooled(by_hand: ByHand = by_hand) -> float:
+                began = time.perf_counter()
+                for key in keys:
+                    with pools[key].connection() as connection:
+                        by_hand(connection, key)
+                return time.perf_counter() - began
+
+            def plainly(by_hand: ByHand = by_hand) -> float:
+                began = time.perf_counter()
+                for key in keys:
+                    by_hand(plain[key], key)
+                return time.perf_counter() - began
+
+            sides = {"ours": routed, "pool": pooled, "plain": plainly}
             for side in sides.values():
                 side()
             times = alternate(sides, scale.of(41, 2))
-            rows.append(
-                compare(
-                    f"router: one-row {what}",
-                    times["ours"],
-                    times["plain"],
-                    against="psycopg",
-                    shown=per(count, "row"),
-                    target=1.15,
-                )
-            )
+            name, shown = f"router: one-row {what}", per(count, "row")
+            against = {"psycopg": ("plain", _TARGETS[what]), "psycopg_pool": ("pool", 1.1)}
+            rows += [
+                compare(name, times["ours"], times[side], against=text, shown=shown, target=target)
+                for text, (side, target) in against.items()
+            ]
         return rows
+
+
+def _transaction(db: ShardedDatabase, key: int) -> None:
+    with db.shard(key) as connection:
+        connection.execute("SELECT id, caption FROM bench_photos WHERE id = %s", [key]).fetchall()
+
+
+def _insert_by_hand(connection: Any, key: int) -> None:
+    connection.execute(
+        f"INSERT INTO shard{key}.photos_by_user (user_id, image_url)"
+        " VALUES (%s, %s) RETURNING id".encode(),
+        (key, "/1.jpg"),
+    ).fetchone()
+
+
+def _select_by_hand(connection: Any, key: int) -> None:
+    connection.execute(
+        f"SELECT id, caption FROM shard{key}.bench_photos WHERE id = %s".encode(), [key]
+    ).fetchall()
+
+
+def _transaction_by_hand(connection: Any, key: int) -> None:
+    with connection.transaction():
+        connection.execute(f"SET LOCAL search_path TO shard{key}".encode())
+        connection.execute("SELECT id, caption FROM bench_photos WHERE id = %s", [key]).fetchall()
+
+
+Ours = Callable[[ShardedDatabase, int], object]
+ByHand = Callable[[Any, int], None]
+_CALLS: dict[str, tuple[Ours, ByHand]] = {
+    "insert": (
+        lambda db, key: db.insert("photos_by_user", key, {"user_id": key, "image_url": "/1.jpg"}),
+        _insert_by_hand,
+    ),
+    "select": (
+        lambda db, key: db.select(["id", "caption"], "bench_photos", key, "id = %s", [key]),
+        _select_by_hand,
+    ),
+    "transaction": (_transaction, _transaction_by_hand),
+}
+_TARGETS = {"insert": 1.1, "select": 1.25, "transaction": 1.15}
 
 
 def looks(scale: Scale) -> list[Row]:
@@ -149,63 +174,6 @@ def looks(scale: Scale) -> list[Row]:
         ]
 
 
-def many_ids(scale: Scale) -> list[Row]:
-    """Fetch 300 rows by id from 64 shards: against single selects, and against hand-written SQL.
-
-    By hand means what a careful application would do: group, write one UNION ALL a node, run
-    both at once in threads that are there already, put the rows in order.
-    """
-    with _database(2) as (running, topology, db), ThreadPoolExecutor(2) as threads:
-        _fill(running, topology, 1_000)
-        running.settle()
-        drawn = random.Random(1)  # noqa: S311  # no secret
-        wanted = [(drawn.randrange(SHARDS), drawn.randrange(1_000)) for _ in range(IDS)]
-        pools = {key: _pool(db, key) for key in range(SHARDS)}
-
-        def ours() -> float:
-            began = time.perf_counter()
-            found = db.fetch_many(["id", "caption"], "bench_photos", wanted)
-            took = time.perf_counter() - began
-            _require(len(found) == IDS and None not in found)
-            return took
-
-        def singly() -> float:
-            began = time.perf_counter()
-            for key, number in wanted:
-                db.select(["id", "caption"], "bench_photos", key, "id = %s", [number])
-            return time.perf_counter() - began
-
-        def by_hand() -> float:
-            began = time.perf_counter()
-            found = _by_hand(wanted, pools, threads)
-            took = time.perf_counter() - began
-            _require(len(found) == IDS and None not in found)
-            return took
-
-        sides = {"ours": ours, "singly": singly, "by hand": by_hand}
-        for side in sides.values():
-            side()
-        times = alternate(sides, scale.of(41, 2))
-        return [
-            compare(
-                f"router: {IDS} ids over {SHARDS} shards, fetch_many",
-                times["ours"],
-                times["singly"],
-                against="single selects",
-                shown=milliseconds,
-                target=0.35,
-            ),
-            compare(
-                "  the same",
-                times["ours"],
-                times["by hand"],
-                against="UNION ALL by hand",
-                shown=milliseconds,
-                target=1.2,
-            ),
-        ]
-
-
 def top_of_all(scale: Scale) -> list[Row]:
     """Give the newest 30 of 10 million rows over 64 shards, against the same by hand."""
     total = scale.of(10_000_000, 10_000)
@@ -229,7 +197,7 @@ def top_of_all(scale: Scale) -> list[Row]:
 
         def ours() -> float:
             began = time.perf_counter()
-            found = list(db.scatter(["id", "caption"], "bench_photos", order_by="-id", limit=TOP))
+            found = db.scatter(["id", "caption"], "bench_photos", order_by="-id", limit=TOP)
             took = time.perf_counter() - began
             _require(len(found) == TOP)
             return took
@@ -331,6 +299,18 @@ def _database(nodes: int) -> Iterator[tuple[Fleet, Topology, ShardedDatabase]]:
             yield running, topology, db
 
 
+@contextmanager
+def _pooled_database() -> Iterator[tuple[Fleet, Topology, ShardedDatabase]]:
+    """Start servers with 64 shards behind a PgBouncer, and open them with the router."""
+    with fleet.running(2) as running:
+        running.init(SHARDS)
+        with (
+            pooling.pooled(running, SHARDS) as behind,
+            ShardedDatabase(behind.topology, pool=_POOL) as db,
+        ):
+            yield running, behind.topology, db
+
+
 def _fill(running: Fleet, topology: Topology, rows: int) -> None:
     """Make a table with so many rows in every shard, ids from 0; unlogged, for it is only read."""
     for index, node in enumerate(topology.nodes.values()):
@@ -348,29 +328,7 @@ def _fill(running: Fleet, topology: Topology, rows: int) -> None:
 def _pool(db: ShardedDatabase, key: int) -> Any:
     """Give the pool that the router has opened for a key's node."""
     db.select("id", "bench_photos", key, limit=1)
-    return db._pools[db.node_of(key)].connections  # the reference uses what ours uses
-
-
-def _by_hand(
-    wanted: list[tuple[int, int]], pools: dict[int, Any], threads: ThreadPoolExecutor
-) -> list[Any]:
-    nodes: dict[int, dict[int, list[int]]] = {}
-    for key, number in wanted:
-        nodes.setdefault(id(pools[key]), {}).setdefault(key, []).append(number)
-
-    def ask(ids: dict[int, list[int]]) -> list[Any]:
-        statement = " UNION ALL ".join(
-            f"SELECT {key}, id, id, caption FROM shard{key}.bench_photos WHERE id = ANY (%s)"
-            for key in ids
-        ).encode()
-        with pools[next(iter(ids))].connection() as connection:
-            found: list[Any] = connection.execute(statement, list(ids.values())).fetchall()
-            return found
-
-    rows = {
-        (row[0], row[1]): row[2:] for answer in threads.map(ask, nodes.values()) for row in answer
-    }
-    return [rows.get(one) for one in wanted]
+    return db._nodes.pools[db.node_of(key)]  # the reference uses what ours uses
 
 
 def _require(fine: bool) -> None:

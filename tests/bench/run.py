@@ -67,7 +67,6 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "stream-copy": streams.copy,
     "router-row": routing.one_row,
     "router-look": routing.looks,
-    "router-ids": routing.many_ids,
     "router-top": routing.top_of_all,
     "router-tasks": routing.tasks,
     "router-spare": stream_moves.beside_a_spare,

@@ -11,7 +11,7 @@ import pytest
 
 from shardctl.pgbouncer import serving
 from shardctl.router import AsyncShardedDatabase, ShardedDatabase
-from tests.fixtures import forking, interrupting, storms
+from tests.fixtures import forking, storms
 from tests.fixtures.moves.stopping import finish
 from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.storms import POOL, Storm
@@ -131,15 +131,6 @@ def test_a_pooler_that_restarts_breaks_only_what_is_under_way(
     assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
     # A client has one call under way at the most.
     assert len(storm.broken) <= restarts * storms.CLIENTS
-
-
-def test_every_connection_comes_back_to_a_main_thread_that_is_interrupted(
-    fleet_routed: Fleet,
-) -> None:
-    seed(fleet_routed, Storm(0))
-    found = interrupting.run(fleet_routed.write(), SECONDS)
-    assert found["raised"] > 0
-    assert (found["missing"], found["errors"], found["foreign"]) == ({}, [], []), found
 
 
 @pytest.mark.parametrize("case", forking.STORMS)

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.router import AnotherCluster, MapWentBack, ShardedDatabase, ShardMoved, fence, places
+from shardctl.router import (
+    AnotherCluster,
+    MapWentBack,
+    ShardedDatabase,
+    ShardMoved,
+    places,
+)
 from tests.fixtures.fleets.routed import away, moved_by_hand
 from tests.fixtures.servers.postgres import wait_for
 
@@ -47,18 +53,16 @@ def test_statements_go_to_the_new_owner_and_the_map_is_read_once(
 def test_reads_of_many_shards_find_the_one_that_has_moved(
     fleet_routed: Fleet, router: Open
 ) -> None:
-    first, second = router(fleet_routed.topology()), router(fleet_routed.topology())
+    db = router(fleet_routed.topology())
     for key in range(8):
-        first.insert("photos", key, {"id": 100 + key, "user_id": key})
+        db.insert("photos", key, {"id": 100 + key, "user_id": key})
     with moved_by_hand(fleet_routed, 2, "a", "b"):
         pass
     fleet_routed.execute("b", "INSERT INTO shard2.photos (id, user_id) VALUES (102, 2)")
-    wanted = [(key, 100 + key) for key in range(8)]
-    assert first.fetch_many("user_id", "photos", wanted) == [(key,) for key in range(8)]
-    assert first.stats().repeated == 1
-    assert second.scatter("user_id", "photos", order_by="user_id").rows == [(k,) for k in range(8)]
-    assert second.scatter("id", "photos", order_by="id", limit=3).rows == [(100,), (101,), (102,)]
-    assert second.stats().repeated == 1
+    everyone = [(key,) for key in range(8)]
+    assert db.scatter("user_id", "photos", order_by="user_id", limit=9) == everyone
+    assert db.scatter("id", "photos", order_by="id", limit=3) == [(100,), (101,), (102,)]
+    assert db.stats().repeated == 1
 
 
 def test_a_transaction_is_told_that_its_shard_has_moved_and_may_run_again(
@@ -129,6 +133,15 @@ def test_a_node_of_another_cluster_is_refused(fleet_routed: Fleet, router: Open)
         db.read_map()
 
 
+def test_a_clone_that_tells_its_sources_name_is_not_heard(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    db = router(fleet_routed.topology())
+    fleet_routed.execute("b", "UPDATE shardctl.cluster SET node = 'a', map_version = 7")
+    assert db.read_map() == 1
+    assert db.check()["b"].error == "connected to node a instead"
+
+
 def test_many_threads_that_meet_the_fence_read_the_map_once(
     fleet_routed: Fleet, router: Open
 ) -> None:
@@ -179,7 +192,8 @@ def test_a_spare_that_never_answers_holds_nobody_up(
     fleet_routed: Fleet, router: Open, monkeypatch: pytest.MonkeyPatch, *, undone: bool
 ) -> None:
     # Nothing ends a question to the spare in this test, so only what others say can.
-    monkeypatch.setattr(fence, "_ASK_S", 600.0)
+    monkeypatch.setattr("shardctl.router.threads.fence._ASK_S", 600.0)
+    monkeypatch.setattr("shardctl.router.tasks.fence._ASK_S", 600.0)
     monkeypatch.setitem(places._ASKING, "connect_timeout", 600)
     monkeypatch.setitem(places._ASKING, "tcp_user_timeout", 0)
     done: list[int] = []
@@ -218,9 +232,7 @@ def test_a_cutover_that_is_undone_is_no_error(fleet_routed: Fleet, router: Open)
     asking: list[Callable[[], Any]] = [
         lambda: db.insert("photos", 2, ROW),
         lambda: db.select("id", "photos", 2, "id = 50"),
-        lambda: db.fetch_many("user_id", "photos", [(2, 50), (1, 50)]),
-        lambda: db.scatter("user_id", "photos", "id = 50", order_by="user_id").rows,
-        lambda: db.scatter("user_id", "photos", "id = 50", order_by="user_id", limit=9).rows,
+        lambda: db.scatter("user_id", "photos", "id = 50", order_by="user_id", limit=9),
     ]
 
     def ask(number: int) -> None:
@@ -241,9 +253,9 @@ def test_a_cutover_that_is_undone_is_no_error(fleet_routed: Fleet, router: Open)
         one.join(120)
     everyone = [(0,), (1,), (2,), (3,)]
     assert sorted(results, key=operator.itemgetter(0)) == [
-        (0, 1), (1, [(50,)]), (2, [(2,), (1,)]), (3, everyone), (4, everyone),
+        (0, 1), (1, [(50,)]), (2, everyone),
     ]  # fmt: skip
-    assert (db.map_version, db.node_of(2), db.stats().repeated) == (1, "a", 5)
+    assert (db.map_version, db.node_of(2), db.stats().repeated) == (1, "a", 3)
 
 
 def test_writers_notice_nothing_of_cutovers_that_are_undone(
@@ -352,7 +364,7 @@ def test_a_copy_that_is_closed_until_its_shard_comes_back_is_the_fence_too(
     with coming_back(fleet_routed, 2, "a"):
         assert alone.insert("photos", 2, ROW) == 1
         assert (alone.node_of(2), alone.stats().repeated) == ("b", 1)
-        assert many.fetch_many("caption", "photos", [(2, 1)]) == [("new",)]
+        assert many.scatter("caption", "photos", limit=9) == [("new",)]
         with pytest.raises(ShardMoved, match="shard 2 has moved from node a to node b"):
             own.within(2, "SELECT caption FROM photos")
         assert own.within(2, "SELECT caption FROM photos") == [("new",)]

@@ -12,14 +12,11 @@ import pytest
 from psycopg.types.numeric import FloatLoader
 
 from shardctl.router import AsyncShardedDatabase, PoolSettings, ShardedDatabase, ShardMoved
-from shardctl.router.requests import Together
-from shardctl.router.threads import _THREADS
+from shardctl.router.concurrency import _THREADS
 from tests.fixtures.fleets.routed import away
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from tests.fixtures.fleets.fleet import Fleet
 
 ONE = PoolSettings(max_size=1)
@@ -104,25 +101,9 @@ def test_the_fence_is_told_through_a_group_of_tasks(fleet_routed: Fleet) -> None
 def test_calls_that_hang_elsewhere_hold_up_no_call_that_is_done(fleet_routed: Fleet) -> None:
     go_on = threading.Event()
     with ShardedDatabase(fleet_routed.topology()) as db:
-        busy = [db._threads.submit(go_on.wait, 30) for _ in range(_THREADS)]
+        busy = [db._workers._threads.submit(go_on.wait, 30) for _ in range(_THREADS)]
         try:
-            assert db.fetch_many("id", "photos", [(1, 1), (6, 1)]) == [None, None]
+            assert db.scatter("id", "photos", limit=1) == []
             assert not any(future.done() for future in busy)
         finally:
             go_on.set()
-
-
-def test_nothing_is_begun_any_more_after_ctrl_c(fleet_routed: Fleet) -> None:
-    begun: list[int] = []
-
-    def part(number: int) -> Generator[Any, Any, None]:
-        begun.append(number)
-        if number == 0:
-            raise KeyboardInterrupt
-        yield from ()
-
-    with ShardedDatabase(fleet_routed.topology()) as db:
-        request = Together([part(number) for number in range(3)], 1)
-        with pytest.raises(KeyboardInterrupt):
-            db._together(request, None)
-    assert begun == [0]

@@ -62,10 +62,8 @@ def refusals(fleet: PooledFleet) -> int:
 CALLS: dict[str, Callable[[Face], object]] = {
     "select": lambda db: db.select("user_id", "photos", KEY, limit=1),
     "insert": lambda db: db.insert("photos", KEY, {"user_id": KEY}),
-    "fetch_many": lambda db: db.fetch_many("id", "photos", [(KEY, 1), (6, 1)]),
-    "scatter": lambda db: db.scatter("id", "photos", order_by="id").rows,
-    "scatter of few": lambda db: db.scatter("id", "photos", limit=1).rows,
-    "scatter in time": lambda db: db.scatter("id", "photos", limit=1, deadline=20.0).rows,
+    "scatter": lambda db: db.scatter("id", "photos", order_by="id", limit=9),
+    "scatter in time": lambda db: db.scatter("id", "photos", limit=1, timeout=20.0),
     "transaction": lambda db: db.within(KEY, "SELECT 1"),
     "check": lambda db: [one.error for one in db.check().values()],
 }
@@ -77,7 +75,6 @@ def test_clients_that_a_pooler_refuses_after_a_pause_wait(
     db = router(fleet_pooled.topology(), pool=POOL)
     db.insert("photos", KEY, {"user_id": KEY})
     expected = {
-        "fetch_many": [None, None],
         "select": [(KEY,)],
         "transaction": [(1,)],
         "check": [None, None],

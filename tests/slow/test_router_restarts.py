@@ -50,7 +50,7 @@ def test_a_pooler_that_restarts_costs_no_call(fleet_pooled: PooledFleet, router:
         lambda: db.insert("photos", 6, {"user_id": 6}),
         lambda: db.select("id", "photos", 6),
         lambda: db.within(6, "SELECT 1"),
-        lambda: db.scatter("id", "photos", order_by="id"),
+        lambda: db.scatter("id", "photos", order_by="id", limit=9),
         lambda: db.insert("photos", 1, {"user_id": 1}),
     ] * SIZE
     assert failed(calls) == []

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from shardctl.router import AsyncShardedDatabase, ShardedDatabase
-from tests.fixtures import interrupting, storms
+from tests.fixtures import storms
 from tests.fixtures.storms import POOL, Storm
 
 if TYPE_CHECKING:
@@ -41,10 +41,3 @@ def test_threads_that_give_up_give_every_connection_back(fleet_routed: Fleet) ->
         assert storms.missing_after(db) == {}
         storms.take_all(db)
     assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
-
-
-def test_a_main_thread_that_is_interrupted_gives_every_connection_back(fleet_routed: Fleet) -> None:
-    seed(fleet_routed, Storm(0))
-    found = interrupting.run(fleet_routed.write(), SECONDS)
-    assert found["raised"] > 0
-    assert (found["missing"], found["errors"], found["foreign"]) == ({}, [], []), found

@@ -1,9 +1,12 @@
-"""The router's face for threads is what is written from that for asyncio."""
+"""The router for threads is what is written from that for asyncio."""
 
 from __future__ import annotations
+
+import pytest
 
 from tests import router_face
 
 
-def test_the_face_for_threads_is_written_from_that_for_asyncio() -> None:
-    assert router_face.FILE.read_text() == router_face.written()
+@pytest.mark.parametrize("name", router_face.names())
+def test_the_router_for_threads_is_written_from_that_for_asyncio(name: str) -> None:
+    assert (router_face.TARGET / name).read_text() == router_face.written(name)

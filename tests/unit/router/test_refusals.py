@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import itertools
+import time
+from typing import TYPE_CHECKING
 
 import pytest
 from psycopg import errors
 from psycopg.pq import DiagnosticField
 
-from shardctl.router import refusals
+from shardctl.router import PoolSettings, refusals
 from shardctl.router.known import Known
-from shardctl.router.requests import Answer, Execute, Wait
-from shardctl.topology.model import NodeName
+from shardctl.router.threads.nodes import Nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 OLD = "server login has been failing, try again later (server_login_retry)"
 NEW = "server login has been failing, cached error: connect failed (server_login_retry)"
 CUT_OFF = "server login has been failing, cached error: connection to 10.0.0.7:5432 refused, and"
-ASKING = Execute(NodeName("a"), b"SELECT 1", ())
 
 
 def told(text: str, severity: str = "FATAL") -> errors.ProtocolViolation:
@@ -45,77 +45,65 @@ def test_other_words_are_none(text: str) -> None:
 
 
 class Pooler:
-    """Answers requests with errors until these are used up; time passes where a plan waits."""
+    """Refuses what begins a transaction until its errors are used up."""
 
-    def __init__(self, refused: Iterator[Exception]) -> None:
-        self.now = 100.0
-        self.asked: list[Execute] = []
-        self.waits: list[float] = []
-        self._refused = refused
+    def __init__(self, *refused: Exception) -> None:
+        self.waited: list[float | None] = []
+        """How long each attempt might have waited for a connection."""
+        self._refused: Iterator[Exception] = iter(refused)
 
-    def run(self, **request: Any) -> Any:
-        plan = refusals.execute(Known(1.0), ASKING._replace(**request))
-        try:
-            asked = next(plan)
-            while True:
-                if isinstance(asked, Wait):
-                    self.waits.append(asked.seconds)
-                    self.now += asked.seconds
-                    asked = plan.send(None)
-                    continue
-                assert isinstance(asked, Execute)
-                self.asked.append(asked)
-                error = next(self._refused, None)
-                asked = plan.send(Answer([], 1)) if error is None else plan.throw(error)
-        except StopIteration as done:
-            return done.value
+    def run(self, patience_s: float, until: float | None = None) -> str:
+        return Nodes(Known(patience_s), PoolSettings()).outwaited(self._attempt, until)
+
+    def _attempt(self, seconds: float | None) -> str:
+        self.waited.append(seconds)
+        for error in self._refused:
+            raise error
+        return "served"
 
 
-@pytest.fixture
-def pooler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pooler:
-    made = Pooler(iter(request.param))
-    monkeypatch.setattr("shardctl.router.refusals.time.monotonic", lambda: made.now)
-    return made
+def test_what_is_served_is_asked_once() -> None:
+    pooler = Pooler()
+    assert pooler.run(60) == "served"
+    assert pooler.waited == [None]
 
 
-def forever() -> Iterator[Exception]:
-    while True:
-        yield told(OLD)
+def test_what_is_refused_waits_and_is_asked_again() -> None:
+    pooler = Pooler(told(OLD), told(NEW))
+    assert pooler.run(60) == "served"
+    first, second, third = pooler.waited
+    assert first is None
+    assert 60 > (second or 0) > (third or 0) > 0
 
 
-@pytest.mark.parametrize("pooler", [[]], indirect=True)
-def test_what_is_served_is_asked_once(pooler: Pooler) -> None:
-    assert pooler.run() == Answer([], 1)
-    assert pooler.asked == [ASKING]
-
-
-@pytest.mark.parametrize("pooler", [[told(OLD), told(NEW)]], indirect=True)
-def test_what_is_refused_waits_and_is_asked_again(pooler: Pooler) -> None:
-    assert pooler.run() == Answer([], 1)
-    assert pooler.waits == [0.01, 0.015]
-    assert [one.seconds for one in pooler.asked] == [
-        None,
-        pytest.approx(0.99),
-        pytest.approx(0.975),
-    ]
-
-
-@pytest.mark.parametrize("pooler", [[told(OLD), told("pause mode")]], indirect=True)
-def test_another_error_is_raised_at_once(pooler: Pooler) -> None:
+def test_another_error_is_raised_at_once() -> None:
+    pooler = Pooler(told(OLD), told("pause mode"), told(OLD))
     with pytest.raises(errors.ProtocolViolation, match="pause mode"):
-        pooler.run()
-    assert len(pooler.asked) == 2
+        pooler.run(60)
+    assert len(pooler.waited) == 2
 
 
-@pytest.mark.parametrize("pooler", [forever()], indirect=True)
-def test_patience_ends(pooler: Pooler) -> None:
+@pytest.mark.parametrize(("patience_s", "left_s"), [(0.02, None), (60, 0.02)])
+def test_patience_ends_and_so_does_a_calls_own_time(
+    patience_s: float, left_s: float | None
+) -> None:
+    pooler = Pooler(*[told(OLD)] * 100)
     with pytest.raises(errors.ProtocolViolation, match="server login has been failing"):
-        pooler.run()
-    assert pooler.now == pytest.approx(101.0)
+        pooler.run(patience_s, None if left_s is None else time.monotonic() + left_s)
+    assert 2 <= len(pooler.waited) < 100
 
 
-@pytest.mark.parametrize("pooler", [forever()], indirect=True)
-def test_a_deadline_ends_patience(pooler: Pooler) -> None:
-    with pytest.raises(errors.ProtocolViolation):
-        pooler.run(until=100.5)
-    assert pooler.now == pytest.approx(100.5)
+def test_questions_become_rarer() -> None:
+    pauses = list(itertools.islice(refusals.pauses(), 20))
+    assert (pauses[0], pauses[-1]) == (0.01, 0.2)
+    assert pauses == sorted(pauses)
+
+
+def test_the_fences_error_is_recognised_in_what_others_made_of_it() -> None:
+    wrapped = RuntimeError("as an ORM says it")
+    wrapped.__cause__ = errors.InvalidSchemaName()
+    assert refusals.can_be_fence(wrapped)
+    assert refusals.can_be_fence(errors.UndefinedFunction())
+    wrapped.__cause__ = errors.DivisionByZero()
+    assert not refusals.can_be_fence(wrapped)
+    assert not refusals.can_be_fence(None)

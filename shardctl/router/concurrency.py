@@ -1,0 +1,199 @@
+"""What tasks and threads do differently: each of it twice, side by side.
+
+The names for tasks begin with A or a, those for threads are the same without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from shardctl.errors import ShardctlError
+from shardctl.router.errors import AnotherLoop, Closed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+EXPECTED = (psycopg.Error, ShardctlError, TimeoutError)
+"""What a call that runs beside others may raise; anything else is a bug."""
+_THREADS = 64
+"""Calls that ask several nodes share these."""
+
+ALock, Lock = asyncio.Lock, threading.Lock
+asleep, sleep = asyncio.sleep, time.sleep
+
+
+def a_self() -> Any:
+    """Identify the task that calls."""
+    return asyncio.current_task()
+
+
+def myself() -> Any:
+    """Identify the thread that calls."""
+    return threading.get_ident()
+
+
+def cancellations() -> int:
+    """Count the requests to cancel the current task that it has not dealt with."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+class ALoop:
+    """The event loop that a database belongs to: the one in which it is first used."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def require(self, *, closed: bool) -> None:
+        """See that this is the loop; raises AnotherLoop, or Closed for a closed database."""
+        running = asyncio.get_running_loop()
+        if self._loop is not running:
+            if self._loop is not None:
+                raise Closed if closed else AnotherLoop
+            self._loop = running
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is closed, and with it all that was waiting."""
+        return self._loop is not None and self._loop.is_closed()
+
+
+class Loop:
+    """What threads have instead: nothing."""
+
+    has_ended = False
+
+    def require(self, *, closed: bool) -> None:
+        """Do nothing."""
+
+
+class AWorkers:
+    """Runs calls side by side, each in a task."""
+
+    async def together(self, calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
+        """Run all; give what each returned, or its error if that is an expected one.
+
+        When it is cancelled, all are, and it waits until they have given back what they hold.
+        """
+        if len(calls) == 1:
+            return [await _a_outcome(calls[0])]
+        outcomes = await asyncio.gather(*map(_a_outcome, calls), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, EXPECTED):
+                raise outcome
+        return outcomes
+
+    async def first(
+        self,
+        calls: Sequence[Callable[[], Awaitable[Any]]],
+        wanted: Callable[[Any], bool],
+        seconds: float,
+    ) -> list[Any]:
+        """Run calls until one returns what `wanted` accepts, or time is over.
+
+        Gives all outcomes until then, as `together`; the calls still running are cancelled.
+        """
+        tasks = {asyncio.ensure_future(_a_outcome(call)) for call in calls}
+        until = time.monotonic() + seconds
+        found: list[Any] = []
+        try:
+            while tasks and not any(map(wanted, found)):
+                done, tasks = await asyncio.wait(
+                    tasks,
+                    timeout=max(0.0, until - time.monotonic()),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not done:
+                    break
+                found += [task.result() for task in done]
+        finally:
+            for task in tasks:
+                task.cancel()
+                _ending.add(task)  # the loop itself keeps no hold on it
+                task.add_done_callback(_ending.discard)
+        return found
+
+    def shutdown(self) -> None:
+        """Do nothing: tasks end by themselves."""
+
+
+class Workers:
+    """Runs calls side by side, in threads that all callers share; the caller's own is one more."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shardctl-router")
+
+    def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Run all; give what each returned, or its error if that is an expected one."""
+        outcomes: list[Any] = [None] * len(calls)
+        todo = deque(range(len(calls)))
+
+        def work() -> None:
+            while todo:
+                try:
+                    number = todo.popleft()
+                except IndexError:  # another thread was quicker
+                    return
+                outcomes[number] = _outcome(calls[number])
+
+        futures = [self._threads.submit(work) for _ in calls[1:]]
+        try:
+            work()
+        finally:
+            todo.clear()  # more than that only after an error
+            # A future not yet started has nothing left to do. `wait` would wait until a thread is
+            # free to see that, and other calls may have taken them all.
+            begun = [future for future in futures if not future.cancel()]
+            wait(begun)
+        for future in begun:
+            future.result()
+        return outcomes
+
+    def first(
+        self, calls: Sequence[Callable[[], Any]], wanted: Callable[[Any], bool], seconds: float
+    ) -> list[Any]:
+        """Run calls until one returns what `wanted` accepts, or time is over.
+
+        Gives all outcomes until then, as `together`. Each has a thread of its own: the shared
+        ones may wait for this. Those still running end by themselves.
+        """
+        threads = ThreadPoolExecutor(len(calls), thread_name_prefix="shardctl-map")
+        futures = [threads.submit(_outcome, call) for call in calls]
+        threads.shutdown(wait=False)
+        found: list[Any] = []
+        with contextlib.suppress(TimeoutError):  # later answers are not used
+            for future in as_completed(futures, seconds):
+                found.append(future.result())
+                if wanted(found[-1]):
+                    break
+        return found
+
+    def shutdown(self) -> None:
+        """End the threads when they have done what they do."""
+        self._threads.shutdown(wait=False)
+
+
+_ending: set[asyncio.Future[Any]] = set()
+"""Tasks that were cancelled and clean up."""
+
+
+async def _a_outcome(call: Callable[[], Awaitable[Any]]) -> Any:
+    try:
+        return await call()
+    except EXPECTED as error:
+        return error
+
+
+def _outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except EXPECTED as error:
+        return error

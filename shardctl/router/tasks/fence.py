@@ -1,0 +1,226 @@
+"""Where shards are that a statement did not find, and the newest map on the nodes."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from shardctl.router import places
+from shardctl.router.concurrency import ALock, AWorkers, asleep
+from shardctl.router.errors import (
+    AnotherCluster,
+    MapUnread,
+    MapWentBack,
+    NoConnection,
+    ShardMoved,
+)
+from shardctl.router.refusals import Look, pauses, reasons
+from shardctl.state import map as maps
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Sequence
+
+    from shardctl.router.known import Known
+    from shardctl.router.places import Source
+    from shardctl.router.tasks.nodes import AsyncNodes
+    from shardctl.state.map import NodeMap
+    from shardctl.topology.model import NodeName, ShardId
+
+_STANDING = (
+    b"SELECT nspname::text FROM pg_catalog.pg_namespace WHERE nspname = ANY (%s)"
+    b" AND pg_catalog.has_schema_privilege(oid, 'USAGE')"
+)
+_FRESH_S = 0.01
+"""How old another caller's answer may be to be used again."""
+_ASK_S = 2.0
+"""The least time for a node to answer; a node that hangs delays callers no longer than this."""
+
+
+class AsyncFence:
+    """Asks nodes for shards and maps; one question for the map serves all who wait for it."""
+
+    def __init__(self, known: Known, nodes: AsyncNodes, workers: AWorkers) -> None:
+        self._known = known
+        self._nodes = nodes
+        self._workers = workers
+        self._alone = ALock()
+
+    async def begin(self, source: Source | None) -> None:
+        """Read the first map, unless that was done; raises MapUnread, and psycopg's errors."""
+        if self._known.found is None and source is not None:
+            async with self._alone:
+                if self._known.found is None:
+                    await self._begin(source)
+
+    async def look(
+        self, node: NodeName, shards: Collection[ShardId], until: float | None = None
+    ) -> Look:
+        """Find out where shards are that a statement on `node` did not find.
+
+        While a schema is fenced and no map names its new node, a move is at its cutover: the map
+        is read again, and the node asked again (the cutover may be undone), for as long as the
+        router's patience, and until `until` at the most.
+        """
+        known = self._known
+        deadline = time.monotonic() + known.patience_s
+        deadline = deadline if until is None else min(deadline, until)
+        here = known.still(node, shards)  # another caller may have read the map in between
+        away = (await self._fenced(node, here, deadline)) if here else []
+        if not away:
+            return Look.STANDS if len(here) == len(shards) else Look.SETTLED
+        waits = pauses()
+        while True:
+            came = time.monotonic()
+            async with self._alone:
+                await self._newest(node, away, came)
+            away = known.still(node, away)
+            if away:
+                away = await self._fenced(node, away, deadline)
+            if not away:
+                return Look.SETTLED
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return Look.AWAY
+            await asleep(min(next(waits), left))
+
+    async def require_unmoved(self, node: NodeName, shard: ShardId) -> None:
+        """Look whether a transaction on `node` met the fence; raises ShardMoved if so."""
+        if await self.look(node, [shard]) is Look.SETTLED:
+            raise ShardMoved(shard, node, self._known.owner(shard))
+
+    async def reread(self) -> None:
+        """Read the map again; raises MapUnread where no node returns it.
+
+        Raises MapWentBack where the newest map of all nodes is older than the known one.
+        """
+        outcomes = await self._ask(self._known.owning(), newer_than=None)
+        versions = [one.map.version for one in outcomes if isinstance(one, maps.NodeMap)]
+        if not versions:
+            raise MapUnread(reasons(outcomes))
+        # A node that was away while shards moved between others has an older map.
+        everyone = len(versions) == len(outcomes)
+        if everyone and max(versions) < self._known.map.version:
+            raise MapWentBack(self._known.map.version, max(versions))
+
+    async def _begin(self, source: Source) -> None:
+        conninfo = places.asked(source.keywords)
+        try:
+            reported = await self._nodes.outwaited(lambda _: self._reported_by(conninfo))
+        except psycopg.Error as error:
+            raise MapUnread(reasons([error])) from error
+        if reported is None:
+            raise MapUnread(reasons([reported]))
+        self._known.begin(reported.map, places.of_source(source, reported))
+
+    async def _reported_by(self, conninfo: str) -> NodeMap | None:
+        """Ask one connection string for the map; None where init has not finished."""
+        answer = await self._nodes.ask(conninfo, maps.READ)
+        return maps.of_row(answer.rows[0]) if answer.rows else None
+
+    async def _fenced(
+        self, node: NodeName, shards: Collection[ShardId], deadline: float
+    ) -> list[ShardId]:
+        """Give the shards whose schemas are missing or closed on a node; all, without an answer."""
+        schemas = {self._known.schema(shard): shard for shard in shards}
+        until = max(deadline, time.monotonic() + _ASK_S)
+        try:
+            answer = await self._nodes.execute(node, _STANDING, [list(schemas)], until=until)
+        except (psycopg.OperationalError, NoConnection, TimeoutError):
+            # It may be gone since the shards have moved; then a map names their node.
+            return list(shards)
+        standing = {schema for (schema,) in answer.rows}
+        return [shard for schema, shard in schemas.items() if schema not in standing]
+
+    async def _newest(self, node: NodeName, shards: Collection[ShardId], came: float) -> None:
+        """Read the map, unless another caller just did, or found where these shards of `node` are.
+
+        `came` is when this caller asked.
+        """
+        known = self._known
+        if known.asked_at > came - _FRESH_S or not known.still(node, shards):
+            return
+        known.asked_at = time.monotonic()
+        version = known.map.version
+        await self._ask(known.owning(), newer_than=version)
+        if known.map.version != version:
+            return
+        # The target owned nothing until now. It is asked last: where no server listens yet, a
+        # pooler would remember the failed login, and make clients wait.
+        asked = set(known.others())
+        if asked:
+            over = partial(self._over_meanwhile, node, shards, asked)
+            await self._ask(sorted(asked), newer_than=version, asked=asked, meanwhile=[over])
+
+    async def _over_meanwhile(
+        self, node: NodeName, shards: Collection[ShardId], asked: Collection[NodeName]
+    ) -> bool:
+        """Watch, while nodes of `asked` have not answered, whether the shards' cutover ends.
+
+        A spare node that is not running may never answer, and another node may be the target.
+        """
+        known = self._known
+        version = known.map.version
+        until = time.monotonic() + _ASK_S
+        waits = pauses()
+        while asked and time.monotonic() < until:
+            await asleep(next(waits))
+            known.asked_at = time.monotonic()
+            await self._ask(known.owning(), newer_than=version)
+            if known.map.version != version or not await self._fenced(node, shards, until):
+                return True
+        return False
+
+    async def _ask(
+        self,
+        nodes: Sequence[NodeName],
+        *,
+        newer_than: int | None,
+        asked: set[NodeName] | None = None,
+        meanwhile: Sequence[Callable[[], Awaitable[bool]]] = (),
+    ) -> list[Any]:
+        """Ask nodes for the map, all at once, until one returns a newer map; keep the newest.
+
+        What of `meanwhile` returns True ends it, too. Nodes that have answered leave `asked`, and
+        the last of them ends it.
+        """
+
+        def enough(reported: object) -> bool:
+            newer = (
+                newer_than is not None
+                and isinstance(reported, maps.NodeMap)
+                and reported.map.version > newer_than
+            )
+            return newer or reported is True or (asked is not None and not asked)
+
+        until = time.monotonic() + _ASK_S
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            # What is asked again anyway need not outwait a pooler's refusal.
+            partial(self._nodes.outwaited, partial(self._of_node, node, asked), until)
+            if newer_than is None
+            else partial(self._of_node, node, asked)
+            for node in nodes
+        ]
+        outcomes = await self._workers.first([*calls, *meanwhile], enough, _ASK_S)
+        for one in outcomes:
+            if isinstance(one, AnotherCluster):
+                raise one
+            if isinstance(one, maps.NodeMap):
+                self._known.adopt(one.map)
+        return outcomes
+
+    async def _of_node(
+        self, node: NodeName, asked: set[NodeName] | None, _: float | None = None
+    ) -> NodeMap | None:
+        """Ask a node; None without an answer, or if it is a clone, which has its source's name."""
+        try:
+            reported = await self._reported_by(self._known.places.asking(node))
+        finally:
+            if asked is not None:
+                asked.discard(node)
+        if reported is None or reported.node != node:
+            return None
+        self._known.require_same(reported)
+        return reported

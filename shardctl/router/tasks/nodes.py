@@ -1,0 +1,244 @@
+"""Statements on nodes: each over a connection of the node's pool."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from psycopg_pool import PoolClosed, PoolTimeout
+
+from shardctl.router import connections
+from shardctl.router.concurrency import ALock, ALoop, asleep
+from shardctl.router.connections import GRACE_S, AsyncBounded, AsyncPool
+from shardctl.router.errors import Closed, NoConnection
+from shardctl.router.refusals import is_refusal, pauses
+from shardctl.router.statements import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from shardctl.router.known import Known
+    from shardctl.router.settings import PoolSettings
+    from shardctl.router.statements import Parameters
+    from shardctl.topology.model import NodeName
+
+Result = TypeVar("Result")
+
+
+class AsyncNodes:
+    """The pools of all nodes; each is opened when its node is first used.
+
+    Times are in seconds, and `until` is on `time.monotonic`.
+    """
+
+    def __init__(self, known: Known, settings: PoolSettings) -> None:
+        self.pools: dict[NodeName, AsyncPool] = {}
+        self.closed = False
+        self.loop = ALoop()
+        self._known = known
+        self._settings = settings
+        self._opening = ALock()
+
+    async def execute(
+        self,
+        node: NodeName,
+        statement: bytes,
+        parameters: Parameters = (),
+        *,
+        types: bool = False,
+        until: float | None = None,
+    ) -> Answer:
+        """Run one statement in a transaction of its own; again while its pooler has no server.
+
+        At `until` the server ends it, and a little later it is given up: raises TimeoutError,
+        NoConnection or QueryCanceled then.
+        """
+        return await self.outwaited(
+            partial(self._execute, node, statement, parameters, types, until), until
+        )
+
+    @asynccontextmanager
+    async def transaction(self, node: NodeName, begin: bytes) -> AsyncIterator[AsyncBounded]:
+        """Give a connection in a transaction, which ends with the block."""
+        connection = await self.outwaited(partial(self._begin, node, begin))
+        try:
+            connections.lend(connection)
+            # The same text means another shard's tables and types next time.
+            connection.prepare_threshold = None
+            yield connection
+            connections.restore(connection)
+            await connection.commit()
+        finally:
+            await self._give_back(connection)
+
+    async def ask(self, conninfo: str, statement: bytes) -> Answer:
+        """Run a statement on a connection of its own."""
+        self.loop.require(closed=self.closed)
+        connect = psycopg.AsyncConnection.connect
+        async with await connect(conninfo, autocommit=True) as connection:
+            cursor = await connection.execute(statement)
+            return Answer(await cursor.fetchall(), cursor.rowcount)
+
+    async def outwaited(
+        self, attempt: Callable[[float | None], Awaitable[Result]], until: float | None = None
+    ) -> Result:
+        """Do what begins a transaction; again while its pooler has no server, for the patience.
+
+        `attempt` has to raise nothing of what comes after its first statement. Its argument is
+        how many seconds it may wait for a connection; None is the pool's timeout. Raises the last
+        attempt's error.
+        """
+        seconds: float | None = None
+        deadline: float | None = None
+        waits = pauses()
+        while True:
+            try:
+                return await attempt(seconds)
+            except errors.ProtocolViolation as error:
+                now = time.monotonic()
+                if deadline is None:
+                    deadline = now + self._known.patience_s
+                    deadline = deadline if until is None else min(deadline, until)
+                if not is_refusal(error) or now >= deadline:
+                    raise
+            await asleep(min(next(waits), deadline - now))
+            seconds = max(0.0, deadline - time.monotonic())
+
+    async def close(self, seconds: float) -> None:
+        """Close all pools; connections in use are closed when they come back."""
+        if not self.closed and not self.loop.has_ended:
+            self.loop.require(closed=False)
+        async with self._opening:
+            self.closed = True
+            pools, self.pools = list(self.pools.values()), {}
+        if self.loop.has_ended:
+            return  # psycopg ends a connection that nothing refers to any more
+        async with AsyncExitStack() as stack:  # all of them, also where one fails
+            for pool in pools:
+                stack.push_async_callback(pool.close, seconds)
+
+    async def _execute(
+        self,
+        node: NodeName,
+        statement: bytes,
+        parameters: Parameters,
+        types: bool,
+        until: float | None,
+        seconds: float | None,
+    ) -> Answer:
+        connection = await self._take(node, seconds, until)
+        try:
+            if until is not None:
+                left_ms = max(1, math.ceil((until - time.monotonic()) * 1000))
+                begin = b"BEGIN; SET LOCAL statement_timeout TO %d" % left_ms
+                await connection.execute(begin, prepare=False)
+            cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+            await cursor.execute(statement, parameters)
+            result = cursor.pgresult
+            if result is None or not result.nfields:  # no rows can come, as of an UPDATE
+                return Answer([], cursor.rowcount)
+            oids = tuple(map(result.ftype, range(result.nfields))) if types else ()
+            return Answer(await cursor.fetchall(), cursor.rowcount, oids)
+        finally:
+            await self._give_back(connection)
+
+    async def _begin(self, node: NodeName, statement: bytes, seconds: float | None) -> AsyncBounded:
+        connection = await self._take(node, seconds, None)
+        try:
+            await connection.execute(statement, prepare=False)
+        except BaseException:
+            await self._give_back(connection)
+            raise
+        return connection
+
+    async def _take(
+        self, node: NodeName, seconds: float | None, until: float | None
+    ) -> AsyncBounded:
+        """Take a connection out of its pool.
+
+        One that the other side has ended goes back, and psycopg's pool opens another. Raises
+        NoConnection, Closed, AnotherLoop.
+        """
+        self.loop.require(closed=self.closed)
+        pool = self.pools.get(node) or await self._pool(node)
+        now = time.monotonic()
+        ends = now + (self._settings.timeout if seconds is None else seconds)
+        if until is not None:
+            ends = min(ends, until)
+            until += GRACE_S
+        while True:
+            try:
+                connection = await pool.getconn(ends - now)
+            except PoolTimeout as error:
+                raise NoConnection(node, str(error)) from error
+            except PoolClosed as error:
+                raise Closed from error
+            try:
+                if connections.is_quiet(connection) or await _answers(connection, ends):
+                    connection.home, connection.until = pool, until
+                    return connection
+            except BaseException:
+                await pool.putconn(connection)
+                raise
+            await pool.putconn(connection)
+            now = time.monotonic()
+
+    async def _give_back(self, connection: AsyncBounded) -> None:
+        """Put a connection into its pool again, rolled back."""
+        try:
+            connections.restore(connection)
+            if connection.pgconn.transaction_status is not TransactionStatus.IDLE:
+                connections.prolong(connection)
+                # Where it is broken or does not answer, the pool sees that, too.
+                with suppress(psycopg.Error, TimeoutError):
+                    await connection.rollback()
+        finally:
+            connection.until = None
+            await connection.home.putconn(connection)
+
+    async def _pool(self, node: NodeName) -> AsyncPool:
+        """Give a node's pool, opened when it is first used."""
+        async with self._opening:
+            if self.closed:
+                raise Closed
+            pool = self.pools.get(node)
+            if pool is None:
+                places = self._known.places
+                pool = AsyncPool(
+                    places.conninfo(node),
+                    name=f"shardctl-{node}",
+                    open=False,
+                    reconnect_failed=_try_again,
+                    **self._settings.options(pooled=places.pooled(node)),
+                )
+                await pool.open()
+                self.pools[node] = pool
+            return pool
+
+
+async def _try_again(pool: Any) -> None:
+    """Let a pool that has given up an attempt to connect begin another, if a call waits."""
+    stats, least, most = pool.get_stats(), pool.min_size, pool.max_size
+    if stats["requests_waiting"] and stats["pool_size"] < most:
+        await pool.resize(least + 1, max(least + 1, most))  # which opens one more
+        await pool.resize(least, most)
+
+
+async def _answers(connection: AsyncBounded, until: float) -> bool:
+    """Ask a connection that something has come on whether it is well; close it if not."""
+    connection.until = until
+    try:
+        await connection.execute("")
+    except (psycopg.Error, TimeoutError):
+        await connection.close()
+        return False
+    finally:
+        connection.until = None
+    return True

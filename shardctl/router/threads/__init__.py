@@ -1,0 +1,3 @@
+"""The router for threads."""
+
+# `make docs` writes this from router/tasks: do not edit.
