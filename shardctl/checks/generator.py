@@ -102,7 +102,9 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     """Find what differs on nodes, then what differs in shards, grouped over all nodes."""
     topology = view.topology
     wanted = generator.bodies(
-        generator.render(topology.id, topology.id.generator, topology.shard_count)
+        generator.render(
+            topology.id, topology.id.generator, topology.shard_count, topology.key_rule
+        )
     )
     for name, seen in view.seen.items():
         state = view.basics[name].state
@@ -146,7 +148,9 @@ def _as_made(
     """
     if there == wanted:
         return dict(there)
-    own = generator.bodies(generator.render(state, state.generator, state.shard_count))
+    own = generator.bodies(
+        generator.render(state, state.generator, state.shard_count, state.key_rule)
+    )
     return {
         name: wanted.get(name, body) if body == own.get(name) else body
         for name, body in there.items()

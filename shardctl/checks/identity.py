@@ -81,7 +81,8 @@ def judge(view: View[None]) -> Iterator[Finding]:
                     Severity.error,
                     actual=difference.actual,
                     expected=difference.expected,
-                    hint="restore it in the topology: it is fixed for the life of the cluster",
+                    hint="restore it in the topology: it is fixed for the life of the cluster "
+                    "(`init` can change `shards.key` before the first row)",
                     node=name,
                     object=difference.what,
                 )

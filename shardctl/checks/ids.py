@@ -289,6 +289,11 @@ _KINDS: dict[Code, _Kind] = {
         "rows whose key belongs to this shard",
         "list these rows with `shardctl rows misplaced`; move them with `shardctl rows move`",
     ),
+    "no_key": _Kind(
+        Severity.error,
+        "integer keys that are ids of this cluster (shards: {key: id})",
+        "correct the key: no shard can have made it, so no application finds the row by it",
+    ),
     "locked": _Kind(
         Severity.warning,
         "readable ids",
@@ -307,6 +312,7 @@ def _description(group: Sequence[Odd]) -> str:
         "future": f"id {first.example} in shard {first.shard}",
         "duplicate": f"id {first.example} in shard {first.shard} and in shard {first.other}",
         "other_key": f"key {first.example} in shard {first.shard} belongs to shard {first.other}",
+        "no_key": f"key {first.example} in shard {first.shard} is not an id of any shard",
         "locked": f"locked by another session, for more than {LOCK_WAIT}",
     }[first.code]
     count = sum(one.count or 0 for one in group)

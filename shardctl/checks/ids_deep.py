@@ -11,10 +11,11 @@ import psycopg
 from psycopg import errors, sql
 
 from shardctl.checks.ids_odd import Odd, Ruler
+from shardctl.errors import Misused
 from shardctl.postgres import catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import keys, lock
-from shardctl.topology.keys import shard_of
+from shardctl.state.map import Map
 from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _keyed(place: Place) -> list[Keyed]:
 def _scan(place: Place, source: _Source, ruler: Ruler, claimed: _Claimed) -> _Tally:
     tally = _Tally()
     misplaced: list[int] = []
-    count = place.topology.shard_count
+    shard_of = Map.of(place.topology).shard_of
     for number, key in _rows(place, source, ruler):
         if number is not None and (code := ruler.fault(number, source.shard)):
             # One fault a row: a misplaced row's key is elsewhere with it.
@@ -126,8 +127,14 @@ def _scan(place: Place, source: _Source, ruler: Ruler, claimed: _Claimed) -> _Ta
             if len(misplaced) == BATCH:
                 _settle(tally, source, ruler, claimed, misplaced)
                 misplaced.clear()
-        elif key is not None and (belongs := shard_of(key, count)) != source.shard:
-            tally.add("other_key", key, belongs)
+        elif key is not None:
+            try:
+                belongs = shard_of(key)
+            except Misused:
+                tally.add("no_key", key, source.shard)
+            else:
+                if belongs != source.shard:
+                    tally.add("other_key", key, belongs)
     _settle(tally, source, ruler, claimed, misplaced)
     return tally
 
@@ -160,9 +167,13 @@ def _rows(place: Place, source: _Source, ruler: Ruler) -> Iterator[tuple[int | N
         "shard": sql.Literal(source.shard),
         "count": sql.Literal(place.topology.shard_count),
     }
-    odd = ["odd_id"] * (source.id is not None) + ["odd_key"] * (source.key is not None)
+    odd = [QUERIES["odd_id"].format(**values)] if source.id is not None else []
+    if source.key is not None:
+        # Where keys are ids, the same numbers are odd.
+        name = "odd_id" if place.topology.key_rule == "id" else "odd_key"
+        odd.append(QUERIES[name].format(**values | {"id": key_column}))
     statement = QUERIES["scan"].format(
-        conditions=sql.SQL("\nOR ").join(QUERIES[name].format(**values) for name in odd),
+        conditions=sql.SQL("\nOR ").join(odd),
         table=sql.Identifier(source.schema, source.table),
         **values,
     )

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from shardctl.ids.layout import Layout
     from shardctl.topology.model import ShardId
 
-Code = Literal["negative", "duplicate", "other_shard", "future", "other_key", "locked"]
+Code = Literal["negative", "duplicate", "other_shard", "future", "other_key", "no_key", "locked"]
 
 AHEAD_MS = 10_000
 """The allowed lead of ids over their node's clock: the strict generator has one in a burst."""

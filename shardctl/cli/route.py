@@ -43,8 +43,9 @@ def route(
 ) -> None:
     """Show where the rows of keys are: shard, schema, node, pooler aliases, connection strings.
 
-    An integer's shard is the key modulo the number of shards, never negative; that of a UUID
-    or any other text is the first 15 hexadecimal digits of its SHA-256 modulo that number.
+    An integer's shard is the key modulo the number of shards, never negative; with
+    `shards: {key: id}` in the topology, the shard that made this id. That of a UUID or any other
+    text is the first 15 hexadecimal digits of its SHA-256 modulo the number of shards.
     The map in the databases names the node that owns a shard: route asks all nodes at once, and
     uses the newest map that arrives within half a second. If none arrives, or with --offline, it
     uses the topology file. Standard error shows which map was used, and where the file is stale.
@@ -113,9 +114,10 @@ def _report_stale(topology: Topology, reported: NodeMap, shards: list[int]) -> N
 
 
 def _of_key(topology: Topology, given: str, text: bool) -> int:
+    from shardctl.state.map import Map
     from shardctl.topology import keys
 
-    return keys.shard_of(given if text else keys.read(given), topology.shard_count)
+    return Map.of(topology).shard_of(given if text else keys.read(given))
 
 
 def _of_id(topology: Topology, given: str) -> int:

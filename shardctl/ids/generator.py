@@ -33,11 +33,11 @@ _FUNCTION = re.compile(
 )
 
 
-def render(settings: Settings, generator: str, shard_count: int) -> str:
+def render(settings: Settings, generator: str, shard_count: int, key_rule: str = "modulo") -> str:
     """Return the statements that create or replace the functions of schema `shardctl`.
 
     `generator` is `strict` (blocks, no duplicates) or `classic` (the published arithmetic);
-    `shard_count` is the modulus of `shard_of`.
+    `shard_count` is the modulus of `shard_of`, with `key_rule` `id` of texts and UUIDs only.
     """
     layout = Layout.of(settings)
     time_bits = layout.usable_time_bits
@@ -58,6 +58,8 @@ def render(settings: Settings, generator: str, shard_count: int) -> str:
         block_mask=block_mask,
         shard_count=int(shard_count),
         hash_digits=_HASH_DIGITS,
+        key_rule=key_rule,
+        highest_id=layout.highest_id,
     )
 
 

@@ -177,6 +177,16 @@ class Layout:
             number & (1 << self.sequence_bits) - 1,
         )
 
+    def shard_in(self, number: int) -> int | None:
+        """Give the shard in the bits of a number; None where no generator gives that number.
+
+        >>> Layout().shard_in(11637205501278089), Layout().shard_in(-1)
+        (1341, None)
+        """
+        if not 0 <= number <= self.highest_id:
+            return None
+        return number >> self.sequence_bits & self.max_shard
+
     def floor(self, time_ms: int, shard: int = 0) -> int:
         """Return the smallest id that `shard` can have made at or after `time_ms`.
 

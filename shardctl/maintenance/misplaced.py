@@ -14,6 +14,7 @@ from psycopg import sql
 
 from shardctl.errors import Misused, Refused, ShardctlError
 from shardctl.ids import generator
+from shardctl.ids.layout import Layout
 from shardctl.libpq import reason_of
 from shardctl.maintenance import places, row_keys
 from shardctl.maintenance.row_keys import key_table_missing
@@ -43,7 +44,8 @@ def table_unread(table: Table, reason: str, *, hint: str = "") -> Refused:
 class Table:
     """One shard's table; `column` holds the key, or with `by_id` the id that names the shard.
 
-    `parents` are its partitioned tables or inheritance parents, at any depth.
+    `integer` is whether that is a number. `parents` are its partitioned tables or inheritance
+    parents, at any depth.
     """
 
     node: NodeName
@@ -52,6 +54,7 @@ class Table:
     name: str
     column: str
     by_id: bool
+    integer: bool
     primary_key: tuple[str, ...]
     parents: tuple[str, ...] = ()
 
@@ -61,9 +64,12 @@ class Table:
 
     def belongs(self, topology: Topology) -> sql.Composed:
         """Compose the expression that gives a row's shard, of the table's alias `t`."""
-        return QUERIES["by_id" if self.by_id else "by_key"].format(
+        # Where keys are ids, too: shard_of() is an error for what no shard can have made.
+        is_id = self.by_id or (self.integer and topology.key_rule == "id")
+        return QUERIES["by_id" if is_id else "by_key"].format(
             column=sql.SQL("t.{}").format(sql.Identifier(self.column)),
             count=sql.Literal(topology.shard_count),
+            highest=sql.Literal(Layout.of(topology.id).highest_id),
         )
 
 
@@ -180,7 +186,7 @@ def read_tables(
     node = of_node[0].node
     shards = {p.schema: p.shard for p in of_node if p.schema is not None and p.shard is not None}
     keyed = catalog.read_keyed(session, list(shards), columns)
-    keys_of = {(one.schema, one.name): one.column for one in keyed if one.present}
+    keys_of = {(one.schema, one.name): one for one in keyed if one.present}
     lacking = {(one.schema, one.name) for one in keyed if not one.present}
     parents = catalog.read_ancestors(session, list(shards))
     given = {"schemas": list(shards), "next_id": generator.WRAPPER}
@@ -190,13 +196,14 @@ def read_tables(
             shard=shards[schema],
             schema=schema,
             name=name,
-            column=keys_of.get((schema, name), made),
-            by_id=(schema, name) not in keys_of,
+            column=made if key is None else key.column,
+            by_id=key is None,
+            integer=key is None or key.integer,
             primary_key=tuple(primary_key),
             parents=parents.get((schema, name), ()),
         )
         for schema, name, made, primary_key in session.execute(QUERIES["tables"], given)
-        if (schema, name) in keys_of or (made and (schema, name) not in lacking)
+        if (key := keys_of.get((schema, name))) or (made and (schema, name) not in lacking)
     ]
     named = {one.named for one in keyed}
     touched = {k.named for k in keyed if k.name in names or k.named in names} if names else named

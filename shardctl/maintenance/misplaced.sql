@@ -28,7 +28,7 @@ shardctl.shard_of({column})
 
 -- name: by_id
 -- The shard that a row's id was made for; none where no shard has that number
-CASE WHEN {column} >= 0 AND shardctl.id_shard({column}) < {count} THEN shardctl.id_shard({column}) END
+CASE WHEN {column} BETWEEN 0 AND {highest} AND shardctl.id_shard({column}) < {count} THEN shardctl.id_shard({column}) END
 
 -- name: rows
 -- Rows of a table that belong to other shards: how many belong to each, and some of them

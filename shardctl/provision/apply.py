@@ -235,10 +235,12 @@ def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, com
     for statement in format.restoring([name.removeprefix("shardctl.") for name in plan.tables]):
         connection.execute(statement.encode())
     events.record(connection, command, "begun")
-    if plan.functions:
-        script = generator.render(topology.id, topology.id.generator, topology.shard_count)
+    if plan.functions or plan.key_rule:
+        script = generator.render(
+            topology.id, topology.id.generator, topology.shard_count, topology.key_rule
+        )
         connection.execute(script.encode())
-        cluster.set_generator(connection, topology.id.generator)
+        cluster.set_rules(connection, topology)
     # Functions that were just made have no grants yet, even if roles had them before.
     for role in roles if plan.functions else plan.grant_to:
         connection.execute(

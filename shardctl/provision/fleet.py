@@ -191,6 +191,8 @@ def _plan(
     gone = {one.node for one in left_out}
     observed = [one for one in observed if one.node not in gone]
     plans = planning.plan(topology, observed, migrations, adopt=adopt)
+    if left_out and any(one.key_rule for one in plans):
+        raise together(unread)  # a node that is away may have rows
     reversible = refusals.reversible(topology, observed, migrations, only)
     if reversible and not finish_reverse:
         raise together([refusals.reverse_open(move) for move in reversible])

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
+from psycopg import sql
 
 from shardctl.access import read_only, write_fence
 from shardctl.libpq import reason_of
@@ -76,6 +77,8 @@ class Observed:
     """Tables of schema shardctl that were dropped."""
     intruders: tuple[Intruder, ...] = ()
     """By what a role could run its code in our sessions."""
+    filled: tuple[str, str] | None = None
+    """(schema, table) of the first that has rows, where the rule for keys is to change."""
     journal: tuple[Copy, ...] | None = ()
     """The moves that the node knows; None where their table was dropped."""
 
@@ -104,7 +107,7 @@ def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[st
         with connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
-            return _observe_database(connection, topology, node, tables)
+            return _observe_database(connection, topology, node, tables, command)
     except psycopg.errors.InsufficientPrivilege as error:
         raise identity.node_unfit(
             node.name,
@@ -258,7 +261,7 @@ def check_version(node: str, number: int, version: str) -> None:
 
 
 def _observe_database(
-    connection: Connection, topology: Topology, node: Node, tables: Iterable[str]
+    connection: Connection, topology: Topology, node: Node, tables: Iterable[str], command: str
 ) -> Observed:
     roles = list(topology.database.app_roles)
     slots, existing, lacking = _observe_server(connection, topology, node)
@@ -266,7 +269,8 @@ def _observe_database(
     if state is not None:
         if move := identity.cloning(connection, node, state):
             raise identity.clone(node, move)
-        identity.check(state, topology, node.name)
+        may_change = {cluster.KEY_RULE} if command == "init" else ()
+        identity.check(state, topology, node.name, but=may_change)
     migrations: dict[tuple[str, str], frozenset[ShardId]] = {}
     if state is not None:
         for file, checksum, shards in connection.execute(STATE["migrations"]):
@@ -293,5 +297,15 @@ def _observe_database(
         unvalidated=catalog.read_unvalidated(connection, keys.CHECK, schemas),
         missing=missing,
         intruders=catalog.read_intruders(connection),
+        filled=_filled(connection, schemas) if state and state.rekeyed(topology) else None,
         journal=None if missing else ledger.copies(connection, topology, node.name, state),
     )
+
+
+def _filled(connection: Connection, schemas: Sequence[str]) -> tuple[str, str] | None:
+    """Find a table of these schemas that has rows."""
+    for schema, table in connection.execute(QUERIES["stored"], {"schemas": list(schemas)}):
+        has_rows = QUERIES["has_rows"].format(table=sql.Identifier(schema, table))
+        if connection.execute(has_rows.as_bytes(connection)).fetchone() == (True,):
+            return schema, table
+    return None

@@ -34,3 +34,14 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
   AND backend_type = 'client backend' AND application_name NOT LIKE 'shardctl %'
 ORDER BY pid
 LIMIT 3
+
+-- name: stored
+-- Tables of these schemas that have pages on disk: no other can have rows
+SELECT n.nspname::text, c.relname::text
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND n.nspname = ANY (%(schemas)s) AND pg_relation_size(c.oid) > 0
+ORDER BY n.nspname, c.relname
+
+-- name: has_rows
+-- Whether a table has a row
+SELECT EXISTS (SELECT FROM ONLY {table})

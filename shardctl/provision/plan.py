@@ -88,6 +88,8 @@ class NodePlan:
     functions: tuple[str, ...] = ()
     """Functions of schema shardctl to create or replace."""
     new_functions: bool = False
+    key_rule: str | None = None
+    """The rule for keys that the node gets in place of another."""
     from_classic: bool = False
     """Whether the strict generator takes over from the classic one, which kept no registers."""
     grant_to: tuple[str, ...] = ()
@@ -106,6 +108,8 @@ class NodePlan:
         lines += [Change("create", "state", self.node, name=table) for table in self.tables]
         verb: Action = "create" if self.new_functions else "replace"
         lines += [Change(verb, "function", self.node, name=f"shardctl.{f}") for f in self.functions]
+        if self.key_rule is not None:
+            lines.append(Change("write", "keys", self.node, name=self.key_rule))
         lines += [Change("grant", "state", self.node, name=role) for role in self.grant_to]
         lines += self._shard_changes()
         if self.map_version is not None:
@@ -197,7 +201,9 @@ def _node(
     topology: Topology, one: Observed, migrations: Sequence[Migration], version: int
 ) -> NodePlan:
     wanted = generator.bodies(
-        generator.render(topology.id, topology.id.generator, topology.shard_count)
+        generator.render(
+            topology.id, topology.id.generator, topology.shard_count, topology.key_rule
+        )
     )
     present = one.state is not None
     roles = topology.database.app_roles
@@ -213,6 +219,7 @@ def _node(
         tables=one.missing,
         functions=tuple(functions),
         new_functions=not one.functions,
+        key_rule=topology.key_rule if one.state and one.state.rekeyed(topology) else None,
         from_classic=topology.id.generator == "strict"
         and one.state is not None
         and one.state.generator == "classic",

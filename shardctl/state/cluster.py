@@ -15,9 +15,13 @@ from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Topology
+    from shardctl.topology.model import KeyRule, Topology
 
 QUERIES = queries.load("shardctl.state", "queries.sql")
+
+
+KEY_RULE = "shards.key"
+"""What `Difference.what` calls the rule by which integer keys name their shards."""
 
 
 class Difference(NamedTuple):
@@ -45,16 +49,22 @@ class ClusterRow:
     sequence_bits: int
     generator: str
     map_version: int
+    key_rule: KeyRule
+
+    def rekeyed(self, topology: Topology) -> bool:
+        """Return whether the topology has another rule for keys."""
+        return self.key_rule != topology.key_rule
 
     def differences(self, topology: Topology) -> list[Difference]:
         """List what is fixed for the life of the cluster and differs from the topology.
 
-        The generator is not: `init` may change it.
+        The generator is not: `init` may change it. The rule for keys is fixed by the first row.
         """
         pairs = {
             "shard count": (self.shard_count, topology.shard_count),
             "schema pattern": (self.schema_pattern, str(topology.schema_pattern)),
             "id layout": (Layout.of(self), Layout.of(topology.id)),
+            KEY_RULE: (self.key_rule, topology.key_rule),
         }
         return [
             Difference(what, str(here), str(wanted))
@@ -111,13 +121,15 @@ def make(connection: Connection, topology: Topology, node: NodeName) -> None:
             "shard_bits": topology.id.shard_bits,
             "sequence_bits": topology.id.sequence_bits,
             "generator": topology.id.generator,
+            "key_rule": topology.key_rule,
         },
     )
 
 
-def set_generator(connection: Connection, generator: str) -> None:
-    """Write down which generator the functions hold now."""
-    connection.execute(QUERIES["set_generator"], {"generator": generator})
+def set_rules(connection: Connection, topology: Topology) -> None:
+    """Write down which generator, and which rule for keys, the functions hold now."""
+    rules = {"generator": topology.id.generator, "key_rule": topology.key_rule}
+    connection.execute(QUERIES["set_rules"], rules)
 
 
 def read_map(connection: Connection) -> dict[ShardId, NodeName]:

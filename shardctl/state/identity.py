@@ -10,6 +10,8 @@ from shardctl.state import cluster, journal
 from shardctl.state.format import FORMAT
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
     from shardctl.state.journal import Move
@@ -107,10 +109,12 @@ def check_moved(
         )
 
 
-def check(state: ClusterRow, topology: Topology, node: NodeName) -> None:
+def check(
+    state: ClusterRow, topology: Topology, node: NodeName, *, but: Collection[str] = ()
+) -> None:
     """Refuse a server that is another node, another cluster's, or of another make.
 
-    Raises format_too_new or node_unfit.
+    `but` are differences that the caller judges itself. Raises format_too_new or node_unfit.
     """
     if state.format > FORMAT:
         raise Refused(
@@ -131,7 +135,7 @@ def check(state: ClusterRow, topology: Topology, node: NodeName) -> None:
             f"the server is node {state.node} of cluster {state.cluster}",
             hint="correct the node's host and port in the topology",
         )
-    differences = state.differences(topology)
+    differences = [one for one in state.differences(topology) if one.what not in but]
     if differences:
         raise node_unfit(
             node,
@@ -139,5 +143,6 @@ def check(state: ClusterRow, topology: Topology, node: NodeName) -> None:
                 f"{what} is {here} on the server and {wanted} in the topology"
                 for what, here, wanted in differences
             ),
-            hint="restore the topology: these values are fixed for the life of the cluster",
+            hint="restore the topology: these values are fixed for the life of the cluster "
+            "(`init` can change `shards.key` before the first row)",
         )

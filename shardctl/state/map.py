@@ -7,13 +7,15 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardctl.ids.layout import Layout
+from shardctl.topology import keys
 from shardctl.topology.model import NodeName
 from shardctl.topology.names import SchemaPattern
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardctl.topology.model import Topology
+    from shardctl.topology.keys import Key
+    from shardctl.topology.model import KeyRule, ShardId, Topology
 
 READ = resources.files("shardctl.state").joinpath("map.sql").read_bytes()
 """The node's one row, for `of_row`: version and owners are of one instant."""
@@ -32,6 +34,7 @@ class Map:
     layout: Layout
     owners: tuple[NodeName, ...]
     """The owner of each shard, by its number."""
+    key_rule: KeyRule = "modulo"
 
     @classmethod
     def of(cls, topology: Topology) -> Map:
@@ -43,14 +46,20 @@ class Map:
             topology.schema_pattern,
             Layout.of(topology.id),
             tuple(owners[shard] for shard in sorted(owners)),
+            topology.key_rule,
         )
+
+    def shard_of(self, key: Key) -> ShardId:
+        """Give the shard of a key; raises key_unsupported, key_not_an_id."""
+        in_id = self.layout.shard_in if self.key_rule == "id" else None
+        return keys.shard_of(key, len(self.owners), in_id)
 
     def same_cluster(self, other: Map) -> bool:
         """Return whether another map is of the same cluster, of whatever version."""
         return self._fixed() == other._fixed()
 
     def _fixed(self) -> tuple[object, ...]:
-        return self.cluster, self.pattern, self.layout, len(self.owners)
+        return self.cluster, self.pattern, self.layout, len(self.owners), self.key_rule
 
 
 class NodeMap(NamedTuple):
@@ -63,12 +72,12 @@ class NodeMap(NamedTuple):
 
 def of_row(row: Sequence[Any]) -> NodeMap | None:
     """Read the row of `READ`; None while the map is not whole, as in the middle of an `init`."""
-    version, node, database, cluster, count, pattern, *layout, shards, nodes = row
+    version, node, database, cluster, count, rule, pattern, *layout, shards, nodes = row
     if version < 1 or shards != list(range(count)):
         return None
     owners = tuple(NodeName(owner) for owner in nodes)
     return NodeMap(
         NodeName(node),
         database,
-        Map(version, cluster, SchemaPattern.parse(pattern), Layout(*layout), owners),
+        Map(version, cluster, SchemaPattern.parse(pattern), Layout(*layout), owners, rule),
     )

@@ -5,7 +5,8 @@ SELECT to_regclass('shardctl.cluster') IS NOT NULL, to_regnamespace('shardctl') 
 -- name: cluster
 -- The one row that describes what this node is
 SELECT format, cluster, node, identity::text, shard_count, schema_pattern,
-       epoch_ms, tick_ms, time_bits, shard_bits, sequence_bits, generator, map_version
+       epoch_ms, tick_ms, time_bits, shard_bits, sequence_bits, generator, map_version,
+       key_rule
 FROM shardctl.cluster
 
 -- name: missing
@@ -15,13 +16,15 @@ SELECT name FROM unnest(%(names)s::text[]) AS name WHERE to_regclass('shardctl.'
 -- name: make_cluster
 -- The row of a new node; the whole map comes last, so its version is 0
 INSERT INTO shardctl.cluster (format, cluster, node, shard_count, schema_pattern, epoch_ms,
-                              tick_ms, time_bits, shard_bits, sequence_bits, generator, map_version)
+                              tick_ms, time_bits, shard_bits, sequence_bits, generator, map_version,
+                              key_rule)
 VALUES (%(format)s, %(cluster)s, %(node)s, %(shard_count)s, %(schema_pattern)s, %(epoch_ms)s,
-        %(tick_ms)s, %(time_bits)s, %(shard_bits)s, %(sequence_bits)s, %(generator)s, 0)
+        %(tick_ms)s, %(time_bits)s, %(shard_bits)s, %(sequence_bits)s, %(generator)s, 0,
+        %(key_rule)s)
 
--- name: set_generator
--- Which generator the functions now hold
-UPDATE shardctl.cluster SET generator = %(generator)s
+-- name: set_rules
+-- Which generator, and which rule for keys, the functions now hold
+UPDATE shardctl.cluster SET generator = %(generator)s, key_rule = %(key_rule)s
 
 -- name: map
 -- Every shard that this node knows of

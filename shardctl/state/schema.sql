@@ -19,9 +19,11 @@ CREATE TABLE shardctl.cluster (
     sequence_bits  integer     NOT NULL,
     generator      text        NOT NULL,
     map_version    bigint      NOT NULL,
+    key_rule       text        NOT NULL,
     made_at        timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
 COMMENT ON COLUMN shardctl.cluster.identity IS 'Distinguishes this server from its clones.';
+COMMENT ON COLUMN shardctl.cluster.key_rule IS 'modulo: by its remainder; id: an integer key is an id, and its bits name the shard.';
 COMMENT ON COLUMN shardctl.cluster.map_version IS '0 until the whole map has been written; it only grows.';
 
 CREATE TABLE shardctl.map (

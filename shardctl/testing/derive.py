@@ -51,7 +51,11 @@ def render(application: Topology, *, directory: Path, shards: int, ports: Sequen
     }
     content = {
         "cluster": application.cluster,
-        "shards": {"count": shards, "schema": str(application.schema_pattern)},
+        "shards": {
+            "count": shards,
+            "schema": str(application.schema_pattern),
+            "key": application.key_rule,
+        },
         "id": _ids(application),
         "database": _database(application),
         "nodes": nodes,

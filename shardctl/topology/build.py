@@ -78,6 +78,7 @@ def build(file: FileSection, path: Path, folder: Path) -> Topology:
             clone_with=file.move.clone_with,
             max_wal=file.move.max_wal,
         ),
+        key_rule=file.shards.key,
     )
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from shardctl.errors import Misused
 from shardctl.topology.model import ShardId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Key = int | str | UUID
 
@@ -26,12 +30,22 @@ def key_unsupported(what: str) -> Misused:
     )
 
 
-def shard_of(key: Key, count: int) -> ShardId:
-    """Give the shard of a key, of `count` shards; raises key_unsupported.
+def key_not_an_id(key: int, count: int) -> Misused:
+    """Report an integer that no shard can have made as an id, where keys are ids."""
+    return Misused(
+        "key_not_an_id",
+        f"key {key} is not an id that shards 0 to {count - 1} can have made",
+        hint="with `shards: {key: id}` an integer key is an id that `next_id()` made; keys that "
+        "come from elsewhere can be text",
+    )
+
+
+def shard_of(key: Key, count: int, in_id: Callable[[int], int | None] | None = None) -> ShardId:
+    """Give the shard of a key, of `count` shards; raises key_unsupported, key_not_an_id.
 
     An integer's is the key modulo `count`, never negative. SQL's `%` takes the sign of the key;
-    there, write `((key % n) + n) % n`. A string's or a UUID's is its `stable_hash` modulo
-    `count`.
+    there, write `((key % n) + n) % n`. Where keys are ids, it is what `in_id` finds in the bits
+    of the key. A string's or a UUID's is its `stable_hash` modulo `count`.
 
     >>> shard_of(31341, 2000), shard_of(-1, 8)
     (1341, 7)
@@ -40,7 +54,12 @@ def shard_of(key: Key, count: int) -> ShardId:
     """
     if isinstance(key, bool) or not isinstance(key, int):
         return ShardId(stable_hash(key) % count)
-    return ShardId(key % count)
+    if in_id is None:
+        return ShardId(key % count)
+    shard = in_id(key)
+    if shard is None or shard >= count:
+        raise key_not_an_id(key, count)
+    return ShardId(shard)
 
 
 def stable_hash(key: Key) -> int:

@@ -17,6 +17,7 @@ NodeName = NewType("NodeName", str)
 PoolerName = NewType("PoolerName", str)
 
 Generator = Literal["strict", "classic"]
+KeyRule = Literal["modulo", "id"]
 AliasKind = Literal["shard", "node"]
 CloneWith = Literal["basebackup", "repmgr"]
 
@@ -138,6 +139,8 @@ class Topology:
     nodes: Mapping[NodeName, Node]
     poolers: Mapping[PoolerName, Pooler]
     move: MoveSettings
+    key_rule: KeyRule = "modulo"
+    """How an integer key names its shard: by its remainder, or as an id by its bits."""
 
     def schema(self, shard: ShardId) -> str:
         """Name the schema of `shard`."""

@@ -113,6 +113,11 @@ class ShardsSection(_Section):
         alias="schema",
         description="the schema name of a shard; {id:04d} pads with zeros",
     )
+    key: Literal["modulo", "id"] = Field(
+        default="modulo",
+        description="how an integer key names its shard: modulo takes the remainder of its "
+        "division by count; id takes the key as an id, and the shard from its bits",
+    )
 
 
 class BitsSection(_Section):
