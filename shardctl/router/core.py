@@ -85,7 +85,7 @@ class Routed:
     def shard_of(self, key: Key) -> ShardId:
         """Give the shard of a key: an integer, a string or a UUID.
 
-        Raises key_unsupported, NotOpen.
+        Raises key_unsupported, key_not_an_id, NotOpen.
         """
         return self._known.shard_of(key)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError, UsageError
+from shardctl.errors import Misused, ShardctlError, UsageError
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -150,6 +150,25 @@ class WritesUnseen(UsageError):
             "everything back can reset a test fleet instead",
         )
         self.shard = shard
+
+
+def keys_not_ids(rule: str) -> Misused:
+    """Report a row that should have its id as its key, in a cluster whose keys are not ids."""
+    return Misused(
+        "keys_not_ids",
+        f"with `shards: {{key: {rule}}}` the id of a new row is not its key",
+        hint="call insert() with the row's key; the topology can have `shards: {key: id}` "
+        "before the first row",
+    )
+
+
+def id_given(field: object) -> Misused:
+    """Report a new row that has an id already, which may be another shard's."""
+    return Misused(
+        "id_given",
+        f"the values have {field!r}, which the new row is to get from its shard",
+        hint="leave it out, or call insert() with it as the key",
+    )
 
 
 class NameRefused(UsageError):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl.router.errors import AnotherCluster, NotOpen
-from shardctl.topology import keys
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
@@ -76,8 +75,8 @@ class Known:
             self.repeated += 1
 
     def shard_of(self, key: Key) -> ShardId:
-        """Give the shard of a key; raises key_unsupported, NotOpen."""
-        return keys.shard_of(key, len(self.map.owners))
+        """Give the shard of a key; raises key_unsupported, key_not_an_id, NotOpen."""
+        return self.map.shard_of(key)
 
     def shard_of_id(self, number: int) -> ShardId:
         """Give the shard that made an id; raises IdOutOfRange, ShardNotFound, NotOpen."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -16,12 +17,20 @@ from psycopg.rows import tuple_row
 from shardctl.router import core, merging, statements
 from shardctl.router.concurrency import AWorkers, a_self
 from shardctl.router.core import Routed
-from shardctl.router.errors import Closed, DeadlinePassed, NoConnection, WritesUnseen
+from shardctl.router.errors import (
+    Closed,
+    DeadlinePassed,
+    NoConnection,
+    WritesUnseen,
+    id_given,
+    keys_not_ids,
+)
 from shardctl.router.refusals import FENCED, Look, can_be_fence, reasons
 from shardctl.router.settings import NodeHealth
 from shardctl.router.tasks.fence import AsyncFence
 from shardctl.router.tasks.nodes import AsyncNodes
 from shardctl.state import map as maps
+from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -29,7 +38,7 @@ if TYPE_CHECKING:
     from shardctl.router.settings import Stats
     from shardctl.router.statements import Answer, Names, Parameters, Row, Where
     from shardctl.topology.keys import Key
-    from shardctl.topology.model import NodeName, ShardId
+    from shardctl.topology.model import NodeName
 
     Compose = Callable[[Sequence[ShardId]], tuple[bytes, Parameters]]
 
@@ -109,13 +118,24 @@ class AsyncShardedDatabase(Routed):
 
         None where a trigger or a rule has left the row out.
         """
-        shard = self._known.shard_of(shard_key)
-        back = () if returning is None else statements.terms(returning)
-        schema = self._known.schemas[shard]
-        statement = statements.insert(schema, table, tuple(values), back)
-        answer = await self._on_shard(shard, statement, tuple(values.values()))
-        row = answer.rows[0] if answer.rows else None
-        return row[0] if row and isinstance(returning, str) else row
+        return await self._insert(self._known.shard_of(shard_key), table, values, returning)
+
+    async def insert_new(
+        self, table: str, values: Mapping[str, Any], returning: Names = "id"
+    ) -> Any:
+        """Write a row whose id is its key, into a shard that is chosen evenly; give the id.
+
+        `returning` is as of `insert`, and its first field is the id. Raises keys_not_ids without
+        `shards: {key: id}` in the topology, and id_given.
+        """
+        if (rule := self._known.map.key_rule) != "id":
+            raise keys_not_ids(rule)
+        identity = statements.terms(returning)[0]
+        if identity in values:
+            raise id_given(identity)
+        # From the system: the state of a generator of our own would be the same in forked children.
+        shard = ShardId(secrets.randbelow(len(self._known.map.owners)))
+        return await self._insert(shard, table, values, returning)
 
     async def update(
         self,
@@ -214,6 +234,16 @@ class AsyncShardedDatabase(Routed):
     def stats(self) -> Stats:
         """Return the router's counters and those of psycopg's pools."""
         return self._stats(self._nodes.pools)
+
+    async def _insert(
+        self, shard: ShardId, table: str, values: Mapping[str, Any], returning: Names | None
+    ) -> Any:
+        back = () if returning is None else statements.terms(returning)
+        schema = self._known.schemas[shard]
+        statement = statements.insert(schema, table, tuple(values), back)
+        answer = await self._on_shard(shard, statement, tuple(values.values()))
+        row = answer.rows[0] if answer.rows else None
+        return row[0] if row and isinstance(returning, str) else row
 
     async def _on_shard(self, shard: ShardId, statement: bytes, parameters: Parameters) -> Answer:
         """Run a statement on its shard's node; once more if the shard was missing there."""
