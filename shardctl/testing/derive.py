@@ -21,8 +21,8 @@ SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
     "synchronous_commit": "off",
-    "wal_level": "minimal",
-    "max_wal_senders": "0",
+    # A test can move a shard.
+    "wal_level": "logical",
     "shared_buffers": "16MB",
     # A reset empties the tables of many shards in one transaction, with a lock for each.
     "max_locks_per_transaction": "256",

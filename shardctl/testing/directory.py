@@ -32,7 +32,8 @@ def made() -> Iterator[Path]:
 
     Raises account_refused where no user can run servers.
     """
-    path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_base()))
+    owner = os.getpid()
+    path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base()))
     path.chmod(0o755)
     held = os.open(path / "locking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
@@ -42,7 +43,8 @@ def made() -> Iterator[Path]:
         try:
             yield path
         finally:
-            shutil.rmtree(path)
+            if os.getpid() == owner:  # a child that was forked leaves it alone
+                shutil.rmtree(path)
     finally:
         os.close(held)
 
@@ -88,7 +90,7 @@ def _taken(left: Path) -> Iterator[bool]:
         os.close(held)
 
 
-def _base() -> Path:
+def base() -> Path:
     """Return the system's directory for temporary files, or /var/tmp if servers cannot enter it."""
     usual = Path(tempfile.gettempdir())
     account = accounts.server_account(None)

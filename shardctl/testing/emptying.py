@@ -106,6 +106,15 @@ class Tables:
         except psycopg.Error as error:
             raise not_reset(self._node.name, reason_of(error)) from error
 
+    def give(self, schema: str, to: Tables) -> None:
+        """Let another node's tables have what this one knows of a schema that has moved there.
+
+        The rows there have other versions: the next `empty` writes those of the migrations again.
+        """
+        for table in [table for table in self._kept if table.schema == schema]:
+            to._kept[table] = self._kept.pop(table)
+            to._versions[table] = self._versions.pop(table)._replace(digest=None)
+
     def close(self) -> None:
         """Close the session; the next use opens another."""
         if self._session is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing, contextmanager
+import os
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from psycopg.conninfo import make_conninfo
@@ -13,14 +15,16 @@ from shardctl.errors import Misused, ShardctlError, Unfinished
 from shardctl.provision import fleet as provision
 from shardctl.sandbox import servers
 from shardctl.sandbox.new import HOST
-from shardctl.testing import derive, directory, ports
+from shardctl.testing import derive, directory, templates
+from shardctl.testing import ports as held_ports
 from shardctl.testing.emptying import Tables
 from shardctl.testing.environment import without_libpq
 from shardctl.topology import loader, routes
+from shardctl.topology.build import PASSFILE
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from shardctl.topology.model import Topology
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 FILE = "topology.yaml"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ShardFleet:
     """A running fleet with the application's schemas."""
 
@@ -67,6 +71,32 @@ class ShardFleet:
         """Return the node of a shard; raises ShardNotFound."""
         return routes.of_shard(self._topology, shard).node.name
 
+    def shard_move(self, shard: int, to: str) -> None:
+        """Move a shard to another node, as `shardctl move-shards` does, while clients work.
+
+        It stays there; the next move can bring it back. Raises what a move raises.
+        """
+        # What moves needs is much, and most tests move nothing.
+        from shardctl.moves import plan, prune, service  # noqa: PLC0415
+
+        settings = self._topology.move
+        options = plan.Options(settings.max_pause.total_seconds(), 0.0)
+        with without_libpq():
+            topology = loader.load(self.topology)
+            decided = service.plan(topology, [shard], to, options, method=plan.STREAM)
+            service.preflight(topology, decided)
+            service.start(topology, decided, fanout.Silent(), lambda _: None)
+            self._topology = topology = loader.load(self.topology)
+            given = dict(zip(map(NodeName, self.nodes), self._tables, strict=True))
+            for schema in decided.schemas:
+                given[decided.source].give(schema, given[decided.target])
+            ledger = service.read(topology)
+            found = prune.plan(
+                topology, ledger, accept_unconfirmed=False, now=True, purpose="shardctl test fleet"
+            )
+            droppable = [one for one in found if one.why_not is None]
+            prune.carry_out(topology, droppable, fanout.Silent())
+
     def reset(self) -> None:
         """Reset all tables to their contents after the migrations.
 
@@ -77,32 +107,64 @@ class ShardFleet:
 
 
 @contextmanager
-def running(application: Path, *, shards: int, nodes: int) -> Iterator[ShardFleet]:
-    """Run a fleet for an application's topology file, with its migrations.
-
-    `shards` is limited by the file's number of shards, `nodes` by `shards`. Raises ShardctlError
-    if it cannot start.
-    """
+def running(
+    application: Path,
+    *,
+    shards: int | None = None,
+    nodes: int = 2,
+    ports: Sequence[int] | None = None,
+) -> Iterator[ShardFleet]:
+    """Run a fleet for an application's topology file; see `shardctl.testing.running`."""
     wanted = loader.load(application)
-    shards = min(shards, wanted.shard_count)
+    shards = min(shards or wanted.shard_count, wanted.shard_count)
+    nodes = min(nodes, shards)
+    if ports is not None and len(ports) != nodes:
+        raise Misused(
+            "ports_not_nodes",
+            f"{len(ports)} ports for a test fleet of {nodes} nodes",
+            hint="give one port for each node, or none: then the system chooses free ones",
+        )
     directory.sweep(_stop)
-    with directory.made() as place, ports.held(HOST, min(nodes, shards)) as free:
-        text = derive.render(wanted, directory=place, shards=shards, ports=free)
-        # Rename it when it is complete: `sweep` of another session reads it.
-        (place / f"{FILE}.new").write_text(text, encoding="utf-8")
-        file = (place / f"{FILE}.new").rename(place / FILE)
-        topology = loader.load(file)
+    owner = os.getpid()
+    chosen = nullcontext(ports) if ports is not None else held_ports.held(HOST, nodes)
+    with directory.made() as place, chosen as free:
         try:
             with ExitStack() as stack:
                 with without_libpq():
-                    topology = servers.protected(topology)
+                    called = templates.name(wanted, shards=shards, nodes=nodes)
+                    make = partial(_make, wanted, shards, nodes)
+                    templates.unpack(called, place, make)
+                    topology = _written(wanted, place, shards, free)
                     servers.up(topology, fanout.Silent())
-                    plan = provision.plan_init(topology)
-                    provision.carry_out(plan, provision.Options(), fanout.Silent())
                     tables = _read(topology, stack)
+                file = place / FILE
                 yield ShardFleet(file, tuple(map(str, topology.nodes)), shards, topology, tables)
         finally:
+            if os.getpid() == owner:  # a child that was forked leaves the servers alone
+                _stop(place)
+
+
+def _make(wanted: Topology, shards: int, nodes: int, to: Path) -> None:
+    """Make a fleet with its migrations, and pack what its servers leave when they have stopped."""
+    with directory.made() as place, held_ports.held(HOST, nodes) as free:
+        topology = _written(wanted, place, shards, free)
+        try:
+            topology = servers.protected(topology)
+            servers.up(topology, fanout.Silent())
+            plan = provision.plan_init(topology)
+            provision.carry_out(plan, provision.Options(), fanout.Silent())
+            servers.down(topology, fanout.Silent(), delete=False)
+            templates.pack(place, [*map(str, topology.nodes), PASSFILE], to)
+        finally:
             _stop(place)
+
+
+def _written(wanted: Topology, place: Path, shards: int, free: Sequence[int]) -> Topology:
+    """Write the topology of a fleet in `place`, and read it."""
+    text = derive.render(wanted, directory=place, shards=shards, ports=free)
+    # Rename it when it is complete: `sweep` of another session reads it.
+    (place / f"{FILE}.new").write_text(text, encoding="utf-8")
+    return loader.load((place / f"{FILE}.new").rename(place / FILE))
 
 
 def report(error: ShardctlError) -> str:

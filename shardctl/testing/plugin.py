@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
         _TOPOLOGY, "the application's topology.yaml, below rootdir", default="topology.yaml"
     )
-    parser.addini(_SHARDS, "shards of the test fleet, at most the file's", default="8")
+    parser.addini(_SHARDS, "shards of the test fleet, at most the file's; all", default="")
     parser.addini(_NODES, "nodes of the test fleet, at most as many as shards", default="2")
 
 
@@ -40,7 +40,9 @@ def shard_fleet(pytestconfig: pytest.Config) -> Iterator[ShardFleet]:
     if not application.exists():
         hint = f"set {_TOPOLOGY} to the application's topology file in pytest's configuration"
         pytest.fail(f"shardctl: {application}: file not found\n  {hint}", pytrace=False)
-    shards, nodes = _number(pytestconfig, _SHARDS), _number(pytestconfig, _NODES)
+    all_of_them = not str(pytestconfig.getini(_SHARDS))
+    shards = None if all_of_them else _number(pytestconfig, _SHARDS)
+    nodes = _number(pytestconfig, _NODES)
     with _reported(), fleet.running(application, shards=shards, nodes=nodes) as running:
         yield running
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
-from shardctl.testing import emptying, fleet
+from shardctl import testing
+from shardctl.router import ShardedDatabase
+from shardctl.testing import emptying
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from shardctl.testing.fleet import ShardFleet
 
@@ -38,7 +42,7 @@ CREATE TABLE parts (
 ) PARTITION BY RANGE (number);
 CREATE TABLE parts_0 PARTITION OF parts FOR VALUES FROM (0) TO (10);
 CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (10) TO (20);
-CREATE TABLE "odd ""name; %s" (number int);
+CREATE TABLE "odd ""name; %s" (number int PRIMARY KEY);
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql
     AS $$BEGIN RAISE 'no row of things is ever removed'; END$$;
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON things EXECUTE FUNCTION refuse();
@@ -47,13 +51,18 @@ KINDS = [(1, "one", "ONE"), (2, "two", "TWO"), (3, None, None)]
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardFleet]:
+def running(
+    session_directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ShardFleet]:
     application = tmp_path_factory.mktemp("application")
     (application / "migrations").mkdir()
     (application / "migrations" / "0001_things.sql").write_text(MIGRATION)
     (application / "topology.yaml").write_text(TOPOLOGY)
-    with fleet.running(application / "topology.yaml", shards=4, nodes=2) as made:
-        yield made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(session_directory))
+        with testing.running(application / "topology.yaml") as made:
+            assert made.shard_count == 4
+            yield made
 
 
 @pytest.fixture
@@ -207,3 +216,18 @@ def test_a_table_of_migrations_that_is_gone_is_told(made: ShardFleet) -> None:
             made.reset()
     finally:
         run(made, 1, "ALTER TABLE gone RENAME TO kinds")
+
+
+def test_a_shard_moves_in_the_middle_of_a_test(made: ShardFleet) -> None:
+    with ShardedDatabase(made.topology) as db:
+        thing = db.insert("things", 1, {"kind": 1})
+        assert made.node_of(1) == "a"
+        made.shard_move(1, "b")
+        assert made.node_of(1) == "b"
+        assert db.select("id", "things", 1) == [(thing,)]
+        assert db.insert("things", 1, {"kind": 2}) > thing
+    made.reset()  # migrations' rows come back on the node where they are now
+    require_fresh(made)
+    run(made, 1, "DELETE FROM kinds WHERE id = 3")
+    made.reset()
+    require_fresh(made)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
+from shardctl import testing
 from shardctl.postgres import binaries, embedded
+from shardctl.testing import ports
+from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.applications import Application
@@ -63,6 +70,7 @@ ELSEWHERE = {
 }
 ASTRAY = f"""
 import os
+import sys
 import psycopg
 def test_rows(sharded_db):
     assert not {set(ELSEWHERE)} & set(os.environ)
@@ -79,14 +87,14 @@ def test_own(shard_fleet, monkeypatch):
 
 
 def test_the_pages_example_passes_and_leaves_nothing(application: Application) -> None:
-    assert "5 passed" in application.pytest()
+    assert "6 passed" in application.pytest()
     assert application.fleets() == []
 
 
 def test_with_xdist_every_worker_has_a_fleet_of_its_own(application: Application) -> None:
     application.write("test_where.py", WHERE)
     # Every test twice, at about the same time.
-    assert "12 passed" in application.pytest("-n", "2", "--dist", "each")
+    assert "14 passed" in application.pytest("-n", "2", "--dist", "each")
     first, second = [
         set(file.read_text().splitlines()) for file in application.directory.glob("*.told")
     ]
@@ -110,8 +118,8 @@ def test_the_fleet_has_the_applications_names_and_the_size_of_the_options(
     application: Application,
 ) -> None:
     topology = (application.directory / "topology.yaml").read_text()
-    own = "shards: {count: 1024, schema: 'u{id:03d}'}\nid: {bits: {shard: 12}}"
-    changed = topology.replace("shards: {count: 1024}", own)
+    own = "shards: {count: 16, schema: 'u{id:03d}'}\nid: {bits: {shard: 12}}"
+    changed = topology.replace("shards: {count: 16}", own)
     application.write("other.yaml", changed)
     (application.directory / "topology.yaml").unlink()
     ini = "shard_fleet_topology = other.yaml\nshard_fleet_shards = 3\nshard_fleet_nodes = 5\n"
@@ -197,3 +205,37 @@ def test_a_bad_topology_and_a_bad_option_are_told(application: Application) -> N
     assert "topology.yaml: file not found" in said
     assert "set shard_fleet_topology to the application's topology file" in said
     assert application.fleets() == []
+
+
+def test_a_child_of_the_process_ends_neither_servers_nor_their_directory(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(application.temporary))
+    child = 0
+    try:
+        with testing.running(application.directory / "topology.yaml", shards=2) as fleet:
+            child = os.fork()
+            if child == 0:
+                sys.exit()
+            assert os.waitpid(child, 0)[1] == 0
+            for node in fleet.nodes:
+                psycopg.connect(fleet.dsn(node)).close()
+            assert len(application.fleets()) == 1
+    except SystemExit:
+        os._exit(0)
+    assert application.fleets() == []
+
+
+def test_ports_can_be_chosen(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(application.temporary))
+    file = application.directory / "topology.yaml"
+    with ports.held("127.0.0.1", 2) as chosen:
+        for _ in range(2):  # made, and from the template
+            with testing.running(file, shards=3, ports=chosen) as fleet:
+                assert [
+                    f"port={port}" in fleet.dsn(n) for n, port in zip("ab", chosen, strict=True)
+                ]
+                assert fleet.shard_count == 3
+                psycopg.connect(fleet.dsn("b")).close()
+        with raises_code("ports_not_nodes"), testing.running(file, ports=chosen[:1]):
+            pass

@@ -1,0 +1,127 @@
+"""What test fleets start from: made once, whole, and again where anything has changed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardctl.testing import directory, templates
+from shardctl.topology import loader
+from tests.fixtures.refusals import raises_code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardctl.topology.model import Topology
+
+FILE = """
+cluster: photos
+shards: {count: 16}
+database: {name: app, app_roles: [web], migrations: migrations}
+nodes:
+  a: {host: 10.0.0.1, port: 5432, shards: 0-15}
+"""
+
+
+@pytest.fixture
+def temporary(server_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(server_directory))
+    return server_directory
+
+
+def application(at: Path, text: str = FILE, migration: str = "SELECT 1") -> Topology:
+    (at / "migrations").mkdir(parents=True)
+    (at / "migrations" / "0001_one.sql").write_text(migration)
+    (at / "topology.yaml").write_text(text)
+    return loader.load(at / "topology.yaml")
+
+
+def packs(what: Path, text: str, made: list[str]) -> Callable[[Path], None]:
+    """Give what packs a file with a text, and notes that."""
+
+    def make(to: Path) -> None:
+        made.append(text)
+        (what / "file").write_text(text)
+        templates.pack(what, ["file"], to)
+
+    return make
+
+
+def test_the_name_changes_with_what_a_fleet_is_made_of(tmp_path: Path) -> None:
+    def named(at: str, shards: int = 16, nodes: int = 2, **given: str) -> str:
+        return templates.name(application(tmp_path / at, **given), shards=shards, nodes=nodes)
+
+    same = named("1")
+    assert named("elsewhere") == same
+    assert named("moved", text=FILE.replace("10.0.0.1, port: 5432", "10.0.0.2, port: 5433")) == same
+    others = {
+        named("migration", migration="SELECT 2"),
+        named("key", text=FILE.replace("count: 16", "count: 16, key: id")),
+        named("role", text=FILE.replace("web", "other")),
+        named("shards", shards=8),
+        named("nodes", nodes=3),
+    }
+    assert len(others | {same}) == 6
+
+
+def test_it_is_made_once_whoever_comes_at_the_same_time(temporary: Path) -> None:
+    made: list[str] = []
+    make = packs(temporary, "made", made)
+    together = threading.Barrier(4)
+
+    def start(number: int) -> str:
+        into = temporary / str(number)
+        into.mkdir()
+        together.wait()
+        templates.unpack("one", into, make)
+        return (into / "file").read_text()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(start, range(4))) == ["made"] * 4
+    assert made == ["made"]
+
+
+def test_what_failed_or_was_killed_is_made_again(temporary: Path) -> None:
+    into = temporary / "into"
+    into.mkdir()
+
+    def fails(to: Path) -> None:
+        to.write_text("half")
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        templates.unpack("one", into, fails)
+    folder = temporary / f"{templates.PREFIX}{os.geteuid()}"
+    (folder / "killed.new").write_text("half")
+    made: list[str] = []
+    templates.unpack("one", into, packs(temporary, "again", made))
+    assert (into / "file").read_text() == "again"
+    assert sorted(file.name for file in folder.iterdir()) == ["lock", "one.tar"]
+
+
+def test_only_those_used_last_are_kept(temporary: Path) -> None:
+    into = temporary / "into"
+    into.mkdir()
+    made: list[str] = []
+    folder = temporary / f"{templates.PREFIX}{os.geteuid()}"
+    for number, name in enumerate(["old", "used", "b", "used", "c", "d"]):
+        templates.unpack(name, into, packs(temporary, name, made))
+        assert (into / "file").read_text() == name
+        os.utime(folder / f"{name}.tar", (number, number))
+    assert made == ["old", "used", "b", "c", "d"]
+    assert sorted(file.stem for file in folder.glob("*.tar")) == ["c", "d", "used"]
+
+
+def test_a_directory_that_others_can_write_is_refused(temporary: Path) -> None:
+    folder = temporary / f"{templates.PREFIX}{os.geteuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert directory.base() == temporary
+    with raises_code("templates_refused", match="only this user can read and write"):
+        templates.unpack("one", temporary, packs(temporary, "one", []))
