@@ -36,6 +36,20 @@ CHANGING = (
 
 Not what SELECT ... FOR UPDATE takes: it changes nothing that others read.
 """
+IN_TESTS = "shardctl.in_tests"
+"""A server parameter that nodes of test fleets have in their topology."""
+CHANGED = (
+    b"SELECT DISTINCT n.nspname::text, a.pid, a.application_name, a.state_change"
+    b" FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_class AS c ON c.oid = l.relation"
+    b" JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
+    b" JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid"
+    b" WHERE a.datname = pg_catalog.current_database() AND a.state = 'idle in transaction'"
+    b" AND n.nspname = ANY (%s) AND c.relkind IN ('r', 'p') AND l.mode IN"
+    b" ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
+)
+"""Which sessions have changed tables of these schemas, and wait for their clients."""
+LASTING_S = 1.0
+"""How long a session waits for its client before that is taken to wait for the router's call."""
 SHARDS_A_STATEMENT = 256
 """Each takes locks for its table and indexes; a server has a few thousand locks."""
 
@@ -71,6 +85,7 @@ class Routed:
             return
         topology = source if isinstance(source, Topology) else _load(source)
         self._known.begin(maps.Map.of(topology), places.of_topology(topology, through, given))
+        self._known.in_tests = any(IN_TESTS in n.settings for n in topology.nodes.values())
 
     @property
     def map_version(self) -> int:

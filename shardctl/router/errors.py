@@ -140,12 +140,27 @@ class DeadlinePassed(ShardctlError):
 
 
 class WritesUnseen(UsageError):
-    """A read of many shards in the middle of a transaction that has changed one of them."""
+    """A call in the middle of a transaction of another connection that has changed its shard.
 
-    def __init__(self, shard: ShardId) -> None:
+    `session` is that connection's, as process id and application_name, or None where it is the
+    router's own.
+    """
+
+    def __init__(self, shard: ShardId, session: tuple[int, str] | None = None) -> None:
+        if session is None:
+            what = (
+                f"the open transaction of shard {shard} has changed tables: the call reads "
+                "on other connections, which would not see that"
+            )
+        else:
+            pid, name = session
+            what = (
+                f"session {pid} ({name or 'without application_name'}) has changed tables of "
+                f"shard {shard} in a transaction that is still open: the router uses other "
+                "connections, which would not see that"
+            )
         super().__init__(
-            f"the open transaction of shard {shard} has changed tables: scatter reads on other "
-            "connections, which would not see that",
+            what,
             hint="commit first, or read that shard by its own connection; tests that roll "
             "everything back can reset a test fleet instead",
         )

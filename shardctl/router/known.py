@@ -32,6 +32,8 @@ class Known:
     """Statements that met the fence, and were done again."""
     asked_at: float = -math.inf
     """When nodes were last asked for the map, on `time.monotonic`."""
+    in_tests: bool = False
+    """Whether it is a test fleet, where a call must not miss what a test has not committed."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from shardctl.ids import times
+from shardctl.router.core import IN_TESTS
 from shardctl.sandbox import new
 from shardctl.topology import ranges
 
@@ -26,6 +27,8 @@ SETTINGS = {
     "shared_buffers": "16MB",
     # A reset empties the tables of many shards in one transaction, with a lock for each.
     "max_locks_per_transaction": "256",
+    # The router takes it from the topology: its calls refuse to miss what a test did not commit.
+    IN_TESTS: "on",
 }
 """Server parameters of every node."""
 

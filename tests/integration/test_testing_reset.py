@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 from shardctl import testing
-from shardctl.router import ShardedDatabase
+from shardctl.router import ShardedDatabase, core
+from shardctl.router.errors import WritesUnseen
 from shardctl.testing import emptying
 from tests.fixtures.refusals import raises_code
 
@@ -218,6 +220,7 @@ def test_a_table_of_migrations_that_is_gone_is_told(made: ShardFleet) -> None:
         run(made, 1, "ALTER TABLE gone RENAME TO kinds")
 
 
+@pytest.mark.long
 def test_a_shard_moves_in_the_middle_of_a_test(made: ShardFleet) -> None:
     with ShardedDatabase(made.topology) as db:
         thing = db.insert("things", 1, {"kind": 1})
@@ -231,3 +234,47 @@ def test_a_shard_moves_in_the_middle_of_a_test(made: ShardFleet) -> None:
     run(made, 1, "DELETE FROM kinds WHERE id = 3")
     made.reset()
     require_fresh(made)
+
+
+@contextlib.contextmanager
+def writing(fleet: ShardFleet, shard: int) -> Iterator[None]:
+    """Hold a transaction open, as a framework does around each test, as the application's role."""
+    path = f"-c search_path={fleet.schema(shard)}"
+    with psycopg.connect(fleet.dsn(fleet.node_of(shard)), options=path) as session:
+        session.execute("INSERT INTO things (kind) VALUES (3)")
+        yield
+        session.rollback()
+
+
+def test_a_call_inside_of_a_tests_own_transaction_is_refused(
+    made: ShardFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "LASTING_S", 0.02)
+    with ShardedDatabase(made.topology) as db:
+        with writing(made, 2):
+            for call in (
+                lambda: db.select("id", "things", 2),
+                lambda: db.insert("things", 2, {"kind": 1}),
+                lambda: list(db.scatter("id", "things")),
+                lambda: db.shard(2).__enter__(),
+            ):
+                with pytest.raises(WritesUnseen, match="changed tables of shard 2 in a transact"):
+                    call()
+            assert db.select("id", "things", 3) == []
+        assert db.select("id", "things", 2) == []
+    nodes = {node: made.dsn(node) for node in made.nodes}
+    with ShardedDatabase(made.dsn("a"), nodes=nodes) as unaware, writing(made, 2):
+        assert unaware.select("id", "things", 2) == []
+
+
+def test_transactions_of_other_threads_are_waited_for(made: ShardFleet) -> None:
+    def work(db: ShardedDatabase) -> None:
+        for _ in range(10):
+            with db.shard(1) as connection:
+                connection.execute("INSERT INTO things (kind) VALUES (2)")
+                connection.execute("SELECT pg_sleep(0.01)")
+            assert db.select("id", "things", 1, limit=1)
+
+    with ShardedDatabase(made.topology) as db, ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, [db] * 4))
+        assert len(db.select("id", "things", 1)) == 40

@@ -173,7 +173,7 @@ def test_a_broken_migration_is_told_as_shardctl_does(application: Application) -
     assert "Traceback" not in said
     assert "fleet.py" not in said
     assert "During handling" not in said
-    assert said.count("5 errors") == 1
+    assert said.count("6 errors") == 1
     assert application.fleets() == []
 
 

@@ -15,7 +15,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from shardctl.router import core, merging, statements
-from shardctl.router.concurrency import AWorkers, a_self
+from shardctl.router.concurrency import AWorkers, a_self, asleep
 from shardctl.router.core import Routed
 from shardctl.router.errors import (
     Closed,
@@ -25,7 +25,7 @@ from shardctl.router.errors import (
     id_given,
     keys_not_ids,
 )
-from shardctl.router.refusals import FENCED, Look, can_be_fence, reasons
+from shardctl.router.refusals import FENCED, Look, can_be_fence, pauses, reasons
 from shardctl.router.settings import NodeHealth
 from shardctl.router.tasks.fence import AsyncFence
 from shardctl.router.tasks.nodes import AsyncNodes
@@ -170,6 +170,7 @@ class AsyncShardedDatabase(Routed):
         the transaction can be run again.
         """
         shard = self._known.shard_of(shard_key)
+        await self._require_committed([shard])
         node = self._known.owner(shard)
         begin = statements.begin(self._known.schema(shard))
         try:
@@ -248,6 +249,7 @@ class AsyncShardedDatabase(Routed):
     async def _on_shard(self, shard: ShardId, statement: bytes, parameters: Parameters) -> Answer:
         """Run a statement on its shard's node; once more if the shard was missing there."""
         given = () if parameters is None else parameters
+        await self._require_committed([shard])
         node = self._known.owner(shard)
         try:
             return await self._nodes.execute(node, statement, given)
@@ -267,6 +269,7 @@ class AsyncShardedDatabase(Routed):
         Raises WritesUnseen, DeadlinePassed, and what the first node to fail has raised.
         """
         await self._require_seen(shards)
+        await self._require_committed(shards)
         until = None if seconds is None else time.monotonic() + seconds
         parts = self._parts(shards)
         calls = [partial(self._on_part, node, part, compose, until) for node, part in parts]
@@ -317,6 +320,28 @@ class AsyncShardedDatabase(Routed):
                 await cursor.execute(core.CHANGING)
                 if cursor.rowcount:
                     raise WritesUnseen(shard)
+
+    async def _require_committed(self, shards: Sequence[ShardId]) -> None:
+        """In a test fleet, see that no session has open changes of these; raises WritesUnseen.
+
+        A session whose client does nothing for a second waits for this call: the same test has
+        begun its transaction. That of another thread or task ends, or goes on, meanwhile.
+        """
+        if not self._known.in_tests:
+            return
+        for node, part in self._known.by_node(shards).items():
+            lasting, waits = None, pauses()
+            until = time.monotonic() + core.LASTING_S
+            schemas = [self._known.schemas[shard] for shard in part]
+            while True:
+                found = set((await self._nodes.execute(node, core.CHANGED, [schemas])).rows)
+                lasting = found if lasting is None else lasting & found
+                if not lasting:
+                    break
+                if time.monotonic() >= until:
+                    schema, pid, name, _ = min(lasting)
+                    raise WritesUnseen(ShardId(self._known.schemas.index(schema)), (pid, name))
+                await asleep(next(waits))
 
     async def _together(self, calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
         if self._nodes.closed:
