@@ -30,6 +30,8 @@ class Known:
     """Maps that were newer than what was known."""
     repeated: int = 0
     """Statements that met the fence, and were done again."""
+    refused: set[NodeName] = field(default_factory=set)
+    """Nodes whose newer maps were not believed: their word ends no search."""
     asked_at: float = -math.inf
     """When nodes were last asked for the map, on `time.monotonic`."""
     in_tests: bool = False
@@ -61,6 +63,11 @@ class Known:
             if newer.version > self.map.version:
                 self.found = newer, self.places
                 self.reads += 1
+
+    def losing(self, newer: Map) -> dict[NodeName, list[ShardId]]:
+        """Group the shards that change hands by a newer map, by those who lose them."""
+        pairs = enumerate(zip(self.map.owners, newer.owners, strict=True))
+        return self.by_node(ShardId(n) for n, (here, there) in pairs if here != there)
 
     def renew_lock(self) -> None:
         """Forget the lock of a process that has forked: a thread that is not here may have it."""

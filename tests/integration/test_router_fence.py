@@ -16,6 +16,7 @@ import pytest
 from shardctl.router import (
     AnotherCluster,
     MapWentBack,
+    PoolSettings,
     ShardedDatabase,
     ShardMoved,
     places,
@@ -117,13 +118,60 @@ def test_a_fence_that_stays_is_the_applications_error_after_the_patience(
 
 def test_a_map_that_goes_backwards_is_refused(fleet_routed: Fleet, router: Open) -> None:
     db = router(fleet_routed.topology())
-    raised = "UPDATE shardctl.cluster SET map_version = 7"
-    fleet_routed.execute("b", raised)
+    for node in "ab":
+        fleet_routed.execute(node, "UPDATE shardctl.cluster SET map_version = 7")
     assert db.read_map() == 7
-    fleet_routed.execute("b", "UPDATE shardctl.cluster SET map_version = 1")
+    for node in "ab":
+        fleet_routed.execute(node, "UPDATE shardctl.cluster SET map_version = 1")
     with pytest.raises(MapWentBack, match="version 1, but version 7 was read before"):
         db.read_map()
     assert db.map_version == 7
+
+
+def test_a_node_cannot_draw_the_shards_of_others_to_itself(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    """Its map is newer than all others: somebody has the node."""
+    db = router(fleet_routed.topology(), patience=0.2)
+    assert db.read_map() == 1
+    with moved_by_hand(fleet_routed, 2, "a", "b"):
+        pass
+    fleet_routed.execute("b", "ALTER SCHEMA shard7 RENAME TO hidden")
+    fleet_routed.execute("b", "UPDATE shardctl.map SET node = 'b'")
+    for version in (1000, 1001):
+        fleet_routed.execute("b", f"UPDATE shardctl.cluster SET map_version = {version}")
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            db.select("id", "photos", 7)
+        assert db.read_map() == 1
+        assert [db.node_of(shard) for shard in range(4)] == ["a"] * 4
+    fleet_routed.execute("b", "UPDATE shardctl.map SET node = 'a' WHERE shard IN (0, 1, 3)")
+    fleet_routed.execute("b", "UPDATE shardctl.cluster SET map_version = 3")
+    assert db.insert("photos", 2, ROW) == 1
+    assert (db.node_of(2), db.node_of(3), db.map_version) == ("b", "a", 3)
+
+
+def test_a_version_without_a_move_is_confirmed_by_another_node(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    """Otherwise the maps of all later moves would seem old."""
+    db = router(fleet_routed.topology())
+    fleet_routed.execute("b", "UPDATE shardctl.cluster SET map_version = 1000")
+    assert db.read_map() == 1
+    with moved_by_hand(fleet_routed, 2, "a", "b"):
+        fleet_routed.execute("b", "UPDATE shardctl.cluster SET map_version = 1")
+    assert db.insert("photos", 2, ROW) == 1
+    assert db.map_version == 2
+
+
+def test_a_node_that_is_gone_confirms_that_its_shards_have_moved(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    with moved_by_hand(fleet_routed, 2, "a", "b"):
+        pass
+    with fleet_routed.at_ports(a=1):
+        db = router(fleet_routed.topology(), pool=PoolSettings(timeout=0.5))
+    assert db.read_map() == 2
+    assert db.insert("photos", 2, ROW) == 1
 
 
 def test_a_node_of_another_cluster_is_refused(fleet_routed: Fleet, router: Open) -> None:

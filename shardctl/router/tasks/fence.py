@@ -1,4 +1,10 @@
-"""Where shards are that a statement did not find, and the newest map on the nodes."""
+"""Where shards are that a statement did not find, and the newest map on the nodes.
+
+A newer map is believed where each node that loses shards by it confirms that: by its own map, or
+because it has their schemas no more. Else one node, once somebody else has it, could draw the
+shards of all others to itself. A node that does not answer confirms it, too: it may be gone for
+good, and its shards are served by nobody meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,7 @@ from shardctl.router.errors import (
     MapUnread,
     MapWentBack,
     NoConnection,
+    NodeUnknown,
     ShardMoved,
 )
 from shardctl.router.refusals import Look, pauses, reasons
@@ -96,7 +103,7 @@ class AsyncFence:
 
         Raises MapWentBack where the newest map of all nodes is older than the known one.
         """
-        outcomes = await self._ask(self._known.owning(), newer_than=None)
+        outcomes = await self._ask(self._known.owning(), moved=None)
         versions = [one.map.version for one in outcomes if isinstance(one, maps.NodeMap)]
         if not versions:
             raise MapUnread(reasons(outcomes))
@@ -144,7 +151,8 @@ class AsyncFence:
             return
         known.asked_at = time.monotonic()
         version = known.map.version
-        await self._ask(known.owning(), newer_than=version)
+        moved = partial(self._moved, node, shards)
+        await self._ask(known.owning(), moved=moved)
         if known.map.version != version:
             return
         # The target owned nothing until now. It is asked last: where no server listens yet, a
@@ -152,7 +160,7 @@ class AsyncFence:
         asked = set(known.others())
         if asked:
             over = partial(self._over_meanwhile, node, shards, asked)
-            await self._ask(sorted(asked), newer_than=version, asked=asked, meanwhile=[over])
+            await self._ask(sorted(asked), moved=moved, asked=asked, meanwhile=[over])
 
     async def _over_meanwhile(
         self, node: NodeName, shards: Collection[ShardId], asked: Collection[NodeName]
@@ -168,7 +176,7 @@ class AsyncFence:
         while asked and time.monotonic() < until:
             await asleep(next(waits))
             known.asked_at = time.monotonic()
-            await self._ask(known.owning(), newer_than=version)
+            await self._ask(known.owning(), moved=partial(self._moved, node, shards))
             if known.map.version != version or not await self._fenced(node, shards, until):
                 return True
         return False
@@ -177,29 +185,25 @@ class AsyncFence:
         self,
         nodes: Sequence[NodeName],
         *,
-        newer_than: int | None,
+        moved: Callable[[NodeMap], bool] | None,
         asked: set[NodeName] | None = None,
         meanwhile: Sequence[Callable[[], Awaitable[bool]]] = (),
     ) -> list[Any]:
-        """Ask nodes for the map, all at once, until one returns a newer map; keep the newest.
+        """Ask nodes for the map, all at once, until one has `moved`; keep the newest believed.
 
         What of `meanwhile` returns True ends it, too. Nodes that have answered leave `asked`, and
         the last of them ends it.
         """
 
         def enough(reported: object) -> bool:
-            newer = (
-                newer_than is not None
-                and isinstance(reported, maps.NodeMap)
-                and reported.map.version > newer_than
-            )
+            newer = moved is not None and isinstance(reported, maps.NodeMap) and moved(reported)
             return newer or reported is True or (asked is not None and not asked)
 
         until = time.monotonic() + _ASK_S
         calls: list[Callable[[], Awaitable[Any]]] = [
             # What is asked again anyway need not outwait a pooler's refusal.
             partial(self._nodes.outwaited, partial(self._of_node, node, asked), until)
-            if newer_than is None
+            if moved is None
             else partial(self._of_node, node, asked)
             for node in nodes
         ]
@@ -207,9 +211,51 @@ class AsyncFence:
         for one in outcomes:
             if isinstance(one, AnotherCluster):
                 raise one
-            if isinstance(one, maps.NodeMap):
-                self._known.adopt(one.map)
+        await self._believe([one for one in outcomes if isinstance(one, maps.NodeMap)])
         return outcomes
+
+    def _moved(self, node: NodeName, shards: Collection[ShardId], reported: NodeMap) -> bool:
+        """Return whether a map is newer, and gives one of these shards of `node` to another."""
+        owners = reported.map.owners
+        return (
+            reported.map.version > self._known.map.version
+            and reported.node not in self._known.refused
+            and any(owners[shard] != node for shard in shards)
+        )
+
+    async def _believe(self, answers: Sequence[NodeMap]) -> None:
+        """Keep the newest map that is confirmed by the nodes that lose shards by it.
+
+        Where none does, by another node that has answered, if there is one: by a version alone,
+        maps of later moves would seem old.
+        """
+        known = self._known
+        for one in sorted(answers, key=lambda answer: answer.map.version, reverse=True):
+            if one.map.version <= known.map.version:
+                return
+            losing = known.losing(one.map)
+            others = [other.map.version for other in answers if other.node != one.node]
+            confirmed = bool(losing) or not others or max(others) >= one.map.version
+            for node, shards in losing.items():
+                confirmed = confirmed and await self._confirms(node, shards, answers)
+            if confirmed:
+                known.adopt(one.map)
+                known.refused.discard(one.node)
+                return
+            known.refused.add(one.node)
+
+    async def _confirms(
+        self, node: NodeName, shards: Collection[ShardId], answers: Sequence[NodeMap]
+    ) -> bool:
+        """Return whether a node confirms that it has these shards no more."""
+        own = [one.map.owners for one in answers if one.node == node]
+        if own and all(own[0][shard] != node for shard in shards):
+            return True
+        try:
+            gone = await self._fenced(node, shards, time.monotonic())
+        except NodeUnknown:
+            return True
+        return len(gone) == len(shards)
 
     async def _of_node(
         self, node: NodeName, asked: set[NodeName] | None, _: float | None = None
