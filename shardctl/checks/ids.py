@@ -71,6 +71,7 @@ def look(place: Place) -> Seen:
     Several statements, since one over all tables would fill the lock table. Raises, with
     `deep`, what reading the migrations and their key columns raises.
     """
+    catalog.read_tables_only(place.connection)
     names = {"schemas": list(place.shards), "next_id": generator.WRAPPER}
     tables = [Table(*row) for row in place.connection.execute(QUERIES["tables"], names)]
     unvalidated = tuple(

@@ -227,4 +227,5 @@ class _Claimed:
                 self._sessions.enter_context(self._place.running.statement(session))
                 session.execute("SET default_transaction_read_only TO on")
                 session.execute("SET lock_timeout TO '1s'")
+                catalog.read_tables_only(session)
         return self._open[node]

@@ -140,6 +140,7 @@ def search(
         session.execute("SET default_transaction_read_only TO on")
         session.execute("SET lock_timeout TO '3s'")
         session.execute("SET row_security TO off")
+        catalog.read_tables_only(session)
         row_keys.require_ran(session, of_nodes[node.name], files)
         tables = read_tables(session, of_nodes[node.name], columns, names)
         searched = [t for t in tables.found if t.is_of(names)]
@@ -186,8 +187,9 @@ def read_tables(
     node = of_node[0].node
     shards = {p.schema: p.shard for p in of_node if p.schema is not None and p.shard is not None}
     keyed = catalog.read_keyed(session, list(shards), columns)
-    keys_of = {(one.schema, one.name): one for one in keyed if one.present}
-    lacking = {(one.schema, one.name) for one in keyed if not one.present}
+    fit = [one for one in keyed if one.present and one.ours]
+    keys_of = {(one.schema, one.name): one for one in fit}
+    lacking = {(one.schema, one.name) for one in keyed if one not in fit}
     parents = catalog.read_ancestors(session, list(shards))
     given = {"schemas": list(shards), "next_id": generator.WRAPPER}
     found = [

@@ -71,6 +71,16 @@ def key_table_missing(table: str, column: str) -> Refused:
     )
 
 
+def key_type_foreign(node: NodeName, shard: ShardId, table: Keyed) -> Refused:
+    """Report a table whose key has a type with casts of another role, which would be run."""
+    return Refused(
+        "key_type_foreign",
+        f"node {node}: shard {shard}: table {table.name}: the type of column {table.column}, which "
+        "is its key, belongs to a role that is no superuser, and so do its casts",
+        hint="make the key an integer, text or a uuid, or give the type to the role of shardctl",
+    )
+
+
 def child_unsearched(node: NodeName, shard: ShardId, table: Keyed) -> Refused:
     """Report a partition or an inheritance child whose rows are not in its shard's schema."""
     what = "it is a foreign table" if table.kind == "f" else "it is not in the shard's schema"
@@ -114,6 +124,8 @@ def wrong(
     for one in keyed:
         if not one.present:
             lacking.setdefault((one.named, one.column), set()).add(shards[one.home])
+        elif not one.ours:
+            yield key_type_foreign(node, shards[one.home], one)
         elif one.kind == "f" or (one.kind == "r" and one.schema not in shards):
             yield child_unsearched(node, shards[one.home], one)
     for (table, column), found in lacking.items():

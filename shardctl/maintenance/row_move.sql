@@ -3,7 +3,10 @@
 -- lock waited for long
 SELECT set_config('TimeZone', 'UTC', false), set_config('lc_monetary', 'C', false),
        set_config('xmlbinary', 'base64', false), set_config('row_security', 'off', false),
-       set_config('lock_timeout', '2s', false), set_config('synchronous_commit', 'on', false)
+       set_config('lock_timeout', '2s', false), set_config('synchronous_commit', 'on', false),
+       -- A view that takes a table's place meanwhile would run its owner's code.
+       (SELECT set_config(name, 'view', false) FROM pg_settings
+        WHERE name = 'restrict_nonsystem_relation_kind')
 
 -- name: journal
 -- The copies whose originals may still have to be deleted; made by the first move of rows
@@ -40,10 +43,37 @@ LOCK TABLE ONLY {table} IN ROW EXCLUSIVE MODE
 
 -- name: obstacles
 -- What would do more than move a row: 4 stands for the triggers of INSERT, 8 for those of DELETE
-WITH t AS (
+WITH RECURSIVE t AS (
     SELECT c.oid FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
     WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+), valued (type) AS (
+    SELECT a.atttypid FROM t JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0
+    UNION
+    SELECT inner_type.oid FROM valued AS v JOIN pg_type AS y ON y.oid = v.type
+    CROSS JOIN LATERAL (
+        SELECT y.typbasetype AS oid WHERE y.typtype = 'd'
+        UNION ALL SELECT y.typelem WHERE y.typelem <> 0
+        UNION ALL SELECT g.rngsubtype FROM pg_range AS g WHERE y.oid IN (g.rngtypid, g.rngmultitypid)
+        UNION ALL SELECT c.atttypid FROM pg_attribute AS c
+                  WHERE y.typtype = 'c' AND c.attrelid = y.typrelid AND c.attnum > 0
+    ) AS inner_type
+), computed (classid, objid) AS (
+    -- What is computed when a row comes: checks, also of domains, generated columns, indexes.
+    SELECT 'pg_constraint'::regclass, k.oid FROM t, pg_constraint AS k
+    WHERE k.contype = 'c' AND (k.conrelid = t.oid OR k.contypid IN (SELECT type FROM valued))
+    UNION ALL SELECT 'pg_attrdef'::regclass, d.oid FROM t JOIN pg_attrdef AS d ON d.adrelid = t.oid
+    UNION ALL SELECT 'pg_class'::regclass, i.indexrelid FROM t JOIN pg_index AS i ON i.indrelid = t.oid
+    UNION ALL SELECT 'pg_class'::regclass, t.oid FROM t
 )
+SELECT DISTINCT 'function ' || f.oid::regprocedure || ' of role ' || quote_ident(r.rolname)
+       || ' would run with the rights of ' || quote_ident(current_user)
+FROM computed AS e
+JOIN pg_depend AS d ON (d.classid, d.objid) = (e.classid, e.objid)
+LEFT JOIN pg_operator AS o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+JOIN pg_proc AS f ON f.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode END
+JOIN pg_roles AS r ON r.oid = f.proowner AND NOT r.rolsuper AND r.rolname <> current_user
+WHERE %(event)s = 4
+UNION ALL
 SELECT 'foreign key ' || k.conname || ' of ' || k.conrelid::regclass || ' refers to it'
 FROM t JOIN pg_constraint AS k ON k.confrelid = t.oid AND k.contype = 'f'
 UNION ALL

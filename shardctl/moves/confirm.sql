@@ -79,7 +79,10 @@ FROM unnest({classes}::bigint[], {objects}::bigint[]) AS u (class, object) ORDER
 -- What the text of a row depends on, beside what every session has; no row may be hidden by a
 -- policy, and no lock waited for long
 SELECT set_config('TimeZone', 'UTC', false), set_config('lc_monetary', 'C', false),
-       set_config('row_security', 'off', false), set_config('lock_timeout', %(lock_timeout)s, false)
+       set_config('row_security', 'off', false), set_config('lock_timeout', %(lock_timeout)s, false),
+       -- A view that takes a table's place meanwhile would run its owner's code.
+       (SELECT set_config(name, 'view', false) FROM pg_settings
+        WHERE name = 'restrict_nonsystem_relation_kind')
 
 -- name: begin
 -- Begin a transaction that sees what was there at the cutover

@@ -140,6 +140,8 @@ class Keyed(NamedTuple):
     present: bool
     """Whether it has the column."""
     integer: bool
+    ours: bool
+    """Whether the column's type is this role's or a superuser's, who decide what its casts do."""
 
 
 def read_keyed(
@@ -149,6 +151,11 @@ def read_keyed(
     given = {"schemas": list(schemas)}
     given |= {"tables": list(columns), "columns": list(columns.values())}
     return [Keyed(*row) for row in connection.execute(QUERIES["keyed"], given)]
+
+
+def read_tables_only(connection: Connection) -> None:
+    """Let a session that reads rows of applications read no views, where the server can do that."""
+    connection.execute(QUERIES["tables_only"])
 
 
 def read_ancestors(

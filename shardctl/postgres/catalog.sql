@@ -180,7 +180,16 @@ WITH RECURSIVE keyed (oid, home, tab, col, depth) AS (
 )
 SELECT DISTINCT ON (k.oid) k.home, n.nspname::text, c.relname::text, c.relkind::text,
        k.tab, k.col, a.attname IS NOT NULL,
-       coalesce(a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype), false)
+       coalesce(a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype), false),
+       coalesce((
+           WITH RECURSIVE base (oid) AS (
+               SELECT a.atttypid
+               UNION ALL
+               SELECT t.typbasetype FROM base AS b JOIN pg_type AS t ON t.oid = b.oid AND t.typtype = 'd'
+           )
+           SELECT r.rolsuper OR r.rolname = current_user
+           FROM base AS b JOIN pg_type AS t ON t.oid = b.oid AND t.typtype <> 'd'
+           JOIN pg_roles AS r ON r.oid = t.typowner), true)
 FROM keyed AS k
 JOIN pg_class AS c ON c.oid = k.oid
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -188,6 +197,10 @@ LEFT JOIN pg_attribute AS a ON a.attrelid = k.oid AND a.attname = k.col AND a.at
                            AND NOT a.attisdropped
 -- A table that a line names itself has that key, and no parent's.
 ORDER BY k.oid, k.depth, k.tab
+
+-- name: tables_only
+-- Read no view that takes a table's place meanwhile: it would run its owner's code, with our rights
+SELECT set_config(name, 'view', false) FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'
 
 -- name: ancestors
 -- Tables of these schemas that are partitions or children, with the names of all their parents

@@ -38,7 +38,9 @@ def test_unlogged_tables(preflight_fleet: Movable) -> None:
 
 def test_large_objects(preflight_fleet: Movable) -> None:
     with preflight_fleet.having("SELECT lo_create(4711)", "SELECT lo_unlink(4711)"):
-        assert "it has 1 large objects" in preflight_fleet.only_source("large_objects")
+        assert "it has 1 large objects of postgres, which" in preflight_fleet.only_source(
+            "large_objects"
+        )
 
 
 def test_subscriptions(preflight_fleet: Movable) -> None:

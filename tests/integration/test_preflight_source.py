@@ -160,6 +160,7 @@ def test_a_login_role_that_may_not_do_what_a_move_does(preflight_fleet: Movable)
     ):
         preflight_fleet.fleet.execute(
             "a",
+            f"GRANT CONNECT ON DATABASE {preflight_fleet.fleet.database} TO limited;"
             "GRANT USAGE ON SCHEMA shardctl, shard0, shard1, shard2, shard3 TO limited;"
             "GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO limited",
         )

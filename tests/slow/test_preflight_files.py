@@ -72,6 +72,7 @@ def test_files_outside_the_data_directory_need_a_right_that_preflight_asks_for(
             schemas = ", ".join(["shardctl", *(f"shard{n}" for n in range(8))])
             fleet.fleet.execute(
                 "a",
+                f"GRANT CONNECT ON DATABASE {fleet.fleet.database} TO {ROLE};"
                 f"GRANT USAGE ON SCHEMA {schemas} TO {ROLE};"
                 f"GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO {ROLE}",
             )

@@ -66,6 +66,7 @@ def test_a_role_that_is_no_superuser_is_refused(fleet_bloated: Repacking) -> Non
     fleet.execute("a", "CREATE ROLE plain LOGIN")
     fleet.execute("a", "GRANT pg_read_all_data, pg_read_all_settings TO plain")
     fleet.execute("a", "GRANT USAGE ON SCHEMA repack TO plain")
+    fleet.execute("a", f"GRANT CONNECT ON DATABASE {fleet.database} TO plain")
     topology = fleet.topology()
     database = dataclasses.replace(topology.database, user="plain")
     topology = dataclasses.replace(topology, database=database)

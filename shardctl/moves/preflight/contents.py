@@ -48,8 +48,8 @@ def unfenced(context: Context) -> Iterator[ShardctlError]:
         yield SourceUnfit(
             node,
             "large_objects",
-            f"it has {there.large_objects} large objects, which belong to no schema and which no "
-            "stream carries",
+            f"it has {there.large_objects} large objects of {there.large_objects_of}, which "
+            "belong to no schema and which no stream carries",
             hint="keep them as bytea in the shards' tables, and lo_unlink them (see vacuumlo)",
         )
     if there.subscriptions:

@@ -149,8 +149,9 @@ WHERE c.relpersistence = 'u' AND c.relkind IN ('r', 'S')
 ORDER BY 1 LIMIT %(shown)s
 
 -- name: large_objects
--- How many large objects the database has; they belong to no schema
-SELECT count(*) FROM pg_largeobject_metadata
+-- How many large objects the database has, and whose they are: who can log in can make them
+SELECT count(*), coalesce(string_agg(DISTINCT pg_get_userbyid(lomowner)::text, ', '), '')
+FROM pg_largeobject_metadata
 
 -- name: subscriptions
 -- Subscriptions that run, or that write into these schemas

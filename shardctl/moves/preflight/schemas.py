@@ -49,6 +49,8 @@ class Contents:
     """Names of prepared transactions and their databases."""
     unlogged: Some
     large_objects: int
+    large_objects_of: str
+    """The roles that own them."""
     subscriptions: tuple[tuple[str, str], ...]
     """Names and databases."""
     publications: tuple[str, ...]
@@ -71,11 +73,12 @@ def look(context: Context) -> Contents:
     topology, plan, session = context.topology, context.plan, context.session
     moved = {"schemas": list(plan.schemas), "shown": SHOWN}
     databases, closed = ({}, {}) if context.streams else _other_databases(context)
-    (large_objects,) = queries.one(session, QUERIES["large_objects"])
+    large_objects, large_objects_of = queries.one(session, QUERIES["large_objects"])
     return Contents(
         prepared=tuple(session.execute(QUERIES["prepared"]).fetchall()),
         unlogged=some(session.execute(QUERIES["unlogged"], moved).fetchall()),
         large_objects=large_objects,
+        large_objects_of=large_objects_of,
         subscriptions=tuple(session.execute(QUERIES["subscriptions"], moved).fetchall()),
         publications=tuple(n for (n,) in session.execute(QUERIES["publications"], moved)),
         referring=some(session.execute(_referring(plan)).fetchall()),
@@ -195,8 +198,8 @@ def _unbound(node: NodeName, there: Contents) -> Iterator[SourceUnfit]:
         yield SourceUnfit(
             node,
             "large_objects",
-            f"it has {there.large_objects:,} large objects, which belong to no shard and which no "
-            "fence protects",
+            f"it has {there.large_objects:,} large objects of {there.large_objects_of}, which "
+            "belong to no shard and which no fence protects",
             hint="store them as bytea in the shards' tables, then remove them with lo_unlink or "
             "vacuumlo",
         )
