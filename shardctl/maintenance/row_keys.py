@@ -76,7 +76,7 @@ def key_type_foreign(node: NodeName, shard: ShardId, table: Keyed) -> Refused:
     return Refused(
         "key_type_foreign",
         f"node {node}: shard {shard}: table {table.name}: the type of column {table.column}, which "
-        "is its key, belongs to a role that is no superuser, and so do its casts",
+        "is its key, belongs to another role than shardctl's and superusers', and so do its casts",
         hint="make the key an integer, text or a uuid, or give the type to the role of shardctl",
     )
 
