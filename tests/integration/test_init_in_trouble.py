@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from shardctl.provision.plan import Change
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.servers.postgres import StartServer
+    from tests.fixtures.servers.postgres import PgServer
 
 
 def told(
@@ -29,9 +29,9 @@ def told(
 
 
 def test_an_empty_server_in_the_place_of_a_node_gets_no_empty_shards(
-    fleet_8: Fleet, pg_server: StartServer
+    fleet_8: Fleet, safe_servers: dict[str, PgServer]
 ) -> None:
-    fleet_8.servers = {"a": pg_server(), "b": fleet_8.servers["b"]}
+    fleet_8.servers = {"a": safe_servers["a"], "b": fleet_8.servers["b"]}
     with raises_code("shard_lost", match="node a: shardctl created shards 0-3"):
         fleet_8.init()
     with fleet_8.servers["a"].connect() as connection:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 SECRET = "s3cret-of-the-test"  # noqa: S105  # a test's own
 
 
-@pytest.fixture(scope="module")
-def apart(pg_server: StartServer) -> PgServer:
-    """Give a server of this file alone."""
-    return pg_server()
+@pytest.fixture
+def apart(safe_servers: dict[str, PgServer]) -> PgServer:
+    """Give a server on which no fleet of this file is."""
+    return safe_servers["b"]
 
 
 def untouched(one: Fleet, node: str) -> bool:
@@ -61,8 +61,9 @@ def test_an_unreachable_node_is_named_and_nothing_is_changed(new_fleet: Fleet) -
 def test_a_wrong_password_is_said_and_never_shown(
     new_fleet: Fleet, apart: PgServer, tmp_path: Path
 ) -> None:
+    password = sql.SQL("ALTER ROLE postgres PASSWORD {}")
     with apart.connect() as connection:
-        connection.execute(sql.SQL("ALTER ROLE postgres PASSWORD {}").format(sql.Literal(SECRET)))
+        connection.execute(password.format(sql.Literal(SECRET)))
     new_fleet.servers = {"a": new_fleet.servers["a"], "b": apart}
     passfile = tmp_path / "passfile"
     passfile.write_text("*:*:*:*:wrong-" + SECRET)
@@ -74,6 +75,8 @@ def test_a_wrong_password_is_said_and_never_shown(
         none = new_fleet.here_as_written("--verbose", "init", PGPASSFILE="/nonexistent")
         passfile.write_text("*:*:*:*:" + SECRET)
         right = new_fleet.here_as_written("--verbose", "init", **given)
+    with apart.connect() as connection:
+        connection.execute(password.format(sql.NULL))
     assert (wrong.returncode, none.returncode, right.returncode) == (1, 1, 0), right.stderr
     assert "password authentication failed" in wrong.stderr
     assert "no password supplied" in none.stderr

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.checks import status_poolers
 from shardctl.hosts.local import Local
-from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.fleets.healthy import offer
 from tests.fixtures.fleets.pooled import STATS_USER, PooledFleet
-from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -123,24 +119,19 @@ def test_paused_aliases_are_named_and_who_waits_for_them_counted(fleet: PooledFl
         assert sorted(seen.paused) == ["shard2", "shard6"]
         assert (seen.clients, seen.servers) == (1, 0)
         pooler.admin("RESUME shard2")
-    assert look(fleet).paused == ("shard6",)
-
-
-def test_of_a_pooler_that_is_paused_as_a_whole_every_alias_is(fleet: PooledFleet) -> None:
-    fleet.pg_bouncer.admin("PAUSE")
+    as_admin = look(fleet)
+    assert as_admin.paused == ("shard6",)
+    pooler.admin("RESUME shard6")
+    pooler.admin("PAUSE")
     assert len(look(fleet).paused) == 10
     done = fleet.here("status", "--sample", "0")
     assert re.search(r"(?m)^ p1 .* \S+, \S+, \S+ and 7 more *$", done.stdout), done.stdout
-    fleet.pg_bouncer.admin("RESUME")
+    pooler.admin("RESUME")
     assert look(fleet).paused == ()
-
-
-def test_who_may_only_look_sees_the_same(fleet: PooledFleet) -> None:
-    fleet.pg_bouncer.admin("PAUSE shard2")
-    as_admin = look(fleet)
+    # Who may only look sees the same.
+    pooler.admin("PAUSE shard6")
     fleet.change(admin_user=STATS_USER)
-    assert look(fleet) == as_admin
-    assert as_admin.paused == ("shard2",)
+    assert look(fleet).paused == as_admin.paused
 
 
 def test_a_pooler_that_is_down_is_a_row_and_the_rest_is_told(
@@ -177,29 +168,3 @@ def test_a_pooler_that_hangs_is_not_waited_for_for_ever(fleet: PooledFleet) -> N
     finally:
         fleet.pg_bouncer.signal(signal.SIGCONT)
     assert "timeout" in (seen.error or "")
-
-
-def test_a_watch_survives_a_pooler_that_goes_and_comes_back(fleet: PooledFleet) -> None:
-    def wait_until(process: subprocess.Popen[str], state: str) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            [pooler] = json.loads(line)["poolers"]
-            if pooler["state"] == state:
-                return
-        raise AssertionError("the watch has ended")
-
-    fleet.write()
-    words = ["status", "--watch", "0.1", "--sample", "0", "-o", "json"]
-    given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    environment = os.environ | {"XDG_STATE_HOME": str(fleet.directory / "state")}
-    command = command_line(fleet.file, *words)
-    with ended(subprocess.Popen(command, env=environment, **given)) as process:
-        wait_until(process, "up")
-        fleet.pg_bouncer.stop()
-        wait_until(process, "down")
-        fleet.pg_bouncer.start()
-        wait_until(process, "up")
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=120)
-    assert process.returncode == 0, told
-    assert "Traceback" not in told

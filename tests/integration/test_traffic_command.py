@@ -59,18 +59,22 @@ def test_the_command_prints_a_line_a_second_and_a_report(fleet_pooled: PooledFle
     assert len(tables(fleet_pooled, "a")) == 4
 
 
-def test_the_command_exits_1_when_something_failed(fleet_pooled: PooledFleet) -> None:
+def test_a_dry_run_makes_nothing_and_the_command_exits_1_when_something_failed(
+    fleet_pooled: PooledFleet,
+) -> None:
+    done = fleet_pooled.here("sandbox", "traffic", "--dry-run")
+    assert "would create table shardctl_traffic in shards 0-7, load it through p1" in done.stdout
+    assert tables(fleet_pooled, "a") == []
     fleet_pooled.pg_bouncer.stop()
     done = fleet_pooled.here("sandbox", "traffic", "--seconds", "0.3", "--clients", "2")
     assert done.returncode == 1
     assert "08001" in done.stdout
     assert "errors" in done.stdout
-
-
-def test_a_dry_run_says_what_it_would_do_and_makes_nothing(fleet_pooled: PooledFleet) -> None:
-    done = fleet_pooled.here("sandbox", "traffic", "--dry-run")
-    assert "would create table shardctl_traffic in shards 0-7, load it through p1" in done.stdout
-    assert tables(fleet_pooled, "a") == []
+    text = fleet_pooled.write().read_text().replace("b: {host: 127.0.0.1", "b: {host: 10.1.2.3")
+    fleet_pooled.file.write_text(text)
+    done = fleet_pooled.here_as_written("sandbox", "traffic")
+    assert done.returncode == 1
+    assert "node b: host 10.1.2.3 is not a loopback address" in done.stderr
 
 
 def test_ctrl_c_ends_the_load_early_and_checks_it(fleet_pooled: PooledFleet) -> None:
@@ -87,11 +91,3 @@ def test_ctrl_c_ends_the_load_early_and_checks_it(fleet_pooled: PooledFleet) -> 
     assert process.returncode == 0, err
     assert "all is well" in out
     assert tables(fleet_pooled, "a") == []
-
-
-def test_a_node_elsewhere_is_refused(fleet_pooled: PooledFleet) -> None:
-    text = fleet_pooled.write().read_text().replace("b: {host: 127.0.0.1", "b: {host: 10.1.2.3")
-    fleet_pooled.file.write_text(text)
-    done = fleet_pooled.here_as_written("sandbox", "traffic")
-    assert done.returncode == 1
-    assert "node b: host 10.1.2.3 is not a loopback address" in done.stderr
