@@ -47,11 +47,11 @@ MANY = "\n@pytest.mark.parametrize('n', range(6))\ndef test_many(n): fails_at_fi
 def test_a_run(tmp_path: Path, tests: str, code: int, last: str, flaky: list[str]) -> None:
     (tmp_path / "test_them.py").write_text(FAILS_AT_FIRST + tests)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = proof\n")
-    plugin = ["-p", "tests.fixtures.again", "--again", "-n", "1"]
+    plugin = ["-p", "tests.fixtures.again", "-p", "xdist.plugin", "--again", "-n", str(len(flaky))]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugin, "test_them.py"],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,
