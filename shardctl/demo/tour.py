@@ -23,7 +23,8 @@ from shardctl.ids.layout import Layout
 from shardctl.moves.plan import STREAM
 from shardctl.provision import fleet
 from shardctl.sandbox import poolers, servers
-from shardctl.topology import keys, loader, ranges, routes
+from shardctl.state.map import Map
+from shardctl.topology import loader, ranges, routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -201,7 +202,7 @@ def _insert(topology: Topology) -> list[Row]:
     def fill(shard: ShardId) -> list[Row]:
         # Users whose keys belong to this shard.
         users = [shard + topology.shard_count * n for n in range(ROWS)]
-        if any(keys.shard_of(user, topology.shard_count) != shard for user in users):
+        if any(Map.of(topology).shard_of(user) != shard for user in users):
             raise demo_failed(f"a key of shard {shard} belongs to another shard")
         insert = (
             "INSERT INTO photos_by_user (user_id, caption, image_url)"
