@@ -38,7 +38,7 @@ def start_and_reset(scale: Scale) -> list[Row]:
     migrations and which the other leaves out. Both have their sessions open; the other takes one
     node after the other, so its time is divided by the number of nodes.
     """
-    few, many = 16, scale.of(64, 16)
+    few, many = 16, scale.of(64, 32)
     _start(few)
     starts = alternate({"kept": lambda: _start(few), "made": lambda: _make(few)}, scale.of(5, 1))
     rows = [

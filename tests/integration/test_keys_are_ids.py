@@ -131,6 +131,7 @@ def test_init_changes_the_rule_until_there_are_rows(fleet: Fleet) -> None:
         1,
         True,
     )
+    assert ("differs", [], "id") in found(fleet)
     plan = fleet.init()
     with ShardedDatabase(fleet.topology(), through="nodes") as db, raises_code("keys_not_ids"):
         db.insert_new("users", {})
