@@ -13,11 +13,13 @@ from shardctl.router.errors import (
     ShardMoved,
     WritesUnseen,
 )
-from shardctl.router.settings import NodeHealth, PoolSettings, Stats
+from shardctl.router.settings import NodeHealth, PoolSettings, StatementEvent, Stats
+from shardctl.router.statements import Aggregate
 from shardctl.router.tasks.database import AsyncShardedDatabase
 from shardctl.router.threads.database import ShardedDatabase
 
 __all__ = [
+    "Aggregate",
     "AnotherCluster",
     "AnotherLoop",
     "AsyncShardedDatabase",
@@ -32,6 +34,7 @@ __all__ = [
     "PoolSettings",
     "ShardMoved",
     "ShardedDatabase",
+    "StatementEvent",
     "Stats",
     "WritesUnseen",
 ]

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
 
 from shardctl.router import places, statements
 from shardctl.router.known import Known
 from shardctl.router.places import Source
-from shardctl.router.settings import PoolSettings, Stats
-from shardctl.router.statements import Gathering
+from shardctl.router.settings import PoolSettings, StatementEvent, Stats
+from shardctl.router.statements import Aggregate, Gathering
 from shardctl.state import map as maps
 from shardctl.topology.model import NodeName, ShardId, Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from shardctl.router.places import Through
-    from shardctl.router.statements import Names, Parameters, Where
+    from shardctl.router.statements import Fields, Parameters, Where
     from shardctl.topology.keys import Key
 
 Opened = tuple["ShardId", Any]
@@ -53,6 +57,8 @@ LASTING_S = 1.0
 SHARDS_A_STATEMENT = 256
 """Each takes locks for its table and indexes; a server has a few thousand locks."""
 
+_UNTOLD = nullcontext()
+
 _open: weakref.WeakSet[Routed] = weakref.WeakSet()
 """All open databases of this process."""
 _LATE = ("shardctl.topology.loader", "shardctl.topology.routes")
@@ -71,11 +77,13 @@ class Routed:
         connect: Mapping[str, Any] | None = None,
         pool: PoolSettings | None = None,
         patience: float = 5.0,
+        on_statement: Callable[[StatementEvent], object] | None = None,
     ) -> None:
         """Take the map of a topology; raises TopologyMissing, TopologyInvalid, NoNodeAliases."""
         self._known = Known(patience)
         self._settings = pool or PoolSettings()
         self._source: Source | None = None
+        self._on_statement = on_statement
         self._opened: dict[Any, list[Opened]] = {}
         self._set_up()
         _open.add(self)
@@ -119,6 +127,26 @@ class Routed:
         """
         return self._known.owner(self._known.require(shard))
 
+    def _shard(self, key: Key | None, number: int | None) -> ShardId:
+        """Give the shard of a key, or with a number."""
+        if (key is None) is (number is None):
+            raise TypeError("pass a shard key, or number= for a shard's number")
+        return self._known.shard_of(key) if key is not None else self._known.require(number or 0)
+
+    def _told(
+        self,
+        call: str,
+        table: str | None,
+        node: NodeName,
+        shards: Sequence[ShardId],
+        *,
+        repeated: bool = False,
+    ) -> AbstractContextManager[None]:
+        """Tell `on_statement`, if there is one, of what is done in the block."""
+        if self._on_statement is None:
+            return _UNTOLD
+        return _telling(self._on_statement, (call, table, node, shards), repeated)
+
     def _set_up(self) -> None:
         """Make what the face needs of its own: locks, and no pools yet."""
         raise NotImplementedError
@@ -159,18 +187,46 @@ class Routed:
 
 
 def gathering(
-    fields: Names,
+    fields: Fields,
     table: str,
     where: Where | None,
     parameters: Parameters,
     order_by: str | Sequence[str] | None,
     limit: int | None,
-) -> tuple[Gathering, Mapping[str, Any]]:
+) -> tuple[Gathering, dict[str, Any]]:
     """Take what is asked of many shards; give also the parameters, each with a name."""
     text, named = statements.bound(statements.condition(where, parameters), parameters)
-    order = statements.orders(order_by)
-    asked = Gathering(table, statements.terms(fields), text, order, statements.number(limit))
-    return asked, named
+    terms = statements.terms(fields)
+    order, number = statements.orders(order_by), statements.number(limit)
+    return Gathering(table, terms, text, order, number), dict(named)
+
+
+def aggregates(fields: Fields) -> list[Aggregate]:
+    """Give the fields if they are aggregates; raises ValueError where only some are."""
+    if isinstance(fields, str | sql.Composable | Aggregate):
+        return [fields] if isinstance(fields, Aggregate) else []
+    listed = list(fields)
+    found = [one for one in listed if isinstance(one, Aggregate)]
+    if found and len(found) < len(listed):
+        raise ValueError("aggregates are of all rows: no field can be beside them")
+    return found
+
+
+@contextmanager
+def _telling(
+    tell: Callable[[StatementEvent], object],
+    of: tuple[str, str | None, NodeName, Sequence[ShardId]],
+    repeated: bool,
+) -> Iterator[None]:
+    began = time.perf_counter()
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        tell(StatementEvent(*of, (time.perf_counter() - began) * 1000, repeated, error))
 
 
 def _import_late() -> None:

@@ -197,7 +197,7 @@ class NameRefused(UsageError):
 
 
 class OrderUnsupported(UsageError):
-    """A field whose type does not allow ordering rows of several nodes."""
+    """A field whose type does not allow ordering rows, or adding values, of several nodes."""
 
     def __init__(self, field: str, kind: str) -> None:
         super().__init__(

@@ -16,11 +16,12 @@ from shardctl.router.errors import OrderUnsupported
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from shardctl.router.statements import Answer, Gathering, Row
+    from shardctl.router.statements import Aggregate, Answer, Gathering, Row
 
 # Types whose values Python compares as PostgreSQL does.
 _ALIKE = frozenset(["bool", "bytea", "uuid", "int2", "int4", "int8", "oid", "float4", "float8"])
 _ALIKE |= {"numeric", "date", "time", "timestamp", "timestamptz"}
+_SUMMED = frozenset(["int2", "int4", "int8", "float4", "float8", "numeric", "interval"])
 
 
 class _Reversed:
@@ -54,13 +55,36 @@ def merged(asked: Gathering, answers: Sequence[Answer]) -> list[Row]:
     return list(found) if width == len(asked.columns) else [row[:width] for row in found]
 
 
+def combined(asked: Sequence[Aggregate], answers: Sequence[Answer]) -> Row:
+    """Compute aggregates of all shards from those of each; raises OrderUnsupported."""
+    return tuple(
+        _combined(one, [row[n] for answer in answers for row in answer.rows], answers[0].types[n])
+        for n, one in enumerate(asked)
+    )
+
+
+def _combined(asked: Aggregate, values: Sequence[Any], oid: int) -> Any:
+    kind = _kind(oid)
+    if kind not in (_SUMMED if asked.function in {"count", "sum"} else _ALIKE):
+        raise OrderUnsupported(str(asked.field), kind)
+    some = [value for value in values if value is not None]
+    if not some:
+        return None
+    if asked.function in {"count", "sum"}:
+        return sum(some[1:], some[0])
+    return (min if asked.function == "min" else max)(some, key=_comparable)
+
+
+def _kind(oid: int) -> str:
+    found = postgres.types.get(oid)
+    return found.name if found else f"OID {oid}"
+
+
 def _sort_key(asked: Gathering, types: Sequence[int]) -> Callable[[Row], Any]:
     """Give what sorts rows as PostgreSQL does; `types` are the OIDs of the columns."""
     columns = list(zip(asked.keys, asked.order, strict=True))
     for position, order in columns:
-        found = postgres.types.get(types[position])
-        kind = found.name if found else f"OID {types[position]}"
-        if kind not in _ALIKE:
+        if (kind := _kind(types[position])) not in _ALIKE:
             raise OrderUnsupported(order.field, kind)
 
     def key(row: Row) -> list[Any]:

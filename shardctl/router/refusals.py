@@ -28,6 +28,7 @@ import psycopg
 from psycopg import errors
 
 from shardctl.libpq import reason_of
+from shardctl.router.errors import ShardMoved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,6 +37,8 @@ FENCED = (errors.UndefinedTable, errors.InvalidSchemaName, errors.InsufficientPr
 """42P01, 3F000 and 42501."""
 FENCED_WITHIN = (*FENCED, errors.UndefinedFunction, errors.UndefinedObject)
 """And what unqualified names of other things give, once the schema is not on the path any more."""
+REPEATABLE = (ShardMoved, errors.SerializationFailure, errors.DeadlockDetected)
+"""After which a transaction has written nothing, and may succeed when it runs again."""
 
 _FIRST_PAUSE_S, _PAUSES_GROW, _LAST_PAUSE_S = 0.01, 1.5, 0.2
 """Between questions: a cutover takes a tenth of a second, and a node that is gone much longer."""

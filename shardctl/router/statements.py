@@ -6,19 +6,20 @@ All of them are to be executed with parameters, if only with none of them, so th
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, LiteralString, NamedTuple
 
 from psycopg import sql
 
 from shardctl.router.errors import NameRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 Name = str | sql.Composable
 """A column by its name, or an expression that the application has composed."""
@@ -28,6 +29,8 @@ Where = LiteralString | sql.Composable
 
 _KEPT = 8192
 """Statements that are kept composed: a few dozen for each of some hundred shards."""
+_PARAMETERS = 65_535
+"""The most that a statement can have."""
 _PLACEHOLDER = re.compile(r"%(%|[sbt]|\([^)]*\)[sbt])")
 
 
@@ -39,6 +42,44 @@ class Text(NamedTuple):
 
 Term = str | Text
 """A name to be quoted, or an expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """What `scatter` computes of the rows of all shards, for its `fields`.
+
+    >>> Aggregate.count(), Aggregate.max("created_at")
+    (Aggregate(function='count', field=None), Aggregate(function='max', field='created_at'))
+    """
+
+    function: Literal["count", "sum", "min", "max"]
+    field: str | None
+
+    @classmethod
+    def count(cls, field: str | None = None) -> Aggregate:
+        """Count rows, or those whose field is not NULL."""
+        return cls("count", field)
+
+    @classmethod
+    def sum(cls, field: str) -> Aggregate:
+        """Add numbers; None if there are none, as in SQL."""
+        return cls("sum", field)
+
+    @classmethod
+    def min(cls, field: str) -> Aggregate:
+        """Find the smallest value that is not NULL, of a type that `scatter` can order by."""
+        return cls("min", field)
+
+    @classmethod
+    def max(cls, field: str) -> Aggregate:
+        """Find the largest."""
+        return cls("max", field)
+
+    @property
+    def term(self) -> Text:
+        """What to select in each shard."""
+        of = sql.SQL("*") if self.field is None else _name(self.field)
+        return Text(sql.SQL("{}({})").format(sql.SQL(self.function), of).as_string(None))
 
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
@@ -61,14 +102,20 @@ class Order(NamedTuple):
     descending: bool = False
 
 
-def terms(names: Names) -> tuple[Term, ...]:
+Fields = Name | Aggregate | Sequence[Name | Aggregate]
+
+
+def terms(names: Fields) -> tuple[Term, ...]:
     """Take fields as applications give them; a single string is one field."""
-    if isinstance(names, str | sql.Composable):
-        names = (names,)
-    return tuple(
-        Text(name.as_string(None)) if isinstance(name, sql.Composable) else _checked(name)
-        for name in names
-    )
+    alone = isinstance(names, str | sql.Composable | Aggregate)
+    listed: Any = (names,) if alone else names
+    return tuple(map(_taken, listed))
+
+
+def _taken(name: Name | Aggregate) -> Term:
+    if isinstance(name, Aggregate):
+        return name.term
+    return Text(name.as_string(None)) if isinstance(name, sql.Composable) else _checked(name)
 
 
 def orders(given: str | Sequence[str] | None) -> tuple[Order, ...]:
@@ -124,23 +171,52 @@ def insert(schema: str, table: str, columns: tuple[str, ...], returning: tuple[T
         values = sql.SQL("({}) VALUES ({})").format(_list(columns), marks)
     else:
         values = sql.Composed([sql.SQL("DEFAULT VALUES")])
-    back = sql.SQL(" RETURNING {}").format(_list(returning)) if returning else sql.SQL("")
-    return (into + values + back).as_bytes(None)
+    return (into + values + _returning(returning)).as_bytes(None)
+
+
+def insert_rows(
+    schema: str,
+    table: str,
+    columns: tuple[str, ...],
+    rows: Sequence[tuple[Any, ...]],
+    on_conflict: str | None,
+) -> Iterator[tuple[bytes, list[Any]]]:
+    """Compose INSERTs of rows, with what to do with those that are there already, and values."""
+    into = sql.SQL("INSERT INTO {} ({}) VALUES ").format(_table(schema, table), _list(columns))
+    row = sql.SQL("({})").format(sql.SQL(", ").join([sql.SQL("%s")] * len(columns))).as_bytes(None)
+    conflict = b"" if on_conflict is None else b" ON CONFLICT " + on_conflict.encode()
+    size = _PARAMETERS // len(columns)
+    for first in range(0, len(rows), size):
+        some = rows[first : first + size]
+        values = b", ".join([row] * len(some))
+        yield into.as_bytes(None) + values + conflict, list(itertools.chain.from_iterable(some))
 
 
 @lru_cache(maxsize=_KEPT)
-def update(schema: str, table: str, columns: tuple[str, ...], where: str, named: bool) -> bytes:
+def update(
+    schema: str,
+    table: str,
+    columns: tuple[str, ...],
+    where: str,
+    named: bool,
+    returning: tuple[Term, ...] = (),
+) -> bytes:
     """Compose an UPDATE; values come before the condition's parameters, or are `named`."""
     marks = [f"%({assigned(n)})s" if named else "%s" for n in range(len(columns))]
     pairs = [
         sql.SQL("{} = {}").format(_name(column), _raw(mark))
         for column, mark in zip(columns, marks, strict=True)
     ]
-    return (
-        sql.SQL("UPDATE {} SET {} WHERE {}")
-        .format(_table(schema, table), sql.SQL(", ").join(pairs), _raw(where))
-        .as_bytes(None)
-    )
+    setting, table_name = sql.SQL(", ").join(pairs), _table(schema, table)
+    whole = sql.SQL("UPDATE {} SET {} WHERE {}").format(table_name, setting, _raw(where))
+    return (whole + _returning(returning)).as_bytes(None)
+
+
+@lru_cache(maxsize=_KEPT)
+def delete(schema: str, table: str, where: str, returning: tuple[Term, ...] = ()) -> bytes:
+    """Compose a DELETE."""
+    whole = sql.SQL("DELETE FROM {} WHERE {}").format(_table(schema, table), _raw(where))
+    return (whole + _returning(returning)).as_bytes(None)
 
 
 def with_values(values: Mapping[str, Any], parameters: Parameters) -> Parameters:
@@ -148,13 +224,6 @@ def with_values(values: Mapping[str, Any], parameters: Parameters) -> Parameters
     if isinstance(parameters, Mapping):
         return {**parameters, **{assigned(n): one for n, one in enumerate(values.values())}}
     return (*values.values(), *(parameters or ()))
-
-
-@lru_cache(maxsize=_KEPT)
-def delete(schema: str, table: str, where: str) -> bytes:
-    """Compose a DELETE."""
-    statement = sql.SQL("DELETE FROM {} WHERE {}").format(_table(schema, table), _raw(where))
-    return statement.as_bytes(None)
 
 
 def assigned(position: int) -> str:
@@ -192,16 +261,31 @@ def gather(schemas: Sequence[str], asked: Gathering) -> bytes:
     """
     columns, order, limit = asked.columns, asked.order, asked.limit
     parts = [select(schema, asked.table, columns, asked.where, order, limit) for schema in schemas]
-    if len(parts) == 1:
-        return parts[0]
-    whole = b"\nUNION ALL ".join(b"(%b)" % part for part in parts)
-    if order:
-        by = [
-            b"%d DESC" % (position + 1) if one.descending else b"%d" % (position + 1)
-            for one, position in zip(order, asked.keys, strict=True)
-        ]
-        whole += b"\nORDER BY " + b", ".join(by)
-    return whole + (b"" if limit is None else b" LIMIT %d" % limit)
+    return _united(parts, asked)
+
+
+def select_keys(
+    schemas: Sequence[str],
+    asked: Gathering,
+    key_field: str,
+    limit_per_key: int | None,
+    *,
+    texts: bool,
+) -> bytes:
+    """Compose the same for rows of some keys, which are parameters: an array for each shard.
+
+    `texts` if the keys are: an array of these has no type of its own.
+    """
+    parts = [
+        _of_keys(schema, keys_of(position), asked, key_field, limit_per_key, texts)
+        for position, schema in enumerate(schemas)
+    ]
+    return _united(parts, asked)
+
+
+def keys_of(position: int) -> str:
+    """Name the parameter with the keys of a shard, by its position in the statement."""
+    return f"keys {position}"
 
 
 @lru_cache(maxsize=_KEPT)
@@ -239,6 +323,56 @@ def bound(where: str | None, parameters: Parameters) -> tuple[str | None, Mappin
 def number(limit: int | None) -> int | None:
     """Check a limit, which is part of the statement; raises TypeError unless it is a number."""
     return None if limit is None else operator.index(limit)
+
+
+@lru_cache(maxsize=_KEPT)
+def _of_keys(
+    schema: str,
+    keys: str,
+    asked: Gathering,
+    key_field: str,
+    limit_per_key: int | None,
+    texts: bool,
+) -> bytes:
+    array, key = sql.Placeholder(keys), _name(key_field)
+    if limit_per_key is None:
+        condition = sql.SQL("{} = ANY ({})").format(key, array)
+    else:
+        condition = sql.SQL('{} = "shardctl keys"."key"').format(key)
+    if asked.where is not None:
+        condition += sql.SQL(" AND ({})").format(_raw(asked.where))
+    limit = asked.limit if limit_per_key is None else limit_per_key
+    where = condition.as_string(None)
+    part = select(schema, asked.table, asked.columns, where, asked.order, limit)
+    if limit_per_key is None:
+        return part
+    keyed = sql.SQL(
+        'SELECT "shardctl rows".* FROM pg_catalog.unnest({}{}) AS "shardctl keys" ("key")'
+        ' CROSS JOIN LATERAL ({}) AS "shardctl rows"'
+    ).format(array, sql.SQL("::text[]" if texts else ""), _raw(part.decode()))
+    return _cut(keyed.as_bytes(None), asked)
+
+
+def _united(parts: Sequence[bytes], asked: Gathering) -> bytes:
+    """Make one statement of those for each shard."""
+    if len(parts) == 1:
+        return parts[0]
+    return _cut(b"\nUNION ALL ".join(b"(%b)" % part for part in parts), asked, b"\n")
+
+
+def _cut(whole: bytes, asked: Gathering, between: bytes = b" ") -> bytes:
+    """Order the rows of a statement by position, and limit them."""
+    if asked.order:
+        by = [
+            b"%d DESC" % (position + 1) if one.descending else b"%d" % (position + 1)
+            for one, position in zip(asked.order, asked.keys, strict=True)
+        ]
+        whole += between + b"ORDER BY " + b", ".join(by)
+    return whole + (b"" if asked.limit is None else b" LIMIT %d" % asked.limit)
+
+
+def _returning(fields: tuple[Term, ...]) -> sql.Composed:
+    return sql.SQL(" RETURNING {}" if fields else "").format(*([_list(fields)] if fields else []))
 
 
 def _table(schema: str, table: str) -> sql.Identifier:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SHARDS = 64
 CLIENTS = 100
 TOP = 30
+KEYS = 50
 
 
 def one_row(scale: Scale) -> list[Row]:
@@ -171,6 +172,137 @@ def looks(scale: Scale) -> list[Row]:
                 against="a one-row select",
                 shown=per(count, "question"),
             ),
+        ]
+
+
+def many_keys(scale: Scale) -> list[Row]:
+    """Read the rows of 50 keys: against single selects, and against hand-written SQL.
+
+    By hand means what a careful application would do: group, write one UNION ALL a node, run
+    both at once in threads that are there already, and merge.
+    """
+    with _pooled_database() as (running, topology, db), ThreadPoolExecutor(2) as threads:
+        _fill(running, topology, 1_000)
+        running.settle()
+        drawn = random.Random(1)  # noqa: S311  # no secret
+        keys = drawn.sample(range(1_000), KEYS)
+        pools = {key: _pool(db, key) for key in range(SHARDS)}
+
+        def ours() -> float:
+            began = time.perf_counter()
+            found = db.select_keys(
+                ["id", "caption"], "bench_photos", keys, key_field="id", order_by="-id"
+            )
+            took = time.perf_counter() - began
+            _require(len(found) == KEYS)
+            return took
+
+        def singly() -> float:
+            began = time.perf_counter()
+            for key in keys:
+                db.select(["id", "caption"], "bench_photos", key, "id = %s", [key])
+            return time.perf_counter() - began
+
+        def ask(of_shard: dict[int, list[int]]) -> list[Any]:
+            statement = " UNION ALL ".join(
+                f"SELECT id, caption FROM shard{shard}.bench_photos WHERE id = ANY (%s)"
+                for shard in of_shard
+            )
+            with pools[next(iter(of_shard))].connection() as connection:
+                found: list[Any] = connection.execute(
+                    f"{statement} ORDER BY 1 DESC".encode(), list(of_shard.values())
+                ).fetchall()
+                return found
+
+        def by_hand() -> float:
+            began = time.perf_counter()
+            nodes: dict[int, dict[int, list[int]]] = {}
+            for key in keys:
+                shard = key % SHARDS
+                nodes.setdefault(id(pools[shard]), {}).setdefault(shard, []).append(key)
+            answers = threads.map(ask, nodes.values())
+            found = list(heapq.merge(*answers, key=lambda row: row[0], reverse=True))
+            took = time.perf_counter() - began
+            _require(len(found) == KEYS)
+            return took
+
+        sides = {"ours": ours, "singly": singly, "by hand": by_hand}
+        for side in sides.values():
+            side()
+        times = alternate(sides, scale.of(41, 2))
+        name = f"router: {KEYS} keys over {SHARDS} shards, select_keys"
+        against = {"single selects": ("singly", 0.35), "UNION ALL by hand": ("by hand", 1.2)}
+        return [
+            compare(
+                name, times["ours"], times[side], against=text, shown=milliseconds, target=target
+            )
+            for text, (side, target) in against.items()
+        ]
+
+
+def many_rows(scale: Scale) -> list[Row]:  # noqa: C901  # its sides share what they run on
+    """Insert 10,000 rows over 64 shards: against COPY and multi-row INSERT by hand, a node each."""
+    count = scale.of(10_000, 200)
+    with _pooled_database() as (running, topology, db), ThreadPoolExecutor(2) as threads:
+        _fill(running, topology, 10)
+        running.settle()
+        pools = {shard: _pool(db, shard) for shard in range(SHARDS)}
+        rows: list[dict[str, Any]] = [
+            {"user_id": number, "image_url": f"/{number}.jpg"} for number in range(count)
+        ]
+
+        def ours() -> float:
+            began = time.perf_counter()
+            written = db.insert_many("photos_by_user", rows, key_field="user_id")
+            took = time.perf_counter() - began
+            _require(written == count)
+            return took
+
+        def of_nodes() -> Iterator[dict[int, list[Any]]]:
+            nodes: dict[int, dict[int, list[Any]]] = {}
+            for row in rows:
+                shard = row["user_id"] % SHARDS
+                nodes.setdefault(id(pools[shard]), {}).setdefault(shard, []).append(row)
+            return iter(nodes.values())
+
+        def copy(of_shard: dict[int, list[Any]]) -> None:
+            with pools[next(iter(of_shard))].connection() as connection, connection.transaction():
+                for shard, mine in of_shard.items():
+                    into = f"COPY shard{shard}.photos_by_user (user_id, image_url) FROM STDIN"
+                    with connection.cursor().copy(into.encode()) as copying:
+                        for row in mine:
+                            copying.write_row((row["user_id"], row["image_url"]))
+
+        def insert(of_shard: dict[int, list[Any]]) -> None:
+            with pools[next(iter(of_shard))].connection() as connection, connection.transaction():
+                for shard, mine in of_shard.items():
+                    into = f"INSERT INTO shard{shard}.photos_by_user (user_id, image_url) VALUES "
+                    values = ", ".join(["(%s, %s)"] * len(mine))
+                    given = [row[name] for row in mine for name in ("user_id", "image_url")]
+                    connection.execute((into + values).encode(), given)
+
+        def by_hand(write: Callable[[dict[int, list[Any]]], None]) -> Callable[[], float]:
+            def timed() -> float:
+                began = time.perf_counter()
+                list(threads.map(write, of_nodes()))
+                return time.perf_counter() - began
+
+            return timed
+
+        sides = {"ours": ours, "COPY": by_hand(copy), "INSERT": by_hand(insert)}
+        for side in sides.values():
+            side()
+        times = alternate(sides, scale.of(11, 2))
+        return [
+            compare(
+                f"router: {count:,} rows over {SHARDS} shards, insert_many",
+                times["ours"],
+                times[side],
+                against=f"{side} by hand",
+                shown=milliseconds,
+                target=1.2,
+            )
+            for side in ("COPY", "INSERT")
         ]
 
 

@@ -67,6 +67,8 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "stream-copy": streams.copy,
     "router-row": routing.one_row,
     "router-look": routing.looks,
+    "router-keys": routing.many_keys,
+    "router-insert-many": routing.many_rows,
     "router-top": routing.top_of_all,
     "router-tasks": routing.tasks,
     "router-spare": stream_moves.beside_a_spare,

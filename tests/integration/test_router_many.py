@@ -1,15 +1,22 @@
-"""scatter on real nodes, on both faces."""
+"""Calls that ask many shards, on real nodes and on both faces."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import psycopg
 import pytest
 
-from shardctl.router import DeadlinePassed, OrderUnsupported, PoolSettings, WritesUnseen
-from tests.fixtures.fleets.routed import backends, fill, stopping
+from shardctl.router import (
+    Aggregate,
+    DeadlinePassed,
+    OrderUnsupported,
+    PoolSettings,
+    WritesUnseen,
+)
+from tests.fixtures.fleets.routed import backends, fill, moved_by_hand, stopping
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -33,7 +40,10 @@ def test_what_an_open_transaction_has_changed_is_not_missed_in_silence(
     assert len(db.read_within(2, lock, "scatter", "id", "photos", limit=9)) == 8
     with pytest.raises(WritesUnseen, match="open transaction of shard 2 has changed tables"):
         db.read_within(2, insert, "scatter", "id", "photos", limit=9)
-    assert db.within(2, insert, "SELECT 1") == [(1,)]
+    with pytest.raises(WritesUnseen):
+        db.read_within(2, insert, "select_keys", "id", "photos", [4, 2], key_field="user_id")
+    given = ["id", "photos", [4]]
+    assert db.read_within(2, insert, "select_keys", *given, key_field="user_id") == [(1,)]
     assert len(db.scatter("id", "photos", limit=10)) == 9
 
 
@@ -140,3 +150,110 @@ def test_a_mistake_is_an_error_of_its_own(fleet_routed: Fleet, router: Open) -> 
         db.scatter("id", "photos", "nothing = 1", limit=1)
     with pytest.raises(psycopg.errors.UndefinedTable):
         db.scatter("id", "forgotten", limit=1, timeout=30)
+
+
+def test_rows_of_some_keys_are_read_in_one_order(fleet_routed: Fleet, router: Open) -> None:
+    fill(fleet_routed, 9)
+    db = router(fleet_routed.topology())
+    db.insert("photos", 14, {"id": 100, "user_id": 14})  # beside user 6, in shard 6
+    given = {"key_field": "user_id", "order_by": ["-id", "user_id"]}
+    fields, keys = ["user_id", "id"], [6, 1, 14, 6, 3, 22]
+    assert db.select_keys(fields, "photos", keys, limit=4, **given) == [
+        (14, 100), (1, 9), (3, 9), (6, 9),
+    ]  # fmt: skip
+    assert db.select_keys(fields, "photos", keys, limit_per_key=2, **given) == [
+        (14, 100), (1, 9), (3, 9), (6, 9), (1, 8), (3, 8), (6, 8),
+    ]  # fmt: skip
+    where = "id < %s OR id > %s", [2, 50]
+    assert db.select_keys("user_id", "photos", keys, *where, limit_per_key=1, **given) == [
+        (14,), (1,), (3,), (6,),
+    ]  # fmt: skip
+    assert db.select_keys("id", "photos", [14, 6], "id > 8", key_field="user_id") == [(9,), (100,)]
+    assert db.select_keys("id", "photos", [], **given) == []
+    evil = {"key_field": "user_id = 1 OR true --"}
+    with pytest.raises(psycopg.errors.UndefinedColumn):
+        db.select_keys("id", "photos", [1], **evil)
+
+
+def test_only_the_nodes_of_the_keys_are_asked_and_each_once(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    for node in fleet_routed.servers:
+        fleet_routed.execute(node, f"ALTER ROLE {fleet_routed.role} SET log_statement = 'all'")
+    db = router(fleet_routed.topology())
+    before = {node: len(server.log()) for node, server in fleet_routed.servers.items()}
+    db.select_keys("id", "photos", [0, 1, 8], key_field="user_id", limit_per_key=1)
+    told = {node: server.log()[before[node] :] for node, server in fleet_routed.servers.items()}
+    assert told["a"].count("execute <unnamed>: ") == 1
+    assert told["a"].count("LATERAL") == 2
+    assert "photos" not in told["b"]
+
+
+@pytest.mark.parametrize("limit_per_key", [None, 1])
+def test_keys_are_texts_or_uuids_too(
+    fleet_routed: Fleet, router: Open, limit_per_key: int | None
+) -> None:
+    for shard in range(8):
+        fleet_routed.execute(
+            "a" if shard < 4 else "b",
+            f"CREATE TABLE shard{shard}.keyed (name varchar, uuid uuid);"
+            f"GRANT ALL ON shard{shard}.keyed TO {fleet_routed.role}",
+        )
+    db = router(fleet_routed.topology())
+    names, uuids = ["ann", "bob", "eve"], [UUID(int=1), UUID(int=2), UUID(int=3)]
+    for keys, field in ((names, "name"), (uuids, "uuid")):
+        rows = [{field: key} for key in keys]
+        assert db.insert_many("keyed", rows, key_field=field) == 3
+        found = db.select_keys(
+            field, "keyed", keys[:2], key_field=field, limit_per_key=limit_per_key
+        )
+        assert sorted(found) == [(key,) for key in keys[:2]]
+
+
+def test_rows_of_many_keys_are_written_at_once(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
+    rows: list[dict[str, Any]] = [
+        {"id": 1000 + n, "user_id": n, "caption": "100 %"} for n in range(40)
+    ]
+    assert db.insert_many("photos", rows, key_field="user_id") == 40
+    assert db.select(["id", "caption"], "photos", 13, "user_id = 13") == [(1013, "100 %")]
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        db.insert_many("photos", rows, key_field="user_id")
+    with pytest.raises(ValueError, match="different fields"):
+        db.insert_many("photos", [*rows, {"user_id": 1}], key_field="user_id")
+    again = [row | {"caption": "new"} for row in [*rows[:5], {"id": 9, "user_id": 41}]]
+    given = {"key_field": "user_id"}
+    assert db.insert_many("photos", again, on_conflict="DO NOTHING", **given) == 1
+    change = "(id) DO UPDATE SET caption = excluded.caption"
+    assert db.insert_many("photos", again, on_conflict=change, **given) == 6
+    found = db.scatter("user_id", "photos", "caption = 'new'", order_by="user_id", limit=99)
+    assert found == [(0,), (1,), (2,), (3,), (4,), (41,)]
+    assert db.insert_many("photos", [], key_field="user_id") == 0
+
+
+def test_rows_are_written_where_their_shard_is(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
+    with moved_by_hand(fleet_routed, 2, "a", "b"):
+        pass
+    rows = [{"id": n, "user_id": n} for n in range(8)]
+    assert db.insert_many("photos", rows, key_field="user_id") == 8
+    assert fleet_routed.query("b", "SELECT id FROM shard2.photos") == [(2,)]
+    everyone = list(range(8))
+    assert len(db.select_keys("id", "photos", everyone, key_field="user_id")) == 8
+
+
+def test_aggregates_are_of_all_shards(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
+    fields = [
+        Aggregate.count(), Aggregate.count("score"), Aggregate.sum("id"), Aggregate.min("score"),
+        Aggregate.max("made"),
+    ]  # fmt: skip
+    assert db.scatter(fields, "photos", limit=1) == [(0, 0, None, None, None)]
+    fill(fleet_routed, 20)
+    some = db.scatter(fields, "photos", "score <> 'NaN'", limit=1)
+    assert some == [(8 * 15, 8 * 15, 8 * 165, 0, made(20, 7))]
+    assert str(db.scatter(Aggregate.max("score"), "photos", limit=1)[0][0]) == "NaN"
+    with pytest.raises(OrderUnsupported, match="caption, of type text"):
+        db.scatter(Aggregate.max("caption"), "photos", limit=1)
+    with pytest.raises(ValueError, match="aggregates are of all rows"):
+        db.scatter(["id", Aggregate.count()], "photos", limit=1)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import psycopg
 import pytest
-from psycopg import sql
+from psycopg import errors, sql
+from psycopg.rows import dict_row
+from psycopg.types.numeric import FloatLoader
 
-from shardctl.router import PoolSettings, ShardedDatabase
+from shardctl.router import PoolSettings, ShardedDatabase, StatementEvent
 from shardctl.router.errors import MapUnread, NodeUnknown, NotOpen
 from shardctl.topology.keys import shard_of
 from shardctl.topology.model import NodeName
+from shardctl.topology.routes import ShardNotFound
+from tests.fixtures.fleets.routed import Threads
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
@@ -46,6 +50,18 @@ def test_rows_are_written_read_changed_and_removed_in_their_shard(
     assert db.delete("photos", 14, "id = %s", [made + 1]) == 0
     assert db.delete("photos", 14, "id = %s", [made]) == 1
     assert db.select("id", "photos", 14) == []
+
+
+def test_what_is_changed_or_removed_can_be_returned(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
+    made = sorted(db.insert("photos", 14, {"user_id": 14, "caption": "x"}) for _ in range(2))
+    found = db.update("photos", 14, {"caption": "y"}, "id > 0", returning=["id", "caption"])
+    assert sorted(found) == [(number, "y") for number in made]
+    named = {"id": made[0]}
+    changed = db.update("photos", 14, {"caption": "z"}, "id = %(id)s", named, returning="id")
+    assert changed == [(made[0],)]
+    assert db.delete("photos", 14, "id = %s", [made[0]], returning="caption") == [("z",)]
+    assert db.delete("photos", 14, "id = %s", [made[0]], returning="caption") == []
 
 
 def test_order_and_limit_are_the_servers(fleet_routed: Fleet, router: Open) -> None:
@@ -113,6 +129,91 @@ def test_a_transaction_is_in_one_shard_and_ends_as_one(fleet_routed: Fleet, rout
     # The connection that comes next has no path of the transaction's.
     with pytest.raises(psycopg.errors.UndefinedTable):
         db.within(0, "SET LOCAL search_path TO public", "SELECT FROM photos")
+
+
+def test_a_transaction_may_name_its_shard_and_ends_with_its_block(fleet_routed: Fleet) -> None:
+    with ShardedDatabase(fleet_routed.topology()) as db:
+        with db.shard(number=6) as connection:
+            connection.execute("INSERT INTO photos (user_id) VALUES (6)")
+            with pytest.raises(psycopg.ProgrammingError, match="at the end of its block"):
+                connection.commit()
+            with pytest.raises(psycopg.ProgrammingError), connection.transaction():
+                connection.rollback()
+        with db.shard(6) as connection:
+            connection.execute("DELETE FROM photos")
+            raise psycopg.Rollback
+        assert len(db.select("id", "photos", 6)) == 1
+        with pytest.raises(ShardNotFound), db.shard(number=8):
+            pass
+        with pytest.raises(TypeError), db.shard():
+            pass
+
+
+def test_work_is_done_again_when_nothing_of_it_was_written(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    db = router(fleet_routed.topology())
+    met: list[Exception] = [errors.SerializationFailure(), errors.DeadlockDetected()]
+
+    def count(connection: Any, caption: str) -> Any:
+        assert caption == "x"
+        if met:
+            raise met.pop()
+        return connection.execute("SELECT count(*) FROM photos")
+
+    async def count_in_task(connection: Any, caption: str) -> Any:
+        return await count(connection, caption)
+
+    work = count if isinstance(db, Threads) else count_in_task
+    assert db.transaction(6, work, "x").rowcount == 1
+    met[:] = [errors.DeadlockDetected()] * 2
+    with pytest.raises(errors.DeadlockDetected):
+        db.transaction(6, work, "x", attempts=2)
+    met[:] = [errors.UniqueViolation()]
+    with pytest.raises(errors.UniqueViolation):
+        db.transaction(6, work, "x")
+
+
+def test_every_statement_is_told(fleet_routed: Fleet, router: Open) -> None:
+    told: list[StatementEvent] = []
+    db = router(fleet_routed.topology(), on_statement=told.append)
+    db.insert("photos", 1, {"user_id": 1})
+    with pytest.raises(errors.UndefinedTable):
+        db.select("id", "forgotten", 1)
+    db.within(6, "SELECT 1")
+    db.scatter("id", "photos", limit=1)
+    assert [(one.call, one.table, one.node, one.repeated) for one in told[:4]] == [
+        ("insert", "photos", "a", False), ("select", "forgotten", "a", False),
+        ("select", "forgotten", "a", True), ("shard", None, "b", False),
+    ]  # fmt: skip
+    assert {tuple(one.shards) for one in told[4:]} == {(0, 1, 2, 3), (4, 5, 6, 7)}
+    assert isinstance(told[1].error, errors.UndefinedTable)
+    assert all(one.took_ms > 0 for one in told)
+
+
+def test_connections_are_made_as_the_application_wants_them(fleet_routed: Fleet) -> None:
+    configured: list[Any] = []
+    checked: list[Any] = []
+
+    def configure(connection: Any) -> None:
+        connection.adapters.register_loader("numeric", FloatLoader)
+        configured.append(connection)
+
+    pool = PoolSettings(
+        max_size=1, configure=configure, check=checked.append, row_factory=dict_row,
+        cursor_factory=psycopg.ClientCursor,
+    )  # fmt: skip
+    with ShardedDatabase(fleet_routed.topology(), pool=pool) as db:
+        db.insert("photos", 1, {"user_id": 1, "score": 2})
+        for _ in range(2):
+            with db.shard(1) as connection:
+                cursor = connection.execute("SELECT score FROM photos WHERE user_id = %s", [1])
+                assert isinstance(cursor, psycopg.ClientCursor)
+                ((name, score),) = cursor.fetchall()[0].items()
+                assert (name, type(score)) == ("score", float)
+                connection.adapters.register_loader("numeric", FloatLoader)
+        assert db.select("score", "photos", 1) == [(2.0,)]
+        assert (len(configured), len(checked)) == (1, 4)
 
 
 def test_the_applications_own_errors_are_its_own(fleet_routed: Fleet, router: Open) -> None:

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -27,8 +27,9 @@ from shardctl.router.errors import (
     id_given,
     keys_not_ids,
 )
-from shardctl.router.refusals import FENCED, Look, can_be_fence, pauses, reasons
+from shardctl.router.refusals import FENCED, REPEATABLE, Look, can_be_fence, pauses, reasons
 from shardctl.router.settings import NodeHealth
+from shardctl.router.statements import Answer
 from shardctl.router.threads.fence import Fence
 from shardctl.router.threads.nodes import Nodes
 from shardctl.state import map as maps
@@ -38,23 +39,36 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from shardctl.router.settings import Stats
-    from shardctl.router.statements import Answer, Names, Parameters, Row, Where
+    from shardctl.router.statements import Fields, Names, Parameters, Row, Where
     from shardctl.topology.keys import Key
     from shardctl.topology.model import NodeName
 
-    Compose = Callable[[Sequence[ShardId]], tuple[bytes, Parameters]]
+    Run = Callable[[NodeName, Sequence[ShardId], float | None], Answer]
+    """Asks shards of a node, until a time on `time.monotonic`."""
+
+Result = TypeVar("Result")
 
 
 class ShardedDatabase(Routed):
     """A sharded database for applications with threads, which may share it.
 
     Use it in a `with`, or call `close`. A child of a process that forks has connections of
-    its own. `source` is a topology (or its file), or the connection string of a node or of a
-    pooler's alias: a string with `=` or `://` in it. `through` chooses between a topology's
-    poolers and its nodes. `connect` has further keywords of libpq, such as `user`. `nodes` has a
-    connection string for each node, for use without a topology or a pooler. `patience` is how
-    many seconds a statement waits for a shard that is fenced and not yet on another node.
-    Connections are opened when needed.
+    its own. Connections are opened when needed.
+
+    - `source`: a topology (or its file), or the connection string of a node or of a pooler's
+      alias: a string with `=` or `://` in it
+    - `through`: `"poolers"` or `"nodes"` of a topology; its poolers, if there are any
+    - `connect`: further keywords of libpq, such as `{"user": "web"}`
+    - `nodes`: a connection string for each node, for use without a topology or a pooler
+    - `pool`: sizes and times of the pool of each node, and what psycopg is to do with connections
+    - `patience`: how many seconds a statement waits for a shard that is fenced and not yet on
+      another node
+    - `on_statement`: called with a `StatementEvent` after each statement; it must not raise
+
+    A shard key is an integer, a string or a `uuid.UUID`. `fields` are one field or a list of
+    them; an expression is a `psycopg.sql.SQL`. `where` is SQL of the application's own, with `%s`
+    or `%(name)s` for `parameters`. Every call raises psycopg's errors, NoConnection where no
+    connection came within the pool's `timeout`, and NameRefused for what is no name.
     """
 
     def _set_up(self) -> None:
@@ -91,9 +105,11 @@ class ShardedDatabase(Routed):
         order_by: str | Sequence[str] | None = None,
         limit: int | None = None,
     ) -> list[Row]:
-        """Read rows of a key's shard.
+        """Read rows of a key's shard: a list of tuples, in the order of `fields`.
 
-        Raises psycopg's errors, NoConnection and NameRefused, as the other methods do.
+        `order_by` is a field or a list of them, with a minus sign in front for descending order.
+
+            db.select(["id", "caption"], "photos", user, "id > %s", [last], "-id", 30)
         """
         shard = self._known.shard_of(shard_key)
         statement = statements.select(
@@ -104,7 +120,7 @@ class ShardedDatabase(Routed):
             statements.orders(order_by),
             statements.number(limit),
         )
-        return self._on_shard(shard, statement, parameters).rows
+        return self._on_shard("select", table, shard, statement, parameters).rows
 
     def insert(
         self,
@@ -113,17 +129,22 @@ class ShardedDatabase(Routed):
         values: Mapping[str, Any],
         returning: Names | None = "id",
     ) -> Any:
-        """Write a row into a key's shard; give one field of it, or a row of those named.
+        """Write a row into a key's shard; give the field that is `returning`.
 
-        None where a trigger or a rule has left the row out.
+        A tuple where `returning` is a list, and None where it is None, or where a trigger or a
+        rule has left the row out.
+
+            photo = db.insert("photos", user, {"user_id": user, "caption": "dusk"})
         """
-        return self._insert(self._known.shard_of(shard_key), table, values, returning)
+        return self._insert("insert", self._known.shard_of(shard_key), table, values, returning)
 
     def insert_new(self, table: str, values: Mapping[str, Any], returning: Names = "id") -> Any:
         """Write a row whose id is its key, into a shard that is chosen evenly; give the id.
 
         `returning` is as of `insert`, and its first field is the id. Raises keys_not_ids without
         `shards: {key: id}` in the topology, and id_given.
+
+            user = db.insert_new("users", {"name": "Ada"})
         """
         if (rule := self._known.map.key_rule) != "id":
             raise keys_not_ids(rule)
@@ -132,7 +153,52 @@ class ShardedDatabase(Routed):
             raise id_given(identity)
         # From the system: the state of a generator of our own would be the same in forked children.
         shard = ShardId(secrets.randbelow(len(self._known.map.owners)))
-        return self._insert(shard, table, values, returning)
+        return self._insert("insert_new", shard, table, values, returning)
+
+    def insert_many(
+        self,
+        table: str,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        key_field: str,
+        on_conflict: Where | None = None,
+    ) -> int:
+        """Write rows into the shards of their keys, all nodes at once; give how many.
+
+        All rows have the same fields, and each has its shard key in `key_field`. `on_conflict` is
+        what SQL has after ON CONFLICT, such as `"DO NOTHING"`. The rows of one node are one
+        transaction. Where a node fails, the rows of others may have been written: its error is
+        raised, and with `on_conflict` the call can be repeated. Raises ValueError where fields
+        differ.
+
+            db.insert_many("likes", [{"user_id": 5, "photo_id": 7}], key_field="user_id")
+        """
+        if not rows:
+            return 0
+        fields = tuple(rows[0])
+        given: dict[ShardId, list[tuple[Any, ...]]] = {}
+        for row in rows:
+            if row.keys() != rows[0].keys():
+                raise ValueError(f"rows with different fields: {fields} and {tuple(row)}")
+            of_row = tuple(row[field] for field in fields)
+            given.setdefault(self._known.shard_of(row[key_field]), []).append(of_row)
+        conflict = None if on_conflict is None else statements.condition(on_conflict, ())
+
+        def write(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
+            cursors = []
+            with (
+                self._nodes.transaction(node, b"BEGIN") as connection,
+                connection.pipeline(),  # all of them as one round trip
+            ):
+                for shard in shards:
+                    schema, mine = self._known.schemas[shard], given[shard]
+                    for one in statements.insert_rows(schema, table, fields, mine, conflict):
+                        cursors.append(psycopg.Cursor(connection, row_factory=tuple_row))
+                        cursors[-1].execute(*one)
+            return Answer([], sum(cursor.rowcount for cursor in cursors))
+
+        answers = self._on_shards("insert_many", table, list(given), write, None)
+        return sum(answer.touched for answer in answers)
 
     def update(
         self,
@@ -141,39 +207,64 @@ class ShardedDatabase(Routed):
         values: Mapping[str, Any],
         where: Where,
         parameters: Parameters = None,
-    ) -> int:
-        """Change rows of a key's shard; give how many."""
-        shard = self._known.shard_of(shard_key)
-        schema, text = self._known.schemas[shard], statements.condition(where, parameters) or ""
-        named = isinstance(parameters, Mapping)
-        statement = statements.update(schema, table, tuple(values), text, named)
-        given = statements.with_values(values, parameters)
-        return self._on_shard(shard, statement, given).touched
+        returning: Names | None = None,
+    ) -> Any:
+        """Change rows of a key's shard; give how many.
 
-    def delete(
-        self, table: str, shard_key: Key, where: Where, parameters: Parameters = None
-    ) -> int:
-        """Remove rows of a key's shard; give how many."""
-        shard = self._known.shard_of(shard_key)
-        text = statements.condition(where, parameters) or ""
-        statement = statements.delete(self._known.schemas[shard], table, text)
-        return self._on_shard(shard, statement, parameters).touched
+        With `returning`, a list of tuples of these fields instead.
 
-    @contextlib.contextmanager
-    def shard(self, shard_key: Key) -> Iterator[psycopg.Connection[Any]]:
-        """Give a connection in a transaction in which unqualified names are the shard's.
-
-        Raises ShardMoved where the shard moved during the transaction: nothing was written, and
-        the transaction can be run again.
+            db.update("photos", user, {"caption": "dusk"}, "id = %s", [photo])
         """
         shard = self._known.shard_of(shard_key)
+        schema, text = self._known.schemas[shard], statements.condition(where, parameters) or ""
+        named, back = isinstance(parameters, Mapping), statements.terms(returning or ())
+        statement = statements.update(schema, table, tuple(values), text, named, back)
+        given = statements.with_values(values, parameters)
+        answer = self._on_shard("update", table, shard, statement, given)
+        return answer.touched if returning is None else answer.rows
+
+    def delete(
+        self,
+        table: str,
+        shard_key: Key,
+        where: Where,
+        parameters: Parameters = None,
+        returning: Names | None = None,
+    ) -> Any:
+        """Remove rows of a key's shard; give how many.
+
+        With `returning`, a list of tuples of these fields instead.
+
+            db.delete("photos", user, "id = %s", [photo], returning="image_url")
+        """
+        shard = self._known.shard_of(shard_key)
+        schema, text = self._known.schemas[shard], statements.condition(where, parameters) or ""
+        statement = statements.delete(schema, table, text, statements.terms(returning or ()))
+        answer = self._on_shard("delete", table, shard, statement, parameters)
+        return answer.touched if returning is None else answer.rows
+
+    @contextlib.contextmanager
+    def shard(
+        self, shard_key: Key | None = None, *, number: int | None = None
+    ) -> Iterator[psycopg.Connection[Any]]:
+        """Give a connection in a transaction in which unqualified names are a shard's.
+
+        The shard is that of a key, or has the `number`. The transaction commits at the end of the
+        block, and rolls back where that raises. Raises ShardMoved where the shard moved during
+        the transaction: nothing was written, and the transaction can be run again.
+
+            with db.shard(user) as connection:
+                connection.execute("UPDATE photos SET caption = 'dusk'")
+        """
+        shard = self._shard(shard_key, number)
         self._require_committed([shard])
         node = self._known.owner(shard)
         begin = statements.begin(self._known.schema(shard))
         try:
-            with self._nodes.transaction(node, begin) as connection:
-                with self._noted(myself(), shard, connection):
-                    yield connection
+            with self._told("shard", None, node, [shard]):
+                with self._nodes.transaction(node, begin) as connection:
+                    with self._noted(myself(), shard, connection):
+                        yield connection
         except psycopg.Rollback as error:  # as psycopg's own transactions do
             if error.transaction is not None:
                 raise
@@ -182,9 +273,74 @@ class ShardedDatabase(Routed):
                 self._fence.require_unmoved(node, shard)
             raise
 
-    def scatter(
+    def transaction(
+        self,
+        shard_key: Key,
+        work: Callable[..., Result],
+        *args: Any,
+        attempts: int = 3,
+    ) -> Result:
+        """Call `work` with a connection as of `shard()`, and `args`; give what it returns.
+
+        Where its shard has moved, and after a deadlock or a serialization failure, nothing of it
+        was written: it is called again, up to `attempts` times in all. So it should do nothing
+        outside the database that may not be done twice. Raises what the last attempt raised.
+
+            db.transaction(user, like, photo)
+        """
+        for left in reversed(range(attempts)):
+            try:
+                with self.shard(shard_key) as connection:
+                    return work(connection, *args)
+            except REPEATABLE:
+                if not left:
+                    raise
+        raise ValueError(f"attempts: expected a number from 1, found {attempts}")
+
+    def select_keys(
         self,
         fields: Names,
+        table: str,
+        keys: Collection[Key],
+        where: Where | None = None,
+        parameters: Parameters = None,
+        order_by: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        *,
+        key_field: str,
+        limit_per_key: int | None = None,
+        timeout: float | None = None,
+    ) -> list[Row]:
+        """Read rows of some keys: one statement a node, of these keys' shards alone.
+
+        `key_field` is the field that has the key. Rows are a list of tuples, in one order, at
+        most `limit`, and at most `limit_per_key` of each key: the first in that order. After
+        `timeout` seconds what has not answered raises DeadlinePassed. Raises OrderUnsupported,
+        and WritesUnseen within a `shard()` that has changed a table of these shards.
+
+            db.select_keys(["id", "user_id"], "photos", followed, key_field="user_id",
+                                 order_by="-id", limit=30)
+        """
+        asked, named = core.gathering(fields, table, where, parameters, order_by, limit)
+        per_key = statements.number(limit_per_key)
+        of_shard: dict[ShardId, list[Key]] = {}
+        for key in dict.fromkeys(keys):
+            of_shard.setdefault(self._known.shard_of(key), []).append(key)
+        texts = any(isinstance(key, str) for key in keys)
+
+        def read(node: NodeName, shards: Sequence[ShardId], until: float | None) -> Answer:
+            schemas = [self._known.schemas[shard] for shard in shards]
+            statement = statements.select_keys(schemas, asked, key_field, per_key, texts=texts)
+            lists = {statements.keys_of(n): of_shard[shard] for n, shard in enumerate(shards)}
+            return self._nodes.execute(node, statement, named | lists, types=True, until=until)
+
+        self._require_seen(of_shard)
+        answers = self._on_shards("select_keys", table, list(of_shard), read, timeout)
+        return merging.merged(asked, answers)
+
+    def scatter(
+        self,
+        fields: Fields,
         table: str,
         where: Where | None = None,
         parameters: Parameters = None,
@@ -193,19 +349,27 @@ class ShardedDatabase(Routed):
         limit: int,
         timeout: float | None = None,
     ) -> list[Row]:
-        """Read at most `limit` rows of all shards, in one order: one statement a node.
+        """Read at most `limit` rows of all shards: one statement a node, all nodes at once.
 
-        After `timeout` seconds what has not answered raises DeadlinePassed. Raises
+        Rows are a list of tuples, in one order. Aggregates instead of fields give one row, of all
+        shards. After `timeout` seconds what has not answered raises DeadlinePassed. Raises
         OrderUnsupported, and WritesUnseen within a `shard()` that has changed a table.
+
+            db.scatter(["id", "user_id"], "photos", order_by="-id", limit=30)
+            [(photos,)] = db.scatter(Aggregate.count(), "photos", limit=1)
         """
-        asked, named = core.gathering(fields, table, where, parameters, order_by, limit)
-        schemas = self._known.schemas
+        computed = core.aggregates(fields)
+        most = None if computed else limit
+        asked, named = core.gathering(fields, table, where, parameters, order_by, most)
 
-        def compose(shards: Sequence[ShardId]) -> tuple[bytes, Parameters]:
-            return statements.gather([schemas[shard] for shard in shards], asked), named
+        def read(node: NodeName, shards: Sequence[ShardId], until: float | None) -> Answer:
+            statement = statements.gather([self._known.schemas[shard] for shard in shards], asked)
+            return self._nodes.execute(node, statement, named, types=True, until=until)
 
-        answers = self._on_shards(self._known.every(), compose, timeout)
-        return merging.merged(asked, answers)
+        every = self._known.every()
+        self._require_seen(every)
+        answers = self._on_shards("scatter", table, every, read, timeout)
+        return [merging.combined(computed, answers)] if computed else merging.merged(asked, answers)
 
     def read_map(self) -> int:
         """Read the map again, and give its version; raises MapUnread, MapWentBack.
@@ -234,42 +398,59 @@ class ShardedDatabase(Routed):
         return self._stats(self._nodes.pools)
 
     def _insert(
-        self, shard: ShardId, table: str, values: Mapping[str, Any], returning: Names | None
+        self,
+        call: str,
+        shard: ShardId,
+        table: str,
+        values: Mapping[str, Any],
+        returning: Names | None,
     ) -> Any:
         back = () if returning is None else statements.terms(returning)
         schema = self._known.schemas[shard]
         statement = statements.insert(schema, table, tuple(values), back)
-        answer = self._on_shard(shard, statement, tuple(values.values()))
+        answer = self._on_shard(call, table, shard, statement, tuple(values.values()))
         row = answer.rows[0] if answer.rows else None
         return row[0] if row and isinstance(returning, str) else row
 
-    def _on_shard(self, shard: ShardId, statement: bytes, parameters: Parameters) -> Answer:
+    def _on_shard(
+        self, call: str, table: str, shard: ShardId, statement: bytes, parameters: Parameters
+    ) -> Answer:
         """Run a statement on its shard's node; once more if the shard was missing there."""
         given = () if parameters is None else parameters
         self._require_committed([shard])
         node = self._known.owner(shard)
         try:
-            return self._nodes.execute(node, statement, given)
+            with self._told(call, table, node, [shard]):
+                return self._nodes.execute(node, statement, given)
         except FENCED:
             # The statement was refused, so that it may be sent again: nothing was written.
             if self._fence.look(node, [shard]) is Look.AWAY:
                 raise
-        answer = self._nodes.execute(self._known.owner(shard), statement, given)
+        node = self._known.owner(shard)
+        with self._told(call, table, node, [shard], repeated=True):
+            answer = self._nodes.execute(node, statement, given)
         self._known.count_repeated()
         return answer
 
     def _on_shards(
-        self, shards: Sequence[ShardId], compose: Compose, seconds: float | None
+        self,
+        call: str,
+        table: str,
+        shards: Sequence[ShardId],
+        run: Run,
+        seconds: float | None,
     ) -> list[Answer]:
-        """Ask shards, one statement a node, all nodes at once.
+        """Ask shards, all nodes at once.
 
-        Raises WritesUnseen, DeadlinePassed, and what the first node to fail has raised.
+        Raises DeadlinePassed, and what the first node to fail has raised.
         """
-        self._require_seen(shards)
+        if not shards:
+            return []
         self._require_committed(shards)
         until = None if seconds is None else time.monotonic() + seconds
         parts = self._parts(shards)
-        calls = [partial(self._on_part, node, part, compose, until) for node, part in parts]
+        told = partial(self._told, call, table)
+        calls = [partial(self._on_part, node, part, run, until, told) for node, part in parts]
         outcomes = self._together(calls)
         late: list[ShardId] = []
         if until is not None and time.monotonic() >= until:
@@ -289,23 +470,24 @@ class ShardedDatabase(Routed):
         self,
         node: NodeName,
         shards: Sequence[ShardId],
-        compose: Compose,
+        run: Run,
         until: float | None,
+        told: Callable[..., contextlib.AbstractContextManager[None]],
         *,
-        again: bool = True,
+        again: bool = False,
     ) -> list[Answer]:
         """Ask shards of one node; once more, and where they are then, if one was missing there."""
-        statement, given = compose(shards)
         try:
-            return [self._nodes.execute(node, statement, given, types=True, until=until)]
+            with told(node, shards, repeated=again):
+                return [run(node, shards, until)]
         except FENCED:
-            if not again or self._fence.look(node, shards, until) is Look.AWAY:
-                if again and until is not None and time.monotonic() >= until:
+            if again or self._fence.look(node, shards, until) is Look.AWAY:
+                if not again and until is not None and time.monotonic() >= until:
                     raise TimeoutError("no answer in time") from None
                 raise
         found: list[Answer] = []
         for owner, part in self._known.by_node(shards).items():
-            found += self._on_part(owner, part, compose, until, again=False)
+            found += self._on_part(owner, part, run, until, told, again=True)
         self._known.count_repeated()
         return found
 

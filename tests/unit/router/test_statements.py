@@ -93,6 +93,38 @@ def test_a_limit_stands_in_every_sub_select_and_after_them() -> None:
     assert f"({statements.gather(['shard1'], asked).decode()})" == one.format(1)
 
 
+def test_rows_of_keys_are_of_an_array_for_each_shard() -> None:
+    asked = Gathering("photos", ("id",), "a = 1 OR b = 2", statements.orders("-made"), 30)
+    found = statements.select_keys(["s1", "s4"], asked, "user_id", None, texts=False).decode()
+    one = (
+        '(SELECT "id", "made" FROM "s{}"."photos" WHERE "user_id" = ANY (%(keys {})s)'
+        ' AND (a = 1 OR b = 2) ORDER BY "made" DESC LIMIT 30)'
+    )
+    assert found.split("\n") == [
+        one.format(1, 0), "UNION ALL " + one.format(4, 1), "ORDER BY 2 DESC LIMIT 30"
+    ]  # fmt: skip
+    assert statements.select_keys(["s1"], asked, "user_id", 5, texts=True).decode() == (
+        'SELECT "shardctl rows".* FROM pg_catalog.unnest(%(keys 0)s::text[])'
+        ' AS "shardctl keys" ("key")'
+        ' CROSS JOIN LATERAL (SELECT "id", "made" FROM "s1"."photos"'
+        ' WHERE "user_id" = "shardctl keys"."key" AND (a = 1 OR b = 2) ORDER BY "made" DESC'
+        ' LIMIT 5) AS "shardctl rows" ORDER BY 2 DESC LIMIT 30'
+    )
+
+
+def test_rows_are_inserted_together_but_with_no_more_parameters_than_there_can_be() -> None:
+    ((statement, values),) = statements.insert_rows(
+        "s", "t%", ("a", 'b"'), [(1, 2), (3, 4)], "DO NOTHING"
+    )
+    assert statement == (
+        b'INSERT INTO "s"."t%%" ("a", "b""") VALUES (%s, %s), (%s, %s) ON CONFLICT DO NOTHING'
+    )
+    assert values == [1, 2, 3, 4]
+    many = [(number,) for number in range(65_536)]
+    counts = [len(given) for _, given in statements.insert_rows("s", "t", ("a",), many, None)]
+    assert counts == [65_535, 1]
+
+
 def test_positional_parameters_are_bound_once_for_all_shards() -> None:
     text, named = statements.bound("a = %s AND b = ANY(%s) AND c LIKE '%%s'", [1, [2]])
     assert text == "a = %(0)s AND b = ANY(%(1)s) AND c LIKE '%%s'"
