@@ -107,9 +107,11 @@ Fields = Name | Aggregate | Sequence[Name | Aggregate]
 
 def terms(names: Fields) -> tuple[Term, ...]:
     """Take fields as applications give them; a single string is one field."""
-    alone = isinstance(names, str | sql.Composable | Aggregate)
-    listed: Any = (names,) if alone else names
-    return tuple(map(_taken, listed))
+    listed: Any = names
+    # Most are lists of strings: classes with abstract methods take long to ask for.
+    if not isinstance(names, list | tuple) and isinstance(names, str | sql.Composable | Aggregate):
+        listed = (names,)
+    return tuple([_checked(one) if type(one) is str else _taken(one) for one in listed])
 
 
 def _taken(name: Name | Aggregate) -> Term:
@@ -135,7 +137,7 @@ def condition(where: Where | None, parameters: Parameters) -> str | None:
 
     As in psycopg, a percent sign is written twice where there are parameters.
     """
-    text = where.as_string(None) if isinstance(where, sql.Composable) else where
+    text = where if where is None or isinstance(where, str) else where.as_string(None)
     return text.replace("%", "%%") if text is not None and parameters is None else text
 
 
