@@ -194,6 +194,14 @@ def insert_rows(
         yield into.as_bytes(None) + values + conflict, list(itertools.chain.from_iterable(some))
 
 
+def copy(schema: str, table: str, columns: tuple[str, ...]) -> bytes:
+    """Compose a COPY of rows into one shard."""
+    # Without parameters, so a percent sign stands once.
+    names = sql.SQL(", ").join(map(sql.Identifier, map(_checked, columns)))
+    into = sql.Identifier(schema, _checked(table))
+    return sql.SQL("COPY {} ({}) FROM STDIN").format(into, names).as_bytes(None)
+
+
 @lru_cache(maxsize=_KEPT)
 def update(
     schema: str,

@@ -229,6 +229,11 @@ def test_rows_of_many_keys_are_written_at_once(fleet_routed: Fleet, router: Open
     found = db.scatter("user_id", "photos", "caption = 'new'", order_by="user_id", limit=99)
     assert found == [(0,), (1,), (2,), (3,), (4,), (41,)]
     assert db.insert_many("photos", [], key_field="user_id") == 0
+    copied = [{"id": 2000 + n, "user_id": n % 2, "caption": "\t%\n"} for n in range(100)]
+    assert db.insert_many("photos", copied, key_field="user_id") == 100
+    assert db.select("caption", "photos", 1, "id = 2099") == [("\t%\n",)]
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        db.insert_many("photos", copied, key_field="user_id")
 
 
 def test_rows_are_written_where_their_shard_is(fleet_routed: Fleet, router: Open) -> None:
@@ -238,8 +243,12 @@ def test_rows_are_written_where_their_shard_is(fleet_routed: Fleet, router: Open
     rows = [{"id": n, "user_id": n} for n in range(8)]
     assert db.insert_many("photos", rows, key_field="user_id") == 8
     assert fleet_routed.query("b", "SELECT id FROM shard2.photos") == [(2,)]
+    copied = [{"id": 100 + n, "user_id": 2} for n in range(50)]
+    again = router(fleet_routed.topology())
+    assert again.insert_many("photos", copied, key_field="user_id") == 50
+    assert again.stats().repeated == 1
     everyone = list(range(8))
-    assert len(db.select_keys("id", "photos", everyone, key_field="user_id")) == 8
+    assert len(db.select_keys("id", "photos", everyone, key_field="user_id")) == 58
 
 
 def test_aggregates_are_of_all_shards(fleet_routed: Fleet, router: Open) -> None:

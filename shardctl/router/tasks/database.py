@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_COPIED = 50
+"""Rows a shard from which COPY is quicker than INSERT, though it takes a round trip a shard."""
+
 
 class AsyncShardedDatabase(Routed):
     """A sharded database for applications with asyncio; it belongs to one event loop.
@@ -189,6 +192,18 @@ class AsyncShardedDatabase(Routed):
             given.setdefault(self._known.shard_of(row[key_field]), []).append(of_row)
         conflict = None if on_conflict is None else statements.condition(on_conflict, ())
 
+        async def copy(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
+            written = 0
+            async with self._nodes.transaction(node, b"BEGIN") as connection:
+                for shard in shards:
+                    cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+                    into = statements.copy(self._known.schemas[shard], table, fields)
+                    async with cursor.copy(into) as copying:
+                        for of_row in given[shard]:
+                            await copying.write_row(of_row)
+                    written += cursor.rowcount
+            return Answer([], written)
+
         async def write(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
             cursors = []
             async with (
@@ -202,7 +217,8 @@ class AsyncShardedDatabase(Routed):
                         await cursors[-1].execute(*one)
             return Answer([], sum(cursor.rowcount for cursor in cursors))
 
-        answers = await self._on_shards("insert_many", table, list(given), write, None)
+        run = copy if conflict is None and len(rows) >= _COPIED * len(given) else write
+        answers = await self._on_shards("insert_many", table, list(given), run, None)
         return sum(answer.touched for answer in answers)
 
     async def update(

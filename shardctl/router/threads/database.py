@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_COPIED = 50
+"""Rows a shard from which COPY is quicker than INSERT, though it takes a round trip a shard."""
+
 
 class ShardedDatabase(Routed):
     """A sharded database for applications with threads, which may share it.
@@ -184,6 +187,18 @@ class ShardedDatabase(Routed):
             given.setdefault(self._known.shard_of(row[key_field]), []).append(of_row)
         conflict = None if on_conflict is None else statements.condition(on_conflict, ())
 
+        def copy(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
+            written = 0
+            with self._nodes.transaction(node, b"BEGIN") as connection:
+                for shard in shards:
+                    cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+                    into = statements.copy(self._known.schemas[shard], table, fields)
+                    with cursor.copy(into) as copying:
+                        for of_row in given[shard]:
+                            copying.write_row(of_row)
+                    written += cursor.rowcount
+            return Answer([], written)
+
         def write(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
             cursors = []
             with (
@@ -197,7 +212,8 @@ class ShardedDatabase(Routed):
                         cursors[-1].execute(*one)
             return Answer([], sum(cursor.rowcount for cursor in cursors))
 
-        answers = self._on_shards("insert_many", table, list(given), write, None)
+        run = copy if conflict is None and len(rows) >= _COPIED * len(given) else write
+        answers = self._on_shards("insert_many", table, list(given), run, None)
         return sum(answer.touched for answer in answers)
 
     def update(
