@@ -166,9 +166,12 @@ class MoveContext:
     def session(self, node: NodeName, use: Use = Use.work) -> Connection:
         """Return the session with a node for one use, opened on first use.
 
-        In autocommit. Raises NodeUnavailable.
+        In autocommit. That of the lock is opened by `lock` alone; without it this is the other one,
+        since no session may pass for one that has the lock. Raises NodeUnavailable.
         """
         found = self.open_session(node, use)
+        if found is None and use is Use.lock:
+            return self.session(node)
         if found is None and node == self.plan.target and self.target_away is not None:
             raise self.target_away
         if found is None:
@@ -215,7 +218,9 @@ class MoveContext:
     def lock(self, node: NodeName) -> None:
         """Take a node's lock for as long as this context lasts; raises NodeLocked."""
         if not self.holds(node):
-            session = self.session(node, Use.lock)
+            if node == self.plan.target and self.target_away is not None:
+                raise self.target_away
+            session = self.sessions[node, Use.lock] = self.beside(node)
             try:
                 with self.on(node):
                     lock.take(session, node)

@@ -352,7 +352,7 @@ def _tell_written(context: MoveContext) -> None:
         )
     if found:
         context.notice(
-            f"node {plan.target}: before the claim somebody has written to {listed(found)}, and "
+            f"node {plan.target}: before the claim a session has written to {listed(found)}, and "
             f"perhaps rolled back; these shards stay on node {plan.source}: prune drops such rows"
         )
 

@@ -362,6 +362,10 @@ def test_a_promotion_that_takes_too_long_is_an_error_and_may_still_happen(
     assert not standby.in_recovery(target)
 
 
+# Files' times are whole seconds.
+_LATER = "SELECT now() > max(modification) + '1 s' FROM pg_ls_waldir() WHERE name LIKE '%.history'"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_promoted_clone_takes_no_write_until_it_has_claimed(
@@ -383,6 +387,7 @@ def test_a_promoted_clone_takes_no_write_until_it_has_claimed(
             provision.plan_init(fleet_own.topology)
         assert "is the clone of unfinished move" in str(unfit.value)
         if crashes:
+            wait_for(lambda: fleet_own.ask("c", _LATER) == [(True,)])
             os.kill(pid, signal.SIGKILL)
     if crashes:
         wait_for(lambda: answers(fleet_own, "c"))

@@ -132,7 +132,8 @@ def test_an_unconfirmed_move_is_told_until_what_it_retired_is_pruned(
     fleet_spares: MovedFleet,
 ) -> None:
     fleet_spares.cut_over([2, 3], "c").close()
-    assert fleet_spares.here("moves", "resume").returncode == 0
+    done = fleet_spares.here("moves", "resume")
+    assert done.returncode == 0, done.stdout + done.stderr
     found = asked(fleet_spares)
     (move,) = found["moves"]
     assert (move["state"], move["can"]) == ("unconfirmed", ["prune"])

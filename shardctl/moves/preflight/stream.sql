@@ -178,7 +178,7 @@ WHERE o.refclassid = 'pg_type'::regclass AND t.typnamespace NOT IN (SELECT oid F
 UNION
 SELECT 'function', p.oid::regprocedure::text FROM own AS o JOIN pg_proc AS p ON p.oid = o.refobjid
 WHERE o.refclassid = 'pg_proc'::regclass AND p.pronamespace NOT IN (SELECT oid FROM moved)
-  AND p.pronamespace <> 'shardctl'::regnamespace -- those are shardctl's business
+  AND p.pronamespace IS DISTINCT FROM to_regnamespace('shardctl')::oid -- those are shardctl's business
 UNION
 SELECT 'relation', c.oid::regclass::text FROM own AS o JOIN pg_class AS c ON c.oid = o.refobjid
 WHERE o.refclassid = 'pg_class'::regclass AND c.relnamespace NOT IN (SELECT oid FROM moved)
