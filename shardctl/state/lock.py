@@ -107,11 +107,6 @@ def alone(connection: Connection, of_class: int, node: str) -> Holder | None:
     return holder
 
 
-def has(connection: Connection) -> bool:
-    """Return whether this very session has its node's lock."""
-    return bool(queries.one(connection, QUERIES["has_lock"], {"class": _CLASS})[0])
-
-
 def held_by(connection: Connection, of_class: int, *, turn: bool = False) -> Holder | None:
     """Give the other session that has the lock of a class, or the turn, and whose role counts.
 

@@ -58,12 +58,6 @@ INSERT INTO shardctl.event (who, command, result) VALUES (%(who)s, %(command)s, 
 -- The lock of a command that changes this node
 SELECT pg_try_advisory_lock(%(class)s, %(key)s)
 
--- name: has_lock
--- Whether this session has the lock of a class, under whatever key
-SELECT EXISTS (SELECT FROM pg_locks
-               WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()
-                 AND classid = %(class)s AND objid <> 1 AND objsubid = 2)
-
 -- name: unlock
 -- Release it
 SELECT pg_advisory_unlock(%(class)s, %(key)s)
