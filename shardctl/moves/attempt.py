@@ -146,8 +146,8 @@ class Attempt:
     def require_turn(self) -> None:
         """Check that the target's lock is still held, after a while; raises NodeLost.
 
-        Whoever takes it goes on with this move, and then with others: a process that wakes up late
-        must change no file, no pooler and no schema any more. No other can do that within a second.
+        A command that takes it finishes this move, and others may follow: a process that wakes up
+        late must change no file, pooler or schema any more. Within a second no command does that.
         """
         if time.clock_gettime(time.CLOCK_BOOTTIME) - self.sure_at > _SURE_S:
             self.context.require_lock(self.plan.target)

@@ -10,7 +10,7 @@ JOIN pg_class AS r ON r.relnamespace = n.oid AND r.relname = %(register)s AND r.
 WHERE n.nspname = ANY (%(schemas)s)
 
 -- name: lacks_connect
--- Nothing where there is no other role of that name
+-- A row where another role has that name
 SELECT FROM pg_roles WHERE rolname = %s AND current_user <> %s
 
 -- name: may_close_public
