@@ -12,6 +12,9 @@ from psycopg.conninfo import make_conninfo
 
 from shardctl import fanout
 from shardctl.errors import Misused, ShardctlError, Unfinished
+from shardctl.hosts import accounts
+from shardctl.hosts.local import Local
+from shardctl.postgres import binaries
 from shardctl.provision import fleet as provision
 from shardctl.sandbox import servers
 from shardctl.sandbox.new import HOST
@@ -154,9 +157,18 @@ def _make(wanted: Topology, shards: int, nodes: int, to: Path) -> None:
             plan = provision.plan_init(topology)
             provision.carry_out(plan, provision.Options(), fanout.Silent())
             servers.down(topology, fanout.Silent(), delete=False)
+            _shorten_wal(topology)
             templates.pack(place, [*map(str, topology.nodes), PASSFILE], to)
         finally:
             _stop(place)
+
+
+def _shorten_wal(topology: Topology) -> None:
+    """Give stopped servers one segment of WAL of 1 MB, a third of the files' size without it."""
+    account = accounts.server_account(None)
+    program = binaries.find(None, account=account).program("pg_resetwal")
+    for node in topology.nodes.values():
+        Local().run([program, "--wal-segsize=1", str(node.data_directory)], user=account)
 
 
 def _written(wanted: Topology, place: Path, shards: int, free: Sequence[int]) -> Topology:

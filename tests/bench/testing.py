@@ -80,7 +80,8 @@ def _make(shards: int) -> float:
 def _start(shards: int) -> float:
     began = time.perf_counter()
     with _running(shards):
-        return time.perf_counter() - began
+        started = time.perf_counter()
+    return started - began
 
 
 def _sides(running: ShardFleet) -> dict[str, Side]:
