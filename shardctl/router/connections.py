@@ -221,7 +221,7 @@ class AsyncPool(AsyncConnectionPool[AsyncBounded]):
         if conn.process != os.getpid():
             return
         work = super().putconn(conn)
-        if conn.pgconn.transaction_status is TransactionStatus.IDLE:
+        if conn.pgconn.transaction_status == TransactionStatus.IDLE:  # psycopg in C gives numbers
             # It waits for locks alone. Mostly they are free, and then a task would take longer
             # than all the rest.
             try:

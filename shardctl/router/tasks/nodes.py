@@ -194,7 +194,7 @@ class AsyncNodes:
         """Put a connection into its pool again, rolled back."""
         try:
             connections.restore(connection)
-            if connection.pgconn.transaction_status is not TransactionStatus.IDLE:
+            if connection.pgconn.transaction_status != TransactionStatus.IDLE:
                 connections.prolong(connection)
                 # Where it is broken or does not answer, the pool sees that, too.
                 with suppress(psycopg.Error, TimeoutError):
