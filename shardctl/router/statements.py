@@ -307,6 +307,17 @@ def begin(schema: str) -> bytes:
     return path.as_bytes(None)
 
 
+@lru_cache(maxsize=_KEPT)
+def within(schema: str, parameters: bool) -> bytes:
+    """Compose what lets unqualified names mean a shard's in the rest of the same message.
+
+    PostgreSQL takes the statements of one message for a transaction. `parameters` if psycopg is to
+    put some in, and so takes `%%` for a percent sign.
+    """
+    name = schema.replace("%", "%%") if parameters else schema
+    return sql.SQL("SET LOCAL search_path TO {}; ").format(sql.Identifier(name)).as_bytes(None)
+
+
 def bound(where: str | None, parameters: Parameters) -> tuple[str | None, Mapping[str, Any]]:
     """Name the parameters of a condition that a statement has many times, each bound once.
 

@@ -318,6 +318,28 @@ class AsyncShardedDatabase(Routed):
                     raise
         raise ValueError(f"attempts: expected a number from 1, found {attempts}")
 
+    async def execute(
+        self,
+        statement: Where,
+        parameters: Parameters = None,
+        shard_key: Key | None = None,
+        *,
+        number: int | None = None,
+    ) -> psycopg.AsyncClientCursor[Any]:
+        """Run SQL of the application's own in a shard; give a cursor with its whole answer.
+
+        Unqualified names are the shard's, which is that of a key, or has the `number`. It is a
+        transaction of its own and one message: psycopg writes the parameters into the statement,
+        as its `ClientCursor` does.
+
+            db.execute("SELECT count(*) FROM photos WHERE user_id = %s", [user], user)
+        """
+        shard = self._shard(shard_key, number)
+        text = statement if isinstance(statement, str) else statement.as_string(None)
+        whole = statements.within(self._known.schema(shard), parameters is not None) + text.encode()
+        run = partial(self._nodes.cursor, statement=whole, parameters=parameters)
+        return await self._where_it_is("execute", None, shard, run)
+
     async def select_keys(
         self,
         fields: Names,
@@ -440,18 +462,29 @@ class AsyncShardedDatabase(Routed):
     ) -> Answer:
         """Run a statement on its shard's node; once more if the shard was missing there."""
         given = () if parameters is None else parameters
+        run = partial(self._nodes.execute, statement=statement, parameters=given)
+        return await self._where_it_is(call, table, shard, run)
+
+    async def _where_it_is(
+        self,
+        call: str,
+        table: str | None,
+        shard: ShardId,
+        run: Callable[[NodeName], Awaitable[Result]],
+    ) -> Result:
+        """Do what is one transaction on a shard's node; once more if the shard was missing there."""
         await self._require_committed([shard])
         node = self._known.owner(shard)
         try:
             with self._told(call, table, node, [shard]):
-                return await self._nodes.execute(node, statement, given)
+                return await run(node)
         except FENCED:
             # The statement was refused, so that it may be sent again: nothing was written.
             if await self._fence.look(node, [shard]) is Look.AWAY:
                 raise
         node = self._known.owner(shard)
         with self._told(call, table, node, [shard], repeated=True):
-            answer = await self._nodes.execute(node, statement, given)
+            answer = await run(node)
         self._known.count_repeated()
         return answer
 

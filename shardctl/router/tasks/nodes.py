@@ -64,6 +64,10 @@ class AsyncNodes:
             partial(self._execute, node, statement, parameters, types, until), until
         )
 
+    async def cursor(self, node: NodeName, statement: bytes, parameters: Parameters) -> Any:
+        """Run statements as one message, a transaction of its own; give the last one's cursor."""
+        return await self.outwaited(partial(self._cursor, node, statement, parameters))
+
     @asynccontextmanager
     async def transaction(self, node: NodeName, begin: bytes) -> AsyncIterator[AsyncBounded]:
         """Give a connection in a transaction, which ends with the block."""
@@ -146,6 +150,21 @@ class AsyncNodes:
                 return Answer([], cursor.rowcount)
             oids = tuple(map(result.ftype, range(result.nfields))) if types else ()
             return Answer(await cursor.fetchall(), cursor.rowcount, oids)
+        finally:
+            await self._give_back(connection)
+
+    async def _cursor(
+        self, node: NodeName, statement: bytes, parameters: Parameters, seconds: float | None
+    ) -> Any:
+        connection = await self._take(node, seconds, None)
+        try:
+            cursor = connection.cursor()
+            if not isinstance(cursor, psycopg.AsyncClientCursor):
+                cursor = psycopg.AsyncClientCursor(connection)
+            await cursor.execute(statement, parameters)
+            while cursor.nextset():
+                pass
+            return cursor
         finally:
             await self._give_back(connection)
 

@@ -313,6 +313,28 @@ class ShardedDatabase(Routed):
                     raise
         raise ValueError(f"attempts: expected a number from 1, found {attempts}")
 
+    def execute(
+        self,
+        statement: Where,
+        parameters: Parameters = None,
+        shard_key: Key | None = None,
+        *,
+        number: int | None = None,
+    ) -> psycopg.ClientCursor[Any]:
+        """Run SQL of the application's own in a shard; give a cursor with its whole answer.
+
+        Unqualified names are the shard's, which is that of a key, or has the `number`. It is a
+        transaction of its own and one message: psycopg writes the parameters into the statement,
+        as its `ClientCursor` does.
+
+            db.execute("SELECT count(*) FROM photos WHERE user_id = %s", [user], user)
+        """
+        shard = self._shard(shard_key, number)
+        text = statement if isinstance(statement, str) else statement.as_string(None)
+        whole = statements.within(self._known.schema(shard), parameters is not None) + text.encode()
+        run = partial(self._nodes.cursor, statement=whole, parameters=parameters)
+        return self._where_it_is("execute", None, shard, run)
+
     def select_keys(
         self,
         fields: Names,
@@ -433,18 +455,29 @@ class ShardedDatabase(Routed):
     ) -> Answer:
         """Run a statement on its shard's node; once more if the shard was missing there."""
         given = () if parameters is None else parameters
+        run = partial(self._nodes.execute, statement=statement, parameters=given)
+        return self._where_it_is(call, table, shard, run)
+
+    def _where_it_is(
+        self,
+        call: str,
+        table: str | None,
+        shard: ShardId,
+        run: Callable[[NodeName], Result],
+    ) -> Result:
+        """Do what is one transaction on a shard's node; once more if the shard was missing there."""
         self._require_committed([shard])
         node = self._known.owner(shard)
         try:
             with self._told(call, table, node, [shard]):
-                return self._nodes.execute(node, statement, given)
+                return run(node)
         except FENCED:
             # The statement was refused, so that it may be sent again: nothing was written.
             if self._fence.look(node, [shard]) is Look.AWAY:
                 raise
         node = self._known.owner(shard)
         with self._told(call, table, node, [shard], repeated=True):
-            answer = self._nodes.execute(node, statement, given)
+            answer = run(node)
         self._known.count_repeated()
         return answer
 

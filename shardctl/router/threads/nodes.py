@@ -66,6 +66,10 @@ class Nodes:
             partial(self._execute, node, statement, parameters, types, until), until
         )
 
+    def cursor(self, node: NodeName, statement: bytes, parameters: Parameters) -> Any:
+        """Run statements as one message, a transaction of its own; give the last one's cursor."""
+        return self.outwaited(partial(self._cursor, node, statement, parameters))
+
     @contextmanager
     def transaction(self, node: NodeName, begin: bytes) -> Iterator[Bounded]:
         """Give a connection in a transaction, which ends with the block."""
@@ -148,6 +152,21 @@ class Nodes:
                 return Answer([], cursor.rowcount)
             oids = tuple(map(result.ftype, range(result.nfields))) if types else ()
             return Answer(cursor.fetchall(), cursor.rowcount, oids)
+        finally:
+            self._give_back(connection)
+
+    def _cursor(
+        self, node: NodeName, statement: bytes, parameters: Parameters, seconds: float | None
+    ) -> Any:
+        connection = self._take(node, seconds, None)
+        try:
+            cursor = connection.cursor()
+            if not isinstance(cursor, psycopg.ClientCursor):
+                cursor = psycopg.ClientCursor(connection)
+            cursor.execute(statement, parameters)
+            while cursor.nextset():
+                pass
+            return cursor
         finally:
             self._give_back(connection)
 

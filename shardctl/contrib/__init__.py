@@ -1,0 +1,1 @@
+"""Frameworks on the router; nothing else of shardctl imports them."""

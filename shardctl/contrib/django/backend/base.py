@@ -1,0 +1,288 @@
+"""Django's backend for PostgreSQL, with the router's connections instead of its own.
+
+Outside `atomic()` each statement is a transaction of its own, in one round trip, and keeps no
+connection. Within it, the first statement takes one, and the end of the block gives it back.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+import psycopg
+from django.conf import settings
+from django.db import NotSupportedError
+from django.db.backends.postgresql import base, features, introspection, operations, psycopg_any, schema
+from psycopg import sql
+
+from shardctl.contrib.django import fleet
+from shardctl.contrib.django.backend.creation import DatabaseCreation
+from shardctl.router import ShardMoved
+from shardctl.router.refusals import can_be_fence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+Cursor = base.Cursor
+"""The class of cursors of all of the router's connections."""
+
+
+def configured(entry: dict[str, Any], also: Callable[[Any], None] | None) -> Callable[[Any], None]:
+    """Give what makes a connection of the router's one as Django expects; `also` is done, too."""
+    as_django = DatabaseWrapper(entry, "shards")
+
+    def configure(connection: psycopg.Connection[Any]) -> None:
+        loaders = as_django.adapters
+        connection._adapters = type(loaders)(loaders)  # type: ignore[attr-defined]  # noqa: SLF001
+        as_django._configure_connection(connection)  # noqa: SLF001  # Django's, for pools
+        if also is not None:
+            also(connection)
+
+    return configure
+
+
+class ShardConnection:
+    """What Django takes for psycopg's connection: it has one only during a transaction."""
+
+    def __init__(self, wrapper: DatabaseWrapper) -> None:
+        self.autocommit = True
+        self.closed = False
+        self.adapters = wrapper.adapters
+        self._options = wrapper.settings_dict
+        self._number = wrapper.settings_dict["OPTIONS"]["number"]
+        self._block: Any = None
+        self._lent: psycopg.Connection[Any] | None = None
+        self._failed: BaseException | None = None
+
+    @property
+    def info(self) -> psycopg.ConnectionInfo:
+        """Tell of the connection of the open transaction; it begins one."""
+        return self.begin().info
+
+    @property
+    def open(self) -> psycopg.Connection[Any] | None:
+        """Give the connection of the open transaction."""
+        return self._lent
+
+    def begin(self) -> psycopg.Connection[Any]:
+        """Give a connection in a transaction, which `commit` or `rollback` ends."""
+        if self.closed:
+            raise psycopg.OperationalError("the connection is closed")
+        if self._lent is None:
+            block = fleet.opened(self._options).shard(number=self._number)
+            self._lent, self._block = block.__enter__(), block
+        return self._lent
+
+    def execute(self, statement: Any, parameters: Any) -> psycopg.Cursor[Any]:
+        """Run a statement: in the open transaction, or in one of its own."""
+        if self.closed:
+            raise psycopg.OperationalError("the connection is closed")
+        if not self.autocommit:
+            with self.noted():
+                return self.begin().execute(statement, parameters)
+        db = fleet.opened(self._options)
+        return db.execute(statement, parameters, number=self._number)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Keep an error that may be the fence's: the end of the transaction looks into it."""
+        try:
+            yield
+        except psycopg.Error as error:
+            if can_be_fence(error):
+                self._failed = error
+            raise
+
+    def cursor(self, name: str | None = None) -> ShardCursor:
+        """Give a cursor; one with a name is the server's, within a transaction."""
+        return ShardCursor(self, None if self.autocommit else name)
+
+    def commit(self) -> None:
+        """Commit, if a statement has begun a transaction; raises ShardMoved."""
+        self._end(None)
+
+    def rollback(self) -> None:
+        """Roll back; raises ShardMoved where the transaction failed as its shard moved."""
+        self._end(self._failed or psycopg.Rollback())
+
+    def close(self) -> None:
+        """Roll back what is open."""
+        self.closed = True
+        self._end(psycopg.Rollback())
+
+    def _end(self, error: BaseException | None) -> None:
+        block, self._block, self._lent, self._failed = self._block, None, None, None
+        if block is not None:
+            block.__exit__(None if error is None else type(error), error, None)
+
+
+class ShardCursor(base.CursorMixin):
+    """A cursor of Django's whose answer stays when its connection has gone back."""
+
+    _found: psycopg.Cursor[Any] | None = None
+
+    def __init__(self, connection: ShardConnection, name: str | None) -> None:
+        self.connection = connection
+        self._name = name
+
+    def execute(self, statement: Any, parameters: Any = None) -> Self:
+        """Run a statement in the shard."""
+        if self._name is None:
+            self._found = self.connection.execute(statement, parameters)
+            return self
+        with self.connection.noted():
+            self._found = base.ServerSideCursor(
+                self.connection.begin(), name=self._name, scrollable=False
+            )
+            self._found.execute(statement, parameters)
+        return self
+
+    def executemany(self, statement: Any, parameters: Iterable[Any]) -> None:
+        """Run a statement with each of these: in the open transaction, or in one of its own."""
+        connection, alone = self.connection, self.connection.autocommit
+        try:
+            with connection.noted():
+                self._found = connection.begin().cursor()
+                self._found.executemany(statement, parameters)
+        except BaseException:
+            if alone:
+                connection.rollback()
+            raise
+        if alone:
+            connection.commit()
+
+    def copy(self, *given: Any, **named: Any) -> Any:
+        """Begin psycopg's COPY, which takes several steps."""
+        if self.connection.autocommit:
+            raise NotSupportedError("COPY needs atomic(): it keeps a connection")
+        return self.connection.begin().cursor().copy(*given, **named)
+
+    def close(self) -> None:
+        """End it; a server's cursor, also there."""
+        if self._found is not None:
+            self._found.close()
+
+    @property
+    def _query(self) -> Any:
+        return getattr(self._found, "_query", None)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._answer())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if self._found is None and name in {"description", "rowcount"}:
+            return None if name == "description" else -1
+        return getattr(self._answer(), name)
+
+    def _answer(self) -> psycopg.Cursor[Any]:
+        if self._found is None:
+            raise psycopg.ProgrammingError("the cursor has executed nothing yet")
+        return self._found
+
+
+class Features(features.DatabaseFeatures):
+    """What Django would try out by making tables, is known."""
+
+    supports_transactions = True
+
+
+class Operations(operations.DatabaseOperations):
+    """What needs no server here."""
+
+    def compose_sql(self, statement: str, params: Any) -> str:
+        """Write parameters into a statement."""
+        adapters = self.connection.adapters
+        return statement % tuple(sql.Literal(one).as_string(adapters) for one in params)
+
+    def execute_sql_flush(self, sql_list: list[str]) -> None:  # noqa: ARG002
+        """Empty all shards of a test run, for `flush`; raises ImproperlyConfigured elsewhere."""
+        fleet.empty()
+
+    def sequence_reset_sql(self, style: Any, model_list: Any) -> list[str]:  # noqa: ARG002
+        """Ids come from next_id(), whose sequences never go back."""
+        return []
+
+
+class Introspection(introspection.DatabaseIntrospection):
+    """What is there, as far as it is asked for one shard."""
+
+    def django_table_names(self, *_: Any, **__: Any) -> list[str]:
+        """Give none: nothing but `flush` asks, which empties all shards together."""
+        return []
+
+
+class SchemaEditor(schema.DatabaseSchemaEditor):
+    """Writes statements of which those outside a transaction can run again."""
+
+    sql_create_index_concurrently = schema.DatabaseSchemaEditor.sql_create_index_concurrently.replace(
+        "CONCURRENTLY", "CONCURRENTLY IF NOT EXISTS"
+    )
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """One shard, for one thread."""
+
+    SchemaEditorClass = SchemaEditor
+    features_class = Features
+    introspection_class = Introspection
+    ops_class = Operations
+    creation_class = DatabaseCreation
+    connection: ShardConnection | None
+
+    @property
+    def adapters(self) -> Any:
+        """What psycopg has registered for Django."""
+        return psycopg_any.get_adapters_template(settings.USE_TZ, self.timezone)
+
+    @cached_property
+    def pg_version(self) -> int:
+        """Give the version of the shard's server; few features ask."""
+        with fleet.opened(self.settings_dict).shard(number=self.settings_dict["OPTIONS"]["number"]) as connection:
+            return connection.info.server_version
+
+    def get_connection_params(self) -> dict[str, Any]:
+        """Give none: the router has them."""
+        return {}
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> ShardConnection:  # noqa: ARG002
+        """Give what connects when there is something to run."""
+        self.isolation_level = psycopg_any.IsolationLevel.READ_COMMITTED
+        return ShardConnection(self)
+
+    def init_connection_state(self) -> None:
+        """Leave a connection's state to `configured`, and the server's version to shardctl."""
+
+    def create_cursor(self, name: str | None = None) -> ShardCursor:
+        """Give a cursor; outside `atomic()` one with a name is an ordinary one."""
+        assert self.connection is not None  # noqa: S101  # Django has just connected
+        return self.connection.cursor(name)
+
+    def is_usable(self) -> bool:
+        """Say yes: a connection that has ended is never lent."""
+        return self.connection is not None and not self.connection.closed
+
+    def commit(self) -> None:
+        """Commit; raises ShardMoved."""
+        with self._clean_after_move():
+            super().commit()
+
+    def rollback(self) -> None:
+        """Roll back; raises ShardMoved."""
+        with self._clean_after_move():
+            super().rollback()
+
+    @contextmanager
+    def _clean_after_move(self) -> Iterator[None]:
+        try:
+            yield
+        except ShardMoved:  # which Django does not know as an end of the transaction
+            self.errors_occurred = self.needs_rollback = False
+            self.run_on_commit = []
+            raise

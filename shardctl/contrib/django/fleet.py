@@ -1,0 +1,171 @@
+"""The aliases of shards in DATABASES, and the one ShardedDatabase of the process behind them."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+from shardctl.router import PoolSettings, ShardedDatabase, StatementEvent
+
+if TYPE_CHECKING:
+    import os
+
+    from shardctl.testing.fleet import ShardFleet
+    from shardctl.topology.keys import Key
+
+ENGINE = "shardctl.contrib.django.backend"
+
+in_tests: ShardFleet | None = None
+"""The fleet of a test run."""
+
+_lock = threading.Lock()
+_touched = threading.Event()
+_opened: dict[str, ShardedDatabase] = {}
+
+
+def shard_databases(topology: str | os.PathLike[str], **options: Any) -> dict[str, dict[str, Any]]:
+    """Give DATABASES its entries for a topology's shards: `shard_0000` and so on.
+
+    `options` are those of ShardedDatabase: `connect`, `pool`, `through`, `patience`,
+    `on_statement`. All shards share one ShardedDatabase in a process. Raises TopologyMissing,
+    TopologyInvalid.
+    """
+    from shardctl.topology import loader  # noqa: PLC0415  # of an operator's modules, and here only
+
+    file = Path(topology).resolve()
+    return {
+        alias_of(number): {
+            "ENGINE": ENGINE,
+            "NAME": f"shard {number} of {file}",
+            "CONN_MAX_AGE": None,
+            "OPTIONS": {"topology": str(file), "number": number, "router": options},
+        }
+        for number in range(loader.load(file).shard_count)
+    }
+
+
+def alias_of(number: int) -> str:
+    """Name the alias of a shard."""
+    return f"shard_{number:04d}"
+
+
+def is_shard(alias: str | None) -> bool:
+    """Return whether an alias is a shard's."""
+    return alias is not None and alias in _numbers()
+
+
+def aliases() -> list[str]:
+    """List the aliases of all shards."""
+    return list(_settings())
+
+
+def entry() -> dict[str, Any]:
+    """Give the entry of DATABASES of one shard; they differ by their number alone."""
+    return next(iter(_settings().values()))
+
+
+def number_of(alias: str) -> int:
+    """Give the number of an alias's shard."""
+    return _numbers()[alias]
+
+
+def database() -> ShardedDatabase:
+    """Give the process's ShardedDatabase: for `scatter`, `insert_many`, `stats` and the like."""
+    return opened(entry())
+
+
+def opened(settings: dict[str, Any]) -> ShardedDatabase:
+    """Give the ShardedDatabase of an entry of DATABASES, opened when it is first used."""
+    options = settings["OPTIONS"]
+    found = _opened.get(options["topology"])
+    if found is None:
+        with _lock:
+            found = _opened.get(options["topology"])
+            if found is None:
+                found = _opened[options["topology"]] = _open(settings)
+    return found
+
+
+def reopen(topology: str | None) -> None:
+    """Let all shards be those of another topology's fleet from now on; None is no fleet."""
+    with _lock:
+        for db in _opened.values():
+            db.close()
+        _opened.clear()
+        for settings in _settings().values():
+            options = settings["OPTIONS"]
+            options.setdefault("own", options["topology"])
+            options["topology"] = topology or options["own"]
+
+
+def alias_for_key(key: Key) -> str:
+    """Name the alias of a key's shard; raises key_unsupported, key_not_an_id."""
+    return alias_of(database().shard_of(key))
+
+
+def alias_for_id(number: int) -> str:
+    """Name the alias of the shard that made an id; raises IdOutOfRange, ShardNotFound."""
+    return alias_of(database().shard_of_id(number))
+
+
+@cache
+def _settings() -> dict[str, dict[str, Any]]:
+    from django.db import connections  # noqa: PLC0415  # settings import this module
+
+    found = {
+        alias: one for alias, one in connections.settings.items() if one["ENGINE"] == ENGINE
+    }
+    if not found:
+        raise ImproperlyConfigured("DATABASES has no shards: add **shard_databases(topology)")
+    return found
+
+
+@cache
+def _numbers() -> dict[str, int]:
+    return {alias: one["OPTIONS"]["number"] for alias, one in _settings().items()}
+
+
+def _open(settings: dict[str, Any]) -> ShardedDatabase:
+    from shardctl.contrib.django.backend.base import Cursor, configured  # noqa: PLC0415  # same
+
+    given = dict(settings["OPTIONS"]["router"])
+    if in_tests is not None:
+        given = _local(given)
+    pool = given.pop("pool", None) or PoolSettings()
+    configure = configured(settings, pool.configure)
+    db = ShardedDatabase(
+        settings["OPTIONS"]["topology"],
+        pool=replace(pool, configure=configure, cursor_factory=Cursor),
+        **given,
+    )
+    atexit.register(db.close)
+    return db
+
+
+def empty() -> None:
+    """Empty the test fleet's tables, if anything was done since that was done last."""
+    if in_tests is None:
+        raise ImproperlyConfigured("only the shards of a test run can be flushed")
+    if _touched.is_set():
+        _touched.clear()
+        in_tests.reset()
+
+
+def _local(given: dict[str, Any]) -> dict[str, Any]:
+    """Give the options for a test fleet: no address or TLS of production, nor of libpq's own."""
+    tell = given.get("on_statement")
+
+    def touched(event: StatementEvent) -> None:
+        _touched.set()
+        if tell is not None:
+            tell(event)
+
+    wanted = {name: one for name, one in given.get("connect", {}).items() if name == "user"}
+    connect = {"hostaddr": "127.0.0.1", "sslmode": "prefer", "options": "", **wanted}
+    return {**given, "through": None, "connect": connect, "on_statement": touched}

@@ -1,0 +1,131 @@
+"""Rows of several keys as instances of their model, in one order: `for_keys(...).merge(...)`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from django.core.exceptions import EmptyResultSet
+from django.db import NotSupportedError, connections
+from django.db.models.expressions import Col
+from django.db.models.query import ModelIterable
+from psycopg import sql
+from psycopg.rows import tuple_row
+
+from shardctl.contrib.django import fleet
+from shardctl.router import core, merging, statements
+from shardctl.router.statements import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def read(
+    rows: Any,
+    keys: Sequence[Any],
+    order_by: str | Sequence[str] | None,
+    limit: int | None,
+    limit_per_key: int | None,
+    timeout: float | None,
+) -> list[Any]:
+    """Read the rows of a query set, of these keys, from their shards."""
+    model, db = rows.model, fleet.database()
+    key = model.key_field()
+    listed = [key.to_python(getattr(one, "pk", one)) for one in keys]
+    if not listed:
+        return []
+    connection = connections[fleet.alias_for_key(listed[0])]
+    query = rows.query.clone()
+    query.clear_ordering(force=True)
+    compiler = query.get_compiler(connection=connection)
+    compiler.setup_query()
+    try:
+        where, parameters = compiler.compile(query.where) if query.where else (None, ())
+    except EmptyResultSet:
+        return []
+    columns = [column for column, _, _ in compiler.select]
+    if (
+        rows._iterable_class is not ModelIterable
+        or query.is_sliced
+        or query.distinct
+        or query.combinator
+        or len(query.alias_map) > 1
+        or not all(isinstance(one, Col) for one in columns)
+    ):
+        raise NotSupportedError(
+            "merge() reads rows of one table as they are: no joins, select_related(), "
+            "annotate(), values(), distinct() or slices; order and limit are its arguments"
+        )
+    order = [_column(model, name) for name in _listed(order_by)]
+    asked = {
+        "fields": list(dict.fromkeys(one.target.column for one in columns)),
+        "table": model._meta.db_table,
+        "where": None if where is None else sql.SQL(where),
+        "parameters": list(parameters),
+        "order_by": order,
+        "limit": limit,
+    }
+    here, elsewhere = _parted(listed)
+    found = []
+    if elsewhere:
+        more = {"key_field": key.column, "limit_per_key": limit_per_key, "timeout": timeout}
+        found = db.select_keys(keys=elsewhere, **asked, **more)
+    if here:
+        answers = [_asked(c, some, asked, key.column, limit_per_key) for c, some in here]
+        answers.append(Answer(found, len(found), answers[0].types))
+        found = merging.merged(core.gathering(**asked)[0], answers)
+    if converters := compiler.get_converters(columns):
+        found = compiler.apply_converters(found, converters)
+    names = [one.target.attname for one in columns]
+    place = names.index(key.attname)
+    return [model.from_db(fleet.alias_for_key(row[place]), names, row) for row in found]
+
+
+def _parted(keys: Sequence[Any]) -> tuple[list[tuple[Any, list[Any]]], list[Any]]:
+    """Part keys into those of shards in which this thread has a transaction open, and the others.
+
+    That transaction may have changed what it reads; other connections would not see that.
+    """
+    opened = {
+        wrapper.alias: wrapper.connection.open
+        for wrapper in connections.all(initialized_only=True)
+        if fleet.is_shard(wrapper.alias) and wrapper.connection and wrapper.connection.open
+    }
+    if not opened:
+        return [], list(keys)
+    here: dict[str, list[Any]] = {}
+    elsewhere = []
+    for one in keys:
+        alias = fleet.alias_for_key(one)
+        if alias in opened:
+            here.setdefault(alias, []).append(one)
+        else:
+            elsewhere.append(one)
+    return [(opened[alias], some) for alias, some in here.items()], elsewhere
+
+
+def _asked(
+    connection: Any, keys: list[Any], asked: dict[str, Any], key: str, per_key: int | None
+) -> Answer:
+    """Ask over the connection of an open transaction."""
+    gathering, named = core.gathering(**asked)
+    schema = fleet.database().schema_of(fleet.database().shard_of(keys[0]))
+    texts = isinstance(keys[0], str)
+    statement = statements.select_keys([schema], gathering, key, per_key, texts=texts)
+    cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+    cursor.execute(statement, named | {statements.keys_of(0): keys})
+    assert cursor.pgresult is not None  # noqa: S101  # a SELECT has one
+    types = tuple(map(cursor.pgresult.ftype, range(cursor.pgresult.nfields)))
+    return Answer(cursor.fetchall(), cursor.rowcount, types)
+
+
+def _listed(order_by: str | Sequence[str] | None) -> Sequence[str]:
+    if order_by is None:
+        return ()
+    return (order_by,) if isinstance(order_by, str) else order_by
+
+
+def _column(model: Any, name: str) -> str:
+    bare = name.removeprefix("-")
+    field = model._meta.pk if bare == "pk" else model._meta.get_field(bare)
+    return f"-{field.column}" if name.startswith("-") else str(field.column)

@@ -1,0 +1,337 @@
+"""Models whose rows are in shards: a row is in the shard of its key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from django.core import checks
+from django.db import connections, models
+from django.db.models.expressions import Col
+from django.db.models.lookups import Exact, In
+from django.db.models.query import prefetch_related_objects
+
+from shardctl.contrib.django import fleet, merging
+from shardctl.contrib.django.errors import KeyChanged, NoShardKey, SeveralShards
+from shardctl.contrib.django.routing import current, evenly, is_sharded, use_shard
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from shardctl.topology.keys import Key
+
+
+class ShardedId(models.BigAutoField):
+    """A primary key that the row's shard makes: its default there is `next_id()`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["primary_key"] = True
+        super().__init__(*args, **kwargs)
+
+    def deconstruct(self) -> tuple[str, str, list[Any], dict[str, Any]]:
+        """Name it by the package that applications import."""
+        name, _, args, kwargs = super().deconstruct()
+        del kwargs["primary_key"]
+        return name, "shardctl.contrib.django.ShardedId", args, kwargs
+
+    def db_type_suffix(self, connection: Any) -> str:  # noqa: ARG002
+        """Give what CREATE TABLE has after the type."""
+        return "DEFAULT next_id()"
+
+
+class ShardedQuerySet(models.QuerySet[Any]):
+    """Queries that find their shard by the key that they name."""
+
+    _keys: Sequence[Any] | None = None
+
+    @property
+    def db(self) -> str:
+        """Name the alias that is asked; raises NoShardKey, SeveralShards."""
+        name = self.model.__name__
+        if self._keys is not None:
+            raise SeveralShards(name, "the rows of for_keys()")
+        found = named(self.query)
+        if found is not None and len(found) == 1:
+            return next(iter(found))
+        if fleet.is_shard(self._db):
+            return str(self._db)
+        if found:
+            raise SeveralShards(name, "the keys of the filter")
+        alias = self.of_hints() or current()
+        if alias is None:
+            raise NoShardKey(name, self.model.shard_key)
+        return alias
+
+    def of_hints(self) -> str | None:
+        """Name the shard of the row that these rows belong to, if it says it."""
+        from shardctl.contrib.django.routing import ShardRouter  # noqa: PLC0415
+
+        return ShardRouter().of_instance(self.model, self._hints.get("instance"))
+
+    def for_key(self, key: Key) -> Self:
+        """Give the rows of a key, in its shard."""
+        return self.filter(**{self.model.shard_key: key})
+
+    def for_keys(self, keys: Iterable[Key]) -> Self:
+        """Give the rows of some keys, of whichever shards; `merge` reads them."""
+        found = self._chain()
+        found._keys = list(keys)
+        return found
+
+    def merge(
+        self,
+        order_by: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        *,
+        limit_per_key: int | None = None,
+        timeout: float | None = None,
+    ) -> list[Any]:
+        """Read rows of the keys of `for_keys`: one statement a node, in one order.
+
+        `order_by` are names of fields, with a minus sign in front for descending order. Open
+        transactions of this thread see what they have changed. Raises OrderUnsupported,
+        DeadlinePassed, NotSupportedError.
+        """
+        if self._keys is None:
+            raise NoShardKey(self.model.__name__, self.model.shard_key)
+        found = merging.read(self, self._keys, order_by, limit, limit_per_key, timeout)
+        if self._prefetch_related_lookups:
+            of_shard: dict[str, list[Any]] = {}
+            for row in found:
+                of_shard.setdefault(row._state.db, []).append(row)
+            for rows in of_shard.values():
+                prefetch_related_objects(rows, *self._prefetch_related_lookups)
+        return found
+
+    def create(self, **kwargs: Any) -> Any:
+        """Write a row into the shard of its key."""
+        row = self.model(**kwargs)
+        row.save(force_insert=True, using=self._db)
+        return row
+
+    def get_or_create(self, defaults: Any = None, **kwargs: Any) -> tuple[Any, bool]:
+        """Get a row, or write it; the shard is that of the filter."""
+        there = self.using(self.filter(**kwargs).db)
+        return super(ShardedQuerySet, there).get_or_create(defaults, **kwargs)
+
+    def update_or_create(
+        self, defaults: Any = None, create_defaults: Any = None, **kwargs: Any
+    ) -> tuple[Any, bool]:
+        """Change a row, or write it; the shard is that of the filter."""
+        there = self.using(self.filter(**kwargs).db)
+        return super(ShardedQuerySet, there).update_or_create(defaults, create_defaults, **kwargs)
+
+    def bulk_create(self, objs: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Write rows into their shards: a transaction for each shard, one after the other."""
+        rows = list(objs)
+        for alias, some in self._by_shard(rows).items():
+            super(ShardedQuerySet, self.using(alias)).bulk_create(some, *args, **kwargs)
+            for row in some:
+                row._state.shard_key = row.key_value()
+        return rows
+
+    def bulk_update(self, objs: Iterable[Any], fields: Iterable[str], *args: Any) -> int:
+        """Change rows in their shards: a transaction for each shard, one after the other."""
+        listed = list(fields)
+        self._refuse_key(listed)
+        return sum(
+            super(ShardedQuerySet, self.using(alias)).bulk_update(some, listed, *args)
+            for alias, some in self._by_shard(list(objs)).items()
+        )
+
+    def update(self, **kwargs: Any) -> int:
+        """Change rows; raises KeyChanged."""
+        self._refuse_key(kwargs)
+        return super().update(**kwargs)
+
+    def _refuse_key(self, fields: Collection[str]) -> None:
+        key = self.model.key_field()
+        if {key.name, key.attname} & set(fields):
+            raise KeyChanged(self.model.__name__, key.attname)
+
+    def _by_shard(self, rows: Sequence[Any]) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {}
+        for row in rows:
+            found.setdefault(row.alias_to_save(self._db), []).append(row)
+        return found
+
+    def _filter_or_exclude_inplace(self, negate: bool, args: Any, kwargs: Any) -> None:
+        # Such as of prefetch_related: the shard would be that of the first row.
+        for value in kwargs.values():
+            if isinstance(value, list | tuple | set):
+                aliases = {v._state.db for v in value if isinstance(v, ShardedModel)}
+                if len(aliases) > 1:
+                    raise SeveralShards(self.model.__name__, "the rows that it refers to")
+        super()._filter_or_exclude_inplace(negate, args, kwargs)  # type: ignore[misc]
+
+    def _clone(self) -> Self:
+        found = super()._clone()  # type: ignore[misc]
+        found._keys = self._keys
+        return found  # type: ignore[no-any-return]
+
+
+class ShardedManager(models.Manager.from_queryset(ShardedQuerySet)):  # type: ignore[misc]
+    """The manager of a sharded model, which migrations know it by."""
+
+    use_in_migrations = True
+
+    def __init__(self, shard_key: str | None = None) -> None:
+        super().__init__()
+        self._shard_key = shard_key
+
+    @property
+    def shard_key(self) -> str | None:
+        """Name the key's field; of a model of a migration's state, too."""
+        return self._shard_key or getattr(self.model, "shard_key", None)
+
+    def deconstruct(self) -> Any:
+        """Give migrations the name of the key."""
+        as_manager, path, query_set, _, kwargs = super().deconstruct()
+        if path == f"{__name__}.ShardedManager":
+            path = "shardctl.contrib.django.ShardedManager"
+        return as_manager, path, query_set, (self.shard_key,), kwargs
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.shard_key == self.shard_key
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class ShardedModel(models.Model):
+    """A model whose rows are in shards, each in that of its `shard_key`."""
+
+    shard_key: str
+    """The name of the field that decides the shard: an integer, a text or a UUID."""
+
+    objects = ShardedManager()
+
+    class Meta:
+        """No table of its own."""
+
+        abstract = True
+        # Also what Django itself asks for, such as `like.photo`, finds its shard.
+        base_manager_name = "objects"
+
+    @classmethod
+    def key_field(cls) -> Any:
+        """Give the field of the shard key."""
+        return cls._meta.get_field(cls.shard_key)
+
+    def key_value(self) -> Any:
+        """Give the row's shard key: None where it has none yet, or it was not loaded."""
+        return self.__dict__.get(self.key_field().attname)
+
+    def shard_alias(self) -> str | None:
+        """Name the alias of the row's shard: where it was read, or that of its key."""
+        if not self._state.adding and fleet.is_shard(self._state.db):
+            return self._state.db
+        key = self.key_value()
+        return None if key is None else fleet.alias_for_key(key)
+
+    def alias_to_save(self, using: str | None) -> str:
+        """Name the alias of the shard that the row belongs to; raises KeyChanged, NoShardKey."""
+        key, field = self.key_value(), self.key_field()
+        if not self._state.adding:
+            saved = getattr(self._state, "shard_key", None)
+            if key is None and field.attname not in self.__dict__:
+                return str(self._state.db)
+            if saved is not None and field.to_python(key) != saved:
+                raise KeyChanged(type(self).__name__, field.attname)
+        if key is not None:
+            return fleet.alias_for_key(field.to_python(key))
+        if isinstance(field, ShardedId):
+            return using if fleet.is_shard(using) else current() or fleet.alias_of(evenly())
+        raise NoShardKey(type(self).__name__, field.attname)
+
+    @classmethod
+    def from_db(cls, db: str | None, field_names: Collection[str], values: Collection[Any]) -> Self:
+        """Make an instance of a row, and know its key."""
+        row = super().from_db(db, field_names, values)
+        row._state.shard_key = row.key_value()  # type: ignore[attr-defined]
+        return row
+
+    def save_base(self, *args: Any, using: str | None = None, **kwargs: Any) -> None:
+        """Write the row into the shard of its key, whatever `using` says."""
+        super().save_base(*args, using=self.alias_to_save(using), **kwargs)
+        self._state.shard_key = self.key_value()  # type: ignore[attr-defined]
+
+    def _perform_unique_checks(self, unique_checks: Any) -> Any:
+        alias = self.shard_alias()
+        if alias is None:
+            return super()._perform_unique_checks(unique_checks)  # type: ignore[misc]
+        with use_shard(number=fleet.number_of(alias)):  # where the constraint is
+            return super()._perform_unique_checks(unique_checks)  # type: ignore[misc]
+
+    @classmethod
+    def check(cls, **kwargs: Any) -> list[checks.CheckMessage]:
+        """Find what no shard can hold, for `manage.py check`."""
+        return [*super().check(**kwargs), *_problems(cls)]
+
+
+def _problems(model: type[ShardedModel]) -> list[checks.CheckMessage]:
+    found: list[checks.CheckMessage] = []
+    try:
+        model.key_field()
+    except (AttributeError, models.FieldDoesNotExist):  # type: ignore[attr-defined]
+        text = "shard_key has to name a field of the model"
+        return [checks.Error(text, obj=model, id="shardctl.E001")]
+    if not isinstance(model._default_manager, ShardedManager):
+        text = "the default manager of a sharded model has to be a ShardedManager"
+        found.append(checks.Error(text, obj=model, id="shardctl.E002"))
+    found += [
+        checks.Error(
+            "a relation of many to many needs a through= that is a ShardedModel",
+            obj=field,
+            id="shardctl.E003",
+        )
+        for field in model._meta.local_many_to_many
+        if not is_sharded(field.remote_field.through)
+    ]
+    relations = [
+        *(f for f in model._meta.local_fields if f.remote_field),
+        *(r.field for r in model._meta.related_objects if not r.many_to_many),
+    ]
+    for field in relations:
+        if is_sharded(field.model) and is_sharded(field.remote_field.model):
+            continue
+        if field.db_constraint or field.remote_field.on_delete is not models.DO_NOTHING:
+            text = "a foreign key between a shard and another database cannot be checked there"
+            hint = "set db_constraint=False and on_delete=models.DO_NOTHING"
+            found.append(checks.Error(text, hint=hint, obj=field, id="shardctl.E004"))
+    return found
+
+
+def named(query: Any) -> set[str] | None:
+    """Name the shards of the keys that a query names; None where it may be about any."""
+    if query.combined_queries:
+        parts = [named(one) for one in query.combined_queries]
+        return None if None in parts else set().union(*parts)
+    return _of_node(query.where)
+
+
+def _of_node(node: Any) -> set[str] | None:
+    if isinstance(node, Exact | In):
+        return _of_lookup(node)
+    if getattr(node, "negated", True) or node.connector not in {"AND", "OR"}:
+        return None
+    parts = [_of_node(child) for child in node.children]
+    known = [part for part in parts if part is not None]
+    if node.connector == "AND":
+        return min(known, key=len, default=None)
+    return set().union(*known) if known and len(known) == len(parts) else None
+
+
+def _of_lookup(lookup: Any) -> set[str] | None:
+    """Name the shards of `key = value`, `key IN (values)`, and the same of ids."""
+    column, given = lookup.lhs, lookup.rhs
+    if not isinstance(column, Col) or hasattr(given, "as_sql") or hasattr(given, "resolve_expression"):
+        return None
+    field = column.target
+    if not is_sharded(field.model):
+        return None
+    values = given if isinstance(lookup, In) else [given]
+    if field == field.model.key_field():
+        return {fleet.alias_for_key(value) for value in values if value is not None}
+    if isinstance(field, ShardedId):
+        return {fleet.alias_for_id(value) for value in values if value is not None}
+    return None
