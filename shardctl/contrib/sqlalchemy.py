@@ -1,0 +1,424 @@
+"""SQLAlchemy's sessions on a sharded database: each in a transaction of one shard.
+
+One engine makes no connections of its own: it is given the router's, one for each session, and
+gives it back without closing it. So its cache of compiled statements serves all shards, because
+unqualified names are those of the session's shard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+from sqlalchemy import ARRAY, any_, bindparam, create_engine, event, type_coerce
+from sqlalchemy.dialects import registry
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg, PGDialectAsync_psycopg
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+from sqlalchemy.sql import operators
+from sqlalchemy.types import NullType
+
+from shardctl.router import merging
+from shardctl.router.refusals import REPEATABLE
+from shardctl.router.statements import Answer, Gathering, Order
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+
+    from sqlalchemy import ColumnElement, Select
+    from sqlalchemy.engine import Connection
+
+    from shardctl.router import AsyncShardedDatabase, ShardedDatabase
+    from shardctl.topology.keys import Key
+    from shardctl.topology.model import NodeName, ShardId
+
+Result = TypeVar("Result")
+
+_lent: ContextVar[Any] = ContextVar("the router's connection that the engine gets next")
+_KEYS = "shardctl_keys"
+"""The parameter with the keys of all shards of a statement."""
+_SHARD = '"shardctl shard"'
+"""The schema of unqualified tables, in place of which each shard's is written."""
+
+
+class _Lent:
+    """What the router's connections need of a dialect."""
+
+    def do_begin(self, dbapi_connection: Any) -> None:
+        """Begin nothing: `shard()` has. Raises psycopg.ProgrammingError where that has ended."""
+        if _driver(dbapi_connection).info.transaction_status is TransactionStatus.IDLE:
+            raise psycopg.ProgrammingError("the session's transaction was rolled back")
+
+    def do_rollback(self, dbapi_connection: Any) -> None:
+        """Roll back; not after the questions that an engine asks on its first connection."""
+        if _lent.get(None) is None:
+            with _ending(_driver(dbapi_connection)):
+                super().do_rollback(dbapi_connection)  # type: ignore[misc]  # of a dialect
+
+    def do_close(self, dbapi_connection: Any) -> None:
+        """Leave it open: the router has it back."""
+
+    do_terminate = do_close
+
+
+class Dialect(_Lent, PGDialect_psycopg):
+    """psycopg's dialect on connections of the router's."""
+
+    supports_statement_cache = True
+
+    @classmethod
+    def get_async_dialect_cls(cls, _: Any) -> Any:
+        """Give the dialect of asynchronous engines."""
+        return AsyncDialect
+
+
+class AsyncDialect(_Lent, PGDialectAsync_psycopg):
+    """The same for asyncio."""
+
+    supports_statement_cache = True
+
+
+registry.register("postgresql.shardctl", __name__, "Dialect")
+
+
+def _engine(make: Callable[..., Any], **creator: Any) -> Any:
+    # hstore would be looked for in `public`, where an extension puts it and no shard's path leads.
+    return make(
+        "postgresql+shardctl://",
+        poolclass=NullPool,
+        pool_reset_on_return=None,
+        use_native_hstore=False,
+        **creator,
+    )
+
+
+def _taken() -> Any:
+    connection = _lent.get(None)
+    if connection is None:  # SQLAlchemy would have one in place of one that broke
+        raise psycopg.OperationalError("a session has the one connection of its transaction")
+    return connection
+
+
+async def _taken_async() -> Any:
+    return _taken()
+
+
+@contextlib.contextmanager
+def _lending(connection: Any) -> Iterator[None]:
+    token = _lent.set(connection)
+    try:
+        yield
+    finally:
+        _lent.reset(token)
+
+
+@contextlib.contextmanager
+def _ending(connection: Any) -> Iterator[None]:
+    """Let a session end the transaction of a connection that `shard()` has lent."""
+    lent, connection.lent = connection.lent, None
+    try:
+        yield
+    finally:
+        connection.lent = lent
+
+
+def _driver(connection: Any) -> Any:
+    """Give psycopg's connection within one of SQLAlchemy's."""
+    return getattr(connection, "driver_connection", connection)
+
+
+def _repeatable(error: BaseException) -> bool:
+    return isinstance(error, REPEATABLE) or isinstance(getattr(error, "orig", None), REPEATABLE)
+
+
+class ShardSessions:
+    """Sessions of a `ShardedDatabase`, for all threads; `options` are those of each `Session`.
+
+    They do not expire objects when they commit, unless `expire_on_commit` says so: the session
+    has ended then, and could not read them again.
+    """
+
+    def __init__(self, db: ShardedDatabase, **options: Any) -> None:
+        self._db = db
+        self._options = {"expire_on_commit": False} | options
+        self._engine = _engine(create_engine, creator=_taken)
+
+    @contextlib.contextmanager
+    def __call__(
+        self, shard_key: Key | None = None, *, number: int | None = None
+    ) -> Iterator[Session]:
+        """Give a session in a transaction of a key's shard, or of the shard with the `number`.
+
+        It commits at the end of the block, and rolls back where that raises: `commit()` raises
+        SQLAlchemy's ProgrammingError in it, and so does everything after `rollback()`.
+        `begin_nested()` makes savepoints.
+        Raises ShardMoved where the shard moved during the transaction: nothing was written.
+
+            with sessions(user) as session:
+                session.add(Photo(user_id=user, caption="dusk"))
+        """
+        with self._db.shard(shard_key, number=number) as connection, self._on(connection) as given:
+            yield given[0]
+
+    def run(
+        self, shard_key: Key, work: Callable[..., Result], *args: Any, attempts: int = 3
+    ) -> Result:
+        """Call `work` with a session, and `args`; give what it returns.
+
+        Where its shard has moved, and after a deadlock or a serialization failure, nothing of it
+        was written: it is called again, with a new session, up to `attempts` times in all. Raises
+        what the last attempt raised.
+        """
+        for left in reversed(range(attempts)):
+            try:
+                with self(shard_key) as session:
+                    return work(session, *args)
+            except Exception as error:
+                if not left or not _repeatable(error):
+                    raise
+        raise ValueError(f"attempts: expected a number from 1, found {attempts}")
+
+    def merge(
+        self,
+        statement: Any,
+        keys: Collection[Key],
+        order_by: Any = (),
+        limit: int | None = None,
+        *,
+        key: Any,
+    ) -> list[Any]:
+        """Read rows of some keys: one statement a node, of these keys' shards alone.
+
+        `statement` is a select() without an order, and `key` the column that has the key. Gives
+        tuples in one order, at most `limit`, or values where one thing is selected; entities are
+        detached. Raises psycopg's errors, OrderUnsupported, TypeError for an order that is none,
+        and WritesUnseen within a session that has changed a table of these shards.
+
+            sessions.merge(select(Photo), followed, Photo.id.desc(), 30, key=Photo.user_id)
+        """
+        asked = _Merge.of(self._db, statement, keys, key=key, order_by=order_by, limit=limit)
+
+        def read(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
+            with (
+                self._db._nodes.transaction(node, b"BEGIN READ ONLY") as connection,  # noqa: SLF001
+                _as_psycopg(),
+                self._on(connection) as (session, bound),
+            ):
+                part = asked.on(bound, shards)
+                return part.answer(session.execute(part.statement, part.parameters).all())
+
+        self._db._require_seen(asked.of_shard)  # noqa: SLF001  # one package
+        answers = self._db._on_shards("merge", asked.table, list(asked.of_shard), read, None)  # noqa: SLF001
+        return asked.merged(answers)
+
+    @contextlib.contextmanager
+    def _on(self, connection: Any) -> Iterator[tuple[Session, Connection]]:
+        """Give a session on a connection that the router has lent; it ends the transaction."""
+        with _lending(connection):
+            bound = self._engine.connect()
+        with bound, Session(bind=bound, **self._options) as session:
+            yield session, bound
+            with _ending(connection):
+                session.commit()
+
+
+class AsyncShardSessions:
+    """The same on an `AsyncShardedDatabase`; `options` are those of each `AsyncSession`."""
+
+    def __init__(self, db: AsyncShardedDatabase, **options: Any) -> None:
+        self._db = db
+        self._options = {"expire_on_commit": False} | options
+        self._engine = _engine(create_async_engine, async_creator=_taken_async)
+
+    @contextlib.asynccontextmanager
+    async def __call__(
+        self, shard_key: Key | None = None, *, number: int | None = None
+    ) -> AsyncIterator[AsyncSession]:
+        """Give a session in a transaction of a key's shard, as `ShardSessions` does."""
+        async with (
+            self._db.shard(shard_key, number=number) as connection,
+            self._on(connection) as given,
+        ):
+            yield given[0]
+
+    async def run(
+        self, shard_key: Key, work: Callable[..., Awaitable[Result]], *args: Any, attempts: int = 3
+    ) -> Result:
+        """Call `work` with a session, and `args`, again as `ShardSessions.run` does."""
+        for left in reversed(range(attempts)):
+            try:
+                async with self(shard_key) as session:
+                    return await work(session, *args)
+            except Exception as error:
+                if not left or not _repeatable(error):
+                    raise
+        raise ValueError(f"attempts: expected a number from 1, found {attempts}")
+
+    async def merge(
+        self,
+        statement: Any,
+        keys: Collection[Key],
+        order_by: Any = (),
+        limit: int | None = None,
+        *,
+        key: Any,
+    ) -> list[Any]:
+        """Read rows of some keys, as `ShardSessions.merge` does."""
+        asked = _Merge.of(self._db, statement, keys, key=key, order_by=order_by, limit=limit)
+
+        async def read(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
+            async with self._db._nodes.transaction(node, b"BEGIN READ ONLY") as connection:  # noqa: SLF001
+                with _as_psycopg():
+                    async with self._on(connection) as (session, bound):
+                        part = asked.on(bound.sync_connection, shards)
+                        found = await session.execute(part.statement, part.parameters)
+                        return part.answer(found.all())
+
+        await self._db._require_seen(asked.of_shard)  # noqa: SLF001  # one package
+        answers = await self._db._on_shards("merge", asked.table, list(asked.of_shard), read, None)  # noqa: SLF001
+        return asked.merged(answers)
+
+    @contextlib.asynccontextmanager
+    async def _on(self, connection: Any) -> AsyncIterator[tuple[AsyncSession, Any]]:
+        with _lending(connection):
+            bound = await self._engine.connect()
+        async with AsyncSession(bind=bound, **self._options) as session:
+            try:
+                yield session, bound
+                with _ending(connection):
+                    await session.commit()
+            finally:
+                await bound.close()
+
+
+@contextlib.contextmanager
+def _as_psycopg() -> Iterator[None]:
+    """Raise psycopg's errors instead of SQLAlchemy's: the router looks for the fence in them."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise (error.orig or error) from error
+
+
+@dataclass(slots=True)
+class _Merge:
+    """Rows of some keys: what is selected, in which order, of which shards."""
+
+    statement: Select[Any]
+    asked: Gathering
+    of_shard: dict[ShardId, list[Key]]
+    schemas: Sequence[str]
+    parameters: dict[str, list[Key]] = field(default_factory=dict)
+    types: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        db: ShardedDatabase | AsyncShardedDatabase,
+        statement: Any,
+        keys: Collection[Key],
+        *,
+        key: Any,
+        order_by: Any,
+        limit: int | None,
+    ) -> _Merge:
+        """Take what an application asks for; raises TypeError for what it cannot have."""
+        if statement._has_row_limiting_clause or statement._order_by_clauses:  # noqa: SLF001
+            raise TypeError("pass order_by and limit to merge(): they are of all shards' rows")
+        listed = order_by if isinstance(order_by, list | tuple) else [order_by]
+        width = len(statement.column_descriptions)
+        columns = [_order(one) for one in listed]
+        orders = [Order(f"shardctl order {n}", down) for n, (_, down) in enumerate(columns)]
+        whole = statement.where(key == any_(bindparam(_KEYS, type_=ARRAY(key.type))))
+        whole = (
+            whole.order_by(*listed)
+            .limit(limit)
+            .add_columns(
+                # Without its type, because rows are ordered by what PostgreSQL has.
+                *(
+                    type_coerce(column, NullType()).label(order.field)
+                    for (column, _), order in zip(columns, orders, strict=True)
+                )
+            )
+        )
+        of_shard: dict[ShardId, list[Key]] = {}
+        for one in dict.fromkeys(keys):
+            of_shard.setdefault(db.shard_of(one), []).append(one)
+        fields = tuple(f"shardctl field {n}" for n in range(width))
+        asked = Gathering(str(key.table.name), fields, None, tuple(orders), limit)
+        return cls(whole, asked, of_shard, db._known.schemas)  # noqa: SLF001  # one package
+
+    @property
+    def table(self) -> str:
+        return self.asked.table
+
+    def on(self, bound: Connection, shards: Sequence[ShardId]) -> _Merge:
+        """Give the part that a node has, and let its connection send it as one statement.
+
+        So do statements that load what belongs to its rows, such as those of `selectinload`.
+        """
+        part = replace(self, of_shard={shard: self.of_shard[shard] for shard in shards}, types=[])
+        part.parameters = {_KEYS: [key for keys in part.of_shard.values() for key in keys]}
+        bound.execution_options(schema_translate_map={None: _SHARD.strip('"')})
+        event.listen(bound, "before_cursor_execute", part.unite, retval=True)
+        event.listen(bound, "after_cursor_execute", part.note)
+        return part
+
+    def unite(
+        self, _c: Any, _cursor: Any, statement: str, given: Any, *_: Any
+    ) -> tuple[str, dict[str, Any]]:
+        """Write the statement once for each shard, with that shard's keys."""
+        given, parts, used = dict(given), [], 0
+        all_keys = given.pop(_KEYS, None)
+        for number, (shard, keys) in enumerate(self.of_shard.items()):
+            schema = sql.Identifier(self.schemas[shard].replace("%", "%%")).as_string(None)
+            mine = f"{_KEYS}_{number}"
+            parts.append(statement.replace(_SHARD, schema).replace(f"%({_KEYS})s", f"%({mine})s"))
+            if all_keys is not None:
+                given[mine] = all_keys[used : used + len(keys)]
+                used += len(keys)
+        whole = parts[0] if len(parts) == 1 else "\nUNION ALL ".join(f"({one})" for one in parts)
+        if all_keys is not None and len(parts) > 1:
+            whole += self._cut()
+        return whole, given
+
+    def _cut(self) -> str:
+        by = ", ".join(
+            sql.Identifier(order.field).as_string(None) + (" DESC" if order.descending else "")
+            for order in self.asked.order
+        )
+        most = "" if self.asked.limit is None else f"\nLIMIT {self.asked.limit:d}"
+        return (f"\nORDER BY {by}" if by else "") + most
+
+    def note(self, _c: Any, cursor: Any, *_: Any) -> None:
+        """Note the types of the columns by which the first statement's rows are ordered."""
+        if not self.types:
+            count = len(self.asked.order)
+            self.types = [column.type_code for column in cursor.description[-count or None :]]
+
+    def answer(self, rows: Sequence[Any]) -> Answer:
+        types = (*[0] * len(self.asked.fields), *self.types)
+        return Answer([tuple(row) for row in rows], len(rows), types)
+
+    def merged(self, answers: Sequence[Answer]) -> list[Any]:
+        found = merging.merged(self.asked, answers)
+        return [row[0] for row in found] if len(self.asked.fields) == 1 else found
+
+
+def _order(given: ColumnElement[Any]) -> tuple[Any, bool]:
+    """Take an order apart: its column, and whether it is descending."""
+    modifier = getattr(given, "modifier", None)
+    if modifier is operators.desc_op:
+        return given.element, True
+    if modifier is operators.asc_op:
+        return given.element, False
+    if modifier is not None or isinstance(given, str):
+        raise TypeError(f"order_by: expected columns, such as Photo.id.desc(), found {given!r}")
+    return given, False

@@ -1,0 +1,327 @@
+"""SQLAlchemy's sessions on the router, as applications use them, on a fleet of real servers."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from sqlalchemy import ForeignKey, func, insert, select, text
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, selectinload
+from sqlalchemy.orm.exc import DetachedInstanceError
+from sqlalchemy.types import BigInteger, DateTime
+
+from shardctl.contrib.sqlalchemy import AsyncShardSessions, ShardSessions
+from shardctl.router import (
+    AsyncShardedDatabase,
+    OrderUnsupported,
+    ShardedDatabase,
+    ShardMoved,
+    StatementEvent,
+    WritesUnseen,
+)
+from tests.fixtures.fleets.fleet import Fleet
+from tests.fixtures.fleets.routed import moved_by_hand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.orm import Session
+
+    from tests.fixtures.servers.postgres import PgServer
+
+TABLES = """
+CREATE TABLE photos (
+    id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint NOT NULL, caption text UNIQUE,
+    made timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE likes (
+    id bigint PRIMARY KEY DEFAULT next_id(), photo_id bigint NOT NULL REFERENCES photos
+);
+"""
+
+
+class Base(DeclarativeBase):
+    type_annotation_map = {int: BigInteger, datetime: DateTime(timezone=True)}  # noqa: RUF012  # its way
+
+
+class Photo(Base):
+    __tablename__ = "photos"
+    id: Mapped[int] = mapped_column(primary_key=True, server_default=text("next_id()"))
+    user_id: Mapped[int]
+    caption: Mapped[str | None]
+    made: Mapped[datetime] = mapped_column(server_default=func.now())
+    likes: Mapped[list[Like]] = relationship()
+
+
+class Like(Base):
+    __tablename__ = "likes"
+    id: Mapped[int] = mapped_column(primary_key=True, server_default=text("next_id()"))
+    photo_id: Mapped[int] = mapped_column(ForeignKey("photos.id"))
+
+
+class Sharded:
+    """A fleet, opened, and what its router was asked."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.told: list[StatementEvent] = []
+        self.db = ShardedDatabase(fleet.topology(), on_statement=self.told.append)
+        self.sessions = ShardSessions(self.db)
+
+    def captions(self, key: int) -> list[str]:
+        return [caption for (caption,) in self.db.select("caption", "photos", key, order_by="id")]
+
+
+def flush(session: Session, *added: Base) -> list[Base]:
+    session.add_all(added)
+    session.flush()
+    return list(added)
+
+
+def commit(session: Session, *added: Base) -> None:
+    session.add_all(added)
+    session.commit()
+
+
+@pytest.fixture(scope="module")
+def fleet_mapped(
+    two_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    made = Fleet(tmp_path_factory.mktemp("mapped"), two_servers, "mapped", "mapped")
+    made.migration("0001_tables.sql", TABLES)
+    made.copy()
+    yield made
+    made.drop()
+
+
+@pytest.fixture
+def sharded(fleet_mapped: Fleet) -> Iterator[Sharded]:
+    made = Sharded(fleet_mapped)
+    with made.db:
+        yield made
+    for node, shards in (("a", range(4)), ("b", range(4, 8))):
+        fleet_mapped.execute(node, ";".join(f"TRUNCATE shard{n}.photos CASCADE" for n in shards))
+
+
+def test_a_session_is_a_transaction_of_its_shard(sharded: Sharded) -> None:
+    with sharded.sessions(14) as session:
+        photo = Photo(user_id=14, caption="100 %", likes=[Like(), Like()])
+        session.add(photo)
+    assert sharded.db.shard_of_id(photo.id) == 6
+    assert photo.made.tzinfo is not None
+    with sharded.sessions(number=6) as session:
+        found = session.scalars(select(Photo)).one()
+        assert [like.photo_id for like in found.likes] == [photo.id, photo.id]
+        found.caption = "dusk"
+    assert sharded.captions(14) == ["dusk"]
+    with pytest.raises(ZeroDivisionError), sharded.sessions(14) as session:
+        flush(session, Photo(user_id=14, caption="not kept"))[1 // 0]
+    assert sharded.captions(14) == ["dusk"]
+    assert sharded.db.select("id", "photos", 2) == []
+
+
+def test_many_rows_in_one_statement_give_their_ids(sharded: Sharded) -> None:
+    rows = [{"user_id": 3, "caption": f"c{n}"} for n in range(300)]
+    with sharded.sessions(3) as session:
+        made = session.scalars(insert(Photo).returning(Photo.id), rows).all()
+        more = [Photo(user_id=3), Photo(user_id=3)]
+        session.add_all(more)
+    assert {sharded.db.shard_of_id(number) for number in made} == {3}
+    assert more[0].id != more[1].id
+    assert len(set(made)) == 300
+
+
+def test_only_the_end_of_the_block_ends_the_transaction(sharded: Sharded) -> None:
+    with (
+        pytest.raises(ProgrammingError, match=r"shard\(\) commits at the end"),
+        sharded.sessions(1) as session,
+    ):
+        commit(session, Photo(user_id=1))
+    with sharded.sessions(1) as session:
+        session.add(Photo(user_id=1))
+        session.flush()
+        session.rollback()
+        with pytest.raises(ProgrammingError, match="was rolled back"):
+            session.execute(insert(Photo).values(user_id=1))
+        session.rollback()
+    assert sharded.captions(1) == []
+
+
+def test_a_savepoint_outlives_an_error(sharded: Sharded) -> None:
+    with sharded.sessions(1) as session:
+        session.add(Photo(user_id=1, caption="once"))
+        with pytest.raises(IntegrityError), session.begin_nested():
+            flush(session, Photo(user_id=1, caption="once"))
+        session.add(Photo(user_id=1, caption="again"))
+    assert sharded.captions(1) == ["once", "again"]
+
+
+def test_what_is_refused_at_the_commit_is_told_before_it_counts(sharded: Sharded) -> None:
+    sharded.fleet.execute(
+        "a",
+        "ALTER TABLE shard0.likes ALTER CONSTRAINT likes_photo_id_fkey DEFERRABLE"
+        " INITIALLY DEFERRED",
+    )
+    with pytest.raises(IntegrityError), sharded.sessions(0) as session:
+        session.add(Like(photo_id=1))
+    assert sharded.db.select("id", "likes", 0) == []
+
+
+def test_a_connection_that_breaks_off_is_the_sessions_last(sharded: Sharded) -> None:
+    ending = text("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    def go_on(session: Session) -> None:
+        with pytest.raises(OperationalError):
+            session.execute(ending)
+        session.rollback()
+        with pytest.raises(SQLAlchemyError, match="the one connection of its transaction"):
+            session.execute(ending)
+
+    with pytest.raises(OperationalError), sharded.sessions(1) as session:
+        session.execute(ending)
+    with pytest.raises(psycopg.OperationalError), sharded.sessions(1) as session:
+        go_on(session)
+    with sharded.sessions(1) as session:
+        assert session.scalar(text("SELECT 1")) == 1
+
+
+def test_a_transaction_that_can_be_repeated_is(sharded: Sharded) -> None:
+    calls: list[int] = []
+
+    def work(session: Session, fails: int) -> str:
+        calls.append(1)
+        session.add(Photo(user_id=1, caption="kept"))
+        session.flush()
+        if len(calls) <= fails:
+            session.execute(text("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$"))
+        return "done"
+
+    with pytest.raises(OperationalError):
+        sharded.sessions.run(1, work, 9, attempts=2)
+    assert sharded.captions(1) == []
+    assert sharded.sessions.run(1, work, 3) == "done"
+    assert len(calls) == 4
+    assert sharded.captions(1) == ["kept"]
+    with pytest.raises(IntegrityError):
+        sharded.sessions.run(1, work, 0)
+    assert len(calls) == 5
+
+
+def fill(sharded: Sharded) -> list[int]:
+    """Write 3 photos each of users of every shard; give the users."""
+    users = list(range(10))
+    for user in users:
+        rows = [
+            {"id": 100 * n + user, "user_id": user, "caption": f"{n} of {user}"} for n in range(3)
+        ]
+        sharded.db.insert_many("photos", rows, key_field="user_id")
+        sharded.db.insert("likes", user, {"id": user, "photo_id": 200 + user})
+    return users
+
+
+def test_rows_of_some_keys_come_in_one_order_by_one_statement_a_node(sharded: Sharded) -> None:
+    users = fill(sharded)
+    sharded.told.clear()
+    found = sharded.sessions.merge(
+        select(Photo.id, Photo.caption), users[1:], Photo.id.desc(), 20, key=Photo.user_id
+    )
+    assert sorted(one.node for one in sharded.told) == ["a", "b"]
+    numbers = sorted((100 * n + user for n in range(3) for user in users[1:]), reverse=True)
+    assert found == [(n, f"{n // 100} of {n % 100}") for n in numbers[:20]]
+    less = sharded.sessions.merge(
+        select(Photo.id).where(Photo.caption.in_(["1 of 2", "1 of 9", "2 of 0"])),
+        [2, 9],
+        [Photo.made, Photo.id],
+        key=Photo.user_id,
+    )
+    assert less == [102, 109]
+    assert sharded.sessions.merge(select(Photo), [], key=Photo.user_id) == []
+
+
+def test_entities_of_some_keys_are_detached_with_what_they_load(sharded: Sharded) -> None:
+    users = fill(sharded)
+    newest = select(Photo).options(selectinload(Photo.likes))
+    found = sharded.sessions.merge(newest, users, Photo.id.desc(), 15, key=Photo.user_id)
+    assert [photo.id for photo in found[:3]] == [209, 208, 207]
+    assert [[like.id for like in photo.likes] for photo in found[:11]] == [
+        *([n] for n in reversed(range(10))),
+        [],
+    ]
+    (alone,) = sharded.sessions.merge(select(Photo), [4], Photo.id, 1, key=Photo.user_id)
+    with pytest.raises(DetachedInstanceError):
+        _ = alone.likes
+
+
+def test_rows_that_cannot_be_merged_are_refused(sharded: Sharded) -> None:
+    sharded.db.insert("photos", 1, {"user_id": 1})
+    merge = sharded.sessions.merge
+    with pytest.raises(OrderUnsupported, match="of type text"):
+        merge(select(Photo), [1, 5], Photo.caption, key=Photo.user_id)
+    with pytest.raises(TypeError, match="expected columns"):
+        merge(select(Photo), [1], Photo.id.desc().nulls_last(), key=Photo.user_id)
+    for own in (select(Photo).limit(1), select(Photo).order_by(Photo.id)):
+        with pytest.raises(TypeError, match="pass order_by and limit"):
+            merge(own, [1], key=Photo.user_id)
+    with sharded.sessions(1) as session:
+        flush(session, Photo(user_id=1))
+        with pytest.raises(WritesUnseen):
+            merge(select(Photo), [1], key=Photo.user_id)
+
+
+def test_asyncio_has_the_same(sharded: Sharded) -> None:
+    users = fill(sharded)
+
+    async def rename(session: AsyncSession, number: int, calls: list[int]) -> str | None:
+        calls.append(1)
+        photo = await session.get_one(Photo, number)
+        photo.caption = f"call {len(calls)}"
+        await session.flush()
+        if len(calls) == 1:
+            await session.execute(text("DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$"))
+        return photo.caption
+
+    async def work() -> None:
+        async with AsyncShardedDatabase(sharded.fleet.topology()) as db:
+            sessions = AsyncShardSessions(db)
+            async with sessions(3) as session:
+                session.add(photo := Photo(user_id=3, caption="of a task"))
+            assert db.shard_of_id(photo.id) == 3
+            async with sessions(3) as session:
+                await session.execute(text("DELETE FROM likes"))
+                with pytest.raises(ProgrammingError):
+                    await session.commit()
+                await session.rollback()
+            assert await sessions.run(3, rename, photo.id, []) == "call 2"
+            newest = select(Photo).options(selectinload(Photo.likes))
+            found = await sessions.merge(newest, users, Photo.id.desc(), 3, key=Photo.user_id)
+            assert [one.id for one in found] == [photo.id, 209, 208]
+            assert [one.likes[0].id for one in found[1:]] == [9, 8]
+
+    asyncio.run(work())
+    assert sharded.captions(3)[-1] == "call 2"
+
+
+def test_a_shard_that_moves_is_followed(fleet_routed: Fleet) -> None:
+    calls: list[int] = []
+
+    def work(session: Session) -> None:
+        calls.append(1)
+        session.add(Photo(id=7, user_id=2))
+
+    opened = [Sharded(fleet_routed) for _ in range(3)]
+    with opened[0].db as db, opened[1].db as other, opened[2].db as third:
+        assert [one.insert("photos", 2, {"user_id": 2}) > 0 for one in (db, other, third)]
+        with moved_by_hand(fleet_routed, 2, "a", "b"):
+            pass
+        with pytest.raises(ShardMoved), opened[0].sessions(2) as session:
+            work(session)
+        opened[1].sessions.run(2, work)
+        assert len(calls) == 3
+        found = opened[2].sessions.merge(select(Photo.id), [2, 3], key=Photo.user_id)
+        assert found == [7]
+        assert third.stats().repeated == 1
