@@ -193,13 +193,12 @@ def render_moves() -> str:
         parts.append("\n".join([f"## Steps of {title}\n", told, head, *lines, ""]))
     parts += ["## Sub-steps\n", _SUB_STEPS_HEAD]
     cutovers = {
-        "### Clients wait": cutover.RENAME,
-        "### With `--read-only`": cutover.TRIGGERS,
+        "### A clone": cutover.CLONE,
         "### A stream": cutover.STREAM,
     }
     for title, one in cutovers.items():
         parts.append(_sub_steps(title, one.rows))
-    parts.append(_sub_steps("### When a cutover is undone", cutover.RENAME.undo))
+    parts.append(_sub_steps("### When a cutover is undone", cutover.CLONE.undo))
     lines = [f"| `{s}` | {STATES[s]} | {', '.join(f'`{c}`' for c in s.can)} |" for s in MoveState]
     head = "| state | means | an operator can |\n|---|---|---|"
     parts.append("\n".join(["## States in the journal\n", head, *lines, ""]))

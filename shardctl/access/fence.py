@@ -2,13 +2,11 @@
 
 A rename binds superusers, owners, cached plans and prepared statements alike, and costs less
 than 0.1 ms a schema. What still runs on the old name is waited for afterwards, by its locks.
-What lifts a fence lifts that of `write_fence`, too: the caller need not know which of them is up.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, cast
 
@@ -111,22 +109,6 @@ class UnloggedMade(ShardctlError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """That a guard is to rename the moved schemas if the move was `promoting` at this revision.
-
-    It may have been claimed since. `after_s` is how much later than it would have lifted the fence.
-    """
-
-    revision: int
-    after_s: float
-
-
-def refusing(*, let_in: str = "") -> sql.Composed:
-    """Compose the function that refuses writes, but for those to shards of one move, if any."""
-    return QUERIES["function"].format(let_in=sql.Literal(let_in))
-
-
 def not_after(session: Connection, deadline: float) -> datetime:
     """Give the time on the server's clock that a `deadline` on the monotonic one is."""
     [(now,)] = session.execute("SELECT clock_timestamp()")
@@ -177,20 +159,17 @@ def take_back(session: Connection, node: str, move: str, *, deadline: float) -> 
         move=sql.Literal(move),
         lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
         names_back=names_back(move),
-        writes_in=QUERIES["writes_in"].format(function=refusing(let_in=move)),
     )
     _rename(session, node, move, statement, deadline)
 
 
 def close(session: Connection, node: str, move: str, *, deadline: float) -> None:
-    """Rename the moved schemas where only writes were refused up to now; repeatable.
+    """Rename the moved schemas of a move past its point of no return; repeatable.
 
-    The move is past its point of no return. Raises what `put_up` raises.
+    A failover of the source may have given them their names back. Raises what `put_up` raises.
     """
     statement = QUERIES["close"].format(
-        move=sql.Literal(move),
-        lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
-        names_away=QUERIES["names_away"].format(move=sql.Literal(move)),
+        move=sql.Literal(move), lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms")
     )
     _rename(session, node, move, statement, deadline)
 
@@ -204,23 +183,11 @@ def lift(session: Connection, move: str, *, revision: int | None = None) -> None
     session.execute(lifting(move, after_s=0, revision=revision))
 
 
-def lifting(
-    move: str, *, after_s: float, revision: int | None, close: Closing | None = None
-) -> sql.Composed:
+def lifting(move: str, *, after_s: float, revision: int | None) -> sql.Composed:
     """Compose the statement that lifts the fence after a sleep, all within the server.
 
-    It is the source's guard: a backend finishes its statement even when its client is gone. With
-    `close` it goes on where the move turns out to be past its point of no return.
+    It is the source's guard: a backend finishes its statement even when its client is gone.
     """
-    afterwards: sql.Composable = sql.SQL("")
-    if close is not None:
-        afterwards = QUERIES["close_afterwards"].format(
-            move=sql.Literal(move),
-            revision=sql.Literal(close.revision),
-            seconds=sql.Literal(close.after_s),
-            tries=sql.Literal(_LIFT_TRIES),
-            names_away=QUERIES["names_away"].format(move=sql.Literal(move)),
-        )
     return QUERIES["lift"].format(
         move=sql.Literal(move),
         revision=sql.Literal(revision),
@@ -228,8 +195,6 @@ def lifting(
         lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
         tries=sql.Literal(_LIFT_TRIES),
         names_back=names_back(move),
-        writes_in=QUERIES["writes_in"].format(function=refusing(let_in=move)),
-        afterwards=afterwards,
     )
 
 
@@ -279,6 +244,17 @@ def left(session: Connection, move: str) -> tuple[list[int | None], list[str]]:
     makers, writers, unlogged = queries.rows_of_all(session, sql.SQL(";\n").join(looks(move)))
     pids = dict.fromkeys(pid for pid, *_ in (*makers, *writers))
     return list(pids), [name for (name,) in unlogged]
+
+
+def oids(session: Connection, schemas: Sequence[str]) -> list[int]:
+    """List the OIDs of the tables of some schemas."""
+    return [oid for (oid,) in session.execute(QUERIES["tables"], {"schemas": list(schemas)})]
+
+
+def lasting(session: Connection, tables: Sequence[int], *, since: float) -> list[int | None]:
+    """List the processes that write since before a moment; None is a prepared transaction."""
+    given = {"tables": list(tables), "seconds": time.monotonic() - since}
+    return [pid for (pid,) in session.execute(QUERIES["lasting"], given)]
 
 
 def unlogged(session: Connection, schemas: Sequence[str]) -> list[str]:

@@ -53,43 +53,6 @@ LOOP
     EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.retired, one.schema);
 END LOOP;
 
--- name: names_away
--- Part of other queries: take their names from moved schemas that still have them; `one` is a record
-FOR one IN
-    SELECT u.schema, u.retired
-    FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
-    JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.schema
-    WHERE m.id = {move}
-      -- Else it is what a client has made behind the fence.
-      AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = u.retired)
-LOOP
-    EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
-END LOOP;
-
--- name: function
--- What the triggers call where only writes are refused; their arguments are the shard and its move.
--- Whose writes are accepted is in it: changing that waits for no session
-CREATE OR REPLACE FUNCTION shardctl.refuse_write_while_moving() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog AS $refuse_write_while_moving$
-BEGIN
-    IF TG_ARGV[1] = {let_in} THEN
-        RETURN NULL;
-    END IF;
-    RAISE EXCEPTION 'shard % is read-only: % on table %.% is refused',
-                    TG_ARGV[0], TG_OP, TG_TABLE_SCHEMA, TG_TABLE_NAME
-        USING ERRCODE = 'read_only_sql_transaction',
-              DETAIL = 'It is moving to another node: move ' || TG_ARGV[1] || '.',
-              HINT = 'Try again in a moment; an operator sees more: shardctl moves show ' || TG_ARGV[1];
-END
-$refuse_write_while_moving$
-
--- name: writes_in
--- Part of other queries: accept writes where a move refuses them. It waits for no session: what takes a
--- table's lock (a vacuum, an index that is made) may go on for hours.
-IF pg_catalog.to_regprocedure('shardctl.refuse_write_while_moving()') IS NOT NULL THEN
-    {function};
-END IF;
-
 -- name: lift
 -- Undo the fence unless the move is past its point of no return; after a sleep, as the guard does.
 -- One that is not up yet is undone, too: the raised revision keeps it from coming afterwards.
@@ -120,7 +83,6 @@ BEGIN
             END IF;
             IF before IN ('fenced', 'drained') THEN
                 {names_back}
-                {writes_in}
             END IF;
             EXIT;
         EXCEPTION WHEN lock_not_available OR internal_error OR deadlock_detected THEN
@@ -132,37 +94,11 @@ BEGIN
             PERFORM pg_catalog.pg_sleep(0.02);
         END;
     END LOOP;
-    {afterwards}
 END
 $lift$
 
--- name: close_afterwards
--- Part of the guard where only writes are refused: when the poolers' guards have done what they
--- can, and the move is past its point of no return, no client is to read here any more
-IF before IS NULL THEN
-    PERFORM pg_catalog.pg_sleep({seconds});
-    LOOP
-        BEGIN
-            -- `claimed`: shardctl has recorded the claim on this node, and could not close it.
-            PERFORM FROM shardctl.move
-            WHERE id = {move} AND (state, revision) IN (('promoting', {revision}),
-                                                        ('claimed', {revision} + 1)) FOR UPDATE;
-            IF FOUND THEN
-                {names_away}
-            END IF;
-            EXIT;
-        EXCEPTION WHEN lock_not_available OR internal_error OR deadlock_detected THEN
-            tries := tries + 1;
-            IF tries >= {tries} THEN
-                RAISE;
-            END IF;
-            PERFORM pg_catalog.pg_sleep(0.02);
-        END;
-    END LOOP;
-END IF;
-
 -- name: close
--- Take the moved schemas' names away where only writes were refused until the target owned them
+-- Take their names from moved schemas that a failover has given them back to, past the decision
 BEGIN;
 DO $close$
 DECLARE
@@ -176,7 +112,16 @@ BEGIN
     IF NOT FOUND THEN -- or long past it: the names may belong to what a later move has brought
         RAISE EXCEPTION 'move % is not past its point of no return', {move} USING ERRCODE = 'SH002';
     END IF;
-    {names_away}
+    FOR one IN
+        SELECT u.schema, u.retired
+        FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
+        JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.schema
+        WHERE m.id = {move}
+          -- Else it is what a client has made behind the fence.
+          AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = u.retired)
+    LOOP
+        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
+    END LOOP;
 END
 $close$;
 COMMIT
@@ -197,7 +142,6 @@ BEGIN
         RAISE EXCEPTION 'move % is not promoting', {move} USING ERRCODE = 'SH002';
     END IF;
     {names_back}
-    {writes_in}
 END
 $take_back$
 
@@ -249,3 +193,21 @@ SELECT c.relname::text FROM pg_catalog.pg_class AS c
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.relpersistence = 'u' AND c.relkind IN ('r', 'S') AND n.nspname IN ({schemas})
 ORDER BY 1
+
+-- name: tables
+-- The OIDs of the tables of these schemas
+SELECT c.oid::bigint FROM pg_catalog.pg_class AS c
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind IN ('r', 'p', 'f')
+
+-- name: lasting
+-- Who has written there in a transaction that is older, and has not ended; NULL: a prepared one
+SELECT DISTINCT l.pid
+FROM pg_catalog.pg_locks AS l
+LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.granted
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+  AND l.relation = ANY (%(tables)s::oid[])
+  AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+  AND (l.pid IS NULL OR (a.backend_type <> 'autovacuum worker' AND a.pid <> pg_backend_pid()
+                         AND a.xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)))

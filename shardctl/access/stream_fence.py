@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import psycopg
 from psycopg import sql
 
-from shardctl.access import fence, structure_digest, write_fence
+from shardctl.access import fence, structure_digest
 from shardctl.access.structure_digest import Versions
 from shardctl.postgres import blocking, queries
 
@@ -178,7 +178,7 @@ def put_up(
             left_ms = int(1000 * (deadline - time.monotonic())) - _QUICK_MS
             if left_ms < _QUICK_MS:
                 there = blocking.holding(session, schemas, but=blocking.READERS)[:3]
-                if left := write_fence.lasting(session, tables, since=began):
+                if left := fence.lasting(session, tables, since=began):
                     raise fence.WritersLeft(node, left, there) from error
                 reason = "; ".join(there) or str(error).splitlines()[0]
                 raise fence.FenceRefused(node, reason) from error

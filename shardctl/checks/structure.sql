@@ -119,7 +119,6 @@ WHERE NOT g.tgisinternal
   -- A read-only shard's are reported by `leftovers`, as are an unfinished move and its copies.
   AND g.tgfoid IS DISTINCT FROM to_regprocedure('shardctl.refuse_write()')
   AND g.tgfoid IS DISTINCT FROM to_regprocedure('shardctl.refuse_write_to_copy()')
-  AND g.tgfoid IS DISTINCT FROM to_regprocedure('shardctl.refuse_write_while_moving()')
 UNION ALL
 SELECT nspname, 'pg_default_acl'::regclass, 0, 'grant', relname, attname, '',
        string_agg(privilege, ', ' ORDER BY privilege COLLATE "C")

@@ -115,12 +115,6 @@ def move_shards(
     finish_reverse: FinishReverseOption = False,
     lock_wait: LockWaitOption = None,
     terminate: TerminateOption = False,
-    read_only: Annotated[
-        bool,
-        typer.Option(
-            "--read-only", help="Refuse writes during the cutover; reads continue. Not with stream."
-        ),
-    ] = False,
     rehearse_only: Annotated[
         bool,
         typer.Option(
@@ -146,8 +140,7 @@ def move_shards(
     shards: to split or replace a full server.
 
     Clients of the poolers wait about a tenth of a second, and before that for transactions that
-    are open on moved shards, at most --max-pause; none gets an error. With --read-only (clone),
-    writes are refused for that time, and reads wait for a small part of it. Each node keeps the
+    are open on moved shards, at most --max-pause; none gets an error. Each node keeps the
     schemas that it no longer owns under retired names until `shardctl prune`. If the move is
     interrupted or killed at any moment, `shardctl moves resume` continues it; until the point of
     no return, `shardctl moves abort` undoes it.
@@ -168,7 +161,6 @@ def move_shards(
         keep_reverse_s=keep_reverse.total_seconds(),
         max_rate=f"{max_rate // 1024}k" if max_rate else None,  # pg_basebackup's syntax
         terminate=terminate,
-        read_only=read_only,
         rehearse_only=rehearse_only,
         duplicate_shared=duplicate_shared,
         ignore_standby=ignore_standby,
@@ -270,7 +262,7 @@ def _show(decided: MovePlan, facts: Facts, output: Report) -> dict[str, Any]:
             ("takes", _takes(facts)),
             ("free on the target", picture.size(facts.disk_free_bytes)),
             ("WAL kept at most", picture.size(facts.max_wal_bytes)),
-            *_for_clients(facts),
+            ("clients wait", f"about {facts.predicted_pause_ms:.0f} ms"),
             ("prune gives back", picture.size(facts.reclaimed_bytes)),
             *((f"pooler {p.name}", _pooler(p)) for p in facts.poolers),
         ],
@@ -295,7 +287,6 @@ def _json(decided: MovePlan, facts: Facts) -> dict[str, Any]:
         "predicted_copy_s": facts.predicted_copy_s,
         "predicted_s": facts.predicted_s,
         "predicted_pause_ms": facts.predicted_pause_ms,
-        "predicted_refused_ms": facts.predicted_refused_ms,
         "reclaimed_bytes": facts.reclaimed_bytes,
         "poolers": [
             {
@@ -316,15 +307,6 @@ def _takes(facts: Facts) -> str:
 
     least, most = facts.predicted_s, BESIDE * facts.predicted_s
     return f"about {picture.duration(least)}; beside other work, up to {picture.duration(most)}"
-
-
-def _for_clients(facts: Facts) -> list[tuple[str, str]]:
-    """Return the plan's lines about clients."""
-    wait = f"about {facts.predicted_pause_ms:.0f} ms"
-    if facts.predicted_refused_ms is None:
-        return [("clients wait", wait)]
-    refused = f"for about {facts.predicted_refused_ms:.0f} ms (SQLSTATE 25006)"
-    return [("writes are refused", refused), ("reads wait", wait)]
 
 
 def _pooler(fact: PoolerFact) -> str:

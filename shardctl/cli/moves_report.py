@@ -43,8 +43,6 @@ def show_move(entry: Entry, output: Report) -> None:
         print(f"reverse of move {given['move']}")
     if reversible := moves_shown.reverse(entry):
         print(reversible)
-    if entry.read_only:
-        print("read-only: its cutover refuses writes, and reads continue")
     _show_report(entry.move.report or {})
 
 
@@ -148,14 +146,11 @@ def _result(report: Mapping[str, Any]) -> Iterator[str]:
     if (pause := report.get("pause_ms")) is not None:
         predicted = report.get("predicted_pause_ms")
         beside = "" if predicted is None else f" (predicted: {predicted:.0f} ms)"
-        refused = report.get("refused_ms")
-        first = "" if refused is None else f"writes were refused for {refused:.0f} ms; "
         waits = report.get("pooler_waits_ms", {}).values()
         if waits and not any(waits):
-            yield f"{first}pause {pause:.0f} ms{beside}; no client waited"
+            yield f"pause {pause:.0f} ms{beside}; no client waited"
         else:
-            waiting = "clients" if refused is None else "reads"
-            yield f"{first}{waiting} waited at most {pause:.0f} ms{beside}"
+            yield f"clients waited at most {pause:.0f} ms{beside}"
     if report.get("proof") == "compared":
         yield f"compared: {plural(report['tables'], 'table')}, {plural(report['rows'], 'row')}"
     if limit := report.get("wal_limit"):

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardctl.access.fence import WritersLeft
 from shardctl.errors import ShardctlError, Unfinished, together
-from shardctl.moves import cutover, interrupts, predicted, prediction, proof, sub_steps, undoing
+from shardctl.moves import (
+    cutover,
+    fences,
+    interrupts,
+    predicted,
+    prediction,
+    proof,
+    sub_steps,
+    undoing,
+)
 from shardctl.moves.budget import Budget
 from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.moves.round_trips import RoundTrips
@@ -23,7 +32,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from shardctl.moves.context import MoveContext
-    from shardctl.moves.fences import Fence
     from shardctl.moves.interrupts import Deferred
     from shardctl.moves.method import Handover
     from shardctl.moves.plan import MovePlan
@@ -61,8 +69,6 @@ class Attempt:
     budget: Budget = field(init=False)
     not_after: datetime = field(init=False)
     """The latest time for the fence, on the source's clock."""
-    fencing_at: float = 0.0
-    """When writers began to get errors or to wait, on the monotonic clock."""
     lsn: str = "0/0"
     """The position in the source's WAL that the target must have replayed."""
     claimed: bool = False
@@ -80,9 +86,9 @@ class Attempt:
         return self.context.plan
 
     @property
-    def fence(self) -> Fence:
+    def fence(self) -> fences.Rename:
         """What keeps clients from the moved shards on the source."""
-        return self.cutover.fence
+        return fences.of(self.plan)
 
     @property
     def handover(self) -> Handover:
@@ -268,9 +274,7 @@ def conclude(at: Attempt) -> None:
     failed = at.do_all(at.cutover.concluding)
     if failed:
         errors = list(failed.values())
-        if "close" not in failed:
-            errors += _prove_now(context, errors)
-        raise together(errors)
+        raise together([*errors, *_prove_now(context, errors)])
     before = context.journal()
     predicted_ms = at.rehearsed_ms()
     if predicted_ms is None:
@@ -282,8 +286,6 @@ def conclude(at: Attempt) -> None:
         **_timelines(at),
     }
     report.pop(journal.UNDONE, None)
-    if at.fence.refuses_writes:
-        report["refused_ms"] = context.timeline.refused_ms
     for node in context.journal_nodes:
         with context.on(node):
             session = context.session(node)
@@ -323,8 +325,7 @@ def _note_undone(at: Attempt) -> None:
 def _prove_now(context: MoveContext, failed: Sequence[ShardctlError]) -> list[ShardctlError]:
     """Compare the rows while the target's snapshot is held; return errors of the comparison.
 
-    The comparison may take long, so a notice reports the earlier failures first. The source has to
-    be closed: otherwise its tables are not retired.
+    The comparison may take long, so a notice reports the earlier failures first.
     """
     if context.snapshot is None:
         return []

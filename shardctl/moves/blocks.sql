@@ -19,7 +19,7 @@ SELECT count(shardctl.open_block_at(
         pg_catalog.format('%I.%I', u.schema, {counter}::text)::regclass), 0) >> {sequence_bits},
     greatest((ceil(extract(epoch FROM m.drained_at) * 1000)::bigint - {epoch_ms}) / {tick_ms}, 0)))
 FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS s (live, retired),
-     -- Where writes alone were refused, the source may not have renamed them.
+     -- A stream's copies have the live names.
      LATERAL (SELECT CASE WHEN EXISTS (SELECT FROM pg_namespace WHERE nspname = s.retired)
                           THEN s.retired ELSE s.live END) AS u (schema)
 WHERE m.id = {move} AND m.state IN ('drained', 'promoting')

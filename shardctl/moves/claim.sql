@@ -35,7 +35,6 @@ IF NOT FOUND THEN
 END IF;
 {within}
 {names_back}
-{drop}
 UPDATE shardctl.cluster SET map_version = {map_version};
 UPDATE shardctl.map AS m SET node = {target}
 FROM shardctl.move AS v WHERE v.id = {move} AND m.shard = ANY (v.shards);

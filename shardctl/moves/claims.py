@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 
 from shardctl.access import fence
-from shardctl.moves import blocks, fences
+from shardctl.moves import blocks
 from shardctl.moves.context import Use
 from shardctl.postgres import queries
 
@@ -74,7 +74,6 @@ def owning(
         within=within,
         also=also,
         names_back=fence.names_back(plan.id),
-        drop=fences.of(plan).take_along(plan),
         target=sql.Literal(plan.target),
         map_version=sql.Literal(plan.map_version + 1),
     )

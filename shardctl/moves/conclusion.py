@@ -5,12 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shardctl.access import fence
 from shardctl.errors import ShardctlError, together
-from shardctl.moves import blocks, claims, file, sub_steps, undoing
-from shardctl.moves.budget import REST_S
-from shardctl.moves.context import Use
-from shardctl.moves.paused_pooler import PauseFailed, PauseLost
+from shardctl.moves import claims, file
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state import cluster, events, journal
@@ -19,35 +15,6 @@ if TYPE_CHECKING:
     from shardctl.moves.attempt import Attempt
     from shardctl.moves.context import MoveContext
     from shardctl.topology.model import NodeName, ShardId
-
-_CLOSE_S = 1.0
-"""How long to retry renaming the source's schemas against DDL, while readers wait."""
-
-
-def pause_readers(at: Attempt) -> None:
-    """Pause the poolers once the target owns the shards: their clients then read there.
-
-    A read-only transaction that is still open when the guards fire does not block any client.
-    """
-    at.pauses.await_logins()
-    try:
-        # The guards on the poolers' hosts fire this long after the budget ends.
-        sub_steps.hold(at, at.budget.deadline + undoing.GUARD_LAG_S - REST_S)
-    except (PauseFailed, PauseLost) as error:
-        at.context.notice(f"{error.message}; these transactions only read: clients retry them")
-
-
-def close_source(at: Attempt) -> None:
-    """Rename the moved schemas on the source, which until now only refused writes; repeatable.
-
-    Until now the source made ids, so the target's are raised above them. Raises FenceRefused.
-    """
-    context, plan = at.context, at.plan
-    with context.on(plan.source):
-        fence.close(at.source, plan.source, plan.id, deadline=time.monotonic() + _CLOSE_S)
-        drawn = blocks.drawn(context, at.source)
-    with context.on(plan.target):
-        blocks.raise_above(context, context.session(plan.target, Use.lock), drawn)
 
 
 def route(at: Attempt) -> None:
@@ -60,8 +27,6 @@ def route(at: Attempt) -> None:
     now = pauses.served_at or time.monotonic()
     if pauses.held_at is not None:
         timeline.pause_ms = (now - pauses.held_at) * 1000
-    if at.began and at.fence.refuses_writes:
-        timeline.refused_ms = (now - at.fencing_at) * 1000
 
 
 def serve(at: Attempt) -> None:

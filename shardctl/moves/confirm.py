@@ -73,8 +73,6 @@ def compare(context: MoveContext) -> Compared | None:
 def _compare(sessions: Sessions, asked: Asked) -> Compared:
     context = sessions.context
     plan = context.plan
-    if fences.of(plan).refuses_writes:
-        sessions.settle(plan.source, asked[plan.source][0])
     tables = _tables(sessions, asked)
     for node in asked:
         context.progress.expect(node, "comparing", len(tables), "tables")
@@ -101,8 +99,8 @@ def _compare(sessions: Sessions, asked: Asked) -> Compared:
 def _tables(sessions: Sessions, asked: Asked) -> list[Table]:
     """List the moved tables, the largest first; raises CopiesDiffer unless both sides agree.
 
-    In its snapshot the target has not claimed them, so they have the names that they had on the
-    source: the retired ones, or the live ones where only writes were refused.
+    In its snapshot a clone has not claimed them, so they have the retired names; a stream's copies
+    have the live ones.
     """
     plan = sessions.context.plan
     named = {plan.source: plan.retired, plan.target: fences.of(plan).behind(plan)}

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from shardctl.access import fence
 from shardctl.errors import Interrupted
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
@@ -106,24 +105,6 @@ class Sessions:
                 raise
             else:
                 return found[0] if len(statements) == 1 else found[-2]
-
-    def settle(self, node: NodeName, session: Connection) -> None:
-        """Wait until no transaction can change the source's retired copies.
-
-        Needed for moves that refuse writes: a transaction may have created a table after the
-        decision and still be open. Where writes wait, the cutover has waited for these.
-        """
-        while True:
-            with self.context.on(node):
-                try:
-                    pids, _ = fence.left(session, self.context.plan.id)
-                except _LOCKED:
-                    self._wait(node, "a system catalog is locked")
-                    continue
-            if not pids:
-                return
-            named = ", ".join(str(pid or "a prepared transaction") for pid in pids)
-            self._wait(node, f"transactions on retired copies are still open (pids {named})")
 
     def _require_snapshot(self, node: NodeName, session: Connection) -> None:
         """Check that the snapshot still exists; raises SnapshotLost."""

@@ -77,8 +77,6 @@ class Timeline:
     spans: list[tuple[str, float]] = field(default_factory=list)
     pause_ms: float | None = None
     """From the first PAUSE to the last RESUME."""
-    refused_ms: float | None = None
-    """How long writes were refused, if they did not wait."""
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:

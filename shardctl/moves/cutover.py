@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.moves import conclusion, fences, stream_sub_steps, sub_steps, undoing
-from shardctl.moves import plan as planning
+from shardctl.moves import conclusion, stream_sub_steps, sub_steps, undoing
 from shardctl.moves.sub_step import Cutover, SubStep
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from shardctl.moves.plan import MovePlan
 
-RENAME = Cutover(
-    fences.FENCES[planning.RENAME],
+CLONE = Cutover(
     ready=(
         SubStep("open consoles", "logs in to every pooler's console, several times",
                 sub_steps.log_in),
@@ -75,42 +71,15 @@ RENAME = Cutover(
     ),
     undo=undoing.SUB_STEPS,
 )  # fmt: skip
-"""All clients of the moved shards wait."""
-
-TRIGGERS = Cutover(
-    fences.FENCES[planning.TRIGGERS],
-    ready=RENAME.ready,
-    undoable=(
-        *RENAME.between("arm guards", "arm guards"),
-        SubStep("fence", "makes the moved tables refuse writes on the source, commits `fenced`",
-                sub_steps.put_up_fence, asks="st s s", may_stop=True),
-        SubStep("drain", "waits for open DDL on the moved tables",
-                sub_steps.drain, asks="s"),
-        *RENAME.between("mark", "snapshot"),
-        SubStep("look", "checks that all tables still refuse writes, and the source's lock is held",
-                sub_steps.look_again, asks="s s"),
-        *RENAME.between("decide", "decide"),
-    ),
-    decided=RENAME.decided,
-    concluding=(
-        SubStep("pause", "pauses the aliases on all poolers: readers wait for `route`",
-                conclusion.pause_readers, asks="p p p", when=lambda at: at.began),
-        SubStep("close", "renames the moved schemas on the source",
-                conclusion.close_source, asks="s s t", when=lambda at: not at.context.source_lost),
-        *RENAME.concluding,
-    ),
-    undo=undoing.SUB_STEPS,
-)  # fmt: skip
-"""With `--read-only`, writes are refused, and readers wait from `pause` on."""
+"""The target is a clone, which is promoted."""
 
 STREAM = Cutover(
-    fences.FENCES[planning.LOCKED_RENAME],
-    ready=RENAME.ready,
+    ready=CLONE.ready,
     undoable=(
-        *RENAME.between("arm guards", "arm guards"),
+        *CLONE.between("arm guards", "arm guards"),
         SubStep("ping", "sends a mark through the stream, and waits until it has arrived",
                 stream_sub_steps.ping, asks="s t"),
-        *RENAME.between("logins", "logins"),
+        *CLONE.between("logins", "logins"),
         SubStep("pause", "pauses the aliases on all poolers and waits for their transactions",
                 stream_sub_steps.pause, asks="st p p", may_stop=True),
         SubStep("fence", "locks the moved tables against writers, renames their schemas on the "
@@ -138,22 +107,16 @@ STREAM = Cutover(
                 "opens the shards", sub_steps.claim, asks="t", when=lambda at: not at.claimed),
     ),
     concluding=(
-        *RENAME.between("route", "serve"),
+        *CLONE.between("route", "serve"),
         SubStep("stream", "drops subscription, slot and publication",
                 lambda at: at.handover.release(at.context)),
-        *RENAME.between("map", "disarm"),
+        *CLONE.between("map", "disarm"),
     ),
     undo=undoing.SUB_STEPS,
 )  # fmt: skip
-"""All clients of the moved shards wait; the target follows by logical replication."""
-
-CUTOVERS: Mapping[str, Cutover] = {
-    planning.RENAME: RENAME,
-    planning.TRIGGERS: TRIGGERS,
-    planning.LOCKED_RENAME: STREAM,
-}
+"""The target follows by logical replication."""
 
 
 def of(plan: MovePlan) -> Cutover:
     """Return the cutover of a move."""
-    return CUTOVERS[plan.fence]
+    return STREAM if plan.streams else CLONE

@@ -6,14 +6,11 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING
 
-from psycopg import sql
-
 from shardctl import fanout
-from shardctl.access import fence, stream_fence, structure_digest, write_fence
+from shardctl.access import fence, stream_fence, structure_digest
 from shardctl.access.stream_fence import Known
 from shardctl.access.structure_digest import StructureChanged
 from shardctl.meter import listed
@@ -22,8 +19,6 @@ from shardctl.moves import plan as planning
 from shardctl.state import journal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from shardctl.moves.attempt import Attempt
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
@@ -31,49 +26,8 @@ if TYPE_CHECKING:
 _POLL_S = 0.001
 
 
-class Fence(ABC):
-    """One kind of fence; a method that a kind does not override does nothing."""
-
-    refuses_writes: bool
-    """Whether writers get errors and readers continue; otherwise all clients wait."""
-
-    def prepare(self, context: MoveContext) -> None:  # noqa: B027  # most need nothing
-        """Create on the source what can be created before clients wait."""
-
-    @abstractmethod
-    def put_up(self, at: Attempt) -> None:
-        """Put the fence up in one transaction, which commits `fenced`."""
-
-    @abstractmethod
-    def drain(self, at: Attempt) -> None:
-        """Wait for sessions that still write behind the fence."""
-
-    @abstractmethod
-    def look_again(self, at: Attempt) -> None:
-        """Check, right before the decision, the fence and that this process has the source's lock.
-
-        The session that has just reported the replay position holds the target's lock.
-        """
-
-    @abstractmethod
-    def behind(self, plan: MovePlan) -> tuple[str, ...]:
-        """Return the names of the moved schemas behind the fence, in the order of the shards."""
-
-    def take_along(self, plan: MovePlan) -> sql.Composable:  # noqa: ARG002  # most take nothing
-        """Compose what the claim removes on the target; its block declares a record `one`."""
-        return sql.SQL("")
-
-    def tell_overtaken(self, context: MoveContext) -> None:  # noqa: B027  # same
-        """Report what sessions have changed on the source behind the fence."""
-
-    def clear_away(self, context: MoveContext, *, deadline: float) -> None:  # noqa: B027  # same
-        """Remove on the source what a lifted fence leaves behind."""
-
-
-class Rename(Fence):
+class Rename:
     """Renames the moved schemas, for all sessions at once; all clients wait."""
-
-    refuses_writes = False
 
     def prepare(self, context: MoveContext) -> None:
         """Find the sequences whose very values the target needs."""
@@ -114,7 +68,11 @@ class Rename(Fence):
         cross_schema.require_uncrossed(at.source, at.plan, staying)
 
     def look_again(self, at: Attempt) -> None:
-        """Check that every alias is still paused; raises PauseLost, NodeLost."""
+        """Check, before the decision, that every alias is still paused, and the source's lock held.
+
+        The session that has just reported the replay position holds the target's lock. Raises
+        PauseLost, NodeLost.
+        """
         locked = partial(at.context.require_lock, at.plan.source)
         if at.round_trips.source and at.round_trips.pooler:
             fanout.at_once(locked, at.pauses.require_held)
@@ -123,65 +81,11 @@ class Rename(Fence):
             at.pauses.require_held()
 
     def behind(self, plan: MovePlan) -> tuple[str, ...]:
-        """Return the retired names."""
+        """Return the names of the moved schemas behind the fence: the retired ones."""
         return plan.retired
 
-
-class Triggers(Fence):
-    """The moved tables refuse writes by triggers; reads continue until the target owns them."""
-
-    refuses_writes = True
-
-    def prepare(self, context: MoveContext) -> None:  # most need nothing
-        """Create the function that the triggers call."""
-        write_fence.prepare(context.session(context.plan.source))
-
-    def put_up(self, at: Attempt) -> None:
-        """Create the triggers; with `--terminate`, terminate sessions that still write.
-
-        Raises WritersLeft, FenceRefused, FenceTooLate, NotAtCutover.
-        """
-        at.context.require_locks()  # a process that took them has also ended our guards
-
-        def put_up(kept_s: float) -> None:
-            write_fence.put_up(
-                at.source,
-                at.plan.source,
-                at.plan.id,
-                at.plan.schemas,
-                revision=at.budget.revision,
-                deadline=at.budget.latest("drain") - kept_s,
-                not_after=at.not_after,
-            )
-
-        at.without_writers(put_up)
-
-    def drain(self, at: Attempt) -> None:
-        """Wait for open DDL; raises FenceRefused, TablesUncovered, UnloggedMade."""
-        self._require_refusing(at, deadline=at.budget.latest("mark"))
-
-    def look_again(self, at: Attempt) -> None:
-        """Check that all tables still refuse writes."""
-        at.context.require_lock(at.plan.source)
-        self._require_refusing(at, deadline=time.monotonic())
-
-    @staticmethod
-    def _require_refusing(at: Attempt, *, deadline: float) -> None:
-        write_fence.drain(at.source, at.plan.source, at.plan.schemas, deadline=deadline)
-
-    def behind(self, plan: MovePlan) -> tuple[str, ...]:
-        """Return the live names, which are kept until the target owns the shards."""
-        return plan.schemas
-
-    def take_along(self, plan: MovePlan) -> sql.Composable:
-        """Compose the removal of the triggers."""
-        return write_fence.drop(plan.id)
-
-    def clear_away(self, context: MoveContext, *, deadline: float) -> None:
-        """Remove the disabled triggers; raises TriggersLeft."""
-        plan = context.plan
-        session = context.session(plan.source)
-        write_fence.clear_away(session, plan.source, plan.id, plan.schemas, deadline=deadline)
+    def tell_overtaken(self, context: MoveContext) -> None:
+        """Report what sessions have changed on the source behind the fence: here they cannot."""
 
 
 class LockedRename(Rename):
@@ -282,13 +186,9 @@ class LockedRename(Rename):
         return plan.schemas
 
 
-FENCES: Mapping[str, Fence] = {
-    planning.RENAME: Rename(),
-    planning.TRIGGERS: Triggers(),
-    planning.LOCKED_RENAME: LockedRename(),
-}
+_RENAME, _LOCKED_RENAME = Rename(), LockedRename()
 
 
-def of(plan: MovePlan) -> Fence:
+def of(plan: MovePlan) -> Rename:
     """Return the fence of a move."""
-    return FENCES[plan.fence]
+    return _LOCKED_RENAME if plan.streams else _RENAME

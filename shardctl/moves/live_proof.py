@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.access import fence, stream_fence, write_fence
+from shardctl.access import fence, stream_fence
 from shardctl.errors import Refused
 from shardctl.libpq import reason_of
 from shardctl.moves import arrivals
@@ -109,7 +109,7 @@ class _Waiting:
         self.lock_timeout_ms = LOCK_TIMEOUT_MS
         with context.on(context.plan.source):
             self._session = context.session(context.plan.source)
-            self.tables = write_fence.oids(self._session, context.plan.schemas)
+            self.tables = fence.oids(self._session, context.plan.schemas)
 
     def after(self, error: moment.NotLocked) -> None:
         """Return if there is to be another attempt; raises WritersLeft, rehearsal_blocked."""
@@ -127,7 +127,7 @@ class _Waiting:
     def _last(self, error: moment.NotLocked, there: list[str]) -> None:
         """End what is in the way, as far as that is allowed."""
         options, source = self._context.plan.options, self._context.plan.source
-        left = write_fence.lasting(self._session, self.tables, since=self._began)
+        left = fence.lasting(self._session, self.tables, since=self._began)
         if left:
             if not options.terminate or options.rehearse_only or None in left:
                 endable = not options.rehearse_only

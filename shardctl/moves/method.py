@@ -88,7 +88,5 @@ class Method:
     """As `preflight.check`: checks all that the move depends on, and raises every refusal."""
     steps: Sequence[Step]
     handover: Handover
-    fence: str
-    """A name in `fences.FENCES`: the fence of a move without `--read-only`."""
     admit: Callable[[MoveContext], None]
     """Makes the target accept this machine, before it continues another machine's move."""

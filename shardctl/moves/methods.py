@@ -6,7 +6,6 @@
 | `preflight` | what must be true before the move begins |
 | `steps` | what the move does, in order; resuming it runs them again |
 | `handover` | how the target takes over in the cutover, one of the steps |
-| `fence` | what keeps clients from the source then; with `--read-only`, always triggers |
 | `admit` | how the target accepts another machine, which continues the move |
 """
 
@@ -56,7 +55,6 @@ METHODS: Mapping[str, Method] = {
             retire.STEP,
         ),
         handover=promotion,
-        fence=plan.RENAME,
         admit=admission.admit,
     ),
     plan.STREAM: Method(
@@ -76,7 +74,6 @@ METHODS: Mapping[str, Method] = {
             retire.STEP,
         ),
         handover=stream,
-        fence=plan.LOCKED_RENAME,
         admit=lambda _: None,
     ),
 }

@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 METHOD = "clone"
 """The default method of a move to a node without a server."""
 STREAM = journal.STREAM
-RENAME = "rename"
-TRIGGERS = "triggers"
-LOCKED_RENAME = "locked rename"
-"""Names of fences, which keep clients from the moved shards on the source."""
-
 _POOLERS = "poolers."
 
 _INDIFFERENT = ("shards", "migrations", "keys", "control", "relative", "subscription_options")
@@ -68,7 +63,6 @@ class Options:
     retain_s: float
     max_rate: str | None = None
     terminate: bool = False
-    read_only: bool = False
     duplicate_shared: bool = False
     ignore_standby: bool = False
     clone_with: CloneWith = "basebackup"
@@ -108,19 +102,12 @@ class MovePlan:
     """The topology's fields that the move depends on, by their place in the file."""
     options: Options
     method: str = METHOD
-    waiting: str = RENAME
-    """The fence of its method, behind which clients wait."""
     reverse: str | None = None
     """The id of the move that can reverse this one; None where none is to."""
     reverses: Reversed | None = None
     """What this move reverses, if it is a reverse."""
     systems: Mapping[str, str] = field(default_factory=dict)
     """The system identifiers of the nodes that have to run when the move begins."""
-
-    @property
-    def fence(self) -> str:
-        """The name of its fence."""
-        return TRIGGERS if self.options.read_only else self.waiting
 
     @property
     def streams(self) -> bool:
@@ -139,7 +126,6 @@ class MovePlan:
             "digest": self.digest,
             "said": self.said,
             "options": asdict(self.options),
-            "fence": self.waiting,
             "reverse": self.reverse,
             "reverses": self.reverses and asdict(self.reverses),
             "systems": dict(self.systems),
@@ -161,7 +147,6 @@ class MovePlan:
                 said=dict(move.plan["said"]),
                 options=_options(move.id, move.plan["options"]),
                 method=move.method,
-                waiting=move.plan.get("fence", RENAME),
                 reverse=move.plan.get("reverse"),
                 reverses=_reversed(move.plan.get("reverses")),
                 systems=move.plan.get("systems", {}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from shardctl.moves import cutover, fences, prediction
+from shardctl.moves import cutover, prediction
 from shardctl.moves import plan as planning
 from shardctl.moves.sub_step import round_trips_ms
 
@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 _FIXED: Mapping[str, Mapping[str, float]] = MappingProxyType({
-    planning.RENAME: {
+    planning.METHOD: {
         "pause": 4, "fence": 3, "drain": 2, "mark": 2, "snapshot": 4, "decide": 2,
         "promote": 26, "claim": 22, "route": 5,
     },
-    planning.TRIGGERS: {"pause": 4, "close": 6, "route": 5},
-    planning.LOCKED_RENAME: {
+    planning.STREAM: {
         "pause": 4, "fence": 3, "drain": 3, "arrive": 2, "look": 2, "decide": 3, "claim": 3,
         "route": 5,
     },
 })  # fmt: skip
-"""How prediction.FIXED_MS, READING_MS and STREAMED_MS are made up."""
+"""How prediction.FIXED_MS and STREAMED_MS are made up."""
 _REST: Mapping[str, float] = MappingProxyType(
     {"pause": 0.35, "look": 0.05, "decide": 0.25, "route": 0.35}
 )
@@ -38,22 +37,18 @@ def ms(
     topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int
 ) -> dict[str, float]:
     """Estimate what `prediction.pause_ms` does, for each sub-step for which clients wait."""
-    found = _empty(plan) | dict(_FIXED[plan.fence])
+    found = _empty(plan) | dict(_FIXED[plan.method])
     renamed = prediction.RENAMED_MS * len(plan.schemas)
     moved = prediction.MOVED_MS * len(plan.schemas) - renamed
-    if fences.of(plan).refuses_writes:
-        found["close"] += renamed + moved
+    found["fence"] += renamed
+    found["claim"] += moved
+    if plan.streams:
+        found["fence"] += prediction.LOCKED_TABLE_MS * tables / 2
+        found["drain"] += prediction.LOCKED_TABLE_MS * tables / 2
     else:
-        found["fence"] += renamed
-        found["claim"] += moved
-        if plan.fence == planning.LOCKED_RENAME:
-            found["fence"] += prediction.LOCKED_TABLE_MS * tables / 2
-            found["drain"] += prediction.LOCKED_TABLE_MS * tables / 2
-        else:
-            staying = len(planning.leaving(topology, plan))
-            found["claim"] += prediction.STAYING_MS * staying
-            found["drain"] += prediction.CLONED_TABLE_MS * tables / 2
-            found["claim"] += prediction.CLONED_TABLE_MS * tables / 2
+        found["claim"] += prediction.STAYING_MS * len(planning.leaving(topology, plan))
+        found["drain"] += prediction.CLONED_TABLE_MS * tables / 2
+        found["claim"] += prediction.CLONED_TABLE_MS * tables / 2
     return _with_ways(found, topology, plan, round_trips)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from shardctl.moves import cutover, fences
+from shardctl.moves import cutover
 from shardctl.moves import plan as planning
 from shardctl.moves.paused_poolers import CONSOLES
 from shardctl.moves.refusals import PauseTooShort
@@ -35,10 +35,6 @@ MOVED_MS = 0.17
 """For each moved shard: its renames, its new id block, its locks."""
 STAYING_MS = 0.02
 """For each shard that stays: its rename on the target."""
-READING_MS = 15.0
-"""The part that readers wait for, where writes are refused: pause, close, route, new blocks."""
-TABLE_MS = 0.5
-"""For each moved table, where writes are refused: creating and dropping its trigger."""
 LOCKED_TABLE_MS = 0.1
 """For each moved table of a streamed move: its lock, and the looks at its structure behind that.
 
@@ -92,13 +88,12 @@ def move_s(plan: MovePlan, copy_s: float, size: int, tables: int) -> float:
 def pause_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int) -> float:
     """Estimate how long clients will wait, in ms; `topology` is the one before the move.
 
-    Where writes are refused, only readers count, and otherwise `tables`, the number of moved
-    tables, too. A busy machine takes several times as long. PAUSE also waits for the longest
-    running transaction, which is unknown before.
+    `tables` is the number of moved tables. A busy machine takes several times as long. PAUSE also
+    waits for the longest running transaction, which is unknown before.
     """
     moved = MOVED_MS * len(plan.schemas)
     poolers_ms = _poolers_ms(topology, plan, round_trips)
-    fixed = READING_MS if fences.of(plan).refuses_writes else _fixed_ms(topology, plan, tables)
+    fixed = _fixed_ms(topology, plan, tables)
     waiting = cutover.of(plan).between("pause", "route")
     return fixed + moved + poolers_ms + round_trips_ms(round_trips, waiting)
 
@@ -116,20 +111,9 @@ def measured_ms(
     return rest + renames + nodes + _poolers_ms(topology, plan, round_trips) + far
 
 
-def refused_ms(
-    topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int
-) -> float | None:
-    """Estimate how long writes to `tables` tables will be refused; None where they wait."""
-    if not fences.of(plan).refuses_writes:
-        return None
-    shards = MOVED_MS * len(plan.schemas) + STAYING_MS * len(planning.leaving(topology, plan))
-    far = round_trips_ms(round_trips, cutover.of(plan).between("fence", "route"))
-    return FIXED_MS + shards + TABLE_MS * tables + _poolers_ms(topology, plan, round_trips) + far
-
-
 def _fixed_ms(topology: Topology, plan: MovePlan, tables: int) -> float:
     """Estimate what nodes take but for the moved shards."""
-    if plan.fence == planning.LOCKED_RENAME:  # nothing that stays is on the target
+    if plan.streams:  # nothing that stays is on the target
         return STREAMED_MS + LOCKED_TABLE_MS * tables
     staying = STAYING_MS * len(planning.leaving(topology, plan))
     return FIXED_MS + staying + CLONED_TABLE_MS * tables
@@ -167,16 +151,15 @@ def budget_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips, table
     The budget starts before the first PAUSE, and some of it must remain at the decision. `tables`
     is the number of moved tables.
     """
-    first = "fence" if fences.of(plan).refuses_writes else "pause"
-    before = round_trips_ms(round_trips, cutover.of(plan).before(first))
-    return _unserved_ms(topology, plan, round_trips, tables) + RESERVED_MS + before
+    before = round_trips_ms(round_trips, cutover.of(plan).before("pause"))
+    return pause_ms(topology, plan, round_trips, tables) + RESERVED_MS + before
 
 
 def require_time(topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int) -> None:
     """Check that `--max-pause` is long enough for the prediction; raises PauseTooShort."""
     needed = budget_ms(topology, plan, round_trips, tables)
     if plan.options.max_pause_s * 1000 < needed:
-        predicted = _unserved_ms(topology, plan, round_trips, tables)
+        predicted = pause_ms(topology, plan, round_trips, tables)
         raise PauseTooShort(plan.options.max_pause_s, predicted, needed)
 
 
@@ -184,9 +167,3 @@ def require_rehearsed(plan: MovePlan, predicted_ms: float) -> None:
     """Check that `--max-pause` is long enough for a measured prediction; raises PauseTooShort."""
     if plan.options.max_pause_s * 1000 < predicted_ms:
         raise PauseTooShort(plan.options.max_pause_s, predicted_ms, predicted_ms + RESERVED_MS)
-
-
-def _unserved_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int) -> float:
-    """Estimate how long writes are impossible."""
-    refused = refused_ms(topology, plan, round_trips, tables)
-    return pause_ms(topology, plan, round_trips, tables) if refused is None else refused

@@ -17,7 +17,7 @@ from shardctl.errors import ShardctlError, Unfinished
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
 from shardctl.meter import listed
-from shardctl.moves import blocks, claims, cloned, fences
+from shardctl.moves import blocks, claims, cloned
 from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
 from shardctl.postgres import clone as clones
@@ -302,7 +302,6 @@ def _end_prepared(context: MoveContext, session: Connection, gid: str, owner: st
             "gid": gid,
             "moved": [*plan.retired, *plan.schemas],
             "leaving": list(_leaving(context)),
-            "triggers": fences.of(plan).refuses_writes,
         }
         if session.execute(QUERIES["holds"], held).fetchone() != (False,):
             raise PreparedLeft(plan.target, gid, owner) from error

@@ -39,15 +39,14 @@ SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database
 
 -- name: holds
 -- Whether a prepared transaction, once committed, could change something in these schemas, or
--- keeps one from being renamed: locks above RowShareLock on relations there, or any on the schema;
--- or keeps the triggers there from being removed: any lock
+-- keeps one from being renamed: locks above RowShareLock on relations there, or any on the schema
 SELECT EXISTS (
     SELECT FROM pg_prepared_xacts AS p
     JOIN pg_locks AS l ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction::text
     LEFT JOIN pg_class AS c ON l.locktype = 'relation' AND c.oid = l.relation
     JOIN pg_namespace AS n ON n.oid = CASE
         WHEN l.locktype = 'object' AND l.classid = 'pg_namespace'::regclass THEN l.objid
-        WHEN %(triggers)s OR l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+        WHEN l.mode NOT IN ('AccessShareLock', 'RowShareLock')
             THEN c.relnamespace END
     WHERE p.gid = %(gid)s AND p.database = current_database()
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())

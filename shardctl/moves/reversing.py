@@ -34,7 +34,7 @@ def plan(topology: Topology, entry: Entry, options: Options) -> MovePlan:
     """Plan the reverse of a move; raises not_reversible, and what `planning.make` raises."""
     reverse, lsn = require_reversible(entry)
     move = entry.move
-    given = replace(options, keep_reverse_s=0.0, read_only=False)
+    given = replace(options, keep_reverse_s=0.0)
     decided = planning.make(topology, move.shards, move.source, 0, given, move=reverse)
     if decided.source != move.target:
         raise _not_reversible(
@@ -49,7 +49,6 @@ def plan(topology: Topology, entry: Entry, options: Options) -> MovePlan:
         decided,
         map_version=version,
         method=planning.STREAM,
-        waiting=planning.LOCKED_RENAME,
         reverses=Reversed(move.id, lsn),
     )
 

@@ -14,7 +14,6 @@ from shardctl.moves import conclusion, destroyed, methods, prediction, rehearsal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
-from shardctl.moves.fences import FENCES
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import MovePlan, PlanUnreadable
 from shardctl.moves.preflight import poolers as preflight_poolers
@@ -73,7 +72,6 @@ def plan(
         decided,
         map_version=version,
         method=method,
-        waiting=chosen.fence,
         options=replace(options, keep_reverse_s=keep_s),
         reverse=planning.new_id() if keep_s else None,
     )
@@ -95,11 +93,6 @@ def _fitting(topology: Topology, target: Node) -> str:
 def _require_options(method: str, options: Options) -> None:
     """Refuse options that do not fit a method; raises MoveRefused."""
     streams = method == planning.STREAM
-    if options.read_only and streams:
-        raise planning.MoveRefused(
-            "a streamed move cannot refuse writes (--read-only): clients wait for its cutover",
-            hint="leave --read-only out, or use --method clone with a target that owns no shards",
-        )
     if options.duplicate_shared and streams:
         raise planning.MoveRefused(
             "a streamed move copies nothing outside the moved shards (--duplicate-shared)",
@@ -333,8 +326,6 @@ def _decided(topology: Topology, entry: Entry, *, may_be_there: bool, resuming: 
     decided = MovePlan.of_journal(entry.move)
     if decided.method not in METHODS:
         raise PlanUnreadable(decided.id, f"unknown method {decided.method}")
-    if decided.fence not in FENCES:
-        raise PlanUnreadable(decided.id, f"unknown fence {decided.fence}")
     missing = planning.missing_poolers(topology, decided)
     gone = [name for name, at in missing.items() if may_be_there or ports.knock(*at) != "open"]
     proved = _proved(topology, decided)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.access import fence
-from shardctl.access.fence import Closing
-from shardctl.moves import undoing
 from shardctl.moves.context import Use
 
 if TYPE_CHECKING:
@@ -15,25 +13,17 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
 
 
-def arm(at: Attempt, *, guards_s: float) -> None:
+def arm(at: Attempt) -> None:
     """Start the statement with which the source lifts the fence when the budget ends.
 
-    A backend finishes its statement even when its client is gone. Where only writes are refused,
-    and the move is decided by then, it stops reads `guards_s` later, when the poolers' guards have
-    routed. Raises BudgetSpent, Interrupted.
+    A backend finishes its statement even when its client is gone. Raises BudgetSpent, Interrupted.
     """
     budget, source = at.budget, at.plan.source
-    close = Closing(budget.revision + undoing.TO_PROMOTING, guards_s)
     stop = next(one.name for one in at.cutover.undoable if one.may_stop)
     with at.context.on(source):
         guard = session(at.context)
         pid = guard.info.backend_pid
-        statement = fence.lifting(
-            at.plan.id,
-            after_s=budget.left(),
-            revision=budget.revision,
-            close=close if at.fence.refuses_writes else None,
-        )
+        statement = fence.lifting(at.plan.id, after_s=budget.left(), revision=budget.revision)
         guard.pgconn.send_query(statement.as_string(guard).encode())
         while not _sleeps(at.source, pid):
             budget.require(stop)

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from shardctl.moves.attempt import Attempt
-    from shardctl.moves.fences import Fence
     from shardctl.moves.round_trips import RoundTrips
 
 
@@ -33,9 +32,8 @@ class SubStep:
 
 @dataclass(frozen=True, slots=True)
 class Cutover:
-    """The cutover with one kind of fence: its sub-steps, in order."""
+    """The cutover of one method: its sub-steps, in order."""
 
-    fence: Fence
     ready: tuple[SubStep, ...]
     """They do not affect clients and need no undo."""
     undoable: tuple[SubStep, ...]

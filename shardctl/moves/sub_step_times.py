@@ -52,7 +52,7 @@ def of(topology: Topology, move: Move) -> list[Times]:
     expected = _predicted(topology, plan, report, attempt)
     if not spans:
         spans = [(row.name, -1.0) for row in cutover.of(plan).rows]
-    when = _when([name for name, _ in spans], refuses=plan.options.read_only)
+    when = _when([name for name, _ in spans])
     return [
         Times(name, at, None if took < 0 else took, expected.get(name))
         for (name, took), at in zip(spans, when, strict=True)
@@ -78,16 +78,15 @@ def _now(topology: Topology, plan: MovePlan, report: Mapping[str, Any]) -> dict[
     return predicted.measured_ms(topology, plan, RoundTrips(), parts)
 
 
-def _when(names: Sequence[str], *, refuses: bool) -> list[str]:
-    """Say of each sub-step when it runs: clients wait from `pause` on, and from `fence` to write.
+def _when(names: Sequence[str]) -> list[str]:
+    """Say of each sub-step when it runs: clients wait from `pause` on.
 
-    >>> _when(["logins", "pause", "fence", "route", "serve"], refuses=False)
+    >>> _when(["logins", "pause", "fence", "route", "serve"])
     ['before', 'waiting', 'waiting', 'waiting', 'after']
-    >>> _when(["pause", "undo: resume", "undo: end"], refuses=False)
+    >>> _when(["pause", "undo: resume", "undo: end"])
     ['waiting', 'waiting', 'after']
     """
-    first = "fence" if refuses else "pause"
     last = next((name for name in ("route", "undo: resume") if name in names), None)
-    begins = names.index(first) if first in names else len(names)
+    begins = names.index("pause") if "pause" in names else len(names)
     ends = len(names) if last is None else names.index(last)
     return [BEFORE if n < begins else WAITING if n <= ends else AFTER for n in range(len(names))]

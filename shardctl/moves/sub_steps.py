@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.access import fence, write_fence
+from shardctl.access import fence
 from shardctl.errors import Unfinished
 from shardctl.moves import asking, blocks, undoing
 from shardctl.moves import source_guard as guard
@@ -29,8 +29,6 @@ _FAIR_S = 0.1
 """The least time that transactions get to end, however little of the budget is left."""
 _ARMING_S = 3.0
 """How long arming the guards on poolers' hosts may take without using up the budget."""
-_GUARDS_S = 5.0
-"""How long the guards on poolers' hosts may take to query the target, and to route."""
 
 
 class NotPromoting(Unfinished):
@@ -60,7 +58,7 @@ def log_in(at: Attempt) -> None:
     with context.on(plan.source):
         guard.session(context)
         at.fence.prepare(context)
-        at.tables = write_fence.oids(at.source, plan.schemas)
+        at.tables = fence.oids(at.source, plan.schemas)
     at.round_trips = _round_trips(at)
     at.require_time()
 
@@ -82,7 +80,7 @@ def arm_guards(at: Attempt) -> None:
     at.pauses.hold_files(seconds=after_s)
     # These guards must fire after the source's, so a budget that starts late is shorter.
     budget.begin(min(time.monotonic(), began + at.arming_s))
-    guard.arm(at, guards_s=at.arming_s + undoing.GUARD_LAG_S + _GUARDS_S)
+    guard.arm(at)
     with at.context.on(at.plan.source):
         at.not_after = fence.not_after(at.source, budget.latest("drain"))
 
@@ -117,7 +115,6 @@ def hold(at: Attempt, until: float) -> None:
 
 def put_up_fence(at: Attempt) -> None:
     """Put the fence up, and commit `fenced`."""
-    at.fencing_at = time.monotonic()
     with at.context.on(at.plan.source):
         at.fence.put_up(at)
 

@@ -123,7 +123,7 @@ def disarm_source(at: Attempt) -> None:
 
 SUB_STEPS = (
     SubStep("undo: lift the fence",
-            "restores the schemas' names on the source, or accepts writes again", lift_fence),
+            "restores the schemas' names on the source", lift_fence),
     SubStep("undo: resume", "resumes the aliases: clients are served from the source again",
             serve_from_source, when=lambda at: at.undone),
     SubStep("undo: end the source's guard", "ends the guard in the source",

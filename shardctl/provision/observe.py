@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from shardctl.access import read_only, write_fence
+from shardctl.access import read_only
 from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, event_triggers, queries
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
@@ -291,9 +291,7 @@ def _observe_database(
         migrations=migrations,
         shadows=catalog.read_shadows(connection, topology),
         behind=catalog.read_behind(connection, topology, tables),
-        read_only=frozenset(
-            {*read_only.marks(connection, schemas), *write_fence.refusing(connection, schemas)}
-        ),
+        read_only=frozenset(read_only.marks(connection, schemas)),
         unvalidated=catalog.read_unvalidated(connection, keys.CHECK, schemas),
         missing=missing,
         intruders=catalog.read_intruders(connection),

@@ -106,11 +106,6 @@ class Entry:
         return (move.ended or move.changed) + timedelta(seconds=move.plan["options"]["retain_s"])
 
     @property
-    def read_only(self) -> bool:
-        """Whether its cutover refuses writes, and does not let them wait."""
-        return bool(self.move.plan.get("options", {}).get("read_only"))
-
-    @property
     def wal_limit(self) -> dict[str, int] | None:
         """What the leash has written of the limit that it found exceeded, while it matters."""
         return journal.wal_limit(self.move)
@@ -187,7 +182,6 @@ class Entry:
     def details(self) -> dict[str, Any]:
         """Give what `moves show` shows beside that."""
         return {
-            "read_only": self.read_only,
             "steps": list(self._steps()),
             "report": self.move.report,
             "progress": self.copied(),

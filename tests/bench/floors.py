@@ -24,7 +24,7 @@ _CLONE = (
     ["2-3", "--to", "c", "--method", "clone"],
     "c",
     "clone_floor",
-    cutover.RENAME,
+    cutover.CLONE,
 )
 _PARTS: Mapping[str, str] = {
     # The stream's floor has no look behind its fence: that goes on while the mark arrives.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.moves.cutover import CUTOVERS
+from shardctl.moves.cutover import STREAM
 from shardctl.moves.methods import REVERSE
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.harm import kill, retry_soon
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.fault
 
 STEPS = REVERSE.steps
-SPANS = [*(one.name for one in CUTOVERS[REVERSE.fence].rows), "confirm"]
+SPANS = [*(one.name for one in STREAM.rows), "confirm"]
 POINTS = [
     *(f"step {step.name} run" for step in STEPS),
     f"step {STEPS[-1].name} ran",

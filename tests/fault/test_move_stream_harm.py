@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.moves import plan
-from shardctl.moves.cutover import CUTOVERS
+from shardctl.moves.cutover import STREAM
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.harm import kill, retry_soon
 from tests.fixtures.moves.proof import prove
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.fault
 
-STREAM = CUTOVERS[plan.LOCKED_RENAME]
 PAUSED = [f"span {one.name} begin" for one in STREAM.between("pause", "route")]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.moves import plan
-from shardctl.moves.cutover import CUTOVERS
+from shardctl.moves.cutover import STREAM
 from tests.fixtures.moves import points, streamed
 from tests.fixtures.moves.again import killed_again_and_again
 from tests.fixtures.moves.busy import Busy, prove_streamed
@@ -26,7 +26,7 @@ EVERY = 3
 """Of how many effects one is killed before, in all moves or aborts together."""
 SERVING = [
     *points.of_steps(plan.STREAM),
-    *(f"span {one.name} begin" for one in CUTOVERS[plan.LOCKED_RENAME].ready),
+    *(f"span {one.name} begin" for one in STREAM.ready),
     "span arm guards begin",
     "span ping begin",
     "span logins begin",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from typing import TYPE_CHECKING
 
@@ -72,24 +71,3 @@ def test_a_table_that_is_committed_behind_the_fence_arrives_with_its_rows(
         newest.ask("c", "DROP TABLE shard2.made")
     assert clients.errors() == []
     prove(newest, clients)
-
-
-def test_a_table_that_is_made_after_the_decision_and_committed_late_is_told_and_kept(
-    newest: MovingFleet,
-) -> None:
-    """Where writes are refused, DDL is not; between decision and close it goes to no owner."""
-    patient(newest)
-    newest.choice = dataclasses.replace(newest.choice, read_only=True)
-    mover = newest.mover("start", "span promote begin", "span confirm begin")
-    mover.at("span promote begin")
-    with newest.log_in("a", user="postgres", autocommit=False) as session:
-        session.execute("CREATE TABLE shard2.made AS SELECT 7 AS kept")
-        mover.go()
-        mover.at("span confirm begin")
-        mover.go()
-        with pytest.raises(AssertionError, match="no point was reached"):
-            mover.next(seconds=0.5)
-        session.commit()
-    assert mover.end() == 3
-    assert any("shard2.made: different definitions on a and c" in line for line in mover.said)
-    assert any("transactions on retired copies are still open" in line for line in mover.said)

@@ -28,10 +28,10 @@ LISTED = {
 PLANNED = {
     "format", "move", "method", "source", "target", "shards", "size_bytes", "copy_bytes",
     "disk_free_bytes", "max_wal_bytes", "predicted_copy_s", "predicted_s", "predicted_pause_ms",
-    "predicted_refused_ms", "reclaimed_bytes", "poolers", "notes",
+    "reclaimed_bytes", "poolers", "notes",
 }  # fmt: skip
 SHOWN = {
-    *LISTED, "format", "read_only", "steps", "report", "progress",
+    *LISTED, "format", "steps", "report", "progress",
 }  # fmt: skip
 REPORTED = {
     "predicted_pause_ms", "pause_ms", "pooler_waits_ms", "timeline", "proof", "tables", "rows",
@@ -117,7 +117,6 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
     assert move["can"] == []
     shown = one_json(fleet_spares.here("moves", "show", "-o", "json"))
     assert set(shown) == SHOWN
-    assert shown["read_only"] is False
     assert shown["progress"] is None
     assert {k: v for k, v in shown.items() if k in LISTED} == move
     assert set(shown["report"]) == REPORTED
@@ -161,7 +160,6 @@ def test_a_dry_run_checks_everything_and_changes_nothing(fleet_spares: MovedFlee
     assert (found["source"], found["target"], found["shards"]) == ("a", "c", [2, 3])
     assert found["poolers"][0]["paused"] == [f"{fleet_spares.database}_a", "shard2", "shard3"]
     assert found["predicted_pause_ms"] > 30
-    assert found["predicted_refused_ms"] is None
     assert found["copy_bytes"] > 1_000_000
     assert "pauses" in table.stdout
     assert "PoolerFact" not in table.stdout

@@ -14,20 +14,15 @@ from shardctl.state.journal import MoveState
 from tests.fixtures.moves.stream_moves import planned
 
 if TYPE_CHECKING:
-    from shardctl.moves.plan import MovePlan
     from tests.fixtures.moves.own import Lab
 
 _END = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
 
 
-@pytest.mark.parametrize(
-    "read_only", [False, pytest.param(True, marks=pytest.mark.long)], ids=["stream", "read-only"]
-)
 def test_a_process_that_was_overtaken_past_its_decision_changes_nothing(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, *, read_only: bool
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shards are back by then, and what its move had retired is pruned."""
-    to = "c" if read_only else "b"
     require, late = Attempt.require_turn, list[str]()
 
     def files() -> list[str]:
@@ -37,7 +32,7 @@ def test_a_process_that_was_overtaken_past_its_decision_changes_nothing(
     def suspended(at: Attempt) -> None:
         if not late:
             late.append(at.plan.id)
-            for node in ("a", to):
+            for node in ("a", "b"):
                 fleet_own.ask(node, _END)
             fleet_own.resume()
             fleet_own.start(planned(fleet_own, [2, 3], "a", keep_reverse_s=0.0))
@@ -56,11 +51,7 @@ def test_a_process_that_was_overtaken_past_its_decision_changes_nothing(
         require(at)
 
     monkeypatch.setattr(Attempt, "require_turn", suspended)
-    plan: MovePlan
-    if read_only:
-        plan = fleet_own.plan([2, 3], to, read_only=True)
-    else:
-        plan = planned(fleet_own, [2, 3], to, keep_reverse_s=0.0)
+    plan = planned(fleet_own, [2, 3], "b", keep_reverse_s=0.0)
     with pytest.raises(MoveStopped) as stopped:
         fleet_own.start(plan)
     assert stopped.value.state in (MoveState.done, MoveState.unconfirmed)

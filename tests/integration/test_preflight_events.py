@@ -15,11 +15,11 @@ SCHEMAS = "SELECT count(*) FROM pg_namespace"
 
 
 TRIGGERS = (
-    ("sql_drop", "DROP TRIGGER", ""),
-    ("ddl_command_end WHEN TAG IN ('ALTER SCHEMA')", "ALTER SCHEMA", "ALTER SCHEMA"),
-    ("ddl_command_start WHEN TAG IN ('DROP TABLE')", "", ""),
+    ("sql_drop", ""),
+    ("ddl_command_end WHEN TAG IN ('ALTER SCHEMA')", "ALTER SCHEMA"),
+    ("ddl_command_start WHEN TAG IN ('DROP TABLE')", ""),
 )
-"""What each is for, and the tag that it refuses in a move that refuses writes, and in another."""
+"""What each is for, and the tag that it refuses."""
 
 
 def test_what_would_stop_a_move_past_its_decision_is_refused_before_it(
@@ -27,23 +27,20 @@ def test_what_would_stop_a_move_past_its_decision_is_refused_before_it(
 ) -> None:
     with fleet_spares.connect("a") as session:
         session.execute(REFUSE)
-    for on, read_only, waiting in TRIGGERS:
-        try_out(fleet_spares, on, read_only, waiting)
+    for on, tag in TRIGGERS:
+        try_out(fleet_spares, on, tag)
 
 
-def try_out(fleet_spares: MovedFleet, on: str, read_only: str, waiting: str) -> None:
+def try_out(fleet_spares: MovedFleet, on: str, tag: str) -> None:
     with fleet_spares.connect("a") as session:
         session.execute(
             f"CREATE EVENT TRIGGER guard ON {on} EXECUTE FUNCTION public.refuse()".encode()
         )
         before = session.execute(SCHEMAS).fetchone()
-        for tag, mode in ((read_only, ["--read-only"]), (waiting, [])):
-            done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--dry-run", *mode)
-            told = (
-                f"an event trigger (guard) refuses the move's statements: not in production: {tag}"
-            )
-            assert (done.returncode, told in done.stderr) == ((1, True) if tag else (0, False)), (
-                done.stderr
-            )
+        done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--dry-run")
+        told = f"an event trigger (guard) refuses the move's statements: not in production: {tag}"
+        assert (done.returncode, told in done.stderr) == ((1, True) if tag else (0, False)), (
+            done.stderr
+        )
         assert session.execute(SCHEMAS).fetchone() == before
         session.execute("DROP EVENT TRIGGER guard")

@@ -188,7 +188,6 @@ def test_kinds_and_contents(context: Context) -> None:
         "foreign_tables": ["shard2.far"],
         "forced_row_security": ["shard2.hidden"],
         "materialized_views": ["shard2.counts"],
-        "read_only": ["shard2"],
     }
     assert found.tablespaces == ()
     assert "pg_default" in context.ask(kinds.look_at_tablespaces)

@@ -35,7 +35,7 @@ def test_a_role_with_the_pages_grants_and_no_more_carries_out_moves(fleet_own_ba
     assert lab.leads("shard2") == "c"
     assert lab.copy("c").state is MoveState.done
     lab.put(2)
-    lab.move([6, 7], "d", read_only=True)
+    lab.move([6, 7], "d")
     assert lab.copy("d").state is MoveState.done
     lab.put(6)
     found = prune.plan(

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.access import fence, write_fence
+from shardctl.access import fence
 from shardctl.moves import interrupts, promotion, undoing
 from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, messages
 
 if TYPE_CHECKING:
-    from psycopg.sql import Composed
-
     from shardctl.moves.context import MoveContext
 
 VIEW = "CREATE VIEW public.v AS SELECT * FROM shard2.photos"
@@ -128,31 +125,6 @@ def test_a_writer_that_ends_within_the_budget_is_waited_for(
     fleet_own.move([2, 3], "c", max_pause_s=2.0)
     assert fleet_own.ask("c", "SELECT count(*) FROM shard2.photos WHERE user_id = 5") == [(1,)]
     writer.close()
-
-
-def test_refused_writes_are_waited_for_no_longer_than_the_budget_allows(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_up, to_fenced = write_fence.put_up, fence.to_fenced
-    waits: list[int] = []
-
-    def soon(*given: Any, **named: Any) -> None:
-        put_up(*given, **named | {"deadline": time.monotonic() + 0.33})
-
-    def noting(*given: Any, **named: Any) -> Composed:
-        waits.append(named["lock_timeout_ms"])
-        return to_fenced(*given, **named)
-
-    monkeypatch.setattr(write_fence, "put_up", soon)
-    monkeypatch.setattr(fence, "to_fenced", noting)
-    with fleet_own.connect("a", autocommit=False) as writer:
-        writer.execute("INSERT INTO shard2.photos (user_id) VALUES (5)")
-        error = fleet_own.stopped([2, 3], "c", read_only=True)
-        assert "WritersLeft" in messages(error)
-    assert 50 < sum(waits) < 330
-    monkeypatch.undo()
-    fleet_own.resume()
-    assert fleet_own.ask("c", "SELECT count(*) FROM shard2.photos WHERE user_id = 5") == [(1,)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

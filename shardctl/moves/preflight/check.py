@@ -59,8 +59,6 @@ class Facts:
     predicted_s: float
     """The whole move, where it is alone on its machines."""
     predicted_pause_ms: float
-    predicted_refused_ms: float | None
-    """None where writes wait, as reads do."""
     reclaimed_bytes: int
     """What prune will give back, on both nodes."""
     poolers: tuple[PoolerFact, ...]
@@ -243,7 +241,6 @@ def _facts(context: Context, subjects: Iterable[Subject]) -> Facts:
         predicted_copy_s=copy_s,
         predicted_s=prediction.move_s(plan, copy_s, sum(sizes.values()), there.moved),
         predicted_pause_ms=prediction.pause_ms(topology, plan, round_trips, there.moved),
-        predicted_refused_ms=prediction.refused_ms(topology, plan, round_trips, there.moved),
         reclaimed_bytes=shards.reclaimed(context),
         poolers=tuple(one.fact for one in looked if one.fact is not None),
         reversible=tuple(move.id for move, _ in fleet.in_the_way(context)),

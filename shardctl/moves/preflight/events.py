@@ -13,7 +13,6 @@ from psycopg import sql
 
 from shardctl.libpq import reason_of
 from shardctl.meter import listed
-from shardctl.moves import fences
 from shardctl.moves.preflight import rights
 from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.moves.refusals import Reason, SourceUnfit
@@ -52,9 +51,6 @@ def tried(context: Context, session: Connection, *, subscribes: bool) -> Events:
     statements = QUERIES["event_rehearsal"].format(
         schema=sql.Identifier(names.retired(plan.schemas[0], plan.id)),
         renamed=sql.Identifier(f"shardctl_{plan.id}"),
-        drop=QUERIES["event_rehearsal_drop"].format()
-        if fences.of(plan).refuses_writes
-        else sql.SQL(""),
         publish=_part(plan, "event_rehearsal_publish", wanted=plan.streams),
         subscribe=_part(plan, "event_rehearsal_subscribe", wanted=plan.streams and subscribes),
     )

@@ -45,11 +45,6 @@ _REFUSALS = (
         "ALTER TABLE ... ENABLE TRIGGER (without ALWAYS), or use --method clone",
     ),
     Reason(
-        "read_only",
-        "shards are read-only, and their copies would refuse the replicated rows, too",
-        "run `shardctl read-only off SHARDS`, then move them",
-    ),
-    Reason(
         "extensions_inside",
         "it has extensions in moved schemas, which a streamed move does not copy",
         "ALTER EXTENSION ... SET SCHEMA public, or use --method clone",

@@ -66,12 +66,12 @@ WITH own AS (
               WHERE c.relkind IN ('r', 'm') AND NOT has_table_privilege(c.oid, 'SELECT')
     UNION ALL SELECT 'CREATE on schema shardctl',
                      coalesce(has_schema_privilege(to_regnamespace('shardctl'), 'CREATE'), true)
-              WHERE %(refusing)s::name[] <> '{}'
+              WHERE %(published)s::name[] <> '{}'
     UNION ALL SELECT 'ownership of table ' || min(c.oid::regclass::text)
                      || CASE WHEN count(*) > 1 THEN ' and ' || count(*) - 1 || ' more' ELSE '' END,
                      count(*) = 0
               FROM pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
-              WHERE c.relkind IN ('r', 'p', 'f') AND s.nspname = ANY (%(refusing)s::name[])
+              WHERE c.relkind IN ('r', 'p', 'f') AND s.nspname = ANY (%(published)s::name[])
                 AND NOT pg_has_role(c.relowner, 'USAGE')
     -- Beside the data, EXECUTE on the functions that read files is enough; elsewhere it is not.
     UNION ALL SELECT 'pg_read_server_files (outside the data directory: '
@@ -229,18 +229,9 @@ WHERE m.source = %(node)s AND m.state <> 'done' ORDER BY 1
 CREATE SCHEMA {schema};
 SET LOCAL search_path TO {schema}, pg_catalog;
 CREATE TABLE photos (id bigint);
-CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
-CREATE TRIGGER shardctl_moving BEFORE INSERT ON photos
-    FOR EACH STATEMENT EXECUTE FUNCTION refuse();
-ALTER TABLE ONLY photos ENABLE ALWAYS TRIGGER shardctl_moving;
-{drop}
 {publish}
 {subscribe}
 ALTER SCHEMA {schema} RENAME TO {renamed}
-
--- name: event_rehearsal_drop
--- Part of that where writes are refused during the cutover
-DROP TRIGGER shardctl_moving ON photos;
 
 -- name: event_rehearsal_publish
 -- Part of that on a node from which rows are streamed

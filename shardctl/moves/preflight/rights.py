@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.ids.generator import quote_identifier
-from shardctl.moves import fences
 from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import SourceUnfit
 
@@ -35,11 +34,9 @@ _TABLES = ("shardctl.cluster", "shardctl.map", "shardctl.move", "shardctl.move_s
 def look(context: Context) -> tuple[str, ...]:
     """List the rights that the session's role lacks."""
     plan, streams = context.plan, context.streams
-    owned = [context.topology.schema(shard) for shard in context.source.shards]
-    refusing = list(plan.schemas) if fences.of(plan).refuses_writes else []
-    if streams:
-        # The owner of a table publishes it, the move's own control table too.
-        owned = refusing = [*plan.schemas, "shardctl"]
+    # The owner of a table publishes it, the move's own control table too.
+    published = [*plan.schemas, "shardctl"] if streams else []
+    owned = published or [context.topology.schema(shard) for shard in context.source.shards]
     found = context.session.execute(
         QUERIES["rights"],
         {
@@ -48,7 +45,7 @@ def look(context: Context) -> tuple[str, ...]:
             "functions": [] if streams else list(_FUNCTIONS),
             "views": [] if streams else list(_VIEWS),
             "tables": list(_TABLES),
-            "refusing": refusing,
+            "published": published,
             "streams": streams,
             "replication_user": context.topology.database.replication_user,
         },

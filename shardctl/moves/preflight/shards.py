@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.access import write_fence
+from shardctl.access import fence
 from shardctl.checks.status_look import QUERIES as STATUS
 from shardctl.ids import generator
 from shardctl.meter import listed
@@ -34,7 +34,7 @@ class Shards:
     sizes: Mapping[str, int | None]
     """Bytes of live and retired schemas; None where a lock prevents the measurement."""
     tables: int = 0
-    """How many the fence locks or gives a trigger; 0 where it only renames their schemas."""
+    """How many the fence locks; 0 where it only renames their schemas."""
     moved: int = 0
     """How many tables move."""
     copied: int = 0
@@ -48,7 +48,7 @@ class Shards:
 def look(context: Context) -> Shards:
     """Measure the source's schemas, and count the tables that move and that are copied."""
     schemas = {"schemas": list(context.plan.schemas)}
-    moved = copied = len(write_fence.oids(context.session, context.plan.schemas))
+    moved = copied = len(fence.oids(context.session, context.plan.schemas))
     owned = [context.topology.schema(shard) for shard in context.source.shards]
     given = schemas | {"generator": [generator.COUNTER, generator.REGISTER]}
     sequences, applications = queries.one(context.session, QUERIES["sequences"], given)
@@ -56,7 +56,7 @@ def look(context: Context) -> Shards:
         (copied,) = queries.one(context.session, QUERIES["all_tables"])
     return Shards(
         _sizes(context.session, owned),
-        tables=0 if context.plan.fence == planning.RENAME else moved,
+        tables=moved if context.streams else 0,
         moved=moved,
         copied=copied,
         sequences=sequences if context.streams else 0,
@@ -86,15 +86,9 @@ def notes(context: Context) -> Iterator[str]:
 def note_sequences(context: Context) -> Iterator[str]:
     """Report that sequences skip values, as they do after a crash."""
     if found := context.need(look).applications:
-        # Behind triggers, readers still draw from the source's.
-        near = (
-            "with --read-only, one that has fewer left may be at its end then"
-            if context.plan.fence == planning.TRIGGERS
-            else "those near their end skip none"
-        )
         yield (
             f"the application's sequences in moved shards ({found:,}) skip up to {blocks.MARGIN} "
-            f"values each, as after a crash; {near}"
+            f"values each, as after a crash; those near their end skip none"
         )
 
 

@@ -101,10 +101,7 @@ UNION ALL SELECT 'forced_row_security', name FROM relation WHERE relforcerowsecu
 UNION ALL SELECT 'always_triggers', t.tgname || ' on ' || r.name
           FROM pg_trigger AS t JOIN relation AS r ON r.oid = t.tgrelid
           WHERE NOT t.tgisinternal AND t.tgenabled IN ('A', 'R')
-            AND t.tgname NOT IN ('shardctl_read_only', 'shardctl_moving')
-UNION ALL SELECT DISTINCT 'read_only', r.relnamespace::regnamespace::text
-          FROM pg_trigger AS t JOIN relation AS r ON r.oid = t.tgrelid
-          WHERE t.tgname = 'shardctl_read_only'
+            AND t.tgname NOT IN ('shardctl_read_only', 'shardctl_read_only_row')
 UNION ALL SELECT 'extensions_inside', e.extname || ' in ' || m.nspname
           FROM pg_extension AS e JOIN moved AS m ON m.oid = e.extnamespace
 ORDER BY 1, 2

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import together
-from shardctl.moves import attempt, fences, file, undoing
+from shardctl.moves import attempt, file, undoing
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.step import NotAbortable, Step
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
-
-
-_SECONDS = 10.0
 
 
 def probe(context: MoveContext) -> bool:
@@ -51,8 +47,7 @@ def run(context: MoveContext) -> None:
 def undo(context: MoveContext) -> None:
     """Lift the fence, serve the clients from the source, and restore its tables.
 
-    Raises NotAbortable past the point of no return: then the clone must not be undone; and
-    TriggersLeft.
+    Raises NotAbortable past the point of no return: then the clone must not be undone.
     """
     if (before := context.journal()) is None:
         return
@@ -61,8 +56,6 @@ def undo(context: MoveContext) -> None:
     after = context.journal()
     if after is None or not after.state.undoable:
         raise NotAbortable(context.plan.id, after.state.value if after else "unknown")
-    with context.on(context.plan.source):
-        fences.of(context.plan).clear_away(context, deadline=time.monotonic() + _SECONDS)
 
 
 STEP = Step(

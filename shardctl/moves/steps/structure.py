@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from shardctl.access import read_only
 from shardctl.errors import Unfinished
 from shardctl.moves import marks
 from shardctl.moves import structure as structures
@@ -57,6 +58,10 @@ def run(context: MoveContext) -> None:
     with context.on(plan.target):
         there = context.session(plan.target)
         closing.withhold(there, plan.schemas, keep=context.topology.database.user)
+        with context.on(plan.source):
+            refuses = read_only.marks(context.session(plan.source), plan.schemas)
+        if refuses:  # the copies get the triggers of a read-only shard, which call it
+            there.execute(read_only.QUERIES["function"])
         copy_migrations(context)
         marks.put(there, plan.id, MADE)
 

@@ -22,14 +22,6 @@ COMPARED = {"proof": "compared", "tables": 1, "rows": 2_000}
             {"pause_ms": 96.4, "predicted_pause_ms": 71.2, "pooler_waits_ms": {"p": 0.0, "q": 0.0}},
             ["pause 96 ms (predicted: 71 ms); no client waited"],
         ),
-        (
-            {"pause_ms": 20.0, "refused_ms": 121.0, "pooler_waits_ms": {"p": 17.0}},
-            ["writes were refused for 121 ms; reads waited at most 20 ms"],
-        ),
-        (
-            {"pause_ms": 20.0, "refused_ms": 121.0, "pooler_waits_ms": {"p": 0.0}},
-            ["writes were refused for 121 ms; pause 20 ms; no client waited"],
-        ),
         ({"pause_ms": 20.0, "pooler_waits_ms": {}}, ["clients waited at most 20 ms"]),
         (COMPARED, ["compared: 1 table, 2,000 rows"]),
         ({"differing": ["shard2.photos"]}, ["differs: shard2.photos"]),

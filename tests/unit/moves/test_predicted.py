@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from shardctl.moves import cutover, plan, predicted, prediction
-from shardctl.moves.plan import MovePlan, Options
+from shardctl.moves import cutover, predicted, prediction
 from shardctl.moves.round_trips import RoundTrips
 from tests.unit.moves.test_prediction import FAR, NEAR, PARTS, moving, streaming, topology
 
 NEARER = RoundTrips(source=3, target=20, pooler=7)
 
 
-def read_only() -> MovePlan:
-    options = Options(max_pause_s=5, retain_s=60, read_only=True)
-    return replace(moving(topology()), options=options)
-
-
-PLANS = {"clone": moving(topology()), "stream": streaming(topology()), "read-only": read_only()}
+PLANS = {"clone": moving(topology()), "stream": streaming(topology())}
 
 
 @pytest.mark.parametrize("kind", PLANS)
@@ -41,8 +33,8 @@ def test_measured_sub_steps_take_as_long_as_the_measured_pause(parts: dict[str, 
     assert sum(found.values()) == pytest.approx(whole)
 
 
-@pytest.mark.parametrize("fence", [plan.RENAME, plan.TRIGGERS, plan.LOCKED_RENAME])
-def test_only_sub_steps_of_the_cutover_are_predicted(fence: str) -> None:
-    names = {row.name for row in cutover.CUTOVERS[fence].between("pause", "route")}
-    assert {*predicted._FIXED[fence]} <= names
+@pytest.mark.parametrize("kind", PLANS)
+def test_only_sub_steps_of_the_cutover_are_predicted(kind: str) -> None:
+    names = {row.name for row in cutover.of(PLANS[kind]).between("pause", "route")}
+    assert {*predicted._FIXED[kind]} <= names
     assert {*predicted._REST} <= {row.name for row in cutover.STREAM.between("pause", "route")}

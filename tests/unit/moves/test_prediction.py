@@ -72,9 +72,7 @@ PARTS = dict.fromkeys(("commit", "lock_and_mark", "arrive", "structure", "sequen
 
 
 def streaming(of: Topology, max_pause_s: float = 5) -> MovePlan:
-    return replace(
-        moving(of, max_pause_s=max_pause_s), method=plan.STREAM, waiting=plan.LOCKED_RENAME
-    )
+    return replace(moving(of, max_pause_s=max_pause_s), method=plan.STREAM)
 
 
 def measured(**parts: float) -> float:

@@ -140,7 +140,6 @@ def test_a_table_with_all_its_columns_as_its_identity_is_slow() -> None:
         "enum_hashes",
         "forced_row_security",
         "always_triggers",
-        "read_only",
         "extensions_inside",
     ],
 )

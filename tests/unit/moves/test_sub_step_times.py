@@ -58,7 +58,7 @@ def test_a_cutover_has_what_was_measured_beside_what_was_predicted_then(kind: st
     found = sub_step_times.of(topology(), noted(PLANS[kind], report=report))
     assert [asdict(one) for one in found][1] == {
         "name": "pause",
-        "when": "before" if kind == "read-only" else "waiting",
+        "when": "waiting",
         "took_ms": 2.0,
         "predicted_ms": 1.5,
     }
