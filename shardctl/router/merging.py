@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 from datetime import UTC, datetime
 from decimal import Decimal
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from psycopg import postgres
@@ -14,31 +13,15 @@ from psycopg import postgres
 from shardctl.router.errors import OrderUnsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from shardctl.router.statements import Aggregate, Answer, Gathering, Row
 
 # Types whose values Python compares as PostgreSQL does.
-_ALIKE = frozenset(["bool", "bytea", "uuid", "int2", "int4", "int8", "oid", "float4", "float8"])
-_ALIKE |= {"numeric", "date", "time", "timestamp", "timestamptz"}
+_PLAIN = frozenset(["bool", "bytea", "uuid", "int2", "int4", "int8", "oid"])
+_PLAIN |= {"date", "time", "timestamp"}
+_ALIKE = _PLAIN | {"float4", "float8", "numeric", "timestamptz"}
 _SUMMED = frozenset(["int2", "int4", "int8", "float4", "float8", "numeric", "interval"])
-
-
-class _Reversed:
-    """A value that sorts the other way round."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __lt__(self, other: _Reversed) -> bool:
-        return bool(other.value < self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Reversed) and bool(self.value == other.value)
-
-    __hash__ = None  # type: ignore[assignment]  # it is for comparisons only
 
 
 def merged(asked: Gathering, answers: Sequence[Answer]) -> list[Row]:
@@ -46,13 +29,18 @@ def merged(asked: Gathering, answers: Sequence[Answer]) -> list[Row]:
 
     Raises OrderUnsupported.
     """
-    listed = [answer.rows for answer in answers]
-    rows: Iterable[Row] = itertools.chain.from_iterable(listed)
-    if asked.order and answers:
-        rows = heapq.merge(*listed, key=_sort_key(asked, answers[0].types))
+    rows = [row for answer in answers for row in answer.rows]
+    if answers:
+        # The last field first: sorting keeps the order of what is equal. It finds the parts that
+        # are in order already, and merges them.
+        for position, order in reversed(list(zip(asked.keys, asked.order, strict=True))):
+            kind = _kind(answers[0].types[position])
+            if kind not in _ALIKE:
+                raise OrderUnsupported(order.field, kind)
+            rows.sort(key=_key(rows, position, kind), reverse=order.descending)
     width = len(asked.fields)
-    found = itertools.islice(rows, asked.limit)
-    return list(found) if width == len(asked.columns) else [row[:width] for row in found]
+    found = rows[: asked.limit]
+    return found if width == len(asked.columns) else [row[:width] for row in found]
 
 
 def combined(asked: Sequence[Aggregate], answers: Sequence[Answer]) -> Row:
@@ -80,21 +68,10 @@ def _kind(oid: int) -> str:
     return found.name if found else f"OID {oid}"
 
 
-def _sort_key(asked: Gathering, types: Sequence[int]) -> Callable[[Row], Any]:
-    """Give what sorts rows as PostgreSQL does; `types` are the OIDs of the columns."""
-    columns = list(zip(asked.keys, asked.order, strict=True))
-    for position, order in columns:
-        if (kind := _kind(types[position])) not in _ALIKE:
-            raise OrderUnsupported(order.field, kind)
-
-    def key(row: Row) -> list[Any]:
-        keys = []
-        for position, order in columns:
-            value = _comparable(row[position])
-            keys.append(_Reversed(value) if order.descending else value)
-        return keys
-
-    return key
+def _key(rows: Sequence[Row], position: int, kind: str) -> Callable[[Row], Any]:
+    if kind in _PLAIN and None not in [row[position] for row in rows]:
+        return itemgetter(position)
+    return lambda row: _comparable(row[position])
 
 
 def _comparable(value: Any) -> tuple[int, Any]:

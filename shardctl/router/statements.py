@@ -1,7 +1,8 @@
 """Statements on shards: names are composed and quoted, values stay parameters.
 
-All of them are to be executed with parameters, if only with none of them, so that psycopg takes
-`%%` for a percent sign.
+They are composed once for all shards, with a NUL in the place of the schema, which `within` puts
+there. All of them are to be executed with parameters, if only with none of them, so that psycopg
+takes `%%` for a percent sign.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, LiteralString, NamedTuple
 
 from psycopg import sql
@@ -27,8 +28,12 @@ Names = Name | Sequence[Name]
 Where = LiteralString | sql.Composable
 """A condition of the application's own, with `%s` or `%(name)s` for values."""
 
-_KEPT = 8192
-"""Statements that are kept composed: a few dozen for each of some hundred shards."""
+_KEPT = 1024
+"""Statements that are kept composed; each is one for all shards."""
+_SCHEMA = "\0"
+"""What the schema replaces: no name and no SQL can have it."""
+_NUMBER = "\0\0"
+"""What the number of a shard within the statement replaces."""
 _PARAMETERS = 65_535
 """The most that a statement can have."""
 _PLACEHOLDER = re.compile(r"%(%|[sbt]|\([^)]*\)[sbt])")
@@ -107,17 +112,19 @@ Fields = Name | Aggregate | Sequence[Name | Aggregate]
 
 def terms(names: Fields) -> tuple[Term, ...]:
     """Take fields as applications give them; a single string is one field."""
-    listed: Any = names
-    # Most are lists of strings: classes with abstract methods take long to ask for.
-    if not isinstance(names, list | tuple) and isinstance(names, str | sql.Composable | Aggregate):
-        listed = (names,)
-    return tuple([_checked(one) if type(one) is str else _taken(one) for one in listed])
+    # Most are lists of strings: what they are is quickly asked, and they are checked when a
+    # statement is composed of them.
+    single = type(names) is not list and isinstance(names, (str, sql.Composable, Aggregate))
+    listed: Any = (names,) if single else names
+    return tuple([one if type(one) is str else _taken(one) for one in listed])
 
 
 def _taken(name: Name | Aggregate) -> Term:
     if isinstance(name, Aggregate):
         return name.term
-    return Text(name.as_string(None)) if isinstance(name, sql.Composable) else _checked(name)
+    if isinstance(name, sql.Composable):
+        return Text(_whole(name.as_string(None)))
+    return _checked(name)
 
 
 def orders(given: str | Sequence[str] | None) -> tuple[Order, ...]:
@@ -137,13 +144,24 @@ def condition(where: Where | None, parameters: Parameters) -> str | None:
 
     As in psycopg, a percent sign is written twice where there are parameters.
     """
-    text = where if where is None or isinstance(where, str) else where.as_string(None)
-    return text.replace("%", "%%") if text is not None and parameters is None else text
+    if where is None:
+        return None
+    text = _whole(where if isinstance(where, str) else where.as_string(None))
+    return text.replace("%", "%%") if parameters is None else text
+
+
+@cache  # no more than there are shards
+def _quoted(schema: str) -> bytes:
+    return _name(schema).as_bytes(None)
+
+
+def within(statement: bytes, schema: str) -> bytes:
+    """Make a statement one of a shard, by its schema."""
+    return statement.replace(b"\0", _quoted(schema))
 
 
 @lru_cache(maxsize=_KEPT)
 def select(
-    schema: str,
     table: str,
     fields: tuple[Term, ...],
     where: str | None,
@@ -151,7 +169,7 @@ def select(
     limit: int | None = None,
 ) -> bytes:
     """Compose a SELECT in one shard."""
-    whole = sql.SQL("SELECT {} FROM {}").format(_list(fields), _table(schema, table))
+    whole = sql.SQL("SELECT {} FROM {}").format(_list(fields), _table(table))
     if where is not None:
         whole += sql.SQL(" WHERE {}").format(_raw(where))
     if order:
@@ -165,9 +183,9 @@ def select(
 
 
 @lru_cache(maxsize=_KEPT)
-def insert(schema: str, table: str, columns: tuple[str, ...], returning: tuple[Term, ...]) -> bytes:
+def insert(table: str, columns: tuple[str, ...], returning: tuple[Term, ...]) -> bytes:
     """Compose an INSERT of one row, with a parameter for each column in turn."""
-    into = sql.SQL("INSERT INTO {} ").format(_table(schema, table))
+    into = sql.SQL("INSERT INTO {} ").format(_table(table))
     if columns:
         marks = sql.SQL(", ").join([sql.SQL("%s")] * len(columns))
         values = sql.SQL("({}) VALUES ({})").format(_list(columns), marks)
@@ -184,14 +202,15 @@ def insert_rows(
     on_conflict: str | None,
 ) -> Iterator[tuple[bytes, list[Any]]]:
     """Compose INSERTs of rows, with what to do with those that are there already, and values."""
-    into = sql.SQL("INSERT INTO {} ({}) VALUES ").format(_table(schema, table), _list(columns))
+    names = sql.SQL("INSERT INTO {} ({}) VALUES ").format(_table(table), _list(columns))
+    into = within(names.as_bytes(None), schema)
     row = sql.SQL("({})").format(sql.SQL(", ").join([sql.SQL("%s")] * len(columns))).as_bytes(None)
     conflict = b"" if on_conflict is None else b" ON CONFLICT " + on_conflict.encode()
     size = _PARAMETERS // len(columns)
     for first in range(0, len(rows), size):
         some = rows[first : first + size]
         values = b", ".join([row] * len(some))
-        yield into.as_bytes(None) + values + conflict, list(itertools.chain.from_iterable(some))
+        yield into + values + conflict, list(itertools.chain.from_iterable(some))
 
 
 def copy(schema: str, table: str, columns: tuple[str, ...]) -> bytes:
@@ -204,7 +223,6 @@ def copy(schema: str, table: str, columns: tuple[str, ...]) -> bytes:
 
 @lru_cache(maxsize=_KEPT)
 def update(
-    schema: str,
     table: str,
     columns: tuple[str, ...],
     where: str,
@@ -217,15 +235,15 @@ def update(
         sql.SQL("{} = {}").format(_name(column), _raw(mark))
         for column, mark in zip(columns, marks, strict=True)
     ]
-    setting, table_name = sql.SQL(", ").join(pairs), _table(schema, table)
+    setting, table_name = sql.SQL(", ").join(pairs), _table(table)
     whole = sql.SQL("UPDATE {} SET {} WHERE {}").format(table_name, setting, _raw(where))
     return (whole + _returning(returning)).as_bytes(None)
 
 
 @lru_cache(maxsize=_KEPT)
-def delete(schema: str, table: str, where: str, returning: tuple[Term, ...] = ()) -> bytes:
+def delete(table: str, where: str, returning: tuple[Term, ...] = ()) -> bytes:
     """Compose a DELETE."""
-    whole = sql.SQL("DELETE FROM {} WHERE {}").format(_table(schema, table), _raw(where))
+    whole = sql.SQL("DELETE FROM {} WHERE {}").format(_table(table), _raw(where))
     return (whole + _returning(returning)).as_bytes(None)
 
 
@@ -269,9 +287,8 @@ def gather(schemas: Sequence[str], asked: Gathering) -> bytes:
 
     The limit is in every sub-select, too, so that no shard reads more rows than needed.
     """
-    columns, order, limit = asked.columns, asked.order, asked.limit
-    parts = [select(schema, asked.table, columns, asked.where, order, limit) for schema in schemas]
-    return _united(parts, asked)
+    one = select(asked.table, asked.columns, asked.where, asked.order, asked.limit)
+    return _united([within(one, schema) for schema in schemas], asked)
 
 
 def select_keys(
@@ -286,14 +303,15 @@ def select_keys(
 
     `texts` if the keys are: an array of these has no type of its own.
     """
+    one = _of_keys(asked, key_field, limit_per_key, texts)
     parts = [
-        _of_keys(schema, keys_of(position), asked, key_field, limit_per_key, texts)
+        within(one.replace(_NUMBER.encode(), b"%d" % position), schema)
         for position, schema in enumerate(schemas)
     ]
     return _united(parts, asked)
 
 
-def keys_of(position: int) -> str:
+def keys_of(position: int | str) -> str:
     """Name the parameter with the keys of a shard, by its position in the statement."""
     return f"keys {position}"
 
@@ -347,15 +365,8 @@ def number(limit: int | None) -> int | None:
 
 
 @lru_cache(maxsize=_KEPT)
-def _of_keys(
-    schema: str,
-    keys: str,
-    asked: Gathering,
-    key_field: str,
-    limit_per_key: int | None,
-    texts: bool,
-) -> bytes:
-    array, key = sql.Placeholder(keys), _name(key_field)
+def _of_keys(asked: Gathering, key_field: str, limit_per_key: int | None, texts: bool) -> bytes:
+    array, key = sql.Placeholder(keys_of(_NUMBER)), _name(key_field)
     if limit_per_key is None:
         condition = sql.SQL("{} = ANY ({})").format(key, array)
     else:
@@ -364,13 +375,13 @@ def _of_keys(
         condition += sql.SQL(" AND ({})").format(_raw(asked.where))
     limit = asked.limit if limit_per_key is None else limit_per_key
     where = condition.as_string(None)
-    part = select(schema, asked.table, asked.columns, where, asked.order, limit)
+    part = select(asked.table, asked.columns, where, asked.order, limit)
     if limit_per_key is None:
         return part
     keyed = sql.SQL(
         'SELECT "shardctl rows".* FROM pg_catalog.unnest({}{}) AS "shardctl keys" ("key")'
         ' CROSS JOIN LATERAL ({}) AS "shardctl rows"'
-    ).format(array, sql.SQL("::text[]" if texts else ""), _raw(part.decode()))
+    ).format(array, sql.SQL("::text[]" if texts else ""), sql.SQL(part.decode()))
     return _cut(keyed.as_bytes(None), asked)
 
 
@@ -396,8 +407,8 @@ def _returning(fields: tuple[Term, ...]) -> sql.Composed:
     return sql.SQL(" RETURNING {}" if fields else "").format(*([_list(fields)] if fields else []))
 
 
-def _table(schema: str, table: str) -> sql.Identifier:
-    return sql.Identifier(schema.replace("%", "%%"), _checked(table).replace("%", "%%"))
+def _table(table: str) -> sql.Composed:
+    return sql.SQL(_SCHEMA + ".{}").format(_name(table))
 
 
 def _list(fields: Iterable[Term]) -> sql.Composed:
@@ -416,6 +427,12 @@ def _checked(name: object) -> str:
     if not isinstance(name, str) or not name or "\0" in name:
         raise NameRefused(name)
     return name
+
+
+def _whole(text: str) -> str:
+    if "\0" in text:
+        raise ValueError(f"SQL with a NUL: {text!r}")
+    return text
 
 
 def _raw(text: str) -> sql.SQL:

@@ -116,7 +116,6 @@ class ShardedDatabase(Routed):
         """
         shard = self._known.shard_of(shard_key)
         statement = statements.select(
-            self._known.schemas[shard],
             table,
             statements.terms(fields),
             statements.condition(where, parameters),
@@ -232,9 +231,9 @@ class ShardedDatabase(Routed):
             db.update("photos", user, {"caption": "dusk"}, "id = %s", [photo])
         """
         shard = self._known.shard_of(shard_key)
-        schema, text = self._known.schemas[shard], statements.condition(where, parameters) or ""
+        text = statements.condition(where, parameters) or ""
         named, back = isinstance(parameters, Mapping), statements.terms(returning or ())
-        statement = statements.update(schema, table, tuple(values), text, named, back)
+        statement = statements.update(table, tuple(values), text, named, back)
         given = statements.with_values(values, parameters)
         answer = self._on_shard("update", table, shard, statement, given)
         return answer.touched if returning is None else answer.rows
@@ -254,8 +253,8 @@ class ShardedDatabase(Routed):
             db.delete("photos", user, "id = %s", [photo], returning="image_url")
         """
         shard = self._known.shard_of(shard_key)
-        schema, text = self._known.schemas[shard], statements.condition(where, parameters) or ""
-        statement = statements.delete(schema, table, text, statements.terms(returning or ()))
+        text = statements.condition(where, parameters) or ""
+        statement = statements.delete(table, text, statements.terms(returning or ()))
         answer = self._on_shard("delete", table, shard, statement, parameters)
         return answer.touched if returning is None else answer.rows
 
@@ -362,8 +361,9 @@ class ShardedDatabase(Routed):
         asked, named = core.gathering(fields, table, where, parameters, order_by, limit)
         per_key = statements.number(limit_per_key)
         of_shard: dict[ShardId, list[Key]] = {}
+        shard_of = self._known.map.shard_of
         for key in dict.fromkeys(keys):
-            of_shard.setdefault(self._known.shard_of(key), []).append(key)
+            of_shard.setdefault(shard_of(key), []).append(key)
         texts = any(isinstance(key, str) for key in keys)
 
         def read(node: NodeName, shards: Sequence[ShardId], until: float | None) -> Answer:
@@ -444,8 +444,7 @@ class ShardedDatabase(Routed):
         returning: Names | None,
     ) -> Any:
         back = () if returning is None else statements.terms(returning)
-        schema = self._known.schemas[shard]
-        statement = statements.insert(schema, table, tuple(values), back)
+        statement = statements.insert(table, tuple(values), back)
         answer = self._on_shard(call, table, shard, statement, tuple(values.values()))
         row = answer.rows[0] if answer.rows else None
         return row[0] if row and isinstance(returning, str) else row
@@ -455,6 +454,7 @@ class ShardedDatabase(Routed):
     ) -> Answer:
         """Run a statement on its shard's node; once more if the shard was missing there."""
         given = () if parameters is None else parameters
+        statement = statements.within(statement, self._known.schemas[shard])
         run = partial(self._nodes.execute, statement=statement, parameters=given)
         return self._where_it_is(call, table, shard, run)
 

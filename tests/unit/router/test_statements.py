@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +16,8 @@ from shardctl.router.statements import Gathering
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 
 
-def select(*given: object, **named: object) -> str:
-    return statements.select(*given, **named).decode()
+def select(schema: str, *given: Any) -> str:
+    return statements.within(statements.select(*given), schema).decode()
 
 
 def test_a_select_has_order_and_limit() -> None:
@@ -35,8 +37,8 @@ def test_names_from_outside_stay_names(schema: str, table: str, field: str) -> N
     assert select(schema, table, (field,), None) == (
         f"SELECT {quoted(field)} FROM {quoted(schema)}.{quoted(table)}"
     )
-    inserted = statements.insert(schema, table, (field,), ("id",)).decode()
-    assert inserted == (
+    inserted = statements.within(statements.insert(table, (field,), ("id",)), schema)
+    assert inserted.decode() == (
         f'INSERT INTO {quoted(schema)}.{quoted(table)} ({quoted(field)}) VALUES (%s) RETURNING "id"'
     )
 
@@ -44,9 +46,9 @@ def test_names_from_outside_stay_names(schema: str, table: str, field: str) -> N
 @pytest.mark.parametrize("name", ["", "a\0b", None, 5, ["id"]])
 def test_what_is_no_name_is_refused(name: object) -> None:
     with pytest.raises(NameRefused, match="not a table or field name"):
-        statements.terms([name])  # type: ignore[list-item]
+        statements.select("photos", statements.terms([name]), None)  # type: ignore[list-item]
     with pytest.raises(NameRefused):
-        statements.delete.__wrapped__("shard1", name, "true")
+        statements.delete.__wrapped__(name, "true")
 
 
 def test_expressions_are_the_applications_own() -> None:
@@ -62,20 +64,29 @@ def test_a_limit_is_a_number(limit: object) -> None:
 
 
 def test_a_row_without_values_takes_its_defaults() -> None:
-    assert statements.insert("s", "t", (), ()) == b'INSERT INTO "s"."t" DEFAULT VALUES'
+    assert statements.insert("t", (), ()) == b'INSERT INTO \0."t" DEFAULT VALUES'
 
 
 def test_values_to_set_come_before_those_of_the_condition_or_have_names() -> None:
-    found = statements.update("s", "t", ("a", "b"), "id = %s", False)
-    assert found == b'UPDATE "s"."t" SET "a" = %s, "b" = %s WHERE id = %s'
-    found = statements.update("s", "t", ("a",), "id = %(id)s", True)
-    assert found == b'UPDATE "s"."t" SET "a" = %(value 0)s WHERE id = %(id)s'
+    found = statements.update("t", ("a", "b"), "id = %s", False)
+    assert found == b'UPDATE \0."t" SET "a" = %s, "b" = %s WHERE id = %s'
+    found = statements.update("t", ("a",), "id = %(id)s", True)
+    assert found == b'UPDATE \0."t" SET "a" = %(value 0)s WHERE id = %(id)s'
 
 
 def test_a_percent_sign_is_one_where_there_are_no_parameters() -> None:
     assert statements.condition("caption LIKE 'a%'", None) == "caption LIKE 'a%%'"
     assert statements.condition("caption LIKE 'a%%'", ()) == "caption LIKE 'a%%'"
     assert statements.condition(sql.SQL("{} > 5").format(sql.Identifier("n")), None) == '"n" > 5'
+
+
+def test_nothing_of_the_applications_can_stand_for_the_schema() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        statements.condition("a = '\0'", None)
+    with pytest.raises(ValueError, match="NUL"):
+        statements.terms([sql.SQL("\0")])
+    with pytest.raises(NameRefused):
+        statements.orders("\0")
 
 
 def test_a_limit_stands_in_every_sub_select_and_after_them() -> None:
