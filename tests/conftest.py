@@ -65,6 +65,7 @@ pytest_plugins = [
     "tests.fixtures.fleets.routed",
     "tests.fixtures.fleets.mixed",
     "tests.fixtures.fleets.managed",
+    "tests.fixtures.django_photos.project",
 ]
 
 

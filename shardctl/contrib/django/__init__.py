@@ -28,7 +28,7 @@ _PLACES = {
     "ShardedRunner": "runner",
 }
 
-__all__ = list(_PLACES)  # noqa: PLE0604  # they are strings
+__all__ = list(_PLACES)
 
 
 def __getattr__(name: str) -> Any:

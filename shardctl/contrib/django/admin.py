@@ -1,9 +1,124 @@
-"""An admin that asks for the shard key."""
+"""An admin that asks for the shard key, and then shows the rows of that key."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
 from django.contrib.admin import ModelAdmin
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import ValidationError
+from django.template.response import TemplateResponse
+
+from shardctl.contrib.django import fleet
+from shardctl.contrib.django.models import ShardedId
+from shardctl.contrib.django.routing import use_shard
+from shardctl.errors import ShardctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.http import HttpRequest, HttpResponse
 
 
-class ShardedAdmin(ModelAdmin):
-    """The admin of a sharded model."""
+class ShardedAdmin(ModelAdmin):  # type: ignore[misc]
+    """The admin of a ShardedModel: its pages have the key in their address, or ask for it.
+
+    A page of one row whose id is a ShardedId needs no key.
+    """
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Show the rows of a key."""
+        return self._within(request, None, super().changelist_view, request, extra_context)
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: Any = None,
+    ) -> HttpResponse:
+        """Add a row to a key's shard, or change one there."""
+        return self._within(
+            request, object_id, super().changeform_view, request, object_id, form_url, extra_context
+        )
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: Any = None
+    ) -> HttpResponse:
+        """Delete a row."""
+        return self._within(
+            request, object_id, super().delete_view, request, object_id, extra_context
+        )
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: Any = None
+    ) -> HttpResponse:
+        """Show what was done to a row."""
+        return self._within(
+            request, object_id, super().history_view, request, object_id, extra_context
+        )
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        """Give the rows of the page's key."""
+        rows = super().get_queryset(request)
+        text = self._given(request)
+        return rows if text is None else rows.for_key(text)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Let nobody change the key of a row."""
+        fields = super().get_readonly_fields(request, obj)
+        return fields if obj is None else (*fields, self.model.key_field().name)
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Begin a new row with the page's key."""
+        key = {self.model.key_field().name: self._given(request)}
+        return {**key, **super().get_changeform_initial_data(request)}
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow the key in the address."""
+        return lookup == self.model.key_field().attname or super().lookup_allowed(
+            lookup, value, request
+        )
+
+    def _within(
+        self,
+        request: HttpRequest,
+        object_id: str | None,
+        view: Callable[..., Any],
+        *args: Any,
+    ) -> Any:
+        """Call a view of Django's in the shard of the page, or ask for the key."""
+        field, text, error = self.model.key_field(), self._given(request), None
+        number = None
+        try:
+            if text is not None:
+                number = fleet.database().shard_of(field.to_python(text))
+            elif object_id is not None and isinstance(self.model._meta.pk, ShardedId):
+                number = fleet.database().shard_of_id(int(unquote(object_id)))
+        except ValidationError as wrong:
+            error = " ".join(wrong.messages)
+        except (ShardctlError, ValueError) as wrong:
+            error = str(wrong)
+        if number is None:
+            asked = {
+                **self.admin_site.each_context(request),
+                "title": f"{self.opts.verbose_name_plural}: which {field.verbose_name}?",
+                "label": field.verbose_name,
+                "key": field.attname,
+                "given": text or "",
+                "error": error,
+                "others": [item for item in request.GET.items() if item[0] != field.attname],
+            }
+            return TemplateResponse(request, "shardctl/ask_key.html", asked)
+        with use_shard(number=number):
+            response = view(*args)
+            # What is rendered later would be outside of the shard.
+            return response.render() if hasattr(response, "render") else response
+
+    def _given(self, request: HttpRequest) -> str | None:
+        """Give the key in the page's address, or in that of the list that led to it."""
+        name = self.model.key_field().attname
+        led = parse_qs(request.GET.get("_changelist_filters", ""))
+        text = request.GET.get(name, led.get(name, [None])[0])
+        return text or None

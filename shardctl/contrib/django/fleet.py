@@ -24,7 +24,6 @@ ENGINE = "shardctl.contrib.django.backend"
 in_tests: ShardFleet | None = None
 """The fleet of a test run."""
 
-_lock = threading.Lock()
 _touched = threading.Event()
 _opened: dict[str, ShardedDatabase] = {}
 
@@ -83,25 +82,22 @@ def database() -> ShardedDatabase:
 def opened(settings: dict[str, Any]) -> ShardedDatabase:
     """Give the ShardedDatabase of an entry of DATABASES, opened when it is first used."""
     options = settings["OPTIONS"]
-    found = _opened.get(options["topology"])
-    if found is None:
-        with _lock:
-            found = _opened.get(options["topology"])
-            if found is None:
-                found = _opened[options["topology"]] = _open(settings)
-    return found
+    # Without a lock, which a thread might have while another one forks. One that is not kept has
+    # no connections yet.
+    return _opened.get(options["topology"]) or _opened.setdefault(
+        options["topology"], _open(settings)
+    )
 
 
 def reopen(topology: str | None) -> None:
     """Let all shards be those of another topology's fleet from now on; None is no fleet."""
-    with _lock:
-        for db in _opened.values():
-            db.close()
-        _opened.clear()
-        for settings in _settings().values():
-            options = settings["OPTIONS"]
-            options.setdefault("own", options["topology"])
-            options["topology"] = topology or options["own"]
+    for db in _opened.values():
+        db.close()
+    _opened.clear()
+    for settings in _settings().values():
+        options = settings["OPTIONS"]
+        options.setdefault("own", options["topology"])
+        options["topology"] = topology or options["own"]
 
 
 def alias_for_key(key: Key) -> str:
@@ -118,9 +114,7 @@ def alias_for_id(number: int) -> str:
 def _settings() -> dict[str, dict[str, Any]]:
     from django.db import connections  # noqa: PLC0415  # settings import this module
 
-    found = {
-        alias: one for alias, one in connections.settings.items() if one["ENGINE"] == ENGINE
-    }
+    found = {alias: one for alias, one in connections.settings.items() if one["ENGINE"] == ENGINE}
     if not found:
         raise ImproperlyConfigured("DATABASES has no shards: add **shard_databases(topology)")
     return found

@@ -49,7 +49,7 @@ def read(
         or query.is_sliced
         or query.distinct
         or query.combinator
-        or len(query.alias_map) > 1
+        or sum(map(bool, query.alias_refcount.values())) > 1
         or not all(isinstance(one, Col) for one in columns)
     ):
         raise NotSupportedError(

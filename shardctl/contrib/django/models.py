@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from asgiref.sync import sync_to_async
 from django.core import checks
-from django.db import connections, models
-from django.db.models.expressions import Col
+from django.core.exceptions import FieldDoesNotExist
+from django.db import models
+from django.db.models.expressions import Col, ColPairs
 from django.db.models.lookups import Exact, In
 from django.db.models.query import prefetch_related_objects
+from django.db.models.sql import Query
+from django.db.models.sql.where import NothingNode
+from django.utils.asyncio import async_unsafe
 
 from shardctl.contrib.django import fleet, merging
 from shardctl.contrib.django.errors import KeyChanged, NoShardKey, SeveralShards
-from shardctl.contrib.django.routing import current, evenly, is_sharded, use_shard
+from shardctl.contrib.django.routing import current, evenly, is_sharded, of_instance, use_shard
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -38,10 +43,29 @@ class ShardedId(models.BigAutoField):
         return "DEFAULT next_id()"
 
 
+class ShardedQuery(Query):  # type: ignore[misc]
+    """What a query set asks, where rows that it refers to have to be of one shard."""
+
+    def add_q(self, q_object: Any, reuse_all: bool = False) -> None:
+        """Add a condition; raises SeveralShards.
+
+        Such as `prefetch_related` adds one, for rows of which Django takes the first one's shard.
+        """
+        for value in q_object.flatten():
+            if isinstance(value, list | tuple | set):
+                aliases = {one._state.db for one in value if isinstance(one, ShardedModel)}
+                if len(aliases) > 1:
+                    raise SeveralShards(self.model.__name__, "the rows that it refers to")
+        super().add_q(q_object, reuse_all)
+
+
 class ShardedQuerySet(models.QuerySet[Any]):
     """Queries that find their shard by the key that they name."""
 
     _keys: Sequence[Any] | None = None
+
+    def __init__(self, model: Any = None, query: Any = None, **named: Any) -> None:
+        super().__init__(model, query or ShardedQuery(model), **named)
 
     @property
     def db(self) -> str:
@@ -50,22 +74,16 @@ class ShardedQuerySet(models.QuerySet[Any]):
         if self._keys is not None:
             raise SeveralShards(name, "the rows of for_keys()")
         found = named(self.query)
-        if found is not None and len(found) == 1:
-            return next(iter(found))
+        if found is not None and len(found) <= 1:
+            return next(iter(found), fleet.alias_of(0))  # without a key there are no rows
         if fleet.is_shard(self._db):
             return str(self._db)
         if found:
             raise SeveralShards(name, "the keys of the filter")
-        alias = self.of_hints() or current()
+        alias = of_instance(self.model, self._hints.get("instance")) or current()
         if alias is None:
             raise NoShardKey(name, self.model.shard_key)
         return alias
-
-    def of_hints(self) -> str | None:
-        """Name the shard of the row that these rows belong to, if it says it."""
-        from shardctl.contrib.django.routing import ShardRouter  # noqa: PLC0415
-
-        return ShardRouter().of_instance(self.model, self._hints.get("instance"))
 
     def for_key(self, key: Key) -> Self:
         """Give the rows of a key, in its shard."""
@@ -77,6 +95,7 @@ class ShardedQuerySet(models.QuerySet[Any]):
         found._keys = list(keys)
         return found
 
+    @async_unsafe
     def merge(
         self,
         order_by: str | Sequence[str] | None = None,
@@ -101,6 +120,10 @@ class ShardedQuerySet(models.QuerySet[Any]):
             for rows in of_shard.values():
                 prefetch_related_objects(rows, *self._prefetch_related_lookups)
         return found
+
+    async def amerge(self, *given: Any, **named: Any) -> list[Any]:
+        """Read the same from asynchronous code."""
+        return await sync_to_async(self.merge)(*given, **named)
 
     def create(self, **kwargs: Any) -> Any:
         """Write a row into the shard of its key."""
@@ -153,15 +176,6 @@ class ShardedQuerySet(models.QuerySet[Any]):
         for row in rows:
             found.setdefault(row.alias_to_save(self._db), []).append(row)
         return found
-
-    def _filter_or_exclude_inplace(self, negate: bool, args: Any, kwargs: Any) -> None:
-        # Such as of prefetch_related: the shard would be that of the first row.
-        for value in kwargs.values():
-            if isinstance(value, list | tuple | set):
-                aliases = {v._state.db for v in value if isinstance(v, ShardedModel)}
-                if len(aliases) > 1:
-                    raise SeveralShards(self.model.__name__, "the rows that it refers to")
-        super()._filter_or_exclude_inplace(negate, args, kwargs)  # type: ignore[misc]
 
     def _clone(self) -> Self:
         found = super()._clone()  # type: ignore[misc]
@@ -272,7 +286,7 @@ def _problems(model: type[ShardedModel]) -> list[checks.CheckMessage]:
     found: list[checks.CheckMessage] = []
     try:
         model.key_field()
-    except (AttributeError, models.FieldDoesNotExist):  # type: ignore[attr-defined]
+    except (AttributeError, FieldDoesNotExist):
         text = "shard_key has to name a field of the model"
         return [checks.Error(text, obj=model, id="shardctl.E001")]
     if not isinstance(model._default_manager, ShardedManager):
@@ -293,6 +307,10 @@ def _problems(model: type[ShardedModel]) -> list[checks.CheckMessage]:
     ]
     for field in relations:
         if is_sharded(field.model) and is_sharded(field.remote_field.model):
+            target = field.target_field
+            if not isinstance(target, ShardedId) and target != target.model.key_field():
+                text = "a foreign key to a sharded model has to refer to its ShardedId or its key"
+                found.append(checks.Error(text, obj=field, id="shardctl.E005"))
             continue
         if field.db_constraint or field.remote_field.on_delete is not models.DO_NOTHING:
             text = "a foreign key between a shard and another database cannot be checked there"
@@ -312,6 +330,8 @@ def named(query: Any) -> set[str] | None:
 def _of_node(node: Any) -> set[str] | None:
     if isinstance(node, Exact | In):
         return _of_lookup(node)
+    if isinstance(node, NothingNode):
+        return set()
     if getattr(node, "negated", True) or node.connector not in {"AND", "OR"}:
         return None
     parts = [_of_node(child) for child in node.children]
@@ -324,12 +344,17 @@ def _of_node(node: Any) -> set[str] | None:
 def _of_lookup(lookup: Any) -> set[str] | None:
     """Name the shards of `key = value`, `key IN (values)`, and the same of ids."""
     column, given = lookup.lhs, lookup.rhs
-    if not isinstance(column, Col) or hasattr(given, "as_sql") or hasattr(given, "resolve_expression"):
-        return None
-    field = column.target
-    if not is_sharded(field.model):
+    if not isinstance(column, Col | ColPairs) or hasattr(given, "resolve_expression"):
         return None
     values = given if isinstance(lookup, In) else [given]
+    if isinstance(column, Col):
+        field = column.target
+    elif len(column.targets) == 1:  # as prefetch_related has it
+        (field,), values = column.targets, [one for (one,) in values]
+    else:
+        return None
+    if not is_sharded(field.model):
+        return None
     if field == field.model.key_field():
         return {fleet.alias_for_key(value) for value in values if value is not None}
     if isinstance(field, ShardedId):

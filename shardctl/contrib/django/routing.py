@@ -129,6 +129,26 @@ def is_sharded(model: Any) -> bool:
     )
 
 
+def of_instance(model: Any, instance: Any) -> str | None:
+    """Name the shard of a row, or of the rows that refer to it, where they have to be there, too.
+
+    They have if the key refers to it, or a foreign key that the shard itself checks.
+    """
+    if instance is None:
+        return None
+    if is_sharded(type(instance)):
+        there = [one for one in model._meta.concrete_fields if _refers(one, instance)]
+        same = all(one.db_constraint for one in there) if there else isinstance(instance, model)
+        return instance.shard_alias() if same else None  # type: ignore[no-any-return]
+    key = model.key_field()
+    value = getattr(instance, key.target_field.attname) if _refers(key, instance) else None
+    return None if value is None else fleet.alias_for_key(value)
+
+
+def _refers(field: Any, instance: Any) -> bool:
+    return field.remote_field is not None and isinstance(instance, field.remote_field.model)
+
+
 class ShardRouter:
     """Of DATABASE_ROUTERS: sharded models to their shards, and all others elsewhere."""
 
@@ -138,7 +158,7 @@ class ShardRouter:
         if not is_sharded(model):
             # Else Django would take the database of the instance, which is a shard.
             return DEFAULT_DB_ALIAS if instance is not None and is_sharded(type(instance)) else None
-        alias = self.of_instance(model, instance) or current()
+        alias = of_instance(model, instance) or current()
         if alias is None and instance is None:
             raise NoShardKey(model.__name__, model.shard_key)
         return alias
@@ -163,15 +183,3 @@ class ShardRouter:
             models = list(apps.all_models[app_label].values())
             sharded = bool(models) and all(map(is_sharded, models))
         return sharded if db == SQL_ALIAS else (False if sharded else None)
-
-    def of_instance(self, model: Any, instance: Any) -> str | None:
-        """Name the shard of a row, or of what belongs to another row, if that says it."""
-        if instance is None:
-            return None
-        if is_sharded(type(instance)):
-            return instance.shard_alias()  # type: ignore[no-any-return]
-        remote = model.key_field().remote_field
-        if remote is not None and isinstance(instance, remote.model):
-            key = getattr(instance, model.key_field().target_field.attname)
-            return None if key is None else fleet.alias_for_key(key)
-        return None

@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, Any, Self
 import psycopg
 from django.conf import settings
 from django.db import NotSupportedError
-from django.db.backends.postgresql import base, features, introspection, operations, psycopg_any, schema
+from django.db.backends.postgresql import (
+    base,
+    features,
+    introspection,
+    operations,
+    psycopg_any,
+    schema,
+)
 from psycopg import sql
+from psycopg.adapt import AdaptersMap
 
 from shardctl.contrib.django import fleet
 from shardctl.contrib.django.backend.creation import DatabaseCreation
@@ -33,9 +41,8 @@ def configured(entry: dict[str, Any], also: Callable[[Any], None] | None) -> Cal
     as_django = DatabaseWrapper(entry, "shards")
 
     def configure(connection: psycopg.Connection[Any]) -> None:
-        loaders = as_django.adapters
-        connection._adapters = type(loaders)(loaders)  # type: ignore[attr-defined]  # noqa: SLF001
-        as_django._configure_connection(connection)  # noqa: SLF001  # Django's, for pools
+        connection._adapters = AdaptersMap(as_django.adapters)  # as of `context`
+        as_django._configure_connection(connection)  # Django's, for pools
         if also is not None:
             also(connection)
 
@@ -48,17 +55,15 @@ class ShardConnection:
     def __init__(self, wrapper: DatabaseWrapper) -> None:
         self.autocommit = True
         self.closed = False
-        self.adapters = wrapper.adapters
+        self.adapters = AdaptersMap(wrapper.adapters)
         self._options = wrapper.settings_dict
         self._number = wrapper.settings_dict["OPTIONS"]["number"]
         self._block: Any = None
         self._lent: psycopg.Connection[Any] | None = None
         self._failed: BaseException | None = None
 
-    @property
-    def info(self) -> psycopg.ConnectionInfo:
-        """Tell of the connection of the open transaction; it begins one."""
-        return self.begin().info
+    connection = None
+    """It may be what psycopg quotes values for, which asks for this."""
 
     @property
     def open(self) -> psycopg.Connection[Any] | None:
@@ -221,8 +226,10 @@ class Introspection(introspection.DatabaseIntrospection):
 class SchemaEditor(schema.DatabaseSchemaEditor):
     """Writes statements of which those outside a transaction can run again."""
 
-    sql_create_index_concurrently = schema.DatabaseSchemaEditor.sql_create_index_concurrently.replace(
-        "CONCURRENTLY", "CONCURRENTLY IF NOT EXISTS"
+    sql_create_index_concurrently = (
+        schema.DatabaseSchemaEditor.sql_create_index_concurrently.replace(
+            "CONCURRENTLY", "CONCURRENTLY IF NOT EXISTS"
+        )
     )
 
 
@@ -244,7 +251,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
     @cached_property
     def pg_version(self) -> int:
         """Give the version of the shard's server; few features ask."""
-        with fleet.opened(self.settings_dict).shard(number=self.settings_dict["OPTIONS"]["number"]) as connection:
+        with fleet.opened(self.settings_dict).shard(
+            number=self.settings_dict["OPTIONS"]["number"]
+        ) as connection:
             return connection.info.server_version
 
     def get_connection_params(self) -> dict[str, Any]:
@@ -258,6 +267,13 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def init_connection_state(self) -> None:
         """Leave a connection's state to `configured`, and the server's version to shardctl."""
+
+    def prepare_database(self) -> None:
+        """Refuse `migrate --database`, which would make tables of its own."""
+        raise NotSupportedError(
+            "shards have no migrations of Django's: run `manage.py shardmigrations APP`, and then "
+            "`shardctl migrate`"
+        )
 
     def create_cursor(self, name: str | None = None) -> ShardCursor:
         """Give a cursor; outside `atomic()` one with a name is an ordinary one."""

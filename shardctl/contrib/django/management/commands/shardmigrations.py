@@ -57,7 +57,9 @@ class Command(BaseCommand):
                 raise CommandError(f"{label}.{name}: only some of what it replaces has files")
             text = _text(migration, graph.make_state((label, name), at_end=False))
             if text is not None:
-                numbers = [int(m[1]) for file in folder.iterdir() if (m := NUMBER.fullmatch(file.name))]
+                numbers = [
+                    int(m[1]) for file in folder.iterdir() if (m := NUMBER.fullmatch(file.name))
+                ]
                 file = folder / f"{max(numbers, default=0) + 1:04d}_{label}_{name}.sql"
                 with file.open("x", encoding="utf-8") as opened:
                     opened.write(text)

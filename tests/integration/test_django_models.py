@@ -1,0 +1,297 @@
+"""Django's models on shards: rows go to the shard of their key, and are found there alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from psycopg.errors import CheckViolation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardctl.testing.fleet import ShardFleet
+
+pytestmark = pytest.mark.usefixtures("django_fleet")
+
+
+def models() -> Any:
+    """Import the models, which Django has once it is set up."""
+    from tests.fixtures.django_photos import models
+
+    return models
+
+
+def member(name: str = "ann") -> Any:
+    return models().Member.objects.create(name=name)
+
+
+def members(count: int = 8) -> list[Any]:
+    """Make members in several shards."""
+    from shardctl.contrib.django import use_shard
+
+    made = []
+    for number in range(count):
+        with use_shard(number=number % 8):
+            made.append(member(f"m{number}"))
+    return made
+
+
+def refused(call: Callable[[], Any], error: str, said: str | None = None) -> None:
+    from shardctl.contrib import django
+
+    with pytest.raises(getattr(django, error), match=said):
+        call()
+
+
+def test_a_row_gets_its_id_and_its_place_from_its_shard() -> None:
+    from shardctl.contrib.django import database, shard_alias
+
+    made = [member() for _ in range(40)]
+    assert {one._state.db for one in made} == {shard_alias(one.id) for one in made}
+    assert len({one._state.db for one in made}) > 1, "new keys are spread over the shards"
+    for one in made[:8]:
+        found = database().select("id", "photos_member", one.id, "id = %s", [one.id])
+        assert found == [(one.id,)]
+        assert models().Member.objects.get(pk=one.id) == one
+        assert models().Member.objects.get(id=one.id)._state.db == one._state.db
+
+
+def test_what_hangs_on_a_row_is_in_its_shard() -> None:
+    from django.db.models import Count, F, Q
+
+    photo, ann = models().Photo, member()
+    first = ann.photos.create(caption="dusk", details={"a": [1]})
+    second = photo.objects.create(owner=ann, caption="dawn")
+    assert list(ann.photos.order_by("-id")) == [second, first]
+    assert photo.objects.get(pk=first.id).details == {"a": [1]}
+    assert photo.objects.filter(Q(owner=ann) & ~Q(caption="dusk")).get() == second
+    assert photo.objects.filter(owner__id=ann.id).aggregate(n=Count("id")) == {"n": 2}
+    assert photo.objects.filter(owner_id=ann.id).update(views=F("views") + 2) == 2
+    first.views = F("views") + 1
+    first.save()
+    first.refresh_from_db()
+    assert first.views == 3
+    ann_again = models().Member.objects.prefetch_related("photos").get(pk=ann.pk)
+    assert {one.caption for one in ann_again.photos.all()} == {"dusk", "dawn"}
+    assert photo.objects.select_related("owner").for_key(ann.id)[0].owner == ann
+    assert photo.objects.filter(owner=ann, caption="dawn").delete()[0] == 1
+    assert [one.pk for one in photo.objects.for_key(ann.id)] == [first.pk]
+    assert photo.objects.filter(owner=ann).union(photo.objects.filter(owner=ann)).count() == 1
+
+
+def test_get_or_create_and_update_or_create_find_their_shard() -> None:
+    photo, ann = models().Photo, member()
+    for expected in (True, False):
+        made, created = photo.objects.get_or_create(owner=ann, caption="a", defaults={"views": 7})
+        assert (made.views, created) == (7, expected)
+    made, created = photo.objects.update_or_create(owner=ann, caption="a", defaults={"views": 8})
+    assert (photo.objects.get(pk=made.pk).views, created) == (8, False)
+    assert ann.photos.get_or_create(caption="a")[0] == made
+    assert ann.photos.update_or_create(caption="b")[1]
+
+
+def test_a_query_without_a_key_is_refused_and_says_what_to_do() -> None:
+    photo, ann = models().Photo, member()
+    for call in (
+        lambda: photo.objects.count(),
+        lambda: list(photo.objects.filter(caption="a")),
+        lambda: photo.objects.exclude(owner=ann).exists(),
+        lambda: photo.objects.filter(owner_id__gt=5).first(),
+        lambda: photo.objects.update(views=1),
+        lambda: photo.objects.all().delete(),
+        lambda: photo.objects.get_or_create(caption="a"),
+        lambda: photo.objects.create(caption="a"),
+        lambda: photo.objects.filter(owner=ann).union(photo.objects.all()).count(),
+        lambda: photo(pk=5).likes.count(),
+        lambda: photo.objects.raw("SELECT 1 AS id")[0],
+    ):
+        refused(call, "NoShardKey", "nothing says which shard")
+    assert list(photo.objects.none()) == []
+    assert photo.objects.filter(owner__in=[]).count() == 0
+
+
+def test_a_query_about_several_shards_is_refused() -> None:
+    from django.db.models import Q, prefetch_related_objects
+
+    photo, made = models().Photo, members()
+    for one in made:
+        one.photos.create()
+    every = photo.objects.for_keys(made).merge()
+    for call in (
+        lambda: photo.objects.filter(owner__in=made).count(),
+        lambda: photo.objects.filter(Q(owner=made[0]) | Q(owner=made[1])).count(),
+        lambda: photo.objects.filter(pk__in=[one.pk for one in every]).count(),
+        lambda: photo.objects.for_keys(made).count(),
+        lambda: prefetch_related_objects(every, "owner"),
+        lambda: prefetch_related_objects(every, "likes"),
+        lambda: prefetch_related_objects(made, "photos"),
+    ):
+        refused(call, "SeveralShards", "merge")
+    assert photo.objects.filter(owner__in=made[:1]).count() == 1
+    assert photo.objects.filter(Q(owner=made[0]) | Q(owner_id=made[0].pk)).count() == 1
+
+
+def test_rows_of_many_keys_come_in_one_order() -> None:
+    photo, made = models().Photo, members(20)
+    rows = [photo(owner=one, caption=f"{n}", details={"n": n}) for n in range(3) for one in made]
+    assert photo.objects.bulk_create(rows) == rows
+    assert all(row.pk for row in rows)
+    newest = sorted(rows, key=lambda row: -row.pk)
+    every = photo.objects.for_keys(made)
+    assert every.merge("-id", limit=7) == newest[:7]
+    found = every.filter(caption__in=["1", "2"]).prefetch_related("owner").merge(["-id"], limit=9)
+    assert found == [row for row in newest if row.caption != "0"][:9]
+    assert [one.details for one in found] == [{"n": int(one.caption)} for one in found]
+    assert all(one.made.tzinfo for one in found)
+    assert len(every.merge("-id", limit_per_key=1)) == 20
+    assert {one.owner.name for one in found} <= {one.name for one in made}
+    assert every.only("caption", "owner").merge("-pk", limit=1)[0].views == 0
+    assert photo.objects.for_keys([]).merge() == []
+    assert every.none().merge() == []
+    assert asyncio.run(every.amerge("-id", limit=2)) == newest[:2]
+    note = models().Note
+    note.objects.bulk_create([note(topic=f"t{n}", text="x%y") for n in range(9)])
+    some = note.objects.for_keys([f"t{n}" for n in range(5)]).filter(text__contains="%")
+    assert {one.topic for one in some.merge()} == {f"t{n}" for n in range(5)}
+
+
+def test_a_merge_refuses_what_it_cannot_read() -> None:
+    from django.db import NotSupportedError
+    from django.db.models import F
+
+    every = models().Photo.objects.for_keys(members(2))
+    for query in (
+        every.select_related("owner"),
+        every.filter(owner__name="m1"),
+        every.annotate(double=F("views") * 2),
+        every.values("id"),
+        every.distinct(),
+        every[:3],
+    ):
+        with pytest.raises(NotSupportedError, match="merge"):
+            query.merge("-id")
+
+
+def test_a_merge_sees_what_its_own_transaction_has_changed() -> None:
+    from django.db import transaction
+
+    made = members()
+    for one in made:
+        one.photos.create()
+    every = models().Photo.objects.for_keys(made)
+    with transaction.atomic(using=made[3]._state.db), transaction.atomic(using=made[5]._state.db):
+        here = made[3].photos.create()
+        there = made[5].photos.create()
+        assert every.merge("-id", limit=2) == [there, here]
+        assert len(every.merge("-id")) == 10
+
+
+def test_the_key_of_a_saved_row_stays() -> None:
+    photo, (ann, bob) = models().Photo, members(2)
+    row = ann.photos.create()
+    row.owner = bob
+    refused(row.save, "KeyChanged", "owner_id")
+    loaded = photo.objects.get(pk=row.pk)
+    loaded.owner_id = bob.pk
+    refused(loaded.save, "KeyChanged")
+    refused(lambda: photo.objects.for_key(ann.pk).update(owner=bob), "KeyChanged")
+    refused(lambda: photo.objects.bulk_update([row], ["owner"]), "KeyChanged")
+    loaded.refresh_from_db()
+    loaded.save()
+    partly = photo.objects.only("caption").get(pk=row.pk)
+    partly.caption = "partly"
+    partly.save()
+    assert photo.objects.get(pk=row.pk).caption == "partly"
+    loaded.pk, loaded._state.adding, loaded.owner_id = None, True, bob.pk
+    loaded.save()
+    assert photo.objects.get(pk=loaded.pk)._state.db == bob._state.db
+    some = list(photo.objects.for_keys([ann.pk, bob.pk]).merge())
+    for one in some:
+        one.caption = "all"
+    assert photo.objects.bulk_update(some, ["caption"]) == 2
+
+
+def test_a_row_can_refer_to_another_shard_and_to_another_database() -> None:
+    from django.contrib.auth.models import User
+    from django.db import IntegrityError
+
+    like, (ann, bob) = models().Like, members(2)
+    user, photo = User.objects.create(username="eve"), ann.photos.create()
+    liked = like.objects.create(member=bob, photo=photo)
+    found = like.objects.get(pk=liked.pk)
+    assert (found.photo, found.photo._state.db) == (photo, ann._state.db)
+    assert found._state.db == bob._state.db != ann._state.db
+    assert ann.photos.create().likes.create(member=bob)._state.db == bob._state.db
+    assert photo.likes.create(member=ann)._state.db == ann._state.db
+    photo.reviewer = user
+    photo.save()
+    assert models().Photo.objects.select_related("owner").get(pk=photo.pk).reviewer == user
+    assert user.photo_set.for_key(ann.pk).get() == photo
+    refused(lambda: list(user.photo_set.all()), "NoShardKey")
+    assert photo.likes.filter(member=bob).get() == found
+    refused(photo.likes.count, "NoShardKey", "filter by member_id")
+    with pytest.raises(IntegrityError):
+        like.objects.create(member=bob, photo=photo)
+    with pytest.raises(IntegrityError):
+        models().Photo.objects.create(owner_id=ann.pk + 1)
+    bob.delete()
+    assert not like.objects.for_key(found.member_id).exists()
+
+
+def test_a_shard_refuses_a_row_of_another() -> None:
+    from django.db import IntegrityError, connections
+
+    ann, bob = members(2)
+    with connections[ann._state.db].cursor() as cursor:
+        with pytest.raises(IntegrityError) as caught:
+            cursor.execute("INSERT INTO photos_member (id, name) VALUES (%s, 'x')", [bob.pk])
+    assert isinstance(caught.value.__cause__, CheckViolation)
+
+
+def test_a_block_says_which_shard_is_meant() -> None:
+    from shardctl.contrib.django import use_shard
+
+    photo, (ann, bob) = models().Photo, members(2)
+    mine = ann.photos.create(caption="mine")
+    theirs = bob.photos.create(caption="theirs")
+    with use_shard(ann.pk) as alias:
+        assert alias == ann._state.db
+        assert list(photo.objects.all()) == [mine]
+        assert photo.objects.get(owner=bob) == theirs
+        with use_shard(bob.pk):
+            assert photo.objects.get() == theirs
+        assert photo.objects.count() == 1
+        assert member()._state.db == ann._state.db
+
+    async def tasks() -> list[str]:
+        async def of(key: int) -> str:
+            with use_shard(key):
+                await asyncio.sleep(0)
+                return (await photo.objects.aget()).caption
+
+        return list(await asyncio.gather(of(ann.pk), of(bob.pk)))
+
+    assert asyncio.run(tasks()) == ["mine", "theirs"]
+
+
+def test_threads_do_not_share_a_block_nor_a_transaction(django_fleet: ShardFleet) -> None:
+    from django.db import connections, transaction
+
+    ann, seen = member(), []
+
+    def other() -> None:
+        try:
+            seen.append(models().Photo.objects.for_key(ann.pk).count())
+            seen.append(connections[ann._state.db].in_atomic_block)
+        finally:
+            connections.close_all()
+
+    with transaction.atomic(using=ann._state.db):
+        ann.photos.count()
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert seen == [0, False]
