@@ -1,4 +1,4 @@
-# shardctl: `make demo` shows it, `make test` and `make slow` prove it, `make bench` measures it.
+# shardctl: `make demo` and `make example` show it, `make test` and `make slow` prove it, `make bench` measures it.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -7,13 +7,16 @@ BIN := $(VENV)/bin
 # Tests start Python some thousand times; each time it would compile all of shardctl.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test slow fault lint unit bench docs lock newest clean
+.PHONY: help demo example test slow fault lint unit bench docs lock newest clean
 
 help: ## Name the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
 
 demo: $(VENV)/.for-demo ## Show the whole story on a throw-away fleet
 	@$(BIN)/shardctl demo
+
+example: $(VENV)/.for-example ## Run an application on a throw-away fleet: photos, with a page to look at
+	@exec $(BIN)/python examples/photos/run.py
 
 # Longest files first: the many short ones fill the end, when a worker would be idle.
 PYTEST := tests/in-memory.sh $(BIN)/pytest --dist loadfile --no-loadscope-reorder --durations 10 --again
@@ -24,6 +27,7 @@ test: lint ## Run all that a change must pass, and CI runs: style, types, and th
 		tests/lint tests/integration tests/unit shardctl
 
 slow: $(VENV)/.for-test ## Run what takes long or needs a quiet machine, other versions, whole stories, and attacks
+	@tests/system-packages.sh chromium chromium-driver
 	@$(PYTEST) -n 4 -m 'embedded or timed or long' tests/integration tests/unit
 	@$(PYTEST) -n 4 tests/slow tests/fault
 
@@ -57,6 +61,7 @@ lock: ## Write the newest releases and their hashes into tests/constraints-*.txt
 	@python3 -m venv .venv-lock
 	@.venv-lock/bin/pip install --quiet --disable-pip-version-check --upgrade uv
 	@$(LOCK) --extra sandbox -o tests/constraints-demo.txt
+	@$(LOCK) --extra sandbox --extra example -c tests/constraints-demo.txt -o tests/constraints-example.txt
 	@$(LOCK) --all-extras -c tests/constraints-demo.txt -o tests/constraints-test.txt
 	@rm -rf .venv-lock
 
@@ -79,6 +84,11 @@ INSTALLS := pyproject.toml tests/make-venv.sh tests/system-packages.sh
 $(VENV)/.for-demo: $(INSTALLS) tests/constraints-demo.txt
 	@tests/system-packages.sh pgbouncer
 	@tests/make-venv.sh $(VENV) sandbox $(PINNED:yes=demo)
+	@touch $@
+
+$(VENV)/.for-example: $(INSTALLS) tests/constraints-example.txt
+	@tests/system-packages.sh pgbouncer
+	@tests/make-venv.sh $(VENV) sandbox,example $(PINNED:yes=example)
 	@touch $@
 
 $(VENV)/.for-test: $(INSTALLS) tests/constraints-test.txt

@@ -63,6 +63,7 @@ pytest_plugins = [
     "tests.fixtures.fleets.bloated",
     "tests.fixtures.servers.managers",
     "tests.fixtures.fleets.routed",
+    "tests.fixtures.photos",
     "tests.fixtures.fleets.mixed",
     "tests.fixtures.fleets.managed",
     "tests.fixtures.django_photos.project",

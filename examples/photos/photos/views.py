@@ -1,0 +1,158 @@
+"""The pages. From a user's id a view finds the shard of all that it reads or changes."""
+
+from datetime import date, timedelta
+
+from django.contrib.auth import authenticate, login, views
+from django.contrib.auth.decorators import login_required
+from django.db import IntegrityError
+from django.http import JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import path
+from django.views.decorators.http import require_POST
+
+from photos import actions, fleet
+from photos.models import LAYOUT, Account, Follower, Following, Like, Photo, User
+
+PAGE = 30  # photos
+
+
+def page(request, title, photos, **more):
+    """Show photos, the newest first; the next page begins below the last id of this one."""
+    if before := request.GET.get("before"):
+        photos = photos.filter(id__lt=int(before))
+    shown = photos.merge("-id", limit=PAGE)
+    mine = Like.objects.for_key(request.user.id).filter(photo_id__in=[photo.id for photo in shown])
+    liked = set(mine.values_list("photo_id", flat=True))
+    for photo in shown:
+        photo.liked = photo.id in liked
+    older = shown[-1].id if len(shown) == PAGE else None
+    return render(request, "page.html", {"title": title, "photos": shown, "older": older, **more})
+
+
+def followees(me):
+    """Return the keys of a feed: mine, and those of whom I follow."""
+    return [me, *Following.objects.for_key(me).filter(live=True).values_list("other_id", flat=True)]
+
+
+@login_required
+def feed(request, error=""):
+    """The photos of whom I follow: a statement for each node, however many they are."""
+    people = Account.objects.exclude(id=request.user.id).order_by("?")[:12]
+    photos = Photo.objects.for_keys(followees(request.user.id))
+    return page(request, "Feed", photos, people=people, error=error)
+
+
+@login_required
+def news(request):
+    """Return whether the feed has a photo above an id."""
+    photos = Photo.objects.for_keys(followees(request.user.id))
+    found = photos.filter(id__gt=int(request.GET["after"])).merge("-id", limit=1)
+    return JsonResponse({"newer": bool(found)})
+
+
+@login_required
+def likes(request):
+    """What I like: my shard has (key, id) pairs, and the keys' shards have the photos."""
+    me = request.user.id
+    pairs = list(Like.objects.for_key(me).order_by("-id")[:500])
+    photos = Photo.objects.for_keys({like.owner_id for like in pairs})
+    return page(request, "Likes", photos.filter(id__in=[like.photo_id for like in pairs]))
+
+
+@login_required
+def profile(request, user, error=""):
+    """One user's photos, of all time or of some days."""
+    person = get_object_or_404(User.objects.for_key(user), deleted=False)
+    photos = Photo.objects.for_keys([user])
+    # Ids begin with their time, so a range of time is a range of ids (`shardctl encode-id`).
+    if since := request.GET.get("since"):
+        photos = photos.filter(id__gte=floor(date.fromisoformat(since)))
+    if until := request.GET.get("until"):
+        photos = photos.filter(id__lt=floor(date.fromisoformat(until) + timedelta(days=1)))
+    me = request.user.id
+    blocks = Follower.objects.for_key(me).filter(other_id=user).values_list("blocks", flat=True)
+    more = {
+        "following": Following.objects.for_key(user).filter(live=True).count(),
+        "followers": Follower.objects.for_key(user).filter(live=True).count(),
+        "follows": Following.objects.for_key(me).filter(live=True, other_id=user).exists(),
+        "blocks": sum(blocks) % 2,  # of one row, or none
+    }
+    return page(request, person.name, photos, person=person, error=error, **more)
+
+
+def floor(day):
+    """Return the lowest id of a day (UTC), of any shard."""
+    return LAYOUT.encode((day - date(1970, 1, 1)) // timedelta(milliseconds=1), 0, 0)
+
+
+@login_required
+@require_POST
+def post(request):
+    actions.post(request.user.id, request.POST["caption"][:200])
+    return redirect("feed")
+
+
+@login_required
+@require_POST
+def like(request, owner, photo):
+    """Like a photo, or no longer."""
+    actions.like(request.user.id, owner, photo)
+    return redirect(request.META.get("HTTP_REFERER", "feed"))
+
+
+@login_required
+@require_POST
+def act(request, user):
+    """Follow or block a user, or the contrary; or delete oneself."""
+    me, do = request.user.id, request.POST["do"]
+    get_object_or_404(User.objects.for_key(user))
+    try:
+        if do == "delete" and user == me:
+            actions.leave(me)
+            return redirect("sign_up")
+        change = actions.follow if do.endswith("follow") else actions.block
+        change(me, user, not do.startswith("un"))
+    except actions.Refused as error:
+        return profile(request, user, error=str(error))
+    return redirect("profile", user)
+
+
+def sign_up(request):
+    """Make a user in a shard that is chosen evenly; the id is the account's, too."""
+    name, password, error = request.POST.get("name"), request.POST.get("password"), ""
+    if request.method == "POST":
+        user = User.objects.create(name=name)
+        try:
+            login(request, Account.objects.create_user(name, id=user.id, password=password))
+            return redirect("feed")
+        except (IntegrityError, ValueError):
+            user.delete()
+            error = "This name is taken."
+    return render(request, "sign_in.html", {"title": "Sign up", "error": error})
+
+
+def sign_in(request):
+    """Find the account by its name; from here on, the id is enough."""
+    name, password, error = request.POST.get("name"), request.POST.get("password"), ""
+    if request.method == "POST":
+        if account := authenticate(request, username=name, password=password):
+            login(request, account)
+            return redirect("feed")
+        error = "No account has this name and password."
+    people = Account.objects.order_by("id")[:12]
+    return render(request, "sign_in.html", {"title": "Sign in", "people": people, "error": error})
+
+
+urlpatterns = [
+    path("", feed, name="feed"),
+    path("news", news, name="news"),
+    path("likes", likes, name="likes"),
+    path("post", post, name="post"),
+    path("like/<int:owner>/<int:photo>", like, name="like"),
+    path("user/<int:user>", profile, name="profile"),
+    path("user/<int:user>/act", act, name="act"),
+    path("fleet", fleet.events, name="fleet"),
+    path("sign-up", sign_up, name="sign_up"),
+    path("sign-in", sign_in, name="sign_in"),
+    path("sign-out", views.LogoutView.as_view(), name="sign_out"),
+]

@@ -1,0 +1,13 @@
+"""The application of examples/photos, by its pages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.fixtures.photos import Photos
+
+
+def test_users_post_follow_like_block_and_leave(photos: Photos) -> None:
+    photos.act("story")
+    assert photos.manage("repair", "--dry-run") == []
