@@ -26,24 +26,19 @@ Ctrl-C stops the servers and removes all of it.
 """
 
 
-def free(port):
-    """Return this port if it is free, otherwise another one."""
-    for wanted in (port, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", wanted))
-                return probe.getsockname()[1]
-            except OSError:
-                continue
-    raise OSError("no free port")
+def free_ports(count):
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [str(one.getsockname()[1]) for one in held]
+    for one in held:
+        one.close()
+    return ports
 
 
 def run(*words):
     subprocess.run([sys.executable, *words], check=True)
 
 
-def main(port=8000):
+def main():
     place = Path(tempfile.mkdtemp(prefix="shardctl-photos-"))
     place.chmod(0o755)  # root's servers run as another user, who must be able to enter
     file = place / "topology.yaml"
@@ -51,18 +46,18 @@ def main(port=8000):
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
+        ports = free_ports(6)  # of the page, four nodes and the pooler
         text = (HERE / "topology.yaml").read_text()
         if not poolers.available():  # then clients connect to the nodes
             text = text.partition("poolers:")[0]
-        file.write_text(re.sub(r"(?<=port: )\d+", lambda port: str(free(int(port[0]))), text))
+        file.write_text(re.sub(r"(?<=port: )\d+", lambda _: ports.pop(), text))
         shutil.copytree(HERE / "migrations", place / "migrations")
         run("-m", "shardctl", "sandbox", "up")
         run("-m", "shardctl", "init", "--yes")
         run(HERE / "manage.py", "migrate", "--verbosity", "0")
         run(HERE / "manage.py", "populate", *sys.argv[1:])
-        port = free(port)
-        print(TRY.format(port=port, file=file, bin=Path(sys.executable).parent), flush=True)
-        run(HERE / "manage.py", "runserver", "--noreload", "--insecure", f"127.0.0.1:{port}")
+        print(TRY.format(port=ports[0], file=file, bin=Path(sys.executable).parent), flush=True)
+        run(HERE / "manage.py", "runserver", "--noreload", "--insecure", f"127.0.0.1:{ports[0]}")
     except KeyboardInterrupt:
         print("\nstopping", flush=True)
     finally:

@@ -39,14 +39,12 @@ ALLOWED_HOSTS = ["127.0.0.1", "localhost", "testserver"]
 LOGIN_URL, LOGIN_REDIRECT_URL, LOGOUT_REDIRECT_URL = "sign_in", "feed", "sign_in"
 
 ROOT_URLCONF = "photos.views"
-CONTEXT = [
+PROCESSORS = (
     "django.template.context_processors.request",
     "django.contrib.auth.context_processors.auth",
-]
-TEMPLATES = [{
-    "BACKEND": "django.template.backends.django.DjangoTemplates",
-    "APP_DIRS": True, "OPTIONS": {"context_processors": CONTEXT},
-}]  # fmt: skip
+)
+TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True,
+              "OPTIONS": {"context_processors": PROCESSORS}}]  # fmt: skip
 STATIC_URL = "static/"
 USE_TZ, TIME_ZONE = True, "UTC"
 QUIET = {"django.server": {"level": "ERROR"}}  # the page asks often

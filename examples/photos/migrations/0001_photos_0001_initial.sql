@@ -21,11 +21,11 @@ CREATE TABLE "photos_user" ("id" bigint NOT NULL PRIMARY KEY DEFAULT next_id(), 
 --
 -- Create model Follower
 --
-CREATE TABLE "photos_follower" ("id" bigint NOT NULL PRIMARY KEY DEFAULT next_id(), "user_id" bigint NOT NULL, "other_id" bigint NOT NULL, "follows" integer NOT NULL, "blocks" integer NOT NULL, "live" boolean GENERATED ALWAYS AS ((MOD("follows", 2) = 1 AND MOD("blocks", 2) = 0)) STORED);
+CREATE TABLE "photos_follower" ("id" bigint NOT NULL PRIMARY KEY DEFAULT next_id(), "user_id" bigint NOT NULL, "other_id" bigint NOT NULL, "follows" integer NOT NULL, "blocks" integer NOT NULL, "blocked" boolean GENERATED ALWAYS AS (MOD("blocks", 2) = 1) STORED, "live" boolean GENERATED ALWAYS AS ((MOD("follows", 2) = 1 AND MOD("blocks", 2) = 0)) STORED);
 --
 -- Create model Following
 --
-CREATE TABLE "photos_following" ("id" bigint NOT NULL PRIMARY KEY DEFAULT next_id(), "user_id" bigint NOT NULL, "other_id" bigint NOT NULL, "follows" integer NOT NULL, "blocks" integer NOT NULL, "live" boolean GENERATED ALWAYS AS ((MOD("follows", 2) = 1 AND MOD("blocks", 2) = 0)) STORED);
+CREATE TABLE "photos_following" ("id" bigint NOT NULL PRIMARY KEY DEFAULT next_id(), "user_id" bigint NOT NULL, "other_id" bigint NOT NULL, "follows" integer NOT NULL, "blocks" integer NOT NULL, "blocked" boolean GENERATED ALWAYS AS (MOD("blocks", 2) = 1) STORED, "live" boolean GENERATED ALWAYS AS ((MOD("follows", 2) = 1 AND MOD("blocks", 2) = 0)) STORED);
 --
 -- Create model Like
 --

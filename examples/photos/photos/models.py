@@ -79,6 +79,12 @@ class Like(Row):
         constraints = [models.UniqueConstraint(fields=["user_id", "photo_id"], name="one_like")]
 
 
+def computed(expression):
+    """Return a yes or no that the database computes from the row's other fields."""
+    boolean = models.BooleanField()
+    return models.GeneratedField(expression=expression, output_field=boolean, db_persist=True)
+
+
 class Edge(Row):
     """One end of "a follows b"; the other end is in the other user's shard.
 
@@ -92,11 +98,8 @@ class Edge(Row):
     other_id = models.BigIntegerField()
     follows = models.IntegerField(default=0)
     blocks = models.IntegerField(default=0)
-    live = models.GeneratedField(
-        expression=Q(Exact(Mod(F("follows"), 2), 1), Exact(Mod(F("blocks"), 2), 0)),
-        output_field=models.BooleanField(),
-        db_persist=True,
-    )
+    blocked = computed(Exact(Mod(F("blocks"), 2), 1))
+    live = computed(Q(Exact(Mod(F("follows"), 2), 1), Exact(Mod(F("blocks"), 2), 0)))
 
     class Meta:
         abstract = True

@@ -17,46 +17,44 @@ PAGE = 30  # photos
 
 
 def page(request, title, photos, **more):
-    """Show photos, the newest first; the next page begins below the last id of this one."""
+    """Show photos of some keys, newest first. Ids sort by time: the next page is below the last."""
     if before := request.GET.get("before"):
         photos = photos.filter(id__lt=int(before))
     shown = photos.merge("-id", limit=PAGE)
-    mine = Like.objects.for_key(request.user.id).filter(photo_id__in=[photo.id for photo in shown])
-    liked = set(mine.values_list("photo_id", flat=True))
+    likes = Like.objects.for_key(request.user.id).filter(photo_id__in=[one.id for one in shown])
+    liked = set(likes.values_list("photo_id", flat=True))
     for photo in shown:
         photo.liked = photo.id in liked
     older = shown[-1].id if len(shown) == PAGE else None
     return render(request, "page.html", {"title": title, "photos": shown, "older": older, **more})
 
 
-def followees(me):
-    """Return the keys of a feed: mine, and those of whom I follow."""
-    return [me, *Following.objects.for_key(me).filter(live=True).values_list("other_id", flat=True)]
+def feed_of(user):
+    """Return the photos of a user and of whom the user follows, in whichever shards they are."""
+    followees = Following.objects.for_key(user).filter(live=True)
+    return Photo.objects.for_keys([user, *followees.values_list("other_id", flat=True)])
 
 
 @login_required
-def feed(request, error=""):
-    """The photos of whom I follow: a statement for each node, however many they are."""
+def feed(request):
     people = Account.objects.exclude(id=request.user.id).order_by("?")[:12]
-    photos = Photo.objects.for_keys(followees(request.user.id))
-    return page(request, "Feed", photos, people=people, error=error)
+    return page(request, "Feed", feed_of(request.user.id), people=people)
 
 
 @login_required
 def news(request):
-    """Return whether the feed has a photo above an id."""
-    photos = Photo.objects.for_keys(followees(request.user.id))
-    found = photos.filter(id__gt=int(request.GET["after"])).merge("-id", limit=1)
-    return JsonResponse({"newer": bool(found)})
+    """Answer whether the feed has a photo above an id."""
+    newer = feed_of(request.user.id).filter(id__gt=int(request.GET["after"]))
+    return JsonResponse({"newer": bool(newer.merge("-id", limit=1))})
 
 
 @login_required
 def likes(request):
-    """What I like: my shard has (key, id) pairs, and the keys' shards have the photos."""
-    me = request.user.id
-    pairs = list(Like.objects.for_key(me).order_by("-id")[:500])
-    photos = Photo.objects.for_keys({like.owner_id for like in pairs})
-    return page(request, "Likes", photos.filter(id__in=[like.photo_id for like in pairs]))
+    """What I like: my shard has pairs of key and id, and the keys' shards have the photos."""
+    mine = Like.objects.for_key(request.user.id).order_by("-id")[:500]
+    pairs = list(mine.values_list("owner_id", "photo_id"))
+    photos = Photo.objects.for_keys({owner for owner, _ in pairs})
+    return page(request, "Likes", photos.filter(id__in=[photo for _, photo in pairs]))
 
 
 @login_required
@@ -64,24 +62,22 @@ def profile(request, user, error=""):
     """One user's photos, of all time or of some days."""
     person = get_object_or_404(User.objects.for_key(user), deleted=False)
     photos = Photo.objects.for_keys([user])
-    # Ids begin with their time, so a range of time is a range of ids (`shardctl encode-id`).
     if since := request.GET.get("since"):
         photos = photos.filter(id__gte=floor(date.fromisoformat(since)))
     if until := request.GET.get("until"):
         photos = photos.filter(id__lt=floor(date.fromisoformat(until) + timedelta(days=1)))
     me = request.user.id
-    blocks = Follower.objects.for_key(me).filter(other_id=user).values_list("blocks", flat=True)
     more = {
         "following": Following.objects.for_key(user).filter(live=True).count(),
         "followers": Follower.objects.for_key(user).filter(live=True).count(),
         "follows": Following.objects.for_key(me).filter(live=True, other_id=user).exists(),
-        "blocks": sum(blocks) % 2,  # of one row, or none
+        "blocks": Follower.objects.for_key(me).filter(blocked=True, other_id=user).exists(),
     }
     return page(request, person.name, photos, person=person, error=error, **more)
 
 
 def floor(day):
-    """Return the lowest id of a day (UTC), of any shard."""
+    """Return the lowest id of a day, UTC: a range of time is a range of ids."""
     return LAYOUT.encode((day - date(1970, 1, 1)) // timedelta(milliseconds=1), 0, 0)
 
 
@@ -95,15 +91,14 @@ def post(request):
 @login_required
 @require_POST
 def like(request, owner, photo):
-    """Like a photo, or no longer."""
     actions.like(request.user.id, owner, photo)
-    return redirect(request.META.get("HTTP_REFERER", "feed"))
+    return redirect("likes")
 
 
 @login_required
 @require_POST
 def act(request, user):
-    """Follow or block a user, or the contrary; or delete oneself."""
+    """Follow or block a user, or no longer; or delete oneself."""
     me, do = request.user.id, request.POST["do"]
     get_object_or_404(User.objects.for_key(user))
     try:
@@ -118,7 +113,7 @@ def act(request, user):
 
 
 def sign_up(request):
-    """Make a user in a shard that is chosen evenly; the id is the account's, too."""
+    """Make a user in any shard: the id that the shard makes is the key, and the account's id."""
     name, password, error = request.POST.get("name"), request.POST.get("password"), ""
     if request.method == "POST":
         user = User.objects.create(name=name)
@@ -132,14 +127,13 @@ def sign_up(request):
 
 
 def sign_in(request):
-    """Find the account by its name; from here on, the id is enough."""
     name, password, error = request.POST.get("name"), request.POST.get("password"), ""
     if request.method == "POST":
         if account := authenticate(request, username=name, password=password):
             login(request, account)
             return redirect("feed")
         error = "No account has this name and password."
-    people = Account.objects.order_by("id")[:12]
+    people = Account.objects.order_by("date_joined")[:12]
     return render(request, "sign_in.html", {"title": "Sign in", "people": people, "error": error})
 
 

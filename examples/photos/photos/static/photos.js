@@ -37,7 +37,7 @@ function chart() {
   while (requests.length && requests[0].at < now - 60000) requests.shift();
   const bands = pauses.filter((pause) => pause.at > now - 60000).map(({ at, ms }) => `<rect x="${x(at) - 1}" y="0" width="${ms / 200 + 2}" height="86"/>`);
   const lines = [1, 10, 100, 1000].map((ms) => `<line x2="300" y1="${y(ms)}" y2="${y(ms)}"/><text y="${y(ms) - 2}">${ms} ms</text>`);
-  const dots = requests.map(({ at, ms }) => `<circle r="1.7" cx="${x(at)}" cy="${y(ms)}"/>`);
+  const dots = requests.map(({ at, ms, failed }) => `<circle r="1.7" cx="${x(at)}" cy="${y(ms)}" ${failed ? "class=failed" : ""}/>`);
   $("#chart").innerHTML = [...bands, ...lines, ...dots].join("");
   const sorted = requests.map(({ ms }) => ms).sort((one, two) => one - two);
   if (sorted.length) $("#latency").textContent = `median ${sorted[sorted.length >> 1].toFixed(0)} ms, longest ${sorted.at(-1).toFixed(0)} ms`;
@@ -46,9 +46,8 @@ function chart() {
 async function probe() { // a question to all shards of the feed; the next one when it is answered
   const at = Date.now(), began = performance.now(), newest = $("#news")?.dataset.newest;
   const answer = await fetch(`${$("#chart").dataset.probe}?after=${newest ?? 0}`).catch(() => null);
-  requests.push({ at, ms: performance.now() - began });
-  if (!answer?.ok) $("#state").textContent = "a request failed";
-  else if (newest && (await answer.json()).newer) $("#news").classList.add("some");
+  requests.push({ at, ms: performance.now() - began, failed: !answer?.ok });
+  if (answer?.ok && newest && (await answer.json()).newer) $("#news").classList.add("some");
   chart();
   setTimeout(probe, document.hidden ? 5000 : 200);
 }

@@ -39,26 +39,26 @@ class Command(BaseCommand):
             wanted = min(int(8 * chance.paretovariate(1.3)), users // 2)
             for other in chance.choices(people, cum_weights=popular, k=wanted):
                 edges.add((one.id, other.id))
-        edges -= {(one.id, one.id) for one in people}
-        for table, ends in ("following", edges), ("follower", [(b, a) for a, b in edges]):
-            fields = "user_id", "other_id", "follows", "blocks"
-            self.write(table, [dict(zip(fields, (*end, 1, 0), strict=True)) for end in ends])
+        edges = [(a, b, 1, 0) for a, b in edges if a != b]
+        fields = "user_id", "other_id", "follows", "blocks"
+        write("following", fields, edges)
+        write("follower", fields, [(b, a, *numbers) for a, b, *numbers in edges])
         # Photos of the past: an id is composed of the time, the user's shard and a number.
         made = []
         for n, one in enumerate(chance.choices(people, cum_weights=popular, k=photos)):
             at = int(began * 1000 - TWO_WEEKS * chance.random() ** 2) - 60_000
             caption = f"{chance.choice(WHAT)} {chance.choice(WHERE)}"
             number = LAYOUT.encode(at, one.shard, n % 1024)
-            made.append({"id": number, "user_id": one.id, "by": one.name, "caption": caption})
-        self.write("photo", made)
-        liked = [(photo["user_id"], photo["id"]) for photo in chance.sample(made, photos // 5)]
-        fields = "user_id", "owner_id", "photo_id"
-        likes = [(chance.choice(people).id, *pair) for pair in liked]
-        self.write("like", [dict(zip(fields, one, strict=True)) for one in likes])
+            made.append((number, one.id, one.name, caption))
+        write("photo", ("id", "user_id", "by", "caption"), made)
+        likes = [(chance.choice(people).id, *one[:2]) for one in chance.sample(made, photos // 5)]
+        write("like", ("user_id", "photo_id", "owner_id"), likes)
         took = time.time() - began
         self.stdout.write(
             f"{users:,} users, {photos:,} photos, {len(edges):,} follows: {took:.1f} s"
         )
 
-    def write(self, table, rows):
-        database().insert_many(f"photos_{table}", rows, key_field="user_id")
+
+def write(table, fields, rows):
+    named = [dict(zip(fields, row, strict=True)) for row in rows]
+    database().insert_many(f"photos_{table}", named, key_field="user_id")

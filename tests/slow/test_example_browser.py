@@ -1,0 +1,287 @@
+"""examples/photos in a real browser, as `make example` starts it, while shards move.
+
+With SHARDCTL_SCREENSHOTS the pictures go to docs/images.
+"""
+
+from __future__ import annotations
+
+import http.cookiejar
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from tests.fixtures.photos import EXAMPLE, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CLIENTS = 20
+PATIENCE = 60.0  # seconds, for a page on a busy machine
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="this machine has no chromium"),
+    pytest.mark.timeout(900),
+]
+LAYOUT_SHIFT = """
+    const done = arguments[0]; let sum = 0;
+    new PerformanceObserver((list) => list.getEntries().forEach((one) => sum += one.value))
+        .observe({type: "layout-shift", buffered: true});
+    setTimeout(() => done(sum), 500);
+"""
+
+
+@dataclass
+class Example:
+    """What `make example` has started."""
+
+    address: str
+    topology: Path
+
+    def shardctl(self, *words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "shardctl", "--topology", str(self.topology), *words],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def example() -> Iterator[Example]:
+    """Start the example, and see at the end that Ctrl-C leaves nothing."""
+    with subprocess.Popen(
+        [sys.executable, str(EXAMPLE / "run.py")],
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if line.startswith("Ctrl-C"):
+                break
+        found = re.search(r"(http\S+)/\n(?s:.*)SHARDCTL_TOPOLOGY=(\S+)", said)
+        try:
+            assert found is not None, said
+            made = Example(found[1], Path(found[2]))
+            _wait(lambda: read(f"{made.address}/sign-in"))
+            yield made
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+            process.stdout.read()
+        assert process.wait() == 0
+    assert not made.topology.parent.exists()
+
+
+@pytest.fixture
+def browser() -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    options.add_argument("--headless=new")
+    options.add_argument("--no-sandbox")  # root has none
+    options.add_argument("--disable-dev-shm-usage")
+    options.add_argument("--hide-scrollbars")
+    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
+    driver.implicitly_wait(PATIENCE)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def read(address: str) -> str:
+    with urllib.request.urlopen(address) as answer:  # noqa: S310  # http, on this machine
+        return str(answer.read().decode())
+
+
+def _wait(until: Callable[[], Any]) -> None:
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            if until():
+                return
+        except OSError:
+            pass
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def look(browser: webdriver.Chrome, selector: str) -> Any:
+    return browser.find_element(By.CSS_SELECTOR, selector)
+
+
+def looks(browser: webdriver.Chrome, selector: str) -> list[Any]:
+    return browser.find_elements(By.CSS_SELECTOR, selector)
+
+
+def text_becomes(browser: webdriver.Chrome, selector: str, pattern: str) -> None:
+    WebDriverWait(browser, PATIENCE).until(
+        lambda _: re.search(pattern, look(browser, selector).text, re.DOTALL)
+    )
+
+
+def sign_in(browser: webdriver.Chrome, example: Example, number: int) -> None:
+    browser.get(f"{example.address}/")
+    looks(browser, "[data-name]")[number].click()
+    look(browser, "#news")
+
+
+def as_seen(browser: webdriver.Chrome, *, phone: bool, dark: bool) -> None:
+    width, height = (390, 844) if phone else (1100, 760)
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+
+def picture(browser: webdriver.Chrome, name: str, otherwise: Path) -> None:
+    place = ROOT / "docs/images" if os.environ.get("SHARDCTL_SCREENSHOTS") else otherwise
+    browser.save_screenshot(str(place / f"{name}.png"))
+
+
+def test_sign_in_follow_post_like_and_the_feed(
+    example: Example, browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    as_seen(browser, phone=False, dark=False)
+    browser.get(f"{example.address}/sign-in")
+    picture(browser, "photos-sign-in", tmp_path)
+    look(browser, "main a[href$=sign-up]").click()
+    look(browser, "#name").send_keys("newcomer")
+    look(browser, "#password").send_keys("a password", Keys.ENTER)
+    text_becomes(browser, "main .none", "No photos here")
+    browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
+    assert browser.switch_to.active_element.text == "Skip to the photos"
+
+    other = looks(browser, ".people a")[0]
+    name = other.text
+    other.click()
+    look(browser, "button[value=follow]").click()
+    assert look(browser, "button[value=unfollow]").text == "Unfollow"
+    look(browser, "nav a").click()
+    assert {one.text for one in looks(browser, "article h3")} == {name}
+
+    look(browser, "#caption").send_keys("My <first> photo", Keys.ENTER)
+    text_becomes(browser, "article p", "My <first> photo")
+    assert look(browser, "article h3").text == "newcomer"
+    text_becomes(browser, "article .from", r"shard \d+ on [ab] .* UTC id \d{19}$")
+
+    second = looks(browser, "article")[1]
+    caption = second.find_element(By.CSS_SELECTOR, "p").text
+    heart = second.find_element(By.CSS_SELECTOR, ".heart")
+    heart.click()
+    WebDriverWait(browser, PATIENCE).until(lambda _: heart.get_attribute("aria-pressed") == "true")
+    looks(browser, "nav a")[1].click()
+    text_becomes(browser, "article p", re.escape(caption))
+    assert [one["message"] for one in browser.get_log("browser")] == []
+
+
+@pytest.mark.parametrize("phone", [True, False], ids=["phone", "desktop"])
+@pytest.mark.parametrize("dark", [True, False], ids=["dark", "light"])
+def test_the_page_fits_and_nothing_moves_as_it_loads(
+    example: Example, browser: webdriver.Chrome, tmp_path: Path, phone: bool, dark: bool
+) -> None:
+    as_seen(browser, phone=phone, dark=dark)
+    sign_in(browser, example, 1)
+    text_becomes(browser, "#state", "64 shards")
+    text_becomes(browser, "#latency", "median")
+    time.sleep(6)  # requests for the chart
+    width = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert browser.execute_script(width) == 0
+    assert browser.execute_async_script(LAYOUT_SHIFT) < 0.05
+    name = f"photos-{'phone' if phone else 'desktop'}-{'dark' if dark else 'light'}"
+    picture(browser, name, tmp_path)
+
+
+@dataclass
+class Client:
+    """A signed-in user who asks for a page a second, and posts with every tenth."""
+
+    address: str
+    failed: list[str] = field(default_factory=list)
+    took_ms: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._jar = http.cookiejar.CookieJar()
+        self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self._jar))
+        self._opener.addheaders = [("Accept", "text/html")]
+
+    def ask(self, path: str, **fields: str) -> str:
+        token = next((one.value for one in self._jar if one.name == "csrftoken"), None)
+        data = urllib.parse.urlencode(fields | {"csrfmiddlewaretoken": token}).encode()
+        with self._opener.open(f"{self.address}{path}", data if fields else None) as answer:
+            return str(answer.read().decode())
+
+    def run(self, name: str, signed_in: threading.Barrier, over: threading.Event) -> None:
+        self.ask("/sign-in")
+        self.ask("/sign-in", name=name, password="photos")  # noqa: S106  # of a made user
+        signed_in.wait()
+        for number in range(10_000):
+            began = time.monotonic()
+            try:
+                if number % 10 == 9:
+                    self.ask("/post", caption=f"{name} {number}")
+                else:
+                    assert "<article" in self.ask("/")
+                    self.took_ms.append((time.monotonic() - began) * 1000)
+            except Exception as error:  # noqa: BLE001  # each is a failed request
+                self.failed.append(repr(error))
+            if over.wait(max(0.0, began + 1 - time.monotonic())):
+                return
+
+
+def test_no_request_fails_while_shards_stream_and_a_node_is_split(
+    example: Example, browser: webdriver.Chrome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_seen(browser, phone=False, dark=False)
+    names = re.findall(r'data-name="([^"]+)"', read(f"{example.address}/sign-in"))
+    clients = [Client(example.address) for _ in range(CLIENTS)]
+    signed_in, over = threading.Barrier(CLIENTS + 1), threading.Event()
+    threads = [
+        threading.Thread(target=one.run, args=(names[n % len(names)], signed_in, over))
+        for n, one in enumerate(clients)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        signed_in.wait(PATIENCE)
+        time.sleep(20)
+        quiet = statistics.median(took for one in clients for took in one.took_ms)
+        sign_in(browser, example, 2)
+        example.shardctl("move-shards", "24-31", "--to", "b", "--keep-reverse", "0", "--yes")
+        text_becomes(browser, "#node-a", "24 shards")
+        text_becomes(browser, "#pause", "8 shards, a → b")
+        example.shardctl("move-shards", "48-63", "--to", "c", "--yes")
+        text_becomes(browser, "#node-c", "16 shards")
+        text_becomes(browser, "#pause", r"16 shards, b → c: paused for \d+ ms")
+        assert look(browser, "#node-d").text.endswith("spare")
+        time.sleep(3)
+        picture(browser, "photos-moved", tmp_path)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    took = sorted(took for one in clients for took in one.took_ms)
+    with capsys.disabled():
+        print(  # noqa: T201  # what the documentation claims
+            f"\n{len(took)} feed pages by {CLIENTS} clients: median {quiet:.0f} ms before the "
+            f"moves, {statistics.median(took):.0f} ms in all, longest {took[-1]:.0f} ms"
+        )
+    assert [one.failed for one in clients if one.failed] == []
+    assert browser.execute_script("return requests.filter((one) => one.failed).length") == 0
+    assert browser.execute_script("return requests.length") > 10
