@@ -260,7 +260,7 @@ class MoveContext:
                     # Replay on a standby may cancel the query: it is repeated.
                     copies.append(replay.again(partial(journal.find, session, self.plan.id)))
                 except psycopg.errors.UndefinedTable:
-                    # An empty server in the target's place, which `clear` will move aside.
+                    # Another server in the target's place.
                     logger.debug("move %s: node %s has no journal", self.plan.id, node)
         return journal.newest(copy for copy in copies if copy is not None)
 

@@ -18,7 +18,6 @@ from shardctl.moves import admission, plan, promotion, stream
 from shardctl.moves.method import Method
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.steps import (
-    clear,
     clone,
     confirm,
     copy,
@@ -47,7 +46,6 @@ METHODS: Mapping[str, Method] = {
         preflight=preflight.check,
         steps=(
             reserve.STEP,
-            clear.STEP,
             clone.STEP,
             follow.STEP,
             cutover.STEP,

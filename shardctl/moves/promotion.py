@@ -240,7 +240,6 @@ def finish(context: MoveContext) -> None:
     """Remove the move's mark from the clone, and the clone from its source's repmgr cluster."""
     _keep(context)
     _leave_repmgr(context)
-    clones.forget(cloned.of(context))
     _tell_written(context)
 
 

@@ -190,32 +190,6 @@ def keep(clone: Clone) -> None:
     _run(clone, "keep")
 
 
-def set_aside(clone: Clone) -> None:
-    """Stop what is in the clone's place, and move it aside; raises clone_refused.
-
-    The caller has seen that nothing in it is missed. Raises server_did_not_stop.
-    """
-    if clone.server.running():
-        _run(clone, "note_running")
-        clone.server.stop()
-    _run_as_owner(clone, "set_aside")
-
-
-def bring_back(clone: Clone) -> None:
-    """Undo `set_aside`, however far it came: its server runs again if it ran; repeatable.
-
-    Raises clone_refused, and the errors of `HostedServer.start`.
-    """
-    if _run_as_owner(clone, "bring_back").strip():
-        clone.server.start()
-        _run(clone, "forget_running")
-
-
-def forget(clone: Clone) -> None:
-    """Delete what `set_aside` has moved; there or not. Raises clone_refused."""
-    _run_as_owner(clone, "forget", timeout=None)
-
-
 def attempt(
     clone: Clone, argv: Sequence[str], *, timeout: float, configuration: str | None = None
 ) -> str:

@@ -8,13 +8,11 @@
 #   data.clone.MOVE   what is being made or deleted; no other program looks at it
 #   data/shardctl.clone
 #                     the mark of a move's clone: move, and the files that open it up
-#   data.before.MOVE  what had its name, until the move is over
 
 export LC_ALL=C
 umask 077
 
 FOREIGN=71 OTHER=72 SERVES=73 PLACE=74
-RAN=shardctl.was-running # in a data directory whose server a move has stopped
 
 refuse() { # code, reason
     printf '%s\n' "$2" >&2
@@ -235,39 +233,7 @@ keep() {
     rm -rf -- "$mark" && sync "$data" || exit "$PLACE"
 }
 
-## set_aside, bring_back, forget: what was there before; its server does not run
-
-# From now on an undoing starts the server again.
-note_running() {
-    : >"$data/$RAN" && sync "$data/$RAN" || exit "$PLACE"
-}
-
-set_aside() {
-    [ ! -d "$mark" ] || refuse "$PLACE" "$data: is a clone"
-    [ ! -e "$old" ] || refuse "$PLACE" "$old: already exists"
-    mv -T -- "$data" "$old" || exit "$PLACE"
-    sync "$parent"
-}
-
-bring_back() { # prints running where the server ran
-    if [ -d "$old" ]; then
-        [ ! -e "$data" ] || refuse "$PLACE" "$data: exists, and $old cannot be moved back"
-        mv -T -- "$old" "$data" || exit "$PLACE"
-        sync "$parent"
-    fi
-    [ ! -e "$data/$RAN" ] || echo running
-}
-
-forget_running() {
-    rm -f -- "$data/$RAN" || exit "$PLACE"
-}
-
-forget() {
-    rm -rf -- "$old" || exit "$PLACE"
-}
-
 part=$1 data=$2 move=$3
 shift 3
 parent=${data%/*} work=$data.clone own=$data.clone.$move mark=$data/shardctl.clone
-old=$data.before.$move
 "$part" "$@"

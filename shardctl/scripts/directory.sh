@@ -37,6 +37,7 @@ of_clone() { # path, end of the name of a clone's working directory
         fi
         ;;
     esac
+    [ "$kind" != server ] || kind=other
     [ ! -e "$1$2" ] || leftover=yes
     printf '%s\n' "$kind" "$leftover" "$seen" "$(df -P -k -- "$seen" | tail -n 1)"
     [ "$kind" != other ] || ls -A -- "$1"

@@ -127,6 +127,7 @@ def back_and_forth(scale: Scale) -> list[Row]:
             moves.append(fleet.move("--from", source, "--all", "--to", target, "--retain", "0s"))
             took.append(fleet.prune())
             left += [f"{number + 1}: {what}" for what in _left(fleet)]
+            fleet.remove(source)
         left += sorted(_files(fleet) - expected)
     for one in left:
         say(f"  left: {one}")

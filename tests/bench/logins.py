@@ -49,6 +49,7 @@ def _moves(aliases: int, most_ms: float, moves: int) -> list[Row]:
                 words = ("--from", source, "--all", "--to", target, "--retain", "0s")
                 pauses.append(fleet.move(*words).pause)
                 fleet.prune()
+                fleet.remove(source)
             moved = load.end(0)
         fleet.settle()
         with fleet.load(words=_words()) as load:

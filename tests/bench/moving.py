@@ -23,6 +23,7 @@ import psycopg
 import pytest
 
 from shardctl.fanout import Silent
+from shardctl.postgres import hosted
 from shardctl.sandbox import new, servers
 from shardctl.topology import loader
 from shardctl.topology.build import PASSFILE
@@ -197,6 +198,14 @@ class Sandbox:
         told = json.loads(fleet.run([*argv, *map(str, shards)]).stdout)
         spans = {name: ms / 1000 for name, ms in told["timeline"]}
         return Scripted(told["pause_ms"] / 1000, spans)
+
+    def remove(self, name: str) -> None:
+        """Stop a node's server, and delete its data directory, so that a clone can be put there."""
+        node = self.node(name)
+        if node.data_directory is None:
+            raise RuntimeError(f"node {name} has no data_directory")
+        hosted.find(node, node.data_directory).stop()
+        shutil.rmtree(node.data_directory)
 
     def prune(self) -> float:
         """Drop all that moves have retired, by the command; give its seconds.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.moves import points
-from tests.fixtures.moves.harm import occupy
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish
 from tests.fixtures.moves.windows import BEGINS, in_the_window, wait_served
@@ -32,8 +31,6 @@ def can_abort(fleet: MovingFleet) -> bool:
 def test_a_move_killed_anywhere_serves_its_clients_and_can_be_ended(
     fleet_points: MovingFleet, point: str
 ) -> None:
-    if point.startswith("step clear "):
-        occupy(fleet_points)
     with Clients(fleet_points) as clients:
         mover = fleet_points.mover("start", point)
         mover.at(point)

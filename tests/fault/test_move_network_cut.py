@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.fault
 
 UNDOABLE = {state.value for state in MoveState if state.undoable}
-STEPS = [point for point in points.of_steps() if not point.startswith("step clear ")]
+STEPS = points.of_steps()
 """The begin of every step and the end of the last; nothing has to be cleared from the target."""
 COPIED = ["step clone run", "step follow run", *BEGINS]
 """From where on others have their part in it."""

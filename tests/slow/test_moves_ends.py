@@ -14,8 +14,6 @@ from shardctl.fanout import Silent
 from shardctl.moves import attempt, destroyed, promotion, service
 from shardctl.moves.destroyed import PoolerUnasked, TargetServed
 from shardctl.moves.plan import TopologyChanged
-from shardctl.moves.preflight import check as preflight
-from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres import standby
 from shardctl.provision import fleet
@@ -212,23 +210,6 @@ def unconfirmed(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet_own.move([0, 1, 2, 3], "c")
     monkeypatch.undo()
     assert fleet_own.copy("a").state is MoveState.unconfirmed
-
-
-def test_a_stopped_server_with_the_only_copies_of_an_unconfirmed_move_is_not_moved_aside(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unconfirmed(fleet_own, monkeypatch)
-    fleet_own.server("a").stop()
-    plan = fleet_own.plan([0, 1, 2, 3], "a")
-    with pytest.raises(TargetUnfit, match="unconfirmed moves") as refused:
-        preflight.check(fleet_own.topology, plan, purpose="test")
-    assert refused.value.code == "target_has_unproven_copies"
-    with pytest.raises(MoveStopped) as caught:
-        fleet_own.start(plan)
-    assert "unconfirmed moves" in messages(caught.value)
-    fleet_own.abort()
-    fleet_own.server("a").start()
-    assert len(fleet_own.schemas("a")) == 4
 
 
 def test_a_source_that_is_lost_after_the_claim_does_not_keep_the_move_from_its_end(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.moves import file, prediction
-from shardctl.moves.preflight import clocks, member, occupant, poolers, shards
+from shardctl.moves.preflight import clocks, member, poolers, shards, target
 from shardctl.moves.refusals import PauseTooShort, PreflightRefused
 from shardctl.moves.round_trips import RoundTrips
 
@@ -20,7 +20,7 @@ def round_trips(context: Context) -> RoundTrips:
     clock = context.of(clocks.of_source)
     return RoundTrips.of(
         source=2 * clock.uncertainty * 1000 if clock is not None else 0.0,
-        target=context.of(occupant.measure) or context.of(member.measure) or 0.0,
+        target=context.of(target.measure) or context.of(member.measure) or 0.0,
         pooler=max((one.round_trip_ms for one in context.of(poolers.look) or ()), default=0.0),
     )
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from shardctl.hosts import accounts, files, scripts
-from shardctl.hosts.host import CommandFailed
 from shardctl.meter import listed
-from shardctl.moves.preflight import fleet, occupant, server, target
+from shardctl.moves.preflight import server, target
 from shardctl.moves.refusals import TargetUnfit
 
 if TYPE_CHECKING:
@@ -19,10 +17,9 @@ if TYPE_CHECKING:
     from shardctl.hosts.host import Host
     from shardctl.moves.preflight.server import Server
     from shardctl.moves.preflight.subject import Context
-    from shardctl.postgres.binaries import Binaries
 
-Kind = Literal["absent", "empty", "server", "other", "file", "link", "mount", "closed"]
-"""`server`: it has a PG_VERSION; `closed`: its user may not enter or read it."""
+Kind = Literal["absent", "empty", "other", "file", "link", "mount", "closed"]
+"""`closed`: its user may not enter or read it."""
 
 LEFTOVER = ".clone"
 """The suffix of a clone's working directory, which is beside the data directory."""
@@ -30,11 +27,6 @@ LEFTOVER = ".clone"
 _SECONDS = 30.0
 _SHARE = 0.1
 _MB = 1024 * 1024
-_C = {"LC_ALL": "C"}
-_NOT_RUNNING = 3  # exit code of pg_ctl status
-_SYSTEM = re.compile(r"^Database system identifier:\s+(\d+)$", re.MULTILINE)
-_STATE = re.compile(r"^Database cluster state:\s+(.+)$", re.MULTILINE)
-_STANDBYS = ("in archive recovery", "shut down in recovery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +39,6 @@ class Directory:
     seen: str
     free_bytes: int | None
     holds: tuple[str, ...]
-    system: str | None = None
-    """The system identifier of its server, where that can be read."""
-    running: bool = False
-    """Whether a server runs in it, on any port."""
-    state: str | None = None
-    """The last state of its server, as pg_controldata names it."""
 
 
 def look(context: Context) -> Directory:
@@ -68,16 +54,15 @@ def look(context: Context) -> Directory:
             "it has no data_directory, so nothing can be cloned onto it",
             hint="add data_directory to the node in the topology: an absolute path on its host",
         )
-    machine, programs = context.need(target.look), context.of(target.programs)
+    machine = context.need(target.look)
     accounts.changes_folder(machine.host, path.parent, machine.account)
-    return look_at(machine.host, path, programs=programs, account=machine.account)
+    return look_at(machine.host, path, account=machine.account)
 
 
-def look_at(host: Host, path: Path, *, programs: Binaries | None, account: str | None) -> Directory:
+def look_at(host: Host, path: Path, *, account: str | None) -> Directory:
     """Look at a data directory as `account`, who runs its server; None is the current user.
 
-    Without programs, the owner of a stopped server's directory stays unknown. Raises
-    CommandFailed, CommandTimedOut.
+    Raises CommandFailed, CommandTimedOut.
     """
     argv = scripts.argv("directory", "of_clone", str(path), LEFTOVER)
     lines = host.run(argv, user=account, timeout=_SECONDS).stdout.splitlines()
@@ -85,26 +70,19 @@ def look_at(host: Host, path: Path, *, programs: Binaries | None, account: str |
     if kind not in get_args(Kind):  # pragma: no cover  # the script prints no other
         raise AssertionError(kind)
     measured = files.of_df(disk)
-    system, state, running = None, None, False
-    if kind == "server" and programs is not None:
-        running = _runs(host, path, programs, account)
-        system, state = _control_data(host, path, programs, account)
     return Directory(
         cast("Kind", kind),
         bool(leftover),
         seen,
         measured[1] if measured else None,
         tuple(holds),
-        system,
-        running,
-        state,
     )
 
 
 def judge(context: Context) -> Iterator[TargetUnfit]:
     """Refuse what is in the way of a clone, and a disk without room for it."""
     place, node = context.need(look), context.target
-    yield from in_the_way(context)
+    yield from _in_the_way(context)
     source = context.of(server.look)
     needed = needed_bytes(source) if source is not None else None
     if source is None or needed is None or place.free_bytes is None or place.free_bytes >= needed:
@@ -126,28 +104,8 @@ def needed_bytes(source: Server) -> int | None:
     return int(source.bytes * (1 + _SHARE)) + source.number("max_wal_size") * _MB
 
 
-def notes(context: Context) -> Iterator[str]:
-    """Report what happens to the files in the clone's place."""
-    node, there = context.target, context.of(occupant.look)
-    if there is not None:
-        old = f" ({there.retired} retired schemas)" if there.retired else ""
-        yield (
-            f"node {node.name}: shardctl stops its empty server and moves the data directory "
-            f"aside{old}"
-        )
-    elif context.need(look).kind == "server":
-        yield (
-            f"node {node.name}: shardctl moves {node.data_directory} aside, which has an old clone "
-            "of this cluster"
-        )
-
-
-def in_the_way(context: Context) -> Iterator[TargetUnfit]:
-    """Refuse what is in the way of a clone.
-
-    A stopped clone of one of this cluster's servers may be moved aside, unless it may contain the
-    only copies of unconfirmed moves. The check `occupant` looks at a running server.
-    """
+def _in_the_way(context: Context) -> Iterator[TargetUnfit]:
+    """Refuse what is neither absent nor empty."""
     node, place, account = context.target, context.need(look), context.need(target.look).account
     path = node.data_directory
     name = node.name
@@ -178,68 +136,6 @@ def in_the_way(context: Context) -> Iterator[TargetUnfit]:
         yield TargetUnfit(
             name,
             "directory_not_empty",
-            f"{path} is not empty, and not a PostgreSQL data directory: {listed(place.holds)}",
-            hint=f"move its contents away, or {elsewhere}",
+            f"{path} is not empty: {listed(place.holds)}",
+            hint="if it is a server's, stop that; then move its contents away, or " + elsewhere,
         )
-    elif place.kind == "server" and context.of(occupant.look) is None:
-        yield from _stopped(context, place, elsewhere)
-
-
-def _stopped(context: Context, place: Directory, elsewhere: str) -> Iterator[TargetUnfit]:
-    """Refuse a server's directory that may contain data which exists nowhere else."""
-    node, path, unproven = context.target, context.target.data_directory, fleet.unproven(context)
-    if place.running:
-        yield TargetUnfit(
-            node.name,
-            "directory_in_use",
-            f"a server runs in {path}, on another port than {node.port}, which the topology names",
-            hint="correct the node's port in the topology, or stop that server",
-        )
-    elif place.system is None or place.system not in fleet.systems(context):
-        yield TargetUnfit(
-            node.name,
-            "directory_foreign",
-            f"{path} has the data of a stopped server that is not a clone of this cluster",
-            hint="start it, so that shardctl can check it; or move it away, or " + elsewhere,
-        )
-    elif place.state in _STANDBYS:
-        yield TargetUnfit(
-            node.name,
-            "directory_standby",
-            f"{path} has the data of a stopped standby ({place.state})",
-            hint="check which server it is a standby of; if it is not needed, remove it, or "
-            + elsewhere,
-        )
-    elif unproven:
-        yield TargetUnfit(
-            node.name,
-            "target_has_unproven_copies",
-            f"{path} has the data of a stopped server, perhaps with the only copies of unconfirmed "
-            f"moves: {listed(unproven)}",
-            hint="start it and check that no rows are missing elsewhere, then run `shardctl prune "
-            "--accept-unconfirmed`; or move it away, or " + elsewhere,
-        )
-
-
-def _runs(host: Host, path: Path, programs: Binaries, account: str | None) -> bool:
-    argv = [programs.program("pg_ctl"), "status", "-D", str(path)]
-    try:
-        host.run(argv, user=account, env=_C, timeout=_SECONDS)
-    except CommandFailed as error:
-        if error.completed.code == _NOT_RUNNING:
-            return False
-        raise
-    return True
-
-
-def _control_data(
-    host: Host, path: Path, programs: Binaries, account: str | None
-) -> tuple[str | None, str | None]:
-    """Read the server's system identifier and last state."""
-    argv = [programs.program("pg_controldata"), "-D", str(path)]
-    try:
-        said = host.run(argv, user=account, env=_C, timeout=_SECONDS).stdout
-    except CommandFailed:  # of another version, or damaged: it counts as unknown
-        return None, None
-    system, state = _SYSTEM.search(said), _STATE.search(said)
-    return system[1] if system else None, state[1] if state else None

@@ -17,7 +17,7 @@ from shardctl.postgres import catalog
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.provision.refusals import schema_in_the_way
-from shardctl.state import cluster, identity, journal, ledger, lock, reverses
+from shardctl.state import cluster, journal, ledger, lock, reverses
 from shardctl.topology import ranges
 from shardctl.topology.model import NodeName
 
@@ -44,8 +44,6 @@ class Peer:
     is_member: bool
     moves: tuple[Move, ...]
     live: tuple[str, ...]
-    system: str
-    """The server's system identifier, which a clone shares with its source."""
     missing: tuple[str, ...] = ()
     """Tables of schema shardctl that were dropped."""
     kept: Mapping[str, Kept] = field(default_factory=dict)
@@ -209,19 +207,6 @@ def in_the_way(context: Context) -> list[tuple[Move, Reverse]]:
     return open_ones
 
 
-def unproven(context: Context) -> list[str]:
-    """List the moves that left unconfirmed retired copies on the target.
-
-    All nodes' journals are read: the target's server need not run.
-    """
-    newest = (journal.newest(known.values()) for known in _copies(context).values())
-    return [
-        move.id
-        for move in newest
-        if move is not None and move.source == context.plan.target and not move.state.terminal
-    ]
-
-
 def others(context: Context) -> list[tuple[Move, list[NodeName]]]:
     """Return the other unfinished moves, by their newest record, with the nodes that have one."""
     found = []
@@ -237,12 +222,6 @@ def _step(fleet: Fleet, move: Move) -> str:
     begun = [one for peer in fleet.peers.values() for one in peer.steps.get(move.id, ())]
     last = max(begun, key=lambda one: one.started, default=None)
     return "" if last is None else f", at step {last.step}"
-
-
-def systems(context: Context) -> set[str]:
-    """Return the system identifiers of the cluster's servers."""
-    fleet = context.of(look)
-    return {peer.system for peer in fleet.peers.values()} if fleet is not None else set()
 
 
 def _copies(context: Context) -> dict[str, dict[NodeName, Move]]:
@@ -267,7 +246,6 @@ def _ask(context: Context, node: Node) -> Peer:
             return Peer(
                 is_member=row is not None,
                 live=tuple(catalog.present(session, schemas)),
-                system=identity.system(session),
                 moves=moves,
                 missing=missing,
                 holder=lock.holder(session) if has_moves else None,

@@ -88,12 +88,6 @@ WITH own AS (
 )
 SELECT what FROM needed WHERE NOT there
 
--- name: schemas
--- All schemas but the system's
-SELECT nspname::text FROM pg_namespace
-WHERE nspname NOT IN ('pg_catalog', 'pg_toast', 'information_schema')
-  AND nspname !~ '^pg_(toast_)?temp_'
-
 -- name: databases
 -- The other databases that accept connections
 SELECT datname::text FROM pg_database
@@ -216,13 +210,6 @@ FROM pg_collation AS c JOIN pg_namespace AS n ON n.oid = c.collnamespace
 WHERE c.collversion IS NOT NULL
   AND c.oid IN (SELECT a.attcollation FROM pg_attribute AS a WHERE a.attrelid >= 16384)
 ORDER BY 1
-
--- name: unproven
--- Retired schemas that moves from this node have left and no comparison has confirmed
-SELECT n.nspname::text
-FROM shardctl.move AS m JOIN pg_catalog.pg_namespace AS n
-     ON right(n.nspname, 18) = '__retired_' || m.id
-WHERE m.source = %(node)s AND m.state <> 'done' ORDER BY 1
 
 -- name: event_rehearsal
 -- What a move changes in a catalog, on objects of its own; to be rolled back

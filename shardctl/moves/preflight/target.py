@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.checks import host_tests
-from shardctl.hosts import accounts
+from shardctl.errors import ShardctlError
+from shardctl.hosts import accounts, ports
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost, HostUnreachable
 from shardctl.hosts.reach import HostUnfit, host_of
+from shardctl.moves import round_trips
 from shardctl.moves.preflight import schemas, server
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.postgres import binaries
@@ -25,6 +29,9 @@ PROGRAMS = ("pg_basebackup", "pg_controldata")
 """What a clone needs besides the server's own programs."""
 
 _SECONDS = 30.0
+_CONNECT_S = 5.0
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,25 @@ def look(context: Context) -> Machine:
     """Reach the target's host."""
     host = host_of(context.target)
     return Machine(host, accounts.account_on(host, context.target.os_user))
+
+
+def look_at_port(context: Context) -> None:
+    """See that nothing listens at the target's address; raises TargetUnfit."""
+    node = context.target
+    if _listens(node):
+        raise TargetUnfit(
+            node.name,
+            "port_taken",
+            f"{_listener(node) or 'a program'} listens at {node.host}:{node.port}",
+            hint="correct the node's host and port in the topology; or, if it is a server that is "
+            "not needed any more, stop it and move its data directory away",
+        )
+
+
+def measure(context: Context) -> float:
+    """Measure a round trip to the target's machine, in ms."""
+    context.need(look_at_port)  # an unreachable machine is not measured
+    return round_trips.of_machine(context.target)
 
 
 def programs(context: Context) -> Binaries:
@@ -128,6 +154,36 @@ def note_libc(context: Context) -> Iterator[str]:
             f"node {context.target.name}: not checked: whether its C library sorts as the source's "
             "does"
         )
+
+
+def _listens(node: Node) -> bool:
+    """Return whether a program accepts connections there; raises TargetUnfit where unknown."""
+    try:
+        if node.host.startswith("/"):
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(_CONNECT_S)
+                probe.connect(f"{node.host}/.s.PGSQL.{node.port}")
+        else:
+            socket.create_connection((node.host, node.port), timeout=_CONNECT_S).close()
+    except (ConnectionRefusedError, FileNotFoundError):
+        return False
+    except OSError as error:
+        raise TargetUnfit(
+            node.name,
+            "unreachable",
+            f"cannot reach {node.host}:{node.port}: {error.strerror or error}",
+            hint="check the node's host and port in the topology, and the network",
+        ) from error
+    return True
+
+
+def _listener(node: Node) -> str | None:
+    """Name the program there; None where its host does not report it."""
+    try:
+        return ports.listener(node.port, host_of(node))
+    except ShardctlError as error:  # the checks of the host report it
+        logger.debug("node %s: %s", node.name, error.message)
+        return None
 
 
 def _libc(node: Node) -> str | None:
