@@ -1,4 +1,4 @@
-# shardctl: `make demo` and `make example` show it, `make test` and `make slow` prove it, `make bench` measures it.
+# shardctl: `make demo` and `make example` show it, `make test` proves it, `make bench` measures it.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -61,7 +61,7 @@ lock: ## Write the newest releases and their hashes into tests/constraints-*.txt
 	@python3 -m venv .venv-lock
 	@.venv-lock/bin/pip install --quiet --disable-pip-version-check --upgrade uv
 	@$(LOCK) --extra sandbox -o tests/constraints-demo.txt
-	@$(LOCK) --extra sandbox --extra example -c tests/constraints-demo.txt -o tests/constraints-example.txt
+	@$(LOCK) --extra sandbox --extra django -c tests/constraints-demo.txt -o tests/constraints-example.txt
 	@$(LOCK) --all-extras -c tests/constraints-demo.txt -o tests/constraints-test.txt
 	@rm -rf .venv-lock
 
@@ -88,7 +88,7 @@ $(VENV)/.for-demo: $(INSTALLS) tests/constraints-demo.txt
 
 $(VENV)/.for-example: $(INSTALLS) tests/constraints-example.txt
 	@tests/system-packages.sh pgbouncer
-	@tests/make-venv.sh $(VENV) sandbox,example $(PINNED:yes=example)
+	@tests/make-venv.sh $(VENV) sandbox,django $(PINNED:yes=example)
 	@touch $@
 
 $(VENV)/.for-test: $(INSTALLS) tests/constraints-test.txt
