@@ -37,8 +37,10 @@ Codes are for programs: a code keeps its meaning, while the words of a message m
 
 def render() -> str:
     """Compose the page of error codes: what is raised with a code of its own, then classes."""
+    # Frameworks want settings before they are imported; what contrib raises is no command's.
+    apart = ("shardctl.__main__", "shardctl.contrib.")
     for found in pkgutil.walk_packages(shardctl.__path__, "shardctl."):
-        if not found.name.endswith("__main__"):
+        if not found.name.startswith(apart):
             importlib.import_module(found.name)
     classes = {one.__name__: one for one in _subclasses(ShardctlError)}
     rows = {
