@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -234,6 +235,25 @@ def test_rows_of_many_keys_are_written_at_once(fleet_routed: Fleet, router: Open
     assert db.select("caption", "photos", 1, "id = 2099") == [("\t%\n",)]
     with pytest.raises(psycopg.errors.UniqueViolation):
         db.insert_many("photos", copied, key_field="user_id")
+
+
+def test_many_rows_are_written_as_one_is(fleet_routed: Fleet, router: Open) -> None:
+    fleet_routed.execute(
+        "a",
+        "CREATE VIEW shard1.seen AS SELECT * FROM shard1.photos;"
+        f"GRANT ALL ON shard1.seen TO {fleet_routed.role}",
+    )
+    db = router(fleet_routed.topology())
+    for value in (UUID(int=5), True, 1.5, DAY):
+        row = {"user_id": 1, "caption": value}
+        assert [
+            db.insert_many("photos", [row] * count, key_field="user_id") for count in (1, 50)
+        ] == [1, 50]
+        assert len({caption for (caption,) in db.select("caption", "photos", 1)}) == 1
+        db.delete("photos", 1, "true")
+    rows = [{"id": Decimal(number), "user_id": 1} for number in range(50)]
+    assert db.insert_many("photos", rows, key_field="user_id") == 50
+    assert db.insert_many("seen", [{"user_id": 1}] * 50, key_field="user_id") == 50
 
 
 def test_rows_are_written_where_their_shard_is(fleet_routed: Fleet, router: Open) -> None:
