@@ -35,8 +35,15 @@ if TYPE_CHECKING:
 
 FENCED = (errors.UndefinedTable, errors.InvalidSchemaName, errors.InsufficientPrivilege)
 """42P01, 3F000 and 42501."""
-FENCED_WITHIN = (*FENCED, errors.UndefinedFunction, errors.UndefinedObject)
-"""And what unqualified names of other things give, once the schema is not on the path any more."""
+FENCED_WITHIN = (
+    *FENCED,
+    errors.UndefinedFunction,
+    errors.UndefinedObject,
+    errors.InFailedSqlTransaction,
+)
+"""And what unqualified names of other things give, once the schema is not on the path any more; and
+what comes after one of these that was caught.
+"""
 REPEATABLE = (ShardMoved, errors.SerializationFailure, errors.DeadlockDetected)
 """After which a transaction has written nothing, and may succeed when it runs again."""
 

@@ -7,7 +7,7 @@ import operator
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -383,6 +383,17 @@ def test_a_transaction_is_told_through_an_error_that_an_orm_made_of_it(fleet_rou
 
         with pytest.raises(ShardMoved):
             ask()
+
+
+def test_a_transaction_is_told_although_it_has_caught_the_fences_error(
+    fleet_routed: Fleet,
+) -> None:
+    with ShardedDatabase(fleet_routed.topology()) as db:
+        with moved_by_hand(fleet_routed, 2, "a", "b"):
+            pass
+        with pytest.raises(ShardMoved), db.shard(2) as connection:
+            with suppress(psycopg.errors.UndefinedTable):
+                connection.execute("INSERT INTO photos (id, user_id) VALUES (5, 2)")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -129,6 +130,23 @@ def test_a_transaction_is_in_one_shard_and_ends_as_one(fleet_routed: Fleet, rout
     # The connection that comes next has no path of the transaction's.
     with pytest.raises(psycopg.errors.UndefinedTable):
         db.within(0, "SET LOCAL search_path TO public", "SELECT FROM photos")
+
+
+def test_a_transaction_with_an_error_that_was_caught_is_no_success(fleet_routed: Fleet) -> None:
+    with ShardedDatabase(fleet_routed.topology()) as db:
+        with (
+            pytest.raises(errors.InFailedSqlTransaction, match="nothing was written"),
+            db.shard(6) as connection,
+        ):
+            connection.execute("INSERT INTO photos (user_id) VALUES (6)")
+            with suppress(errors.DivisionByZero):
+                connection.execute("SELECT 1 / 0")
+        assert db.select("id", "photos", 6) == []
+        with db.shard(6) as connection:
+            connection.execute("INSERT INTO photos (user_id) VALUES (6)")
+            with suppress(errors.DivisionByZero), connection.transaction():
+                connection.execute("SELECT 1 / 0")
+        assert len(db.select("id", "photos", 6)) == 1
 
 
 def test_a_transaction_may_name_its_shard_and_ends_with_its_block(fleet_routed: Fleet) -> None:

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_CAUGHT = (
+    "nothing was written: a statement of the transaction has failed, and its error was caught; use"
+    " transaction() of the connection around statements that may fail"
+)
+
 
 class AsyncNodes:
     """The pools of all nodes; each is opened when its node is first used.
@@ -70,7 +75,10 @@ class AsyncNodes:
 
     @asynccontextmanager
     async def transaction(self, node: NodeName, begin: bytes) -> AsyncIterator[AsyncBounded]:
-        """Give a connection in a transaction, which ends with the block."""
+        """Give a connection in a transaction, which ends with the block.
+
+        Raises InFailedSqlTransaction where the block has caught the error of a statement.
+        """
         connection = await self.outwaited(partial(self._begin, node, begin))
         try:
             connections.lend(connection)
@@ -78,6 +86,8 @@ class AsyncNodes:
             connection.prepare_threshold = None
             yield connection
             connections.restore(connection)
+            if connection.info.transaction_status is TransactionStatus.INERROR:
+                raise errors.InFailedSqlTransaction(_CAUGHT)
             await connection.commit()
         finally:
             await self._give_back(connection)

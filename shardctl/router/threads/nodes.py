@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_CAUGHT = (
+    "nothing was written: a statement of the transaction has failed, and its error was caught; use"
+    " transaction() of the connection around statements that may fail"
+)
+
 
 class Nodes:
     """The pools of all nodes; each is opened when its node is first used.
@@ -72,7 +77,10 @@ class Nodes:
 
     @contextmanager
     def transaction(self, node: NodeName, begin: bytes) -> Iterator[Bounded]:
-        """Give a connection in a transaction, which ends with the block."""
+        """Give a connection in a transaction, which ends with the block.
+
+        Raises InFailedSqlTransaction where the block has caught the error of a statement.
+        """
         connection = self.outwaited(partial(self._begin, node, begin))
         try:
             connections.lend(connection)
@@ -80,6 +88,8 @@ class Nodes:
             connection.prepare_threshold = None
             yield connection
             connections.restore(connection)
+            if connection.info.transaction_status is TransactionStatus.INERROR:
+                raise errors.InFailedSqlTransaction(_CAUGHT)
             connection.commit()
         finally:
             self._give_back(connection)
