@@ -181,6 +181,9 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
 class Pool(ConnectionPool[Bounded]):
     """psycopg's pool, of the process that has opened it: its threads do not exist in a child."""
 
+    same = False
+    """Whether its node is known to be of the cluster."""
+
     def __init__(self, *given: Any, **named: Any) -> None:
         self._process = os.getpid()
         super().__init__(*given, connection_class=Bounded, **named)
@@ -197,6 +200,8 @@ class Pool(ConnectionPool[Bounded]):
 
 class AsyncPool(AsyncConnectionPool[AsyncBounded]):
     """psycopg's pool, for tasks that may be cancelled at any moment."""
+
+    same = False
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, connection_class=AsyncBounded, **named)

@@ -85,10 +85,15 @@ class AnotherCluster(ShardctlError):
     """A node of a different cluster, or with a different number of shards or schema naming."""
 
     def __init__(self, node: NodeName, found: str, expected: str) -> None:
+        other = f"node {node} belongs to cluster {found}, expected {expected}"
+        changed = (
+            f"node {node} has another number of shards, layout of ids, naming of schemas or rule "
+            "of keys than expected"
+        )
         super().__init__(
-            f"node {node} belongs to cluster {found}, expected {expected}, or the two were "
-            "created with different settings",
-            hint="check the node's host, port and database: the likely cause is a wrong host",
+            changed if found == expected else other,
+            hint="check the node's host, port and database, and that the topology is that of the "
+            "last `shardctl init`",
         )
         self.node = node
 

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -179,6 +180,16 @@ def test_a_node_of_another_cluster_is_refused(fleet_routed: Fleet, router: Open)
     fleet_routed.execute("b", "UPDATE shardctl.cluster SET cluster = 'other'")
     with pytest.raises(AnotherCluster, match="node b belongs to cluster other"):
         db.read_map()
+
+
+def test_a_topology_with_other_settings_writes_nothing(fleet_routed: Fleet, router: Open) -> None:
+    other = replace(fleet_routed.topology(), key_rule="id")
+    db = router(other)
+    with pytest.raises(AnotherCluster, match=r"node b has another .* rule of keys than expected"):
+        db.insert("photos", 6 << 10, {"user_id": 6 << 10})
+    with pytest.raises(AnotherCluster, match="node a belongs to cluster"):
+        router(replace(other, cluster="other", key_rule="modulo")).insert("photos", 1, {})
+    assert fleet_routed.query("b", "SELECT FROM shard6.photos") == []
 
 
 def test_a_clone_that_tells_its_sources_name_is_not_heard(

@@ -20,6 +20,7 @@ from shardctl.router.connections import GRACE_S, AsyncBounded, AsyncPool
 from shardctl.router.errors import Closed, NoConnection
 from shardctl.router.refusals import is_refusal, pauses
 from shardctl.router.statements import Answer
+from shardctl.state import map as maps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -193,7 +194,7 @@ class AsyncNodes:
         """Take a connection out of its pool.
 
         One that the other side has ended goes back, and psycopg's pool opens another. Raises
-        NoConnection, Closed, AnotherLoop.
+        NoConnection, Closed, AnotherLoop, AnotherCluster.
         """
         self.loop.require(closed=self.closed)
         pool = self.pools.get(node) or await self._pool(node)
@@ -212,12 +213,31 @@ class AsyncNodes:
             try:
                 if connections.is_quiet(connection) or await _answers(connection, ends):
                     connection.home, connection.until = pool, until
+                    if not pool.same:
+                        await self._require_same(pool, connection)
                     return connection
             except BaseException:
                 await pool.putconn(connection)
                 raise
             await pool.putconn(connection)
             now = time.monotonic()
+
+    async def _require_same(self, pool: AsyncPool, connection: AsyncBounded) -> None:
+        """See that the node of a pool is of this cluster, before it is first used.
+
+        With another number of shards or rule of keys, rows would go into other shards.
+        """
+        cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+        try:
+            await cursor.execute(maps.READ, prepare=False)
+        except psycopg.ProgrammingError:
+            pool.same = True  # no node, or nothing for this role to read: its own calls tell
+            return
+        row = await cursor.fetchone()
+        reported = None if row is None else maps.of_row(row)
+        if reported is not None:
+            self._known.require_same(reported)
+            pool.same = True
 
     async def _give_back(self, connection: AsyncBounded) -> None:
         """Put a connection into its pool again, rolled back."""
