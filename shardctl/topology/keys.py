@@ -52,7 +52,7 @@ def shard_of(key: Key, count: int, in_id: Callable[[int], int | None] | None = N
     >>> shard_of("ann", 2000)
     866
     """
-    if isinstance(key, bool) or not isinstance(key, int):
+    if type(key) is not int and (isinstance(key, bool) or not isinstance(key, int)):
         return ShardId(stable_hash(key) % count)
     if in_id is None:
         return ShardId(key % count)

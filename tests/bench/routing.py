@@ -29,6 +29,7 @@ SHARDS = 64
 CLIENTS = 100
 TOP = 30
 KEYS = 50
+NODES = 12
 
 
 def one_row(scale: Scale) -> list[Row]:
@@ -179,9 +180,10 @@ def many_keys(scale: Scale) -> list[Row]:
     """Read the rows of 50 keys: against single selects, and against hand-written SQL.
 
     By hand means what a careful application would do: group, write one UNION ALL a node, run
-    both at once in threads that are there already, and merge.
+    all at once in threads that are there already, and merge.
     """
-    with _pooled_database() as (running, topology, db), ThreadPoolExecutor(2) as threads:
+    nodes = scale.of(NODES, 2)
+    with _pooled_database(nodes) as (running, topology, db), ThreadPoolExecutor(nodes) as threads:
         _fill(running, topology, 1_000)
         running.settle()
         drawn = random.Random(1)  # noqa: S311  # no secret
@@ -230,7 +232,7 @@ def many_keys(scale: Scale) -> list[Row]:
         for side in sides.values():
             side()
         times = alternate(sides, scale.of(41, 2))
-        name = f"router: {KEYS} keys over {SHARDS} shards, select_keys"
+        name = f"router: {KEYS} keys over {SHARDS} shards on {nodes} nodes, select_keys"
         against = {"single selects": ("singly", 0.35), "UNION ALL by hand": ("by hand", 1.2)}
         return [
             compare(
@@ -432,9 +434,9 @@ def _database(nodes: int) -> Iterator[tuple[Fleet, Topology, ShardedDatabase]]:
 
 
 @contextmanager
-def _pooled_database() -> Iterator[tuple[Fleet, Topology, ShardedDatabase]]:
+def _pooled_database(nodes: int = 2) -> Iterator[tuple[Fleet, Topology, ShardedDatabase]]:
     """Start servers with 64 shards behind a PgBouncer, and open them with the router."""
-    with fleet.running(2) as running:
+    with fleet.running(nodes) as running:
         running.init(SHARDS)
         with (
             pooling.pooled(running, SHARDS) as behind,

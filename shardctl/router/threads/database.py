@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -181,13 +182,12 @@ class ShardedDatabase(Routed):
         """
         if not rows:
             return 0
-        fields = tuple(rows[0])
-        given: dict[ShardId, list[tuple[Any, ...]]] = {}
+        fields, names, shard_of = tuple(rows[0]), rows[0].keys(), self._known.map.shard_of
+        given: defaultdict[ShardId, list[tuple[Any, ...]]] = defaultdict(list)
         for row in rows:
-            if row.keys() != rows[0].keys():
+            if row.keys() != names:
                 raise ValueError(f"rows with different fields: {fields} and {tuple(row)}")
-            of_row = tuple(row[field] for field in fields)
-            given.setdefault(self._known.shard_of(row[key_field]), []).append(of_row)
+            given[shard_of(row[key_field])].append(tuple(map(row.__getitem__, fields)))
         conflict = None if on_conflict is None else statements.condition(on_conflict, ())
 
         def copy(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
@@ -369,10 +369,10 @@ class ShardedDatabase(Routed):
         """
         asked, named = core.gathering(fields, table, where, parameters, order_by, limit)
         per_key = statements.number(limit_per_key)
-        of_shard: dict[ShardId, list[Key]] = {}
+        of_shard: defaultdict[ShardId, list[Key]] = defaultdict(list)
         shard_of = self._known.map.shard_of
         for key in dict.fromkeys(keys):
-            of_shard.setdefault(shard_of(key), []).append(key)
+            of_shard[shard_of(key)].append(key)
         texts = any(isinstance(key, str) for key in keys)
 
         def read(node: NodeName, shards: Sequence[ShardId], until: float | None) -> Answer:
