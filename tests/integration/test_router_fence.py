@@ -88,6 +88,11 @@ def test_a_function_that_a_transaction_misses_is_the_fence_too(
         pass
     with pytest.raises(ShardMoved):
         db.within(2, "SELECT next_id()")
+    with moved_by_hand(fleet_routed, 3, "a", "b"):
+        pass
+    fleet_routed.execute("b", "CREATE FUNCTION shard3.one() RETURNS integer RETURN 1")
+    assert db.execute("SELECT one()", number=3).rowcount == 1
+    assert (db.node_of(3), db.stats().repeated) == ("b", 1)
     with pytest.raises(psycopg.errors.UndefinedFunction):
         db.within(3, "SELECT next_idea()")
 

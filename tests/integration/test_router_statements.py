@@ -92,6 +92,22 @@ def test_every_kind_of_key_leads_to_its_shard(
     assert db.select("caption", "photos", key) == [("here",)]
 
 
+def test_sql_of_the_applications_own_runs_in_a_shard(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
+    into = "INSERT INTO photos (user_id, caption) VALUES (%s, %s) RETURNING id, caption"
+    cursor = db.execute(into, [14, "50 %"], 14)
+    assert (cursor.rowcount, cursor.description[1].name) == (1, "caption")
+    assert captions(fleet_routed, "b", 6) == ["50 %"]
+    with pytest.raises(errors.DivisionByZero):
+        db.execute("DELETE FROM photos; SELECT 1 / 0", number=6)
+    assert captions(fleet_routed, "b", 6) == ["50 %"], "it is a transaction"
+    counted = sql.SQL("SELECT count(*) FROM photos WHERE caption LIKE '50 %'")
+    assert db.execute(counted, number=6).statusmessage == "SELECT 1"
+    assert db.execute("DELETE FROM photos WHERE caption LIKE '50 %%'", [], 14).rowcount == 1
+    with pytest.raises(TypeError):
+        db.execute("SELECT 1")
+
+
 def test_names_from_outside_cannot_inject(fleet_routed: Fleet, router: Open) -> None:
     db = router(fleet_routed.topology())
     db.insert("photos", 1, {"user_id": 1})

@@ -26,7 +26,15 @@ from shardctl.router.errors import (
     id_given,
     keys_not_ids,
 )
-from shardctl.router.refusals import FENCED, REPEATABLE, Look, can_be_fence, pauses, reasons
+from shardctl.router.refusals import (
+    FENCED,
+    FENCED_WITHIN,
+    REPEATABLE,
+    Look,
+    can_be_fence,
+    pauses,
+    reasons,
+)
 from shardctl.router.settings import NodeHealth
 from shardctl.router.statements import Answer
 from shardctl.router.tasks.fence import AsyncFence
@@ -346,7 +354,7 @@ class AsyncShardedDatabase(Routed):
         text = statement if isinstance(statement, str) else statement.as_string(None)
         whole = statements.within(self._known.schema(shard), parameters is not None) + text.encode()
         run = partial(self._nodes.cursor, statement=whole, parameters=parameters)
-        return await self._where_it_is("execute", None, shard, run)
+        return await self._where_it_is("execute", None, shard, run, FENCED_WITHIN)
 
     async def select_keys(
         self,
@@ -480,14 +488,15 @@ class AsyncShardedDatabase(Routed):
         table: str | None,
         shard: ShardId,
         run: Callable[[NodeName], Awaitable[Result]],
+        fenced: tuple[type[psycopg.Error], ...] = FENCED,
     ) -> Result:
-        """Do what is one transaction on a shard's node; once more if the shard was missing there."""
+        """Do what is one transaction on a shard's node; once more if it was missing there."""
         await self._require_committed([shard])
         node = self._known.owner(shard)
         try:
             with self._told(call, table, node, [shard]):
                 return await run(node)
-        except FENCED:
+        except fenced:
             # The statement was refused, so that it may be sent again: nothing was written.
             if await self._fence.look(node, [shard]) is Look.AWAY:
                 raise

@@ -1,0 +1,435 @@
+"""A Django project on shards: transactions, moves, migrations, checks, admin, test runner."""
+
+from __future__ import annotations
+
+import os
+import re
+import unittest
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.router import ShardMoved
+from shardctl.state import keys, migrations
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardctl.testing.fleet import ShardFleet
+
+pytestmark = pytest.mark.usefixtures("django_fleet")
+
+HEAD = "from django.db import migrations, models\nimport shardctl.contrib.django\n"
+MIGRATION = HEAD + "class Migration(migrations.Migration):\n    "
+LATER = {
+    "0002_rename": MIGRATION
+    + """dependencies = [("photos", "0001_initial")]
+    operations = [
+        migrations.AlterModelTable("note", "notes"),
+        migrations.RenameField("note", "topic", "Subject"),
+        migrations.AlterModelManagers(
+            "note", [("objects", shardctl.contrib.django.ShardedManager("Subject"))]
+        ),
+        migrations.AddField("photo", "place", models.TextField(default="here")),
+        migrations.RunSQL("UPDATE photos_photo SET place = '50 %'"),
+        migrations.DeleteModel("like"),
+    ]
+""",
+    "0003_index": HEAD
+    + "from django.contrib.postgres.operations import AddIndexConcurrently\n"
+    + """class Migration(migrations.Migration):
+    atomic = False
+    dependencies = [("photos", "0002_rename")]
+    operations = [
+        AddIndexConcurrently("photo", models.Index(fields=["views"], name="by_views"))
+    ]
+""",
+}
+REFUSED = {
+    "RunPython": "migrations.RunPython(print)",
+    "CONCURRENTLY|transaction": "AddIndexConcurrently("
+    "'photo', models.Index(fields=['views'], name='x'))",
+}
+
+
+def models() -> Any:
+    from tests.fixtures.django_photos import models
+
+    return models
+
+
+def member(number: int = 0) -> Any:
+    """Make a member in a shard."""
+    from shardctl.contrib.django import use_shard
+
+    with use_shard(number=number):
+        return models().Member.objects.create(name=f"m{number}")
+
+
+def captions(owner: Any) -> set[str]:
+    rows = models().Photo.objects.for_key(owner.pk)
+    return set(rows.values_list("caption", flat=True))
+
+
+def test_a_connection_is_kept_for_a_transaction_alone() -> None:
+    from django.db import connections, transaction
+
+    from shardctl.contrib.django import database
+
+    made = [member(number) for number in range(8)]
+    with transaction.atomic(using=made[0]._state.db):
+        assert connections[made[0]._state.db].connection.open is None, "nothing was asked yet"
+        made[0].photos.create()
+        assert connections[made[0]._state.db].connection.open is not None
+    for one in made:
+        assert connections[one._state.db].connection.open is None
+    pools = database().stats().pools
+    assert set(pools) == {"a", "b"}
+    assert all(one["pool_size"] == one["pool_available"] <= 3 for one in pools.values())
+
+
+def test_transactions_savepoints_and_what_follows_a_commit() -> None:
+    from django.db import IntegrityError, transaction
+
+    ann, bob, said = member(1), member(6), []
+    using = ann._state.db
+    with transaction.atomic(using=using), transaction.atomic(using=bob._state.db):
+        transaction.on_commit(lambda: said.append(captions(ann)), using=using)
+        ann.photos.create(caption="kept")
+        bob.photos.create(caption="of bob")
+        with pytest.raises(IntegrityError), transaction.atomic(using=using):
+            transaction.on_commit(lambda: said.append("never"), using=using)
+            ann.photos.create(caption="undone")
+            models().Member.objects.create(pk=ann.pk, name="again")
+        assert said == []
+    assert said == [{"kept"}]
+    assert captions(bob) == {"of bob"}
+    with pytest.raises(ZeroDivisionError), transaction.atomic(using=using):
+        ann.photos.create(caption="undone")
+        _ = 1 / 0
+    with transaction.atomic(using=using):
+        ann.photos.create(caption="undone")
+        transaction.set_rollback(True, using=using)
+    assert captions(ann) == {"kept"}
+
+
+def test_cursors_of_the_server_and_raw_sql() -> None:
+    from django.db import NotSupportedError, connections, transaction
+
+    ann = member(2)
+    models().Photo.objects.bulk_create([models().Photo(owner=ann) for _ in range(50)])
+    connection, rows = connections[ann._state.db], models().Photo.objects.for_key(ann.pk)
+    assert len(list(rows.iterator(chunk_size=7))) == 50
+    with transaction.atomic(using=ann._state.db):
+        assert len(list(rows.select_for_update().iterator(chunk_size=7))) == 50
+    with connection.cursor() as cursor:
+        assert (cursor.description, cursor.rowcount) == (None, -1)
+        cursor.execute("SELECT 'x%%', count(*) FROM photos_photo WHERE owner_id = %s", [ann.pk])
+        assert [column.name for column in cursor.description] == ["?column?", "count"]
+        assert cursor.fetchall() == [("x%", 50)]
+        cursor.executemany("UPDATE photos_photo SET views = %s", [[1], [2]])
+        assert cursor.rowcount == 100
+        with pytest.raises(NotSupportedError, match="atomic"):
+            cursor.copy("COPY photos_photo (owner_id) FROM STDIN")
+        cursor.callproc("abs", [-3])
+        assert cursor.fetchone() == (3,)
+    assert connection.connection.open is None
+    assert set(rows.values_list("views", flat=True)) == {2}
+    assert connection.introspection.get_primary_key_column(connection.cursor(), "photos_like")
+
+
+def test_a_function_is_run_again_in_a_transaction_of_its_shard() -> None:
+    from django.db import connections, transaction
+
+    from shardctl.contrib.django import shard_atomic
+
+    ann, tried = member(3), []
+
+    @shard_atomic("user_id")
+    def fails_once(name: str, user_id: int, code: str = "40001") -> str:
+        models().Photo.objects.create(owner_id=user_id, caption=name)
+        tried.append(connections[ann._state.db].in_atomic_block)
+        if len(tried) == 1:
+            with connections[ann._state.db].cursor() as cursor:
+                cursor.execute(f"DO $$BEGIN RAISE 'no' USING ERRCODE = '{code}'; END$$")
+        return name
+
+    for code in ("40001", "40P01"):
+        tried.clear()
+        assert fails_once(code, ann.pk, code=code) == code
+        assert tried == [True, True]
+    assert captions(ann) == {"40001", "40P01"}
+
+    @shard_atomic(lambda row: row.pk, attempts=5)
+    def after_commit(row: Any) -> None:
+        tried.append(True)
+        row.photos.create(caption="once")
+        transaction.on_commit(moved, using=row._state.db)
+
+    def moved() -> None:
+        raise ShardMoved(3, "a", "b")  # of something else that the function began
+
+    tried.clear()
+    with pytest.raises(ShardMoved):
+        after_commit(ann)
+    assert (len(tried), ann.photos.filter(caption="once").count()) == (1, 1)
+
+
+@pytest.mark.proof
+def test_a_shard_moves_in_the_middle_of_a_transaction(django_fleet: ShardFleet) -> None:
+    from django.db import connections, transaction
+
+    from shardctl.contrib.django import shard_atomic
+
+    ann, tried, said = member(0), [], []
+    before = ann.photos.create(caption="before")
+
+    @shard_atomic("row")
+    def in_the_middle(row: int) -> None:
+        tried.append(True)
+        with connections[ann._state.db].cursor() as cursor:
+            cursor.execute("SELECT 1")
+        if len(tried) == 1:
+            django_fleet.shard_move(0, "b")
+        transaction.on_commit(lambda: said.append(True), using=ann._state.db)
+        models().Photo.objects.create(owner_id=row, caption="after")
+
+    in_the_middle(ann.pk)
+    assert (len(tried), said) == (2, [True])
+    with pytest.raises(ShardMoved), transaction.atomic(using=ann._state.db):
+        with connections[ann._state.db].cursor() as cursor:
+            cursor.execute("SELECT 1")
+        transaction.on_commit(lambda: said.append("never"), using=ann._state.db)
+        django_fleet.shard_move(0, "a")
+        with transaction.atomic(using=ann._state.db):
+            ann.photos.create(caption="lost")
+    with transaction.atomic(using=ann._state.db):
+        assert captions(ann) == {"before", "after"}
+    assert said == [True]
+    assert models().Photo.objects.get(pk=before.pk).owner == ann
+
+
+def test_a_child_process_has_connections_of_its_own() -> None:
+    from django.db import OperationalError, connections, transaction
+
+    ann, codes = member(4), []
+    ann.photos.create()
+    for inside in (False, True):
+        with transaction.atomic(using=ann._state.db):
+            if inside:
+                ann.photos.count()
+            child = os.fork()
+            if not child:
+                code = 1
+                try:
+                    code = 0 if ann.photos.count() == 1 else 2
+                except OperationalError:
+                    code = 3
+                finally:
+                    os._exit(code)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            assert ann.photos.count() == 1
+    assert codes == [0, 3]
+    connections.close_all()
+
+
+def test_databases_have_the_tables_of_their_own_models() -> None:
+    from django.core.management import CommandError, call_command
+    from django.db import NotSupportedError, connections
+
+    tables = set(connections["default"].introspection.table_names())
+    assert {"auth_user", "django_session"} <= tables
+    assert not [name for name in tables if name.startswith("photos_")]
+    shard = set(connections["shard_0002"].introspection.table_names())
+    assert shard == {"photos_member", "photos_photo", "photos_like", "photos_note"}
+    with pytest.raises(NotSupportedError, match="shardmigrations"):
+        call_command("migrate", database="shard_0002", verbosity=0)
+    call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+    call_command("check", fail_level="WARNING")
+    with pytest.raises((CommandError, SystemExit)):
+        call_command("shardmigrations", "nothing")
+
+
+def migrate(folder: Path, more: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Write migrations of Django's into a package, and SQL from them; give the files' names."""
+    from django.core.management import call_command
+    from django.test import override_settings
+
+    package = f"m{folder.name.replace('-', '_')}"
+    (folder / package).mkdir(exist_ok=True)
+    (folder / "sql").mkdir(exist_ok=True)
+    own = models().__file__.replace("models.py", "migrations/0001_initial.py")
+    with open(own) as opened:  # noqa: PTH123
+        more = {"0001_initial": opened.read(), "__init__": "", **more}
+    for name, text in more.items():
+        (folder / package / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    with override_settings(MIGRATION_MODULES={"photos": package}):
+        call_command("shardmigrations", "photos", folder=folder / "sql", verbosity=0)
+    return sorted(one.name for one in (folder / "sql").iterdir())
+
+
+def test_migrations_of_django_become_files_for_shardctl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sql").mkdir()
+    (tmp_path / "sql/0007_by_hand.sql").write_text("SELECT 1;\n")
+    (tmp_path / "sql/0008_photos_0001_initial.sql").write_text("-- my own\n")
+    assert migrate(tmp_path, LATER, monkeypatch) == [
+        "0007_by_hand.sql",
+        "0008_photos_0001_initial.sql",
+        "0009_photos_0002_rename.sql",
+        "0010_photos_0003_index.sql",
+    ]
+    assert (tmp_path / "sql/0008_photos_0001_initial.sql").read_text() == "-- my own\n"
+    *_, renamed, index = migrations.read(tmp_path / "sql")
+    assert (renamed.transactional, index.transactional) == (True, False)
+    assert {(one.table, one.column, one.was, one.dropped) for one in keys.lines(renamed)} == {
+        ("notes", "Subject", ("photos_note", "topic"), False),
+        ("photos_like", "member_id", None, True),
+    }
+    assert "SET place = '50 %';" in renamed.text
+    assert 'CREATE INDEX CONCURRENTLY IF NOT EXISTS "by_views"' in index.text
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_a_migration_that_is_no_sql_is_refused_by_name(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.core.management import CommandError
+
+    text = LATER["0003_index"].replace("0002_rename", "0001_initial").replace("atomic = False", "")
+    body = re.sub(r"operations = .*", f"operations = [{REFUSED[said]}]", text, flags=re.DOTALL)
+    with pytest.raises(CommandError, match=f"photos.0002_odd: .*({said})"):
+        migrate(tmp_path, {"0002_odd": body}, monkeypatch)
+    assert len(list((tmp_path / "sql").iterdir())) == 1
+
+
+def test_checks_find_models_that_no_shard_can_hold() -> None:
+    from django.contrib.auth.models import User
+    from django.db.models import CASCADE, BigIntegerField, ForeignKey, Manager, ManyToManyField
+    from django.db.models import Model
+    from django.test.utils import isolate_apps
+
+    from shardctl.contrib.django import ShardedModel
+
+    photo = models().Photo
+    with isolate_apps("tests.fixtures.django_photos"):
+
+        class Keyless(ShardedModel):
+            shard_key = "nothing"
+
+            class Meta:
+                app_label = "photos"
+
+        class Odd(ShardedModel):
+            shard_key = "key"
+            key = BigIntegerField(unique=True)
+            other = BigIntegerField(unique=True)
+            user = ForeignKey(User, CASCADE)
+            photos = ManyToManyField(photo)
+            objects = Manager()
+
+            class Meta:
+                app_label = "photos"
+
+        class Child(ShardedModel):
+            shard_key = "key"
+            key = BigIntegerField()
+            odd = ForeignKey(Odd, CASCADE, to_field="other")
+
+            class Meta:
+                app_label = "photos"
+
+        class Outside(Model):
+            one = ForeignKey(photo, CASCADE)
+
+            class Meta:
+                app_label = "photos"
+
+        found = {one.id for model in (Keyless, Odd, Child, photo) for one in model.check()}
+    assert {f"shardctl.E00{n}" for n in range(1, 6)} <= found
+    assert not [one for one in photo.check() if one.is_serious()]
+
+
+def test_the_admin_asks_for_the_key() -> None:
+    from django.contrib.auth.models import User
+    from django.test import Client
+
+    User.objects.create_superuser("root", password="x")  # noqa: S106
+    ann, bob = member(5), member(7)
+    photo = ann.photos.create(caption="dusk")
+    bob.photos.create(caption="of bob")
+    client, base = Client(raise_request_exception=True), "/admin/photos/photo/"
+    assert client.login(username="root", password="x")  # noqa: S106
+    asked = client.get(base, {"_popup": "1"}).content.decode()
+    assert 'name="owner_id"' in asked
+    assert 'name="_popup" value="1"' in asked
+    assert "dusk" not in asked
+    for wrong in ("x", "-5"):
+        assert "errornote" in client.get(base, {"owner_id": wrong}).content.decode()
+    listed = client.get(base, {"owner_id": ann.pk}).content.decode()
+    assert "dusk" in listed
+    assert "of bob" not in listed
+    assert 'name="owner_id"' in client.get(f"{base}add/").content.decode()
+    page = client.get(f"{base}{photo.pk}/change/").content.decode()
+    assert "dusk" in page
+    data = {"caption": "dawn", "views": 1, "details": '{"a": 1}', "reviewer": "", "owner": ann.pk}
+    saved = client.post(f"{base}{photo.pk}/change/?_changelist_filters=owner_id%3D{ann.pk}", data)
+    assert (saved.status_code, saved["Location"]) == (302, f"{base}?owner_id={ann.pk}")
+    assert client.post(f"{base}add/?owner_id={ann.pk}", {**data, "caption": "x"}).status_code == 302
+    assert captions(ann) == {"dawn", "x"}
+    assert "dawn" in client.get(f"{base}{photo.pk}/history/").content.decode()
+    assert client.post(f"{base}{photo.pk}/delete/", {"post": "yes"}).status_code == 302
+    chosen = {"action": "delete_selected", "_selected_action": [ann.photos.get().pk], "post": "yes"}
+    assert client.post(f"{base}?owner_id={ann.pk}", chosen).status_code == 302
+    assert captions(ann) == set()
+    assert captions(bob) == {"of bob"}
+
+
+def test_tests_of_django_begin_with_empty_shards() -> None:
+    from django.test import SimpleTestCase, TestCase, TransactionTestCase
+
+    from shardctl.contrib.django import ShardedRunner, database
+
+    class Body:
+        def test_a(self) -> None:
+            self.check()
+
+        test_b = test_a
+
+        def check(self) -> None:
+            found = models().Note.objects.for_keys(["here", *map(str, range(9))]).merge()
+            assert [one.topic for one in found] == self.there
+            models().Note.objects.create(topic="3", text="")
+
+    class RollsBack(Body, TestCase):
+        there = ("here",)
+
+        @classmethod
+        def setUpTestData(cls) -> None:
+            models().Note.objects.create(topic="here", text="")
+
+        def check(self) -> None:
+            self.there = list(type(self).there)
+            super().check()
+
+    class Commits(Body, TransactionTestCase):
+        there: Any = []
+
+        def check(self) -> None:
+            super().check()
+            assert len(database().scatter("topic", "photos_note", limit=9)) == 1
+
+    class Without(SimpleTestCase):
+        def test_it(self) -> None:
+            with pytest.raises(AssertionError, match="not allowed"):
+                models().Note.objects.get(topic="here")
+
+    load = unittest.defaultTestLoader.loadTestsFromTestCase
+    suite = unittest.TestSuite(map(load, (RollsBack, Commits, Without)))
+    assert "shard_0000" in ShardedRunner().get_databases(suite)
+    result = unittest.TestResult()
+    suite.run(result)
+    assert (result.testsRun, result.errors, result.failures) == (5, [], [])
+    assert database().scatter("topic", "photos_note", limit=1) == []
