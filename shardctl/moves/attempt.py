@@ -124,16 +124,6 @@ class Attempt:
                 self.source.execute("SELECT pg_terminate_backend(%s)", [pid])
         return wait(0)
 
-    def require_time(self) -> None:
-        """Check that `--max-pause` leaves time for the round trips; raises PauseTooShort.
-
-        A move that is resumed may have another one than its rehearsal knew.
-        """
-        topology = self.context.topology
-        prediction.require_time(topology, self.plan, self.round_trips, len(self.tables))
-        if (rehearsed_ms := self.rehearsed_ms()) is not None:
-            prediction.require_rehearsed(self.plan, rehearsed_ms)
-
     def rehearsed_ms(self) -> float | None:
         """Return how long a rehearsal has predicted that clients wait; None without one."""
         found: float | None = self.rehearsed().get("predicted_pause_ms")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from shardctl.moves import cutover
 from shardctl.moves import plan as planning
 from shardctl.moves.paused_poolers import CONSOLES
-from shardctl.moves.refusals import PauseTooShort
 from shardctl.moves.sub_step import round_trips_ms
 from shardctl.pgbouncer import cost
 
@@ -51,8 +50,6 @@ OFFERED_MS = 0.02
 """For each alias that it offers: SHOW DATABASES and the comparison, without RELOAD."""
 SSH_MS = 5.0
 """For a pooler over ssh, besides the round trip: replacing its file."""
-RESERVED_MS = 400.0
-"""Reserve of the budget: 300 must remain at the decision, and it starts before the pause."""
 BEGUN_S = 4.0
 """A move without rows: its checks, a small copy, following, the cutover's guards, the end."""
 COMPARED_TABLE_S = 0.005
@@ -143,27 +140,3 @@ def poolers_parts_ms(
             )
         )
     return max(poolers, key=sum)
-
-
-def budget_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int) -> float:
-    """Return the least `--max-pause` for a cutover, in ms.
-
-    The budget starts before the first PAUSE, and some of it must remain at the decision. `tables`
-    is the number of moved tables.
-    """
-    before = round_trips_ms(round_trips, cutover.of(plan).before("pause"))
-    return pause_ms(topology, plan, round_trips, tables) + RESERVED_MS + before
-
-
-def require_time(topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int) -> None:
-    """Check that `--max-pause` is long enough for the prediction; raises PauseTooShort."""
-    needed = budget_ms(topology, plan, round_trips, tables)
-    if plan.options.max_pause_s * 1000 < needed:
-        predicted = pause_ms(topology, plan, round_trips, tables)
-        raise PauseTooShort(plan.options.max_pause_s, predicted, needed)
-
-
-def require_rehearsed(plan: MovePlan, predicted_ms: float) -> None:
-    """Check that `--max-pause` is long enough for a measured prediction; raises PauseTooShort."""
-    if plan.options.max_pause_s * 1000 < predicted_ms:
-        raise PauseTooShort(plan.options.max_pause_s, predicted_ms, predicted_ms + RESERVED_MS)

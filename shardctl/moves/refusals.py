@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -49,21 +48,6 @@ class PoolerUnfit(PreflightRefused):
 
     def __init__(self, pooler: str, code: str, what: str, *, hint: str) -> None:
         super().__init__(f"pooler {pooler}", code, what, hint=hint)
-
-
-class PauseTooShort(PreflightRefused):
-    """A budget that the cutover is predicted to exceed."""
-
-    def __init__(self, max_pause_s: float, predicted_ms: float, needed_ms: float) -> None:
-        super().__init__(
-            "the cutover",
-            "pause_too_short",
-            f"it is predicted to take {predicted_ms:,.0f} ms and needs a --max-pause of "
-            f"{needed_ms:,.0f} ms, but --max-pause is {max_pause_s * 1000:,.0f} ms",
-            hint=f"give --max-pause {math.ceil(needed_ms * 2 / 1000)}s, or move fewer shards at a "
-            "time",
-        )
-        self.needed_ms = needed_ms
 
 
 @contextmanager

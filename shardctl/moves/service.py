@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from shardctl.errors import UsageError
 from shardctl.fanout import Silent
 from shardctl.hosts import ports
-from shardctl.moves import conclusion, destroyed, methods, prediction, rehearsal
+from shardctl.moves import conclusion, destroyed, methods, rehearsal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import MovePlan, PlanUnreadable
 from shardctl.moves.preflight import poolers as preflight_poolers
-from shardctl.moves.round_trips import RoundTrips
 from shardctl.moves.step import NotAbortable, drive, undo
 from shardctl.moves.steps import reserve, subscribe
 from shardctl.moves.stopped import aborting, stopped
@@ -249,7 +248,7 @@ def require_resumable(
 ) -> MovePlan:
     """Check that a move can continue with this topology; return its plan.
 
-    Raises move_ended, TopologyChanged, OwnershipDiffers, PlanUnreadable, PauseTooShort, PoolerUnfit
+    Raises move_ended, TopologyChanged, OwnershipDiffers, PlanUnreadable, PoolerUnfit
     where clients time out during the pause, SourceNeeded, SourceThere, NodeLocked while another
     process runs the move, and NodeUnavailable of a source that is still needed.
     """
@@ -261,9 +260,6 @@ def require_resumable(
     pause = max_pause_s or options.max_pause_s
     changed = replace(options, max_pause_s=pause, terminate=terminate or options.terminate)
     decided = replace(decided, options=changed)
-    if max_pause_s is not None and entry.move.state.undoable:
-        # The cutover checks this again, with the round trips and the number of tables.
-        prediction.require_time(planning.before(topology, decided), decided, RoundTrips(), 0)
     if pause > options.max_pause_s and entry.move.state.undoable:
         preflight_poolers.require_patience(topology, decided, purpose=lock.purpose("moves resume"))
     if entry.move.state.undoable and not source_destroyed:

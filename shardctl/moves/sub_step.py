@@ -59,10 +59,6 @@ class Cutover:
         """Return the sub-steps from one until the target serves the shards."""
         return self.between(first, self.decided[-1].name)
 
-    def before(self, first: str) -> tuple[SubStep, ...]:
-        """Return the sub-steps before one that also count against `--max-pause`."""
-        return self.undoable[: [one.name for one in self.undoable].index(first)]
-
 
 def round_trips_ms(round_trips: RoundTrips, rows: Iterable[SubStep]) -> float:
     """Sum up the round trips of sub-steps, in ms.

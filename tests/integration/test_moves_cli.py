@@ -197,7 +197,6 @@ REFUSED = {
         "node b already owns shards 4-7",
     ),
     "a rate too low": (["2", "--to", "c", "--max-rate", "16k"], "--max-rate"),
-    "a pause too short": (["2", "--to", "c", "--max-pause", "10ms"], "--max-pause is 10 ms"),
 }
 
 

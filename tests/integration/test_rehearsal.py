@@ -9,10 +9,8 @@ import pytest
 from shardctl.errors import ShardctlError
 from shardctl.meter import BYTES
 from shardctl.moves import live_comparison, measured
-from shardctl.moves.refusals import PauseTooShort
 from shardctl.moves.rehearsal import RehearsalRefused
-from shardctl.moves.steps import cutover, rehearse
-from shardctl.moves.stopped import MoveStopped
+from shardctl.moves.steps import rehearse
 from shardctl.state.progress import Kept
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.rehearsals import fill, untouched
@@ -115,29 +113,6 @@ def test_a_pause_that_is_too_long_ends_the_move_before_it(
     assert error.code == "rehearsal_pause_too_long"
     assert "--max-pause is 5,000 ms" in str(error)
     untouched(fleet_own)
-
-
-@pytest.mark.long
-def test_a_resumed_move_needs_the_pause_that_its_rehearsal_predicted(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parts = measured.parts
-
-    def slow(*given: Any) -> dict[str, float]:
-        return parts(*given) | {"claim": 3_000.0}
-
-    monkeypatch.setattr(measured, "parts", slow)
-    replace_step(monkeypatch, cutover.STREAM_STEP, lose)
-    with pytest.raises(MoveStopped):
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    monkeypatch.undo()
-    with pytest.raises(MoveStopped) as caught:
-        fleet_own.resume(max_pause_s=2.0)
-    assert isinstance(caught.value.error, PauseTooShort)
-    fleet_own.resume(max_pause_s=5.0)
-    report = fleet_own.copy("b").report
-    assert report is not None
-    assert report["predicted_pause_ms"] == report["rehearsal"]["predicted_pause_ms"] > 3_000
 
 
 def test_a_rehearsal_holds_nothing_when_it_has_ended(

@@ -1,18 +1,18 @@
-"""The cutover: whether its budget suffices, and whether the topology file is writable."""
+"""The cutover: its round trips, and whether the topology file is writable."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.moves import file, prediction
-from shardctl.moves.preflight import clocks, member, poolers, shards, target
-from shardctl.moves.refusals import PauseTooShort, PreflightRefused
+from shardctl.moves import file
+from shardctl.moves.preflight import clocks, member, poolers, target
 from shardctl.moves.round_trips import RoundTrips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardctl.moves.preflight.subject import Context
+    from shardctl.moves.refusals import PreflightRefused
 
 
 def round_trips(context: Context) -> RoundTrips:
@@ -23,16 +23,6 @@ def round_trips(context: Context) -> RoundTrips:
         target=context.of(target.measure) or context.of(member.measure) or 0.0,
         pooler=max((one.round_trip_ms for one in context.of(poolers.look) or ()), default=0.0),
     )
-
-
-def judge(context: Context) -> Iterator[PauseTooShort]:
-    """Refuse a budget that the cutover is predicted to exceed."""
-    found = context.of(shards.look)
-    tables = found.moved if found is not None else 0
-    try:
-        prediction.require_time(context.topology, context.plan, round_trips(context), tables)
-    except PauseTooShort as error:
-        yield error
 
 
 def look_at_file(context: Context) -> list[PreflightRefused]:

@@ -92,9 +92,6 @@ _EVENTS = Subject(
     events.look,
     events.judge,
 )
-_BUDGET = Subject(
-    "budget", "the cutover is predicted to end within --max-pause", FLEET, judge=cutover.judge
-)
 
 SUBJECTS: tuple[Subject, ...] = (
     Subject("topology file", "the new owners can be written into the topology file",
@@ -168,7 +165,6 @@ SUBJECTS: tuple[Subject, ...] = (
             FLEET, poolers.look, poolers.judge, notes=poolers.notes),
     Subject("WAL", "--max-rate is valid, and the source's disk has room for the WAL of the copy",
             SOURCE, wal.look, wal.judge, notes=wal.notes),
-    _BUDGET,
 )  # fmt: skip
 
 STREAM: tuple[Subject, ...] = (
@@ -251,7 +247,6 @@ STREAM: tuple[Subject, ...] = (
             FLEET, poolers.look, poolers.judge, notes=poolers.notes),
     Subject("WAL", "--max-rate is a rate, and the source's disk has room for the WAL of the copy",
             SOURCE, wal.look, wal.judge, notes=wal.notes),
-    _BUDGET,
 )  # fmt: skip
 
 PUBLISHED = (

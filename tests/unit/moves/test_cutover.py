@@ -41,5 +41,4 @@ def test_clients_wait_from_the_pause_on() -> None:
         "pause", "fence", "drain", "mark", "replay", "snapshot", "look", "decide",
         "promote", "claim", "open", "route",
     ]  # fmt: skip
-    assert [one.name for one in cutover.CLONE.before("pause")] == ["arm guards", "logins"]
     assert cutover.STREAM.until_decided("drain")[-1].name == "claim"

@@ -11,7 +11,6 @@ import pytest
 from shardctl.moves import plan, prediction
 from shardctl.moves.paused_poolers import CONSOLES
 from shardctl.moves.plan import MovePlan, Options
-from shardctl.moves.refusals import PauseTooShort
 from shardctl.moves.round_trips import RoundTrips
 from shardctl.topology.loader import parse
 
@@ -99,13 +98,6 @@ def test_each_table_counts() -> None:
     ):
         few, many = (prediction.pause_ms(here, made, NEAR, n) for n in (0, tables))
         assert many - few == pytest.approx(each * tables)
-        few, many = (prediction.budget_ms(here, made, NEAR, n) for n in (0, tables))
-        assert many - few == pytest.approx(each * tables)
-        options = replace(made.options, max_pause_s=few / 1000 + 0.01)
-        short = replace(made, options=options)
-        prediction.require_time(here, short, NEAR, 0)
-        with pytest.raises(PauseTooShort):
-            prediction.require_time(here, short, NEAR, tables)
 
 
 def test_a_move_takes_longer_with_more_tables_and_rows() -> None:
@@ -116,23 +108,3 @@ def test_a_move_takes_longer_with_more_tables_and_rows() -> None:
         assert many - least == pytest.approx(2000 * times * prediction.COMPARED_TABLE_S)
         large = prediction.move_s(made, 10, 60 * prediction.COMPARE_RATE, 2)
         assert large - least == pytest.approx(10 + 60 * times)
-
-
-def test_a_move_that_is_resumed_keeps_what_its_rehearsal_predicted() -> None:
-    here = topology()
-    prediction.require_rehearsed(moving(here, max_pause_s=1), 999)
-    with pytest.raises(PauseTooShort):
-        prediction.require_rehearsed(moving(here, max_pause_s=1), 1001)
-
-
-def test_a_budget_has_to_be_longer_from_far_away() -> None:
-    here = topology()
-    near, far = (prediction.budget_ms(here, moving(here), one, 0) for one in (NEAR, FAR))
-    assert far - near == pytest.approx(1500 + 400)
-    prediction.require_time(here, moving(here, max_pause_s=1), NEAR, 0)
-    with pytest.raises(PauseTooShort) as caught:
-        prediction.require_time(here, moving(here, max_pause_s=1), FAR, 0)
-    assert caught.value.needed_ms == far
-    named = float(caught.value.hint.partition("--max-pause ")[2].partition("s")[0])
-    longer = replace(moving(here).options, max_pause_s=named)
-    prediction.require_time(here, replace(moving(here), options=longer), FAR, 0)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from datetime import timedelta
 
 import pytest
 
-from shardctl.moves import budget, prediction
 from shardctl.moves.preflight.transactions import Transaction
 from shardctl.moves.wal import Wal
 from shardctl.state.journal import Move, MoveState, StepRecord
@@ -113,21 +111,6 @@ def test_rights_that_the_login_role_lacks() -> None:
     seen = fit()
     seen.source(lacking=("REPLICATION", "pg_monitor"))
     assert "lacks rights that a move needs: REPLICATION; pg_monitor" in seen.only("rights")
-
-
-def test_a_cutover_that_cannot_be_done_in_time() -> None:
-    assert budget.REST_S * 1000 < prediction.RESERVED_MS
-    seen = fit()
-    seen.choose(max_pause_s=0.4)
-    told = seen.only("pause_too_short")
-    predicted = re.search(r"take (\d+) ms and needs a --max-pause of (\d+) ms", told)
-    assert predicted is not None, told
-    assert int(predicted[1]) == 70
-    assert int(predicted[2]) == int(predicted[1]) + 400
-    assert "--max-pause is 400 ms" in told
-    assert "give --max-pause 1s" in told
-    seen.choose(max_pause_s=0.6)
-    assert seen.refused() == {}
 
 
 def test_a_rate_that_pg_basebackup_would_not_take() -> None:
