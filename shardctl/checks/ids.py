@@ -59,8 +59,8 @@ class Seen:
 
     now_ms: int
     odd: tuple[Odd, ...]
-    keyed: Mapping[str, bool] = field(default_factory=dict)
-    """Whether the key is an integer, of each table whose key was found."""
+    keyed: Mapping[str, bool | None] = field(default_factory=dict)
+    """Whether the key is an integer, of each table with a named key; None: it has no such one."""
     unvalidated: tuple[tuple[ShardId, str], ...] = ()
     """Tables whose CHECK of the key is not validated."""
 
@@ -189,7 +189,9 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     yield from _years_left(view)
     yield from _unvalidated(view)
     if view.deep and view.seen:
-        keyed = {table: whole for s in view.seen.values() for table, whole in s.keyed.items()}
+        seen = [one.keyed for one in view.seen.values()]
+        keyed = {table: whole for of in seen for table, whole in of.items() if whole is not None}
+        named = {*view.topology.database.keys, *(table for of in seen for table in of)}
         for table, column in keys.of_cluster(view.topology, view.migrations).items():
             if not keyed.get(table, True):
                 yield Finding(
@@ -205,12 +207,12 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                 yield Finding(
                     NAME,
                     "key_absent",
-                    Severity.warning,
+                    # A migration's line stays behind when its table is dropped or renamed.
+                    Severity.warning if table in named else Severity.note,
                     actual="no shard has this column",
                     expected="the key column that a migration or the topology names",
-                    hint="after a rename or drop, write `-- shardctl: key TABLE.COLUMN was "
-                    f"{table}.{column}` or `-- shardctl: key {table}.{column} dropped` "
-                    "into a new migration; otherwise correct `database.keys`",
+                    hint=f"name the right column in a new migration, `-- shardctl: key {table}."
+                    "COLUMN`, or in `database.keys`; if the table has a new name, the key of that",
                     object=f"{table}.{column}",
                 )
 
@@ -270,9 +272,8 @@ _KINDS: dict[Code, _Kind] = {
         Severity.error,
         "ids from next_id() of the same shard",
         # The key decides where it is named: a row that was moved by its key keeps its id.
-        "list misplaced rows with `shardctl rows misplaced` and move them with "
-        "`shardctl rows move`; keep the other rows or give them new ids; `shardctl "
-        "verify --check ids --deep` finds all of them",
+        "list misplaced rows with `shardctl rows misplaced`, whose --sql moves them; keep the "
+        "other rows or give them new ids; `shardctl verify --check ids --deep` finds all of them",
     ),
     "future": _Kind(
         Severity.error,
@@ -288,7 +289,7 @@ _KINDS: dict[Code, _Kind] = {
     "other_key": _Kind(
         Severity.error,
         "rows whose key belongs to this shard",
-        "list these rows with `shardctl rows misplaced`; move them with `shardctl rows move`",
+        "list these rows with `shardctl rows misplaced`; its --sql writes what moves them",
     ),
     "no_key": _Kind(
         Severity.error,

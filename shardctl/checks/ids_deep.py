@@ -69,14 +69,15 @@ class _Tally:
 
 def scan(
     place: Place, ids: Mapping[Relation, str], layout: Layout, now_ms: int
-) -> tuple[list[Odd], dict[str, bool]]:
+) -> tuple[list[Odd], dict[str, bool | None]]:
     """Read all rows of the tables with these id columns, and of those whose key is known.
 
-    `now_ms` is what the node's clock shows. Also gives the tables whose key was found,
-    and whether it is an integer.
+    `now_ms` is what the node's clock shows. Also gives the tables with a named key,
+    and whether it is an integer; None where its column is missing.
     Raises what reading the migrations and their key columns raises.
     """
-    keyed = [one for one in _keyed(place) if one.present]
+    named = _keyed(place)
+    keyed = [one for one in named if one.present]
     # A partitioned table's rows are its partitions'.
     key_of = {(k.schema, k.name): k for k in keyed if k.integer and k.kind != "p"}
     began = time.monotonic()
@@ -104,7 +105,8 @@ def scan(
             else:
                 odd += tally.odd(source)
     progress.waits(node, None)
-    return odd, {one.named: one.integer for one in keyed}
+    missing = dict.fromkeys((one.named for one in named), None)
+    return odd, missing | {one.named: one.integer for one in keyed}
 
 
 def _keyed(place: Place) -> list[Keyed]:

@@ -95,16 +95,13 @@ EXAMPLES = {
     ),
     "shardctl rows": (
         ("shardctl rows misplaced", "Search all shards"),
-        ("shardctl rows move", "Move misplaced rows to their shards"),
+        ("shardctl rows misplaced --sql > move.sql", "Write what moves the rows that it lists"),
     ),
     "shardctl rows misplaced": (
         ("shardctl rows misplaced", "Search every table of every shard"),
         ("shardctl rows misplaced 2-3 --table likes --limit 100", "Search one table in two shards"),
+        ("shardctl rows misplaced --sql --limit 1000", "Write a script that moves them"),
         ("shardctl rows misplaced -o csv", "For a spreadsheet"),
-    ),
-    "shardctl rows move": (
-        ("shardctl rows move --dry-run", "Count the rows to move"),
-        ("shardctl rows move 2-3 --table likes", "Move rows of one table in two shards"),
     ),
     "shardctl repack": (
         ("shardctl repack --dry-run", "Show which tables are bloated"),

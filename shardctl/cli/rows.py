@@ -7,36 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli.command import command_app
-from shardctl.cli.context import load_topology, note_changes
-from shardctl.cli.options import (
-    DryRunOption,
-    Listing,
-    ListingOption,
-    LockWaitOption,
-    Report,
-    ReportOption,
-    YesOption,
-)
-from shardctl.cli.output import (
-    confirm,
-    plural,
-    print_at_end,
-    print_csv,
-    print_json,
-    print_table,
-    print_tsv,
-    say,
-)
-from shardctl.printable import one_line
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import Listing, ListingOption
+from shardctl.cli.output import plural, print_csv, print_json, print_table, print_tsv, say
+from shardctl.printable import one_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from shardctl.maintenance.misplaced import Misplaced
-    from shardctl.maintenance.row_move import Plan
+    from shardctl.maintenance.misplaced import Report as Found
     from shardctl.topology.model import ShardId, Topology
 
-app = command_app(help="Find and move rows that are in a wrong shard.", no_args_is_help=True)
+app = command_app(no_args_is_help=True)
 
 _MISPLACED = ("table", "shard", "node", "belongs_to", "by", "value", "primary_key")
 
@@ -52,6 +35,11 @@ TableOption = Annotated[
 ]
 
 
+@app.callback()
+def rows() -> None:
+    """Find rows that are in a wrong shard."""
+
+
 @app.command()
 def misplaced(
     ctx: typer.Context,
@@ -64,6 +52,12 @@ def misplaced(
             "--limit", min=1, metavar="N", help="Rows to list per table, shard and right shard."
         ),
     ] = 20,
+    statements: Annotated[
+        bool,
+        typer.Option(
+            "--sql", help="Print what moves the listed rows, as a script for psql or in the JSON."
+        ),
+    ] = False,
     output: ListingOption = Listing.table,
 ) -> None:
     """List rows whose key belongs to another shard; exit 1 if there are any.
@@ -71,13 +65,33 @@ def misplaced(
     A migration's `-- shardctl: key TABLE.COLUMN`, or `database.keys`, names the key's column. In
     other tables, the shard in the id counts. Reads every row.
     """
-    from shardctl.errors import Problems
+    from shardctl.errors import Problems, UsageError
     from shardctl.maintenance import misplaced as searching
 
     topology = load_topology(ctx)
-    report = searching.search(topology, _shards(topology, shards), table or (), limit=limit)
+    if statements and output not in (Listing.table, Listing.json):
+        raise UsageError(f"--sql has no format {output}", hint="leave out -o, or give -o json")
+    report = searching.search(
+        topology, _shards(topology, shards), table or (), limit=limit, statements=statements
+    )
     if report.problems and not report.found:
         raise Problems(list(report.problems))
+    _show(topology, report, output, statements=statements)
+    for absent in report.absent:
+        say(f"note: no shard has table {absent}, whose key is named; name that of its new name")
+    total = sum(one.rows for one in report.found)
+    listed = sum(len(one.examples) for one in report.found)
+    if listed < total:
+        say(f"{listed:,} of {plural(total, 'row')} listed; use --limit to list more")
+    if report.problems:
+        raise Problems(list(report.problems))
+    if total:
+        raise typer.Exit(1)
+
+
+def _show(topology: Topology, report: Found, output: Listing, *, statements: bool) -> None:
+    import sys
+
     if output is Listing.json:
         print_json(
             {
@@ -91,90 +105,52 @@ def misplaced(
         print_tsv(_lines(report.found))
     elif output is Listing.csv:
         print_csv((_MISPLACED, *_lines(report.found)))
+    elif report.found and statements:
+        for line in _script(topology, report.found):
+            # On a screen no value may be more than text; a file has the values as they are.
+            print(printable(line) if sys.stdout.isatty() else line)
     elif report.found:
         header = [word.replace("_", " ") for word in _MISPLACED]
         print_table(header, [[*map(one_line, cells)] for cells in _lines(report.found)])
     else:
         print("no row is in a wrong shard")
-    rows = sum(one.rows for one in report.found)
-    listed = sum(len(one.examples) for one in report.found)
-    if listed < rows:
-        say(f"{listed:,} of {plural(rows, 'row')} listed; use --limit to list more")
-    if report.problems:
-        raise Problems(list(report.problems))
-    if rows:
-        raise typer.Exit(1)
 
 
-@app.command()
-def move(
-    ctx: typer.Context,
-    shards: ShardsArgument = None,
-    *,
-    table: TableOption = None,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    lock_wait: LockWaitOption = None,
-) -> None:
-    """Move misplaced rows to the shards that they belong to.
+def _script(topology: Topology, found: Sequence[Misplaced]) -> Iterator[str]:
+    """Write what psql runs: for each shard's table and right shard, one node after the other."""
+    import shlex
 
-    It copies rows with all their values, ids too, compares the copies, and then deletes the
-    originals. A row stays if its shard has another row with the same key, or while another session
-    uses it. If it is interrupted or killed, run it again: it moves the rest.
-    """
-    from shardctl.cli.progress import bars
-    from shardctl.maintenance import row_move
-    from shardctl.maintenance.row_copy import COMMAND
-    from shardctl.state import lock
+    from shardctl.postgres.connection import conninfo
 
-    topology = load_topology(ctx, lock_wait=lock_wait)
-    plan = row_move.plan(topology, _shards(topology, shards), table or ())
-    lock.require_all_free(topology, plan.nodes, command=COMMAND)
-    _show(plan, output)
-    note_changes(ctx, plan.pairs)
-    if dry_run or not plan.pairs:
-        return
-    confirm(f"Move {plural(plan.rows, 'row')}?", yes=yes)
-    with bars() as progress:
-        moved = row_move.carry_out(plan, progress)
-    say(f"done: {plural(moved, 'row')} moved")
-
-
-def _show(plan: Plan, output: Report) -> None:
-    """Print the plan; an empty one as a sentence."""
-    if output is Report.json:
-        cluster = plan.topology.cluster
-        print_at_end({"format": 1, "cluster": cluster, "moves": plan.as_json()})
-        return
-    if not plan.pairs:
-        print("nothing to do: no row is in a wrong shard")
-        return
-    print_table(
-        ("table", "from shard", "on node", "to shard", "on node", "rows"),
-        [
-            (
-                pair.table.name,
-                str(pair.table.shard),
-                pair.table.node,
-                str(pair.belongs_to),
-                pair.node,
-                f"{pair.rows:,}",
-            )
-            for pair in plan.pairs
-        ],
-    )
-    if any(not pair.table.by_id for pair in plan.pairs):
-        say(
-            "note: rows keep their ids, which contain the shard that made them: "
-            "`shardctl verify --deep` still reports them as other_shard"
-        )
+    owners = topology.owners()
+    # psql logs in before it reads a file.
+    first = conninfo(topology.nodes[owners[found[0].belongs_to]], topology.database)
+    yield f"-- Read every line, then run it: psql -X -q -f FILE {one_line(shlex.quote(first))}"
+    yield "\\set ON_ERROR_STOP on"
+    for one in found:
+        table, target = one.table, owners[one.belongs_to]
+        what = f"{len(one.examples):,} of {plural(one.rows, 'row')} of table {table.name}"
+        where = f"shard {table.shard} on {table.node}, to shard {one.belongs_to} on {target}"
+        yield f"\n-- {one_line(what)}: {where}"
+        if any(example.insert is None for example in one.examples):
+            yield f"-- by hand: {one_line('; '.join(table.by_hand)) or 'it has no primary key'}"
+            continue
+        for node, statements in (
+            (target, [example.insert for example in one.examples]),
+            (table.node, [example.delete for example in one.examples]),
+        ):
+            given = conninfo(topology.nodes[node], topology.database)
+            quoted = given.replace("\\", "\\\\").replace("'", "''")
+            yield f"\\connect -reuse-previous=off '{quoted}'"
+            yield "BEGIN;"
+            yield from (f"{statement};" for statement in statements)
+            yield "COMMIT;"
 
 
 def _lines(found: Collection[Misplaced]) -> Iterator[tuple[str, ...]]:
     for one in found:
         table = one.table
-        for primary_key, value in one.examples:
+        for primary_key, value, *_ in one.examples:
             yield (
                 table.name,
                 str(table.shard),

@@ -7,26 +7,28 @@ shard that made its id.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from psycopg import sql
+from psycopg.types.string import TextLoader
 
 from shardctl.errors import Misused, Refused, ShardctlError
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
 from shardctl.libpq import reason_of
 from shardctl.maintenance import places, row_keys
-from shardctl.maintenance.row_keys import key_table_missing
 from shardctl.postgres import catalog, queries
 from shardctl.state import keys, lock, migrations, observer
+from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from shardctl.maintenance.places import Place
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+    from shardctl.topology.model import Node, NodeName, Topology
 
 QUERIES = queries.load("shardctl.maintenance", "misplaced.sql")
 
@@ -44,8 +46,9 @@ def table_unread(table: Table, reason: str, *, hint: str = "") -> Refused:
 class Table:
     """One shard's table; `column` holds the key, or with `by_id` the id that names the shard.
 
-    `integer` is whether that is a number. `parents` are its partitioned tables or inheritance
-    parents, at any depth.
+    `integer` is whether that is a number. `settable` are the columns that are not generated, and
+    `by_hand` names what would do more than move a row. `parents` are its partitioned tables or
+    inheritance parents, at any depth.
     """
 
     node: NodeName
@@ -56,6 +59,8 @@ class Table:
     by_id: bool
     integer: bool
     primary_key: tuple[str, ...]
+    settable: tuple[str, ...]
+    by_hand: tuple[str, ...]
     parents: tuple[str, ...] = ()
 
     def is_of(self, names: Collection[str]) -> bool:
@@ -82,17 +87,27 @@ class Tables:
     problems: tuple[ShardctlError, ...]
 
 
+class Example(NamedTuple):
+    """A misplaced row: its primary key (None where there is none) and key or id, as text.
+
+    `insert` and `delete` move it, where they were asked for and the table allows it: the first in
+    the right shard, the second in the wrong one, where it finds only the version that was read.
+    """
+
+    primary_key: str | None
+    value: str
+    insert: str | None = None
+    delete: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """How many rows of a shard's table belong to another shard, and some of them.
-
-    `examples` are primary key (None where the table has none) and key or id, both as text.
-    """
+    """How many rows of a shard's table belong to another shard, and some of them."""
 
     table: Table
     belongs_to: ShardId
     rows: int
-    examples: tuple[tuple[str | None, str], ...]
+    examples: tuple[Example, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
@@ -104,26 +119,35 @@ class Misplaced:
             "column": self.table.column,
             "belongs_to": self.belongs_to,
             "rows": self.rows,
-            "examples": [{"primary_key": key, "value": value} for key, value in self.examples],
+            "examples": [one._asdict() for one in self.examples],
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found; `problems` name which shards and tables could not be searched."""
+    """What was found; `problems` name which shards and tables could not be searched.
+
+    `absent` are tables whose key is named and that no shard has.
+    """
 
     found: tuple[Misplaced, ...]
     problems: tuple[ShardctlError, ...]
+    absent: tuple[str, ...]
 
 
 def search(
-    topology: Topology, shards: Collection[ShardId], names: Collection[str], *, limit: int
+    topology: Topology,
+    shards: Collection[ShardId],
+    names: Collection[str],
+    *,
+    limit: int,
+    statements: bool = False,
 ) -> Report:
     """Search tables of shards on their owners, at most `limit` examples a shard that they are of.
 
     `names` are the tables, or parents of them; none stands for all. A table whose named key is
-    missing is a problem and not judged by its id. Raises table_unknown, and what reading the
-    migrations and the nodes' maps raises.
+    missing is a problem and not judged by its id. With `statements` examples have those that move
+    them. Raises table_unknown, and what reading the migrations and the nodes' maps raises.
     """
     files = migrations.read(topology.database.migrations)
     columns = keys.of_cluster(topology, files)
@@ -144,7 +168,8 @@ def search(
         row_keys.require_ran(session, of_nodes[node.name], files)
         tables = read_tables(session, of_nodes[node.name], columns, names)
         searched = [t for t in tables.found if t.is_of(names)]
-        misplaced, failed = _search(session, topology, searched, limit)
+        scan = partial(_scan, session, topology, limit=limit, statements=statements)
+        misplaced, failed = _search(session, searched, scan)
         return replace(tables, problems=(*tables.problems, *failed)), misplaced
 
     nodes = [topology.nodes[name] for name in of_nodes]
@@ -159,9 +184,6 @@ def search(
             found += rows
             problems += tables.problems
     if not problems:
-        # A key whose table is missing may be that of a table that was renamed.
-        if any(t.by_id and t.is_of(names) for t in known):
-            problems += [key_table_missing(t, columns[t]) for t in columns if t not in named]
         for table in names:
             if not any(t.is_of([table]) for t in known):
                 there = sorted({t.name for t in known})
@@ -171,7 +193,8 @@ def search(
                     hint=f"tables with a shard key: {', '.join(there) or 'none'}",
                 )
     found.sort(key=lambda one: (one.table.name, one.table.shard, one.belongs_to))
-    return Report(tuple(found), tuple(problems))
+    absent = tuple(table for table in columns if table not in named and not problems)
+    return Report(tuple(found), tuple(problems), absent)
 
 
 def read_tables(
@@ -202,9 +225,13 @@ def read_tables(
             by_id=key is None,
             integer=key is None or key.integer,
             primary_key=tuple(primary_key),
+            settable=tuple(settable),
+            by_hand=tuple(by_hand),
             parents=parents.get((schema, name), ()),
         )
-        for schema, name, made, primary_key in session.execute(QUERIES["tables"], given)
+        for schema, name, made, primary_key, settable, by_hand in session.execute(
+            QUERIES["tables"], given
+        )
         if (key := keys_of.get((schema, name))) or (made and (schema, name) not in lacking)
     ]
     named = {one.named for one in keyed}
@@ -214,14 +241,14 @@ def read_tables(
 
 
 def _search(
-    session: Connection, topology: Topology, tables: Sequence[Table], limit: int
+    session: Connection, tables: Sequence[Table], scan: Callable[[Table], list[Misplaced]]
 ) -> tuple[list[Misplaced], list[ShardctlError]]:
     """Scan tables one after the other; one that cannot be read does not hold up the rest."""
     found: list[Misplaced] = []
     failed: list[ShardctlError] = []
     for table in tables:
         try:
-            found += _scan(session, topology, table, limit)
+            found += scan(table)
         except psycopg.errors.UndefinedTable:
             continue  # it was dropped a moment ago
         except psycopg.errors.UndefinedFunction as error:
@@ -236,22 +263,69 @@ def _search(
     return found, failed
 
 
-def _scan(session: Connection, topology: Topology, table: Table, limit: int) -> list[Misplaced]:
-    columns = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in table.primary_key]
+def _scan(
+    session: Connection, topology: Topology, table: Table, *, limit: int, statements: bool
+) -> list[Misplaced]:
+    keys_of = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in table.primary_key]
+    # No cast: it may be a function of the type's owner. Without a key no row can be identified.
+    whole = statements and bool(table.primary_key)
+    columns = [*table.primary_key, *table.settable] if whole else []
+    row = [
+        sql.SQL("t.{} AS {}").format(sql.Identifier(column), sql.Identifier(f"c{number}"))
+        for number, column in enumerate(columns)
+    ]
     statement = QUERIES["rows"].format(
         belongs=table.belongs(topology),
-        primary_key=sql.SQL("concat_ws(',', {})").format(sql.SQL(", ").join(columns))
-        if columns
+        primary_key=sql.SQL("concat_ws(',', {})").format(sql.SQL(", ").join(keys_of))
+        if keys_of
         else sql.SQL("NULL::text"),
         column=sql.Identifier(table.column),
         table=sql.Identifier(table.schema, table.name),
         shard=sql.Literal(int(table.shard)),
         limit=sql.Literal(max(1, limit)),
+        row=sql.SQL("").join(sql.SQL(", ") + one for one in (sql.SQL("t.xmin AS version"), *row)),
+        names=sql.SQL("").join(
+            sql.SQL(", {}").format(sql.Identifier(name))
+            for name in ("version", *(f"c{number}" for number in range(len(columns))))
+        ),
     )
-    groups: dict[ShardId, tuple[int, list[tuple[str | None, str]]]] = {}
-    for belongs, total, primary_key, value in session.execute(statement):
-        groups.setdefault(belongs, (total, []))[1].append((primary_key, value))
+    groups: dict[ShardId, tuple[int, list[Example]]] = {}
+    with session.cursor() as cursor:
+        for kind in cursor.adapters.types:
+            for oid in filter(None, (kind.oid, kind.array_oid)):
+                cursor.adapters.register_loader(oid, TextLoader)  # values as the server writes them
+        for belongs, total, primary_key, value, version, *values in cursor.execute(statement):
+            example = Example(primary_key, value)
+            if whole and not table.by_hand:
+                schema = topology.schema(ShardId(int(belongs)))
+                moves = _moves(table, schema, version, values)
+                example = Example(primary_key, value, *(one.as_string(session) for one in moves))
+            groups.setdefault(ShardId(int(belongs)), (int(total), []))[1].append(example)
     return [
         Misplaced(table, belongs, total, tuple(examples[:limit]))
         for belongs, (total, examples) in groups.items()
     ]
+
+
+def _moves(
+    table: Table, schema: str, version: str, values: Sequence[str | None]
+) -> tuple[sql.Composed, sql.Composed]:
+    """Compose the statements that insert a row into its shard's schema, and delete it here."""
+
+    def listed(parts: Iterable[sql.Composable]) -> sql.Composed:
+        return sql.SQL(", ").join(parts)
+
+    keys = len(table.primary_key)
+    insert = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE VALUES ({})").format(
+        sql.Identifier(schema, table.name),
+        listed(map(sql.Identifier, table.settable)),
+        listed(map(sql.Literal, values[keys:])),
+    )
+    # Whoever has changed the row meanwhile has given it another xmin.
+    delete = sql.SQL("DELETE FROM ONLY {} WHERE ({}) = ({}) AND xmin = {}").format(
+        sql.Identifier(table.schema, table.name),
+        listed(map(sql.Identifier, table.primary_key)),
+        listed(map(sql.Literal, values[:keys])),
+        sql.Literal(version),
+    )
+    return insert, delete

@@ -1,11 +1,24 @@
 -- name: tables
--- Tables of these schemas with the id that next_id() makes, and the primary key
+-- Tables of these schemas: the id that next_id() makes, the primary key, the columns that an INSERT
+-- may give, and what would do more than move a row
 SELECT n.nspname::text, c.relname::text, i.attname::text,
        array(SELECT a.attname::text FROM pg_index AS x
              CROSS JOIN LATERAL unnest(x.indkey) WITH ORDINALITY AS u (attnum, place)
              JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = u.attnum
              WHERE x.indrelid = c.oid AND x.indisprimary AND u.place <= x.indnkeyatts
-             ORDER BY u.place)
+             ORDER BY u.place),
+       array(SELECT a.attname::text FROM pg_attribute AS a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+               AND a.attgenerated = '' ORDER BY a.attnum),
+       array(SELECT 'foreign key ' || k.conname || ' of ' || k.conrelid::regclass || ' refers to it'
+             FROM pg_constraint AS k WHERE k.confrelid = c.oid AND k.contype = 'f'
+             UNION ALL
+             SELECT 'trigger ' || g.tgname || ' would fire' FROM pg_trigger AS g
+             WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')
+               AND g.tgtype::integer & (4 | 8) <> 0  -- of INSERT and DELETE
+             UNION ALL
+             SELECT 'rule ' || r.rulename || ' would rewrite the statement' FROM pg_rewrite AS r
+             WHERE r.ev_class = c.oid)
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
 LEFT JOIN LATERAL (
@@ -32,12 +45,12 @@ CASE WHEN {column} BETWEEN 0 AND {highest} AND shardctl.id_shard({column}) < {co
 
 -- name: rows
 -- Rows of a table that belong to other shards: how many belong to each, and some of them
-SELECT belongs, total, primary_key, value
+SELECT belongs, total, primary_key, value{names}
 FROM (
-    SELECT belongs, primary_key, value, count(*) OVER (PARTITION BY belongs) AS total,
+    SELECT each.*, count(*) OVER (PARTITION BY belongs) AS total,
            row_number() OVER (PARTITION BY belongs ORDER BY primary_key, value) AS number
     FROM (
-        SELECT {belongs} AS belongs, {primary_key} AS primary_key, t.{column}::text AS value
+        SELECT {belongs} AS belongs, {primary_key} AS primary_key, t.{column}::text AS value{row}
         FROM ONLY {table} AS t
     ) AS each
     WHERE belongs <> {shard}

@@ -44,30 +44,14 @@ def keys_pending(node: NodeName, migration: Migration, shards: Collection[int]) 
     )
 
 
-def _correction(table: str, column: str) -> str:
-    return (
-        "name the new column in a migration, `-- shardctl: key TABLE.COLUMN was "
-        f"{table}.{column}`; or end the key, `-- shardctl: key {table}.{column} "
-        "dropped`; or correct `database.keys`"
-    )
-
-
 def key_column_missing(node: NodeName, shards: Collection[int], table: str, column: str) -> Refused:
     """Report a table without the column that is named as its key."""
     return Refused(
         "key_column_missing",
         f"node {node}: table {table} of shards {ranges.of(sorted(shards))} has no "
         f"column {column}, which is its key",
-        hint=_correction(table, column),
-    )
-
-
-def key_table_missing(table: str, column: str) -> Refused:
-    """Report a table that is missing everywhere, and may be one that ids would judge."""
-    return Refused(
-        "key_table_missing",
-        f"{column} is named as the key of table {table}, but no shard has that table",
-        hint=_correction(table, column),
+        hint=f"name its key in a new migration, `-- shardctl: key {table}.COLUMN`, or in "
+        "`database.keys`",
     )
 
 

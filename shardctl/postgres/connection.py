@@ -147,6 +147,12 @@ def options(database: Database, settings: Mapping[str, str] = _SETTINGS) -> str:
     return f"{database.options.get('options', '')} {own}".strip()
 
 
+def conninfo(node: Node, database: Database) -> str:
+    """Write what psql logs in to `node` with; libpq finds a password as it does for us."""
+    given = dict(database.options) | {"host": node.host, "port": str(node.port)}
+    return make_conninfo("", **given, user=database.user, dbname=database.name)
+
+
 def is_lost(error: psycopg.Error) -> bool:
     """Return whether an error means that the session is gone, not that a statement failed."""
     state = error.sqlstate

@@ -20,13 +20,12 @@ if TYPE_CHECKING:
 
 QUERIES = queries.load("shardctl.postgres", "event_triggers.sql")
 
-Rehearsal = Literal["init", "read_only", "prune", "rows_move"]
+Rehearsal = Literal["init", "read_only", "prune"]
 
 _TAGS: dict[Rehearsal, tuple[str, ...]] = {
     "init": ("CREATE SCHEMA", "CREATE TABLE"),
     "read_only": ("CREATE TRIGGER", "ALTER TABLE"),
     "prune": ("DROP SCHEMA",),
-    "rows_move": ("CREATE TABLE", "ALTER TABLE"),
 }
 
 

@@ -22,8 +22,3 @@ ALTER TABLE ONLY pg_temp.shardctl_rehearsal ENABLE ALWAYS TRIGGER shardctl_read_
 -- What drops a retired shard
 CREATE SCHEMA shardctl_rehearsal;
 DROP SCHEMA shardctl_rehearsal
-
--- name: rows_move
--- What keeps the rows that are under way
-CREATE TEMP TABLE shardctl_rehearsal (id bigint);
-ALTER TABLE pg_temp.shardctl_rehearsal ADD PRIMARY KEY (id)

@@ -52,11 +52,7 @@ def add(work: ShardWork, line: KeyLine) -> sql.Composed:
 def tables(work: ShardWork) -> list[ShardTable]:
     """List what is to be validated when a shard's migrations have run."""
     chosen = dict.fromkeys(work.validate)
-    for line in (line for migration in work.migrations for line in keys.lines(migration)):
-        # The constraint follows a table that is renamed.
-        followed = line.gone is not None and chosen.pop(line.gone[0], line) is None
-        if line.check or (followed and line.was):
-            chosen[line.table] = None
+    chosen |= {line.table: None for one in work.migrations for line in keys.checks(one)}
     return [ShardTable(work, table) for table in chosen]
 
 
@@ -78,7 +74,7 @@ def validate(job: Job, chosen: Iterable[ShardTable]) -> list[ShardctlError]:
                     f"the keys of other shards, so constraint {keys.CHECK} was not "
                     "validated",
                     hint=f"list the rows with `shardctl rows misplaced {work.shard} --table "
-                    f"{table}` and move them with `shardctl rows move`; then run the "
+                    f"{table}`, move them with the statements of its --sql; then run the "
                     "command again (new rows are already checked)",
                     cause=f"table {table} has rows of other shards",
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Misused, together
@@ -20,7 +20,7 @@ CHECK = "shardctl_key"
 
 _LINE = re.compile(r"\s*--\s*shardctl:\s*key\b(.*)")
 _NAME = r'("(?:[^"]|"")+"|[^\W\d][\w$]*)'
-_COLUMN = re.compile(rf"\s+{_NAME}\.{_NAME}(?:\s+(?:(check)|(dropped)|was\s+{_NAME}\.{_NAME}))?\s*")
+_COLUMN = re.compile(rf"\s+{_NAME}\.{_NAME}(?:\s+(check))?\s*")
 
 
 def key_line_invalid(file: Path, line: int, what: str) -> Misused:
@@ -28,9 +28,8 @@ def key_line_invalid(file: Path, line: int, what: str) -> Misused:
     return Misused(
         "key_line_invalid",
         f"{file}:{line}: {what}",
-        hint="write `-- shardctl: key TABLE.COLUMN`, once for each table; with `check` at "
-        "its end, also for a table whose key is named already; after a rename, "
-        "`-- shardctl: key TABLE.COLUMN was OLD_TABLE.OLD_COLUMN`",
+        hint="write `-- shardctl: key TABLE.COLUMN`, once for each table, or `-- shardctl: key "
+        "TABLE.COLUMN check`; a line in a later file names another column",
     )
 
 
@@ -38,40 +37,34 @@ def key_line_invalid(file: Path, line: int, what: str) -> Misused:
 class KeyLine:
     """One line `-- shardctl: key TABLE.COLUMN`, at its place in a file, from 1.
 
-    With `check` at its end, a CHECK constraint refuses rows of other shards. `was` are the table
-    and the column that had the key before a rename. `dropped` ends what an earlier line began.
+    With `check` at its end, a CHECK constraint refuses rows of other shards.
     """
 
     line: int
     table: str
     column: str
     check: bool = False
-    was: tuple[str, str] | None = None
-    dropped: bool = False
-
-    @property
-    def gone(self) -> tuple[str, str] | None:
-        """Table and column that hold no key any more from this line on."""
-        return (self.table, self.column) if self.dropped else self.was
 
 
 def key_columns(migrations: Iterable[Migration]) -> dict[str, str]:
     """Map each table whose key column a line `-- shardctl: key TABLE.COLUMN` names to it.
 
-    Names are as in SQL: without double quotes, capitals become small letters. Raises
-    key_line_invalid, or Problems of them.
+    A later file's line replaces an earlier one's. Names are as in SQL: without double quotes,
+    capitals become small letters. Raises key_line_invalid, or Problems of them.
     """
-    found: dict[str, KeyLine] = {}
+    found: dict[str, str] = {}
     problems: list[Misused] = []
     for migration in migrations:
-        problems += [
-            key_line_invalid(migration.file, one.line, wrong)
-            for one in _lines(migration, problems)
-            if (wrong := _take(found, one))
-        ]
+        here: dict[str, str] = {}
+        for one in _lines(migration, problems):
+            known = here.setdefault(one.table, one.column)
+            if known != one.column:
+                what = f"the key of table {one.table} is already {known}"
+                problems.append(key_line_invalid(migration.file, one.line, what))
+        found |= here
     if problems:
         raise together(problems)
-    return {table: line.column for table, line in found.items()}
+    return found
 
 
 def lines(migration: Migration) -> list[KeyLine]:
@@ -86,25 +79,6 @@ def lines(migration: Migration) -> list[KeyLine]:
 def checks(migration: Migration) -> list[KeyLine]:
     """Give a file's lines that ask for a constraint; raises key_line_invalid, or Problems."""
     return [one for one in lines(migration) if one.check]
-
-
-def _take(found: dict[str, KeyLine], one: KeyLine) -> str | None:
-    """Change the known keys by one line, or describe what contradicts it."""
-    if one.gone:
-        table, column = one.gone
-        old = found.pop(table, None)
-        if old is None or old.column != column:
-            return f"no line before it names {table}.{column}"
-        if one.dropped:
-            return None
-        one = replace(one, check=old.check)
-    known = found.setdefault(one.table, one)
-    if one.check and not known.check and one.column == known.column:
-        found[one.table] = one
-    elif one is not known:
-        what = f"the key of table {one.table} is already {known.column}"
-        return what + (" with a check" if known.check and known.column == one.column else "")
-    return None
 
 
 def of_cluster(topology: Topology, migrations: Iterable[Migration]) -> dict[str, str]:
@@ -127,17 +101,8 @@ def _lines(migration: Migration, problems: list[Misused]) -> list[KeyLine]:
             what = f"expected TABLE.COLUMN, found {line[1].strip()!r}"
             problems.append(key_line_invalid(migration.file, number, what))
             continue
-        table, name, check, dropped, *was = column.groups()
-        found.append(
-            KeyLine(
-                number,
-                _folded(table),
-                _folded(name),
-                check=check is not None,
-                was=(_folded(was[0]), _folded(was[1])) if was[0] else None,
-                dropped=dropped is not None,
-            )
-        )
+        table, name, check = column.groups()
+        found.append(KeyLine(number, _folded(table), _folded(name), check=check is not None))
     return found
 
 

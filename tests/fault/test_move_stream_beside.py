@@ -28,7 +28,6 @@ REFUSED = (
     ("repack",),
     ("read-only", "on", "2"),
     ("read-only", "on", "0"),
-    ("rows", "move"),
     ("moves", "resume"),
     ("moves", "abort"),
     ("move-shards", "2-3", "--to", "b"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +17,14 @@ TABLES = (
     "CREATE TABLE named (name text, part integer, PRIMARY KEY (part, name));"
     "CREATE TABLE plain (id bigint PRIMARY KEY DEFAULT next_id());"
     "CREATE TABLE other (n integer);"
+    "\n-- shardctl: key things.owner\n"
+    'CREATE TABLE things ("The key" text, part integer, owner text, at timestamptz, raw bytea,'
+    " tags text[], doc json, twice integer GENERATED ALWAYS AS (part * 2) STORED,"
+    ' number integer GENERATED ALWAYS AS IDENTITY, PRIMARY KEY (part, "The key"));'
+)
+THING = (
+    r"""(E'it''s \\ a :tab\t\nb', 7, 'ann', '2011-09-09 22:28:04.721+02', '\\x00ff5c',"""
+    r""" ARRAY['a,b', NULL, '"'], '{"a": [1, null]}')"""
 )
 
 
@@ -72,9 +82,57 @@ def test_a_table_that_is_not_there_and_a_fleet_without_the_function(fleet: Fleet
     done = fleet.here("rows", "misplaced", "--table", "nowhere")
     assert done.returncode == 2
     assert "no shard has a table 'nowhere'" in done.stderr
-    assert "named, photos, plain" in done.stderr
+    assert "named, photos, plain, things" in done.stderr
     fleet.execute("a", "DROP FUNCTION shardctl.shard_of(text)")
     done = fleet.here("rows", "misplaced", "0")
     assert done.returncode == 1
     assert "shard 0: table named: function shardctl.shard_of(text) does not exist" in done.stderr
     assert "shardctl init" in done.stderr
+
+
+def run(fleet: Fleet, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Carry out what `--sql` writes, as an operator does."""
+    script = fleet.here("rows", "misplaced", "--sql", *arguments)
+    assert script.returncode == 1, script.stderr
+    file = fleet.directory / "move.sql"
+    file.write_text(script.stdout)
+    first = script.stdout.splitlines()[0].partition("run it: ")[2]
+    return subprocess.run(
+        shlex.split(first.replace("FILE", str(file))), capture_output=True, check=False, text=True
+    )
+
+
+def test_its_statements_move_rows_with_every_value(fleet: Fleet) -> None:
+    values = '"The key", part, owner, at, raw, tags, doc'
+    fleet.execute("b", f"INSERT INTO shard5.things ({values}) VALUES {THING}")
+    whole = "SELECT {}, twice, number, t::text FROM shard{}.things AS t"
+    before = fleet.query("b", whole.format(values, 5))
+    fleet.execute("a", "INSERT INTO shard2.photos (id, user_id) VALUES (7, 13), (8, 2), (9, 4)")
+    done = run(fleet)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert fleet.query("a", whole.format(values, 2)) == before
+    assert fleet.query("a", "SELECT id FROM shard2.photos WHERE id < 10") == [(8,)]
+    assert fleet.query("b", "SELECT id, user_id FROM shard5.photos WHERE id < 10") == [(7, 13)]
+    assert listed(fleet, code=0) == []
+
+
+def test_a_row_that_was_changed_meanwhile_stays_and_one_in_both_shards_stops(fleet: Fleet) -> None:
+    fleet.execute("a", "INSERT INTO shard2.photos (id, user_id) VALUES (7, 13)")
+    script = json.loads(fleet.here("rows", "misplaced", "--sql", "-o", "json").stdout)
+    [example] = script["misplaced"][0]["examples"]
+    fleet.execute("a", "UPDATE shard2.photos SET user_id = 21")
+    fleet.execute("b", example["insert"])
+    fleet.execute("a", example["delete"])
+    assert fleet.query("a", "SELECT id FROM shard2.photos WHERE id = 7") == [(7,)]
+    done = run(fleet)
+    assert (done.returncode, "duplicate key" in done.stderr) == (3, True)
+    assert fleet.query("a", "SELECT id FROM shard2.photos WHERE id = 7") == [(7,)]
+
+
+def test_a_table_where_a_delete_would_do_more_is_left_to_people(fleet: Fleet) -> None:
+    fleet.execute("a", "INSERT INTO shard2.photos (id, user_id) VALUES (7, 13)")
+    fleet.execute("a", "CREATE TABLE shard2.of_photo (id bigint REFERENCES shard2.photos)")
+    fleet.execute("a", "INSERT INTO shard2.other VALUES (1)")
+    script = fleet.here("rows", "misplaced", "--sql").stdout
+    assert "-- by hand: foreign key of_photo_id_fkey of shard2.of_photo refers to it" in script
+    assert "DELETE" not in script
