@@ -1,6 +1,6 @@
 """Statements on shards: names are composed and quoted, values stay parameters.
 
-They are composed once for all shards, with a NUL in the place of the schema, which `within` puts
+They are composed once for all shards, with a NUL in the place of the schema, which `of_shard` puts
 there. All of them are to be executed with parameters, if only with none of them, so that psycopg
 takes `%%` for a percent sign.
 """
@@ -155,7 +155,7 @@ def _quoted(schema: str) -> bytes:
     return _name(schema).as_bytes(None)
 
 
-def within(statement: bytes, schema: str) -> bytes:
+def of_shard(statement: bytes, schema: str) -> bytes:
     """Make a statement one of a shard, by its schema."""
     return statement.replace(b"\0", _quoted(schema))
 
@@ -203,7 +203,7 @@ def insert_rows(
 ) -> Iterator[tuple[bytes, list[Any]]]:
     """Compose INSERTs of rows, with what to do with those that are there already, and values."""
     names = sql.SQL("INSERT INTO {} ({}) VALUES ").format(_table(table), _list(columns))
-    into = within(names.as_bytes(None), schema)
+    into = of_shard(names.as_bytes(None), schema)
     row = sql.SQL("({})").format(sql.SQL(", ").join([sql.SQL("%s")] * len(columns))).as_bytes(None)
     conflict = b"" if on_conflict is None else b" ON CONFLICT " + on_conflict.encode()
     size = _PARAMETERS // len(columns)
@@ -288,7 +288,7 @@ def gather(schemas: Sequence[str], asked: Gathering) -> bytes:
     The limit is in every sub-select, too, so that no shard reads more rows than needed.
     """
     one = select(asked.table, asked.columns, asked.where, asked.order, asked.limit)
-    return _united([within(one, schema) for schema in schemas], asked)
+    return _united([of_shard(one, schema) for schema in schemas], asked)
 
 
 def select_keys(
@@ -305,7 +305,7 @@ def select_keys(
     """
     one = _of_keys(asked, key_field, limit_per_key, texts)
     parts = [
-        within(one.replace(_NUMBER.encode(), b"%d" % position), schema)
+        of_shard(one.replace(_NUMBER.encode(), b"%d" % position), schema)
         for position, schema in enumerate(schemas)
     ]
     return _united(parts, asked)

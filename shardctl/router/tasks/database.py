@@ -478,7 +478,7 @@ class AsyncShardedDatabase(Routed):
     ) -> Answer:
         """Run a statement on its shard's node; once more if the shard was missing there."""
         given = () if parameters is None else parameters
-        statement = statements.within(statement, self._known.schemas[shard])
+        statement = statements.of_shard(statement, self._known.schemas[shard])
         run = partial(self._nodes.execute, statement=statement, parameters=given)
         return await self._where_it_is(call, table, shard, run)
 

@@ -17,7 +17,7 @@ names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 
 
 def select(schema: str, *given: Any) -> str:
-    return statements.within(statements.select(*given), schema).decode()
+    return statements.of_shard(statements.select(*given), schema).decode()
 
 
 def test_a_select_has_order_and_limit() -> None:
@@ -37,7 +37,7 @@ def test_names_from_outside_stay_names(schema: str, table: str, field: str) -> N
     assert select(schema, table, (field,), None) == (
         f"SELECT {quoted(field)} FROM {quoted(schema)}.{quoted(table)}"
     )
-    inserted = statements.within(statements.insert(table, (field,), ("id",)), schema)
+    inserted = statements.of_shard(statements.insert(table, (field,), ("id",)), schema)
     assert inserted.decode() == (
         f'INSERT INTO {quoted(schema)}.{quoted(table)} ({quoted(field)}) VALUES (%s) RETURNING "id"'
     )
