@@ -33,6 +33,7 @@ _RULES = (
     (r"\bpush_async_callback\b", "callback"),
     (r"\bA(Lock|Loop|Workers)\b", r"\1"),
     (r"\ba_self\b", "myself"),
+    (r"\ba_held\b", "held"),
     (r"\basleep\b", "sleep"),
     (r"router\.tasks", "router.threads"),
     (r"__a(enter|exit)__", r"__\1__"),

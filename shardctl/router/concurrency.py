@@ -19,7 +19,7 @@ from shardctl.errors import ShardctlError
 from shardctl.router.errors import AnotherLoop, Closed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
 EXPECTED = (psycopg.Error, ShardctlError, TimeoutError)
 """What a call that runs beside others may raise; anything else is a bug."""
@@ -28,6 +28,33 @@ _THREADS = 64
 
 ALock, Lock = asyncio.Lock, threading.Lock
 asleep, sleep = asyncio.sleep, time.sleep
+
+
+@contextlib.asynccontextmanager
+async def a_held(lock: asyncio.Lock, until: float | None) -> AsyncIterator[bool]:
+    """Hold a lock during a block; gives False where it was not free in time."""
+    try:
+        async with asyncio.timeout(None if until is None else until - time.monotonic()):
+            await lock.acquire()
+    except TimeoutError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def held(lock: threading.Lock, until: float | None) -> Iterator[bool]:
+    """Do the same in a thread."""
+    if not lock.acquire(timeout=-1 if until is None else max(0.0, until - time.monotonic())):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
 
 
 def a_self() -> Any:

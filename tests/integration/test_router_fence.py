@@ -16,6 +16,7 @@ import pytest
 
 from shardctl.router import (
     AnotherCluster,
+    DeadlinePassed,
     MapWentBack,
     PoolSettings,
     ShardedDatabase,
@@ -251,15 +252,43 @@ def test_a_shard_that_nobody_owns_does_not_hold_up_those_that_have_moved(
     assert sorted(done) == list(range(5))
 
 
-@pytest.mark.parametrize("undone", [False, True])
-def test_a_spare_that_never_answers_holds_nobody_up(
-    fleet_routed: Fleet, router: Open, monkeypatch: pytest.MonkeyPatch, *, undone: bool
-) -> None:
-    # Nothing ends a question to the spare in this test, so only what others say can.
+def ask_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing end a question to a node that does not answer."""
     monkeypatch.setattr("shardctl.router.threads.fence._ASK_S", 600.0)
     monkeypatch.setattr("shardctl.router.tasks.fence._ASK_S", 600.0)
     monkeypatch.setitem(places._ASKING, "connect_timeout", 600)
     monkeypatch.setitem(places._ASKING, "tcp_user_timeout", 0)
+
+
+def test_a_timeout_holds_though_a_shard_is_fenced_and_a_node_never_answers(
+    fleet_routed: Fleet, router: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask_for_ever(monkeypatch)
+    late: list[DeadlinePassed] = []
+    fleet_routed.shards = {**fleet_routed.shards, "c": "none"}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with fleet_routed.at_ports(c=silent.getsockname()[1]):
+            db = router(fleet_routed.topology(), patience=600)
+
+        def ask() -> None:
+            with pytest.raises(DeadlinePassed) as caught:
+                db.select_keys("id", "photos", [2], key_field="user_id", timeout=0.3)
+            late.append(caught.value)
+
+        threads = [threading.Thread(target=ask, daemon=True) for _ in range(2)]
+        with away(fleet_routed, 2, "a"):
+            for one in threads:
+                one.start()
+            for one in threads:
+                one.join(30)
+            assert [one.shards for one in late] == [{2}, {2}]
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_a_spare_that_never_answers_holds_nobody_up(
+    fleet_routed: Fleet, router: Open, monkeypatch: pytest.MonkeyPatch, *, undone: bool
+) -> None:
+    ask_for_ever(monkeypatch)  # only what others say can end a question to the spare
     done: list[int] = []
     fleet_routed.shards = {**fleet_routed.shards, "c": "none"}
     with socket.create_server(("127.0.0.1", 0)) as spare:

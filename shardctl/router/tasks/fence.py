@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from shardctl.router import places
-from shardctl.router.concurrency import ALock, AWorkers, asleep
+from shardctl.router.concurrency import ALock, AWorkers, a_held, asleep
 from shardctl.router.errors import (
     AnotherCluster,
     MapUnread,
@@ -75,17 +75,18 @@ class AsyncFence:
         deadline = time.monotonic() + known.patience_s
         deadline = deadline if until is None else min(deadline, until)
         here = known.still(node, shards)  # another caller may have read the map in between
-        away = (await self._fenced(node, here, deadline)) if here else []
+        away = (await self._fenced(node, here, deadline, until)) if here else []
         if not away:
             return Look.STANDS if len(here) == len(shards) else Look.SETTLED
         waits = pauses()
         while True:
             came = time.monotonic()
-            async with self._alone:
-                await self._newest(node, away, came)
+            async with a_held(self._alone, until) as alone:
+                if alone:
+                    await self._newest(node, away, came, until)
             away = known.still(node, away)
             if away:
-                away = await self._fenced(node, away, deadline)
+                away = await self._fenced(node, away, deadline, until)
             if not away:
                 return Look.SETTLED
             left = deadline - time.monotonic()
@@ -128,11 +129,15 @@ class AsyncFence:
         return maps.of_row(answer.rows[0]) if answer.rows else None
 
     async def _fenced(
-        self, node: NodeName, shards: Collection[ShardId], deadline: float
+        self,
+        node: NodeName,
+        shards: Collection[ShardId],
+        deadline: float,
+        limit: float | None = None,
     ) -> list[ShardId]:
         """Give the shards whose schemas are missing or closed on a node; all, without an answer."""
         schemas = {self._known.schema(shard): shard for shard in shards}
-        until = max(deadline, time.monotonic() + _ASK_S)
+        until = max(deadline, _given_up(limit))
         try:
             answer = await self._nodes.execute(node, _STANDING, [list(schemas)], until=until)
         except (psycopg.OperationalError, NoConnection, TimeoutError):
@@ -141,10 +146,12 @@ class AsyncFence:
         standing = {schema for (schema,) in answer.rows}
         return [shard for schema, shard in schemas.items() if schema not in standing]
 
-    async def _newest(self, node: NodeName, shards: Collection[ShardId], came: float) -> None:
+    async def _newest(
+        self, node: NodeName, shards: Collection[ShardId], came: float, limit: float | None
+    ) -> None:
         """Read the map, unless another caller just did, or found where these shards of `node` are.
 
-        `came` is when this caller asked.
+        `came` is when this caller asked, and `limit` when it has no more time.
         """
         known = self._known
         if known.asked_at > came - _FRESH_S or not known.still(node, shards):
@@ -152,18 +159,22 @@ class AsyncFence:
         known.asked_at = time.monotonic()
         version = known.map.version
         moved = partial(self._moved, node, shards)
-        await self._ask(known.owning(), moved=moved)
+        await self._ask(known.owning(), moved=moved, limit=limit)
         if known.map.version != version:
             return
         # The target owned nothing until now. It is asked last: where no server listens yet, a
         # pooler would remember the failed login, and make clients wait.
         asked = set(known.others())
         if asked:
-            over = partial(self._over_meanwhile, node, shards, asked)
-            await self._ask(sorted(asked), moved=moved, asked=asked, meanwhile=[over])
+            over = partial(self._over_meanwhile, node, shards, asked, limit)
+            await self._ask(sorted(asked), moved=moved, asked=asked, meanwhile=[over], limit=limit)
 
     async def _over_meanwhile(
-        self, node: NodeName, shards: Collection[ShardId], asked: Collection[NodeName]
+        self,
+        node: NodeName,
+        shards: Collection[ShardId],
+        asked: Collection[NodeName],
+        limit: float | None,
     ) -> bool:
         """Watch, while nodes of `asked` have not answered, whether the shards' cutover ends.
 
@@ -171,13 +182,14 @@ class AsyncFence:
         """
         known = self._known
         version = known.map.version
-        until = time.monotonic() + _ASK_S
+        until = _given_up(limit)
         waits = pauses()
         while asked and time.monotonic() < until:
             await asleep(next(waits))
             known.asked_at = time.monotonic()
-            await self._ask(known.owning(), moved=partial(self._moved, node, shards))
-            if known.map.version != version or not await self._fenced(node, shards, until):
+            moved = partial(self._moved, node, shards)
+            await self._ask(known.owning(), moved=moved, limit=limit)
+            if known.map.version != version or not await self._fenced(node, shards, until, limit):
                 return True
         return False
 
@@ -188,6 +200,7 @@ class AsyncFence:
         moved: Callable[[NodeMap], bool] | None,
         asked: set[NodeName] | None = None,
         meanwhile: Sequence[Callable[[], Awaitable[bool]]] = (),
+        limit: float | None = None,
     ) -> list[Any]:
         """Ask nodes for the map, all at once, until one has `moved`; keep the newest believed.
 
@@ -199,7 +212,7 @@ class AsyncFence:
             newer = moved is not None and isinstance(reported, maps.NodeMap) and moved(reported)
             return newer or reported is True or (asked is not None and not asked)
 
-        until = time.monotonic() + _ASK_S
+        until = _given_up(limit)
         calls: list[Callable[[], Awaitable[Any]]] = [
             # What is asked again anyway need not outwait a pooler's refusal.
             partial(self._nodes.outwaited, partial(self._of_node, node, asked), until)
@@ -207,11 +220,12 @@ class AsyncFence:
             else partial(self._of_node, node, asked)
             for node in nodes
         ]
-        outcomes = await self._workers.first([*calls, *meanwhile], enough, _ASK_S)
+        seconds = max(0.0, until - time.monotonic())
+        outcomes = await self._workers.first([*calls, *meanwhile], enough, seconds)
         for one in outcomes:
             if isinstance(one, AnotherCluster):
                 raise one
-        await self._believe([one for one in outcomes if isinstance(one, maps.NodeMap)])
+        await self._believe([one for one in outcomes if isinstance(one, maps.NodeMap)], limit)
         return outcomes
 
     def _moved(self, node: NodeName, shards: Collection[ShardId], reported: NodeMap) -> bool:
@@ -223,7 +237,7 @@ class AsyncFence:
             and any(owners[shard] != node for shard in shards)
         )
 
-    async def _believe(self, answers: Sequence[NodeMap]) -> None:
+    async def _believe(self, answers: Sequence[NodeMap], limit: float | None) -> None:
         """Keep the newest map that is confirmed by the nodes that lose shards by it.
 
         Where none does, by another node that has answered, if there is one: by a version alone,
@@ -237,7 +251,7 @@ class AsyncFence:
             others = [other.map.version for other in answers if other.node != one.node]
             confirmed = bool(losing) or not others or max(others) >= one.map.version
             for node, shards in losing.items():
-                confirmed = confirmed and await self._confirms(node, shards, answers)
+                confirmed = confirmed and await self._confirms(node, shards, answers, limit)
             if confirmed:
                 known.adopt(one.map)
                 known.refused.discard(one.node)
@@ -245,14 +259,18 @@ class AsyncFence:
             known.refused.add(one.node)
 
     async def _confirms(
-        self, node: NodeName, shards: Collection[ShardId], answers: Sequence[NodeMap]
+        self,
+        node: NodeName,
+        shards: Collection[ShardId],
+        answers: Sequence[NodeMap],
+        limit: float | None,
     ) -> bool:
         """Return whether a node confirms that it has these shards no more."""
         own = [one.map.owners for one in answers if one.node == node]
         if own and all(own[0][shard] != node for shard in shards):
             return True
         try:
-            gone = await self._fenced(node, shards, time.monotonic())
+            gone = await self._fenced(node, shards, time.monotonic(), limit)
         except NodeUnknown:
             return True
         return len(gone) == len(shards)
@@ -270,3 +288,9 @@ class AsyncFence:
             return None
         self._known.require_same(reported)
         return reported
+
+
+def _given_up(limit: float | None) -> float:
+    """Tell when a node that does not answer is given up: never after a caller's own limit."""
+    until = time.monotonic() + _ASK_S
+    return until if limit is None else min(until, limit)
