@@ -1,0 +1,134 @@
+"""Drivers at work through aliases of shards and of nodes while shards move: docs/poolers.md.
+
+See `tests/slow/drivers/common.py` for what each program does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fixtures.processes import ended
+from tests.fixtures.servers.postgres import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixtures.moves.stopping import MovingFleet
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests/slow/drivers"
+JAR = Path("/usr/share/java/postgresql.jar")
+GO = Path("/usr/share/gocode")
+NODE = os.environ.get("NODE_PATH", "/usr/share/nodejs")
+ENOUGH = 20
+"""Tokens before the move, and again after it."""
+
+
+def python(name: str) -> Callable[[Path], list[str]]:
+    def command(_: Path) -> list[str]:
+        if find_spec(name) is None:
+            pytest.skip(name)
+        return [sys.executable, "-m", f"tests.slow.drivers.with_{name}"]
+
+    return command
+
+
+def node(_: Path) -> list[str]:
+    program = shutil.which("node")
+    if program is None or not (Path(NODE) / "pg").is_dir():
+        pytest.skip("node-pg")
+    return [program, str(PROGRAMS / "with_pg.js")]
+
+
+def java(_: Path) -> list[str]:
+    program = shutil.which("java")
+    if program is None or shutil.which("javac") is None:
+        pytest.skip("default-jdk-headless")
+    if not JAR.exists():
+        pytest.skip("libpostgresql-jdbc-java")
+    return [program, "-cp", str(JAR), str(PROGRAMS / "WithJdbc.java")]
+
+
+def go(directory: Path) -> list[str]:
+    program = shutil.which("go")
+    if program is None or not (GO / "src/github.com/jackc/pgx/v4").is_dir():
+        pytest.skip("golang-github-jackc-pgx-v4-dev")
+    built = directory / "with_pgx"
+    environment = os.environ | {
+        "GOPATH": str(GO), "GO111MODULE": "off", "GOCACHE": str(directory), "GOFLAGS": "-p=2",
+    }  # fmt: skip
+    subprocess.run(
+        [program, "build", "-o", str(built), str(PROGRAMS / "with_pgx.go")],
+        env=environment,
+        check=True,
+    )
+    return [str(built)]
+
+
+DRIVERS: dict[str, Callable[[Path], list[str]]] = {
+    "psycopg": python("psycopg"),
+    "psycopg2": python("psycopg2"),
+    "asyncpg": python("asyncpg"),
+    "sqlalchemy": python("sqlalchemy"),
+    "django": python("django"),
+    "node-postgres": node,
+    "jdbc": java,
+    "pgx": go,
+}
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_driver_works_while_shards_move(
+    fleet_stream: MovingFleet, driver: str, tmp_path: Path
+) -> None:
+    command = DRIVERS[driver](tmp_path)
+    if driver == "jdbc":
+        text = fleet_stream.pg_bouncer.config.read_text()
+        ignored = "ignore_startup_parameters = extra_float_digits\npool_mode ="
+        fleet_stream.pg_bouncer.config.write_text(text.replace("pool_mode =", ignored))
+        fleet_stream.pg_bouncer.admin("RELOAD")
+    pooler = fleet_stream.pg_bouncer.pooler
+    where = [str(pooler.host), str(pooler.port), fleet_stream.role, fleet_stream.database]
+    process = subprocess.Popen(
+        [*command, *where],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "NODE_PATH": NODE},
+        text=True,
+    )
+    told: list[str] = []
+
+    def read() -> None:
+        assert process.stdout is not None
+        told.extend(iter(process.stdout.readline, ""))
+
+    reader = threading.Thread(target=read)
+    with ended(process):
+        reader.start()
+        for _ in ("before the move", "after it"):
+            aim = len(told) + 2 * ENOUGH
+            wait_for(lambda aim=aim: len(told) > aim or process.poll() is not None)  # type: ignore[misc]
+            if fleet_stream.owner == "a" and process.poll() is None:
+                mover = fleet_stream.mover("start")
+                assert mover.end() == 0, mover.said
+        assert process.poll() is None, told
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert process.wait(60) == 0, told
+    reader.join(60)
+    for shard in "23":
+        kept = [int(line.split()[1]) for line in told if line.startswith(f"{shard} ")]
+        found = fleet_stream.ask("b", f"SELECT token FROM shard{shard}.writes")
+        assert sorted(token for (token,) in found) == kept == [*range(1, len(kept) + 1)]
