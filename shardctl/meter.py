@@ -16,8 +16,6 @@ BYTES = "bytes"
 
 WINDOW_S = 15.0
 """The rate is that of the last seconds, so a rate of an earlier time is never shown."""
-FILLING_S = 60.0
-"""The same for what fills up: other sessions write in bursts."""
 STALLED_S = 5.0
 """Without progress for so long, and longer than usual for the phase, it is stalled."""
 _UNUSUAL = 4
@@ -89,13 +87,11 @@ def duration(seconds: float) -> str:
 class Held:
     """The WAL that a source holds back for its target at one moment, in bytes.
 
-    `left_s` is the time until `limit` at the present rate, None where it does not grow. `lag` is
-    what the target has not confirmed, None while nothing follows.
+    `lag` is what the target has not confirmed, None while nothing follows.
     """
 
     bytes: int
     limit: int | None
-    left_s: float | None = None
     lag: int | None = None
 
 
@@ -199,25 +195,6 @@ class Meter:
         since, before = self._samples[0]
         elapsed = now - max(since, now - WINDOW_S)
         return (self._done - before) / elapsed if elapsed >= _LEAST_S else None
-
-
-class Filling:
-    """Tells when what grows reaches its limit, at the rate of the last minute."""
-
-    def __init__(self, limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit, self._clock = limit, clock
-        self._samples: deque[tuple[float, int]] = deque()
-
-    def see(self, value: int) -> float | None:
-        """Take the value of now; give the seconds that are left, None where it does not grow."""
-        now = self._clock()
-        self._samples.append((now, value))
-        while len(self._samples) > 2 and self._samples[1][0] <= now - FILLING_S:
-            self._samples.popleft()
-        since, before = self._samples[0]
-        if now - since < _LEAST_S or value <= before:
-            return None
-        return max(0, self._limit - value) * (now - since) / (value - before)
 
 
 class Meters:

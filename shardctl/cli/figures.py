@@ -99,14 +99,14 @@ def _parts(reading: Reading) -> Iterator[str]:
 def held(wal: Held) -> list[str]:
     """Say how far behind a target is, and how much WAL its source keeps for it.
 
-    >>> held(Held(bytes=3 << 30, limit=20 << 30, left_s=750, lag=5_000_000))
-    ['lag 4.8 MB', 'source keeps 3.0/20 GB of WAL', 'limit in 12 min 30 s']
+    >>> held(Held(bytes=3 << 30, limit=20 << 30, lag=5_000_000))
+    ['lag 4.8 MB', 'source keeps 3.0/20 GB of WAL']
     >>> held(Held(bytes=1000, limit=None))
     ['source keeps 1,000 bytes of WAL']
     """
     parts = [] if wal.lag is None else [f"lag {amount(wal.lag, 0)}"]
     parts.append(f"source keeps {amount(wal.bytes, wal.limit or 0)} of WAL")
-    return parts if wal.left_s is None else [*parts, f"limit in {duration(wal.left_s)}"]
+    return parts
 
 
 def copied(progress: MoveProgress, now: datetime) -> str:

@@ -1,4 +1,4 @@
-"""The WAL that the source of a streamed move holds back: shown, and reported before its limit.
+"""The WAL that the source of a streamed move holds back is shown while its target is made.
 
 Nothing of shardctl's can be slowed down to hold back less: see ADR 30.
 """
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.meter import BYTES, Filling, Held
+from shardctl.meter import BYTES, Held
 from shardctl.moves import wal
 from shardctl.moves.context import Use
 from shardctl.postgres.logical import publication, slot, stream_login
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from shardctl.state.progress import Kept
 
 CATCHING_UP = "catching up"
-_MINUTES_FROM_S = 100
-
-
-class _Warned:
-    """That the operator knows in this process that the limit is near."""
 
 
 def shown(
@@ -72,7 +67,6 @@ class _Watch:
     def __init__(self, context: MoveContext, gone: Callable[[], None], *, follows: bool) -> None:
         self._context = context
         self._limit = context.plan.options.max_wal_bytes
-        self._filling = Filling(self._limit or 0)
         self._follows = follows
         self._gone = gone
         self._first: int | None = None
@@ -86,14 +80,9 @@ class _Watch:
             self._gone()
             return
         held, lag, _ = row
-        left_s = self._filling.see(held) if self._limit else None
         if self._follows:
             self._catch_up(kept, lag)
-        lagging = lag if self._follows else None
-        kept.holds(plan.target, Held(held, self._limit, left_s, lagging))
-        if self._limit and leash.is_near(held, self._limit) and not self._context.knows(_Warned):
-            self._context.own(_Warned, _Warned)
-            self._context.notice(self._warning(kept, held, self._limit, left_s))
+        kept.holds(plan.target, Held(held, self._limit, lag if self._follows else None))
 
     def _catch_up(self, kept: Kept, lag: int) -> None:
         target = self._context.plan.target
@@ -103,28 +92,3 @@ class _Watch:
         if (done := self._first - lag) > self._done:
             kept.advance(target, done - self._done)
             self._done = done
-
-    def _warning(self, kept: Kept, held: int, limit: int, left_s: float | None) -> str:
-        """Tell what will happen, when, and what the present phase still needs."""
-        plan = self._context.plan
-        reading = kept.read().get(plan.target)
-        text = (
-            f"node {plan.source} holds back {wal.megabytes(held)} of WAL for the move, more than "
-            f"half of its limit of {wal.megabytes(limit)} (max_wal)"
-        )
-        if left_s is not None:
-            text += f"; at this rate it reaches the limit in {_about(left_s)}"
-            if reading is not None and reading.eta_s is not None:
-                text += f", and {reading.phase} takes {_about(reading.eta_s)} more"
-        return text + "; at the limit it drops the slot, and shardctl aborts the move"
-
-
-def _about(seconds: float) -> str:
-    """Write a time that is an estimate.
-
-    >>> _about(7.2), _about(750)
-    ('about 7 s', 'about 12 min')
-    """
-    if seconds < _MINUTES_FROM_S:
-        return f"about {seconds:.0f} s"
-    return f"about {seconds / 60:.0f} min"

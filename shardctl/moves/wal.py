@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, files
 from shardctl.hosts.reach import host_of, is_reached
-from shardctl.moves import plan as planning
 from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import queries
 from shardctl.state import journal, leash
@@ -51,16 +50,14 @@ class WalLimitReached(ShardctlError):
 
 @dataclass(frozen=True, slots=True)
 class Wal:
-    """A source's WAL rate, and the room on the disk of its WAL.
+    """The room on the disk of a source's WAL.
 
-    `free_bytes` is None where its host does not report it; `unknown` is why. `rate` is the WAL of
-    the last minutes, in bytes a second; `keep_bytes` its `max_slot_wal_keep_size`, None for no
-    limit.
+    `free_bytes` is None where its host does not report it; `unknown` is why. `keep_bytes` is its
+    `max_slot_wal_keep_size`, None for no limit.
     """
 
     free_bytes: int | None
     unknown: str
-    rate: float
     keep_bytes: int | None
 
     def limit(self, plan: MovePlan) -> int | None:
@@ -84,27 +81,17 @@ def look(node: Node, session: Connection) -> Wal:
     row = session.execute(QUERIES["source"]).fetchone()
     if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
         raise AssertionError
-    directory, rate, keep_mb = row
+    directory, keep_mb = row
     free, unknown = free_bytes(node, directory)
-    return Wal(free, unknown, rate, None if keep_mb < 0 else keep_mb * _MB)
+    return Wal(free, unknown, None if keep_mb < 0 else keep_mb * _MB)
 
 
-def judge(plan: MovePlan, wal: Wal, copy_s: float) -> Iterator[SourceUnfit]:
-    """Refuse a source without room for the WAL of a copy that takes `copy_s` seconds.
-
-    A clone receives WAL while it is copied. A stream's slot holds all of it back until the copy
-    is made, so a smaller `--max-wal` does not help.
-    """
-    node, limit, free = plan.source, wal.limit(plan), wal.free_bytes
-    streams = plan.method == planning.STREAM
-    expected = wal.rate * copy_s
-    about = (
-        f"it writes about {megabytes(wal.rate * 60)} of WAL a minute, "
-        f"{megabytes(expected)} during the copy"
-    )
+def judge(plan: MovePlan, wal: Wal) -> Iterator[SourceUnfit]:
+    """Refuse a limit that is unknown, or for which the source's disk has no room."""
+    limit, free = wal.limit(plan), wal.free_bytes
     if limit is None:
         yield SourceUnfit(
-            node,
+            plan.source,
             "wal_room_unknown",
             f"cannot measure the free space for WAL on its disk: {wal.unknown}",
             hint="give the most WAL that it may keep for the move, for example --max-wal 20GB, or "
@@ -112,31 +99,11 @@ def judge(plan: MovePlan, wal: Wal, copy_s: float) -> Iterator[SourceUnfit]:
         )
     elif free is not None and limit > free:
         yield SourceUnfit(
-            node,
+            plan.source,
             "wal_room",
             f"it may keep {megabytes(limit)} of WAL for the move (max_wal), but its disk has only "
             f"{megabytes(free)} free",
             hint="free space there, or give a smaller --max-wal",
-        )
-    elif expected > limit and (streams or plan.options.max_wal_bytes is None):
-        given = "max_wal" if plan.options.max_wal_bytes else "a tenth of its free disk"
-        yield SourceUnfit(
-            node,
-            "wal_room",
-            f"{about}, but may keep only {megabytes(limit)} for the move: {given}",
-            hint="free space there, move fewer shards or when fewer rows are written, or give a "
-            "larger --max-wal: the source keeps all WAL of the copy"
-            if streams
-            else "free space there, move when fewer rows are written, or give --max-wal: the clone "
-            "receives WAL while it is copied, and the move aborts when more is held back",
-        )
-    if wal.keep_bytes is not None and expected > wal.keep_bytes:
-        yield SourceUnfit(
-            node,
-            "wal_keep_size",
-            f"{about}, but max_slot_wal_keep_size allows only {megabytes(wal.keep_bytes)}",
-            hint="raise it with `ALTER SYSTEM SET max_slot_wal_keep_size` and reload, or move when "
-            "fewer rows are written",
         )
 
 
@@ -146,7 +113,7 @@ def notes(plan: MovePlan, wal: Wal) -> Iterator[str]:
     if limit is not None:
         yield (
             f"node {plan.source} keeps at most {megabytes(limit)} of WAL for the move, then the "
-            f"move aborts; it writes about {megabytes(wal.rate * 60)} a minute"
+            "move aborts"
         )
     if wal.keep_bytes is not None:
         yield (
@@ -165,7 +132,7 @@ def settled(plan: MovePlan, node: Node, session: Connection) -> MovePlan:
         return plan
     wal = look(node, session)
     held = _held(session, plan.slot) or 0
-    for problem in judge(plan, replace(wal, rate=0.0), 0.0):
+    for problem in judge(plan, wal):
         raise problem
     # What the move's slot already holds back counts as free.
     free = (wal.free_bytes or 0) + held

@@ -1,11 +1,6 @@
 -- name: source
--- Its data directory, the bytes of WAL a second of the last ten minutes, max_slot_wal_keep_size in MB
+-- Its data directory, max_slot_wal_keep_size in MB
 SELECT (SELECT setting FROM pg_settings WHERE name = 'data_directory'),
-       (SELECT greatest(count(*) - 1, 0) * pg_size_bytes(current_setting('wal_segment_size'))
-               / greatest(extract(epoch FROM clock_timestamp() - min(modification)), 1)
-        FROM pg_ls_waldir()
-        WHERE name ~ '^[0-9A-F]{24}$' AND name <= pg_walfile_name(pg_current_wal_lsn())
-          AND modification > clock_timestamp() - interval '10 minutes')::double precision,
        (SELECT setting FROM pg_settings WHERE name = 'max_slot_wal_keep_size')::bigint
 
 -- name: behind

@@ -201,7 +201,6 @@ class Entry:
             "lag_bytes": one.lag,
             "wal_bytes": one.wal,
             "wal_limit_bytes": one.wal_limit,
-            "wal_left_s": None if one.wal_left_s is None else round(one.wal_left_s, 1),
             "at": written(one.at),
         }
 

@@ -56,14 +56,13 @@ class MoveProgress:
     lag: int | None = None
     wal: int | None = None
     wal_limit: int | None = None
-    wal_left_s: float | None = None
 
     @property
     def held(self) -> Held | None:
         """The WAL that the source holds back, if it is known."""
         if self.wal is None:
             return None
-        return Held(self.wal, self.wal_limit, self.wal_left_s, self.lag)
+        return Held(self.wal, self.wal_limit, self.lag)
 
 
 def _may(session: Connection, *rights: str) -> bool:
@@ -90,7 +89,7 @@ def write(session: Connection, move: str, reading: Reading) -> None:
     }
     session.execute(QUERIES["write"], {"move": move, **given})
     if (held := reading.held) is not None:
-        wal = {"lag": held.lag, "wal": held.bytes, "limit": held.limit, "left_s": held.left_s}
+        wal = {"lag": held.lag, "wal": held.bytes, "limit": held.limit}
         session.execute(QUERIES["held"], {"move": move, **wal})
 
 

@@ -13,13 +13,13 @@ SET phase = excluded.phase, bytes = excluded.bytes, total = excluded.total, rate
 
 -- name: read
 -- The progress of the copies of all moves
-SELECT move, phase, bytes, total, rate, eta_s, at, lag, wal, wal_limit, wal_left_s
+SELECT move, phase, bytes, total, rate, eta_s, at, lag, wal, wal_limit
 FROM shardctl.move_progress
 
 -- name: held
 -- The WAL that the source holds back for the target of a move now
 UPDATE shardctl.move_progress
-SET lag = %(lag)s, wal = %(wal)s, wal_limit = %(limit)s, wal_left_s = %(left_s)s
+SET lag = %(lag)s, wal = %(wal)s, wal_limit = %(limit)s
 WHERE move = %(move)s
 
 -- name: end

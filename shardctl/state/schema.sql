@@ -119,8 +119,7 @@ CREATE TABLE shardctl.move_progress (
     at         timestamptz      NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     lag        bigint,
     wal        bigint,
-    wal_limit  bigint,
-    wal_left_s double precision
+    wal_limit  bigint
 );
 COMMENT ON TABLE shardctl.move_progress IS 'The progress of each move''s copy; no decision depends on it.';
 COMMENT ON COLUMN shardctl.move_progress.rate IS 'Bytes a second, over the last seconds.';

@@ -89,13 +89,13 @@ def test_the_wal_that_the_source_keeps_is_shown(fleet_8: Fleet) -> None:
         begin(session, [2])
         with kept(fleet_8) as copy:
             copy.expect("b", "catching up", 4 * 1024**2, BYTES)
-            copy.holds("b", Held(3 * 1024**2, 8 * 1024**2, 90.04, 5000))
+            copy.holds("b", Held(3 * 1024**2, 8 * 1024**2, 5000))
             wait_for(lambda: any(one.held for one in _read(fleet_8)))
             shown = json.loads(fleet_8.here("moves", "show", "-o", "json").stdout)["progress"]
             said = fleet_8.here("moves", "show").stdout
     figures = [shown[f"{name}_bytes"] for name in ("lag", "wal", "wal_limit")]
-    assert (figures, shown["wal_left_s"]) == ([5000, 3 * 1024**2, 8 * 1024**2], 90.0)
-    assert "lag 4.9 kB, source keeps 3.0/8.0 MB of WAL, limit in 1 min 30 s\n" in said
+    assert figures == [5000, 3 * 1024**2, 8 * 1024**2]
+    assert "lag 4.9 kB, source keeps 3.0/8.0 MB of WAL\n" in said
 
 
 def test_status_has_the_progress_of_a_running_move(fleet_8: Fleet) -> None:

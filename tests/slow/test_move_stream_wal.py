@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,7 @@ def progress(lab: Lab) -> dict[str, Any]:
     return lab.entry().copied() or {}
 
 
-def test_the_operator_sees_the_wal_that_is_held_back_and_hears_of_its_limit(
+def test_the_operator_sees_the_wal_that_is_held_back(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, Any] = {}
@@ -49,11 +48,8 @@ def test_the_operator_sees_the_wal_that_is_held_back_and_hears_of_its_limit(
     def look(context: MoveContext) -> None:
         with held_wal.shown(context) as shown:
             shown.expect("b", "making indexes", 0)
-            wait_for(lambda: progress(fleet_own).get("wal_bytes"))
-            assert not fleet_own.notices
             fill(fleet_own, 20)
-            wait_for(lambda: fleet_own.notices)
-            wait_for(lambda: progress(fleet_own)["wal_left_s"])
+            wait_for(lambda: progress(fleet_own).get("wal_bytes", 0) > 16 << 20)
             seen.update(progress(fleet_own))
         run(context)
 
@@ -62,8 +58,6 @@ def test_the_operator_sees_the_wal_that_is_held_back_and_hears_of_its_limit(
     assert seen["wal_limit_bytes"] == 32 << 20
     assert 16 << 20 < seen["wal_bytes"] < 32 << 20
     assert (seen["phase"], seen["lag_bytes"]) == ("making indexes", None)
-    [warning] = [one for one in fleet_own.notices if "max_wal" in one]
-    assert re.search(r"more than half of its limit of 32 MB \(max_wal\); at this rate", warning)
 
 
 def test_the_lag_of_a_stream_is_shown_until_it_has_caught_up(

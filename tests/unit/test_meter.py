@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardctl.meter import BYTES, FILLING_S, STALLED_S, WINDOW_S, Filling, Held, Meter, Meters
+from shardctl.meter import BYTES, STALLED_S, WINDOW_S, Held, Meter, Meters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,24 +113,6 @@ def test_work_that_is_over_is_neither_stalled_nor_at_a_rate() -> None:
         (True, None, None)
     ] * 2
     assert found["b"].done == 4
-
-
-def test_what_fills_up_reaches_its_limit_at_the_rate_of_the_last_minute() -> None:
-    clock = Clock()
-    filling = Filling(1000, clock=clock)
-    assert filling.see(0) is None
-    for value in range(10, 110, 10):
-        clock.now += 1
-        left_s = filling.see(value)
-    assert left_s == pytest.approx(90)
-    for _ in range(int(2 * FILLING_S)):
-        clock.now += 1
-        left_s = filling.see(100)
-    assert left_s is None
-    clock.now += 1
-    assert filling.see(50) is None
-    clock.now += 1
-    assert filling.see(2000) == 0
 
 
 def test_wal_is_held_back_for_a_phase() -> None:

@@ -163,7 +163,7 @@ SUBJECTS: tuple[Subject, ...] = (
             CLONE, copy.look),
     Subject("poolers", "each pooler offers the right aliases, and its clients wait long enough",
             FLEET, poolers.look, poolers.judge, notes=poolers.notes),
-    Subject("WAL", "--max-rate is valid, and the source's disk has room for the WAL of the copy",
+    Subject("WAL", "--max-rate is valid, and the source's disk has room for --max-wal",
             SOURCE, wal.look, wal.judge, notes=wal.notes),
 )  # fmt: skip
 
@@ -245,7 +245,7 @@ STREAM: tuple[Subject, ...] = (
             MEMBER, dumper.look),
     Subject("poolers", "each pooler offers what it should, and its clients outlast the pause",
             FLEET, poolers.look, poolers.judge, notes=poolers.notes),
-    Subject("WAL", "--max-rate is a rate, and the source's disk has room for the WAL of the copy",
+    Subject("WAL", "--max-rate is a rate, and the source's disk has room for --max-wal",
             SOURCE, wal.look, wal.judge, notes=wal.notes),
 )  # fmt: skip
 

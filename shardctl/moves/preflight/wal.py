@@ -1,4 +1,4 @@
-"""The copy: its rate, and room on the source for the WAL written during it."""
+"""The copy: its rate, and room on the source for the WAL that it may keep."""
 
 from __future__ import annotations
 
@@ -39,13 +39,12 @@ def look(context: Context) -> Wal:
 
 
 def judge(context: Context) -> Iterator[PreflightRefused]:
-    """Refuse an invalid rate, or a source without room for the WAL of the copy."""
+    """Refuse an invalid rate, or a source without room for the WAL that it may keep."""
     try:
-        copy_s = predicted_s(context)
+        rate(context.plan.options.max_rate)
     except PreflightRefused as error:
         yield error
-    else:
-        yield from wal.judge(context.plan, context.need(look), copy_s)
+    yield from wal.judge(context.plan, context.need(look))
 
 
 def notes(context: Context) -> Iterator[str]:

@@ -32,7 +32,7 @@ def test_commits_that_would_wait_for_the_clone(setting: str, told: str) -> None:
 def test_what_is_noted_of_the_source() -> None:
     seen = fit()
     assert "archiving" not in seen.notes()
-    seen.source(settings={"archive_mode": "on"}, wal=Wal(2**40, "", 0.0, keep_bytes=64 << 20))
+    seen.source(settings={"archive_mode": "on"}, wal=Wal(2**40, "", keep_bytes=64 << 20))
     seen.source(other_slots=(("away", "physical"), ("decoded", "logical")))
     told = seen.notes()
     assert "node c will not archive WAL" in told

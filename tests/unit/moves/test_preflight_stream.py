@@ -27,7 +27,6 @@ from shardctl.moves.preflight import (
     subscription,
 )
 from shardctl.moves.preflight.subject import Context
-from shardctl.moves.wal import Wal
 from tests.fixtures.moves.facts import A, C, fit
 from tests.fixtures.moves.stream_facts import definitions, streamed
 
@@ -293,15 +292,6 @@ def test_a_target_needs_room_for_the_shards() -> None:
     seen.found[member_room.look] = 3000 * MB
     assert "the copy needs 3,224 MB" in seen.only("disk")
     seen.found[member_room.look] = 3224 * MB
-    assert seen.refused() == {}
-
-
-def test_a_source_keeps_all_wal_of_a_copy() -> None:
-    seen = streamed()
-    seen.source(sizes={"shard2": 200 * MB * 100}, wal=Wal(2**40, "", 1.0 * MB, keep_bytes=None))
-    seen.choose(max_wal_bytes=99 * MB)
-    assert "the source keeps all WAL of the copy" in seen.only("wal_room")
-    seen.choose(max_wal_bytes=100 * MB)
     assert seen.refused() == {}
 
 
