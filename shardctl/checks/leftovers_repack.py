@@ -17,17 +17,16 @@ def judge(
     check: str, node: NodeName, found: Iterable[Leftover], shards: Mapping[str, ShardId]
 ) -> Iterator[Finding]:
     """Report each table what is left of it; `shards` are the node's by their schemas."""
-    some = next(iter(shards.values()), 0)
     for one in found:
         shard = shards.get(one.schema or "")
-        of = some if shard is None else shard
         yield Finding(
             check,
             "repack_left",
             Severity.warning,
             actual=f"a killed pg_repack left {', '.join(one.objects)}",
             expected="nothing: the trigger that was left slows every write and fills a log table",
-            hint=f"run `shardctl repack {of}`: it first drops what is left",
+            hint="when no pg_repack is running, run `DROP EXTENSION pg_repack CASCADE`, then "
+            "`CREATE EXTENSION pg_repack`",
             node=node,
             shards=() if shard is None else (shard,),
             object=one.name or f"table {one.oid}, which no longer exists",

@@ -16,8 +16,7 @@ from shardctl.cli.output import confirm, plural, print_json, print_table, say
 if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
     from shardctl.maintenance.repack import Candidate, Options, Plan
-    from shardctl.maintenance.repack_node import Repacked
-    from shardctl.maintenance.repack_run import Result
+    from shardctl.maintenance.repack_run import Repacked, Result
 
 app = command_app()
 
@@ -86,8 +85,8 @@ def repack(
     """Rewrite bloated tables with pg_repack, in index order, while they are in use.
 
     The worst come first; bloat is estimated from the statistics of ANALYZE. A table is written in
-    the order of the index that it is clustered by, or of its primary key. Removes leftovers of
-    killed runs first. If it is interrupted or killed, run it again: it repacks the rest.
+    the order of the index that it is clustered by, or of its primary key. If it is interrupted or
+    killed, run it again: it repacks the rest.
     """
     from shardctl.cli.progress import bars
     from shardctl.maintenance import repack as repacking
@@ -148,6 +147,7 @@ def _show(plan: Plan, output: Report) -> None:
             of = one.name or "a dropped table"
             objects = ", ".join(one.objects)
             say(f"note: node {node}: leftovers of a killed pg_repack of {of}: {objects}")
+            say("  drop them with DROP EXTENSION pg_repack CASCADE, and CREATE EXTENSION pg_repack")
     shown = [one for one in plan.candidates if one.verdict in ("repack", "refused")]
     if shown:
         print_table(
@@ -175,8 +175,6 @@ def _row(one: Candidate) -> tuple[str, str, str, str, str]:
 
 
 def _question(plan: Plan) -> str:
-    if not plan.chosen:
-        return f"Clean up {plural(len(plan.nodes), 'node')}?"
     size = picture.size(sum(one.table.size_bytes for one in plan.chosen))
     nodes = plural(len({one.node for one in plan.chosen}), "node")
     return f"Repack {plural(len(plan.chosen), 'table')} ({size}) on {nodes}?"

@@ -77,12 +77,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What fits a node: the program, its version, the server's; whether its disk can be asked."""
+    """What fits a node: the program, its version, the server's."""
 
     program: str
     version: str
     major: int
-    measured: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +110,9 @@ class Plan:
 
     @property
     def nodes(self) -> list[NodeName]:
-        """The nodes on which there is something to do, cleaning up included."""
+        """The nodes on which there is something to do."""
         busy = {one.node for one in self.chosen}
-        return [node for node, left in self.leftovers.items() if left or node in busy]
+        return [node for node in self.means if node in busy]
 
 
 def program_missing(node: NodeName, wanted: str, found: Collection[str]) -> Refused:
@@ -161,10 +160,7 @@ def plan(topology: Topology, shards: Iterable[int], options: Options) -> Plan:
     return Plan(
         candidates=tuple(judge(views, options)),
         leftovers={node: view.leftovers for node, view in views.items()},
-        means={
-            node: Means(found[v.version], v.version, v.major, v.free_bytes is not None)
-            for node, v in views.items()
-        },
+        means={node: Means(found[v.version], v.version, v.major) for node, v in views.items()},
         notes=tuple((node, note) for node, view in views.items() for note in view.notes),
         options=options,
     )
@@ -176,11 +172,6 @@ def judge(views: Mapping[NodeName, View], options: Options) -> list[Candidate]:
         _judged(node, table, view, options) for node, view in views.items() for table in view.tables
     ]
     return sorted(found, key=lambda one: (-(one.table.bloat_bytes or 0), one.name))
-
-
-def room(sizes: Sequence[int]) -> int:
-    """Give the free bytes that it takes to repack tables of these sizes at once."""
-    return ROOM * sum(sizes)
 
 
 def _judged(node: NodeName, table: Table, view: View, options: Options) -> Candidate:
@@ -201,11 +192,13 @@ def _judged(node: NodeName, table: Table, view: View, options: Options) -> Candi
 
 def _why_not(table: Table, view: View) -> str | None:
     """Explain why pg_repack would refuse a table, or fill the disk; None: it would not."""
+    if any(one.oid == table.oid for one in view.leftovers):
+        return "a killed pg_repack left a trigger or tables of it, which you have to drop first"
     if not table.permanent:
         return "unlogged tables cannot be repacked"
     if not table.keyed:
         return "it needs a primary key, or a unique index on columns that are NOT NULL"
-    need = room([table.size_bytes])
+    need = ROOM * table.size_bytes
     if view.free_bytes is not None and need > view.free_bytes:
         free = size(view.free_bytes)
         return f"repacking it needs {size(need)} of free disk, and the node has {free}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from shardctl.libpq import LIVELINESS
 from shardctl.postgres import binaries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from shardctl.topology.model import Database, Node
 
@@ -41,8 +42,6 @@ _SETTINGS = {
 _TRANSACTION_TIMEOUT_SINCE = 17
 _TAKES_CONNINFO_SINCE = (1, 5, 1)
 _SERVES_OWNERS_SINCE = (1, 5, 2)
-_CLEANING_UP = "repack.repack_drop("
-_MERGED = 'exec "$@" 2>&1'
 _ANSWER_S = 10.0
 
 
@@ -134,32 +133,21 @@ def arguments(
     return argv + ([] if settings.superuser_check else ["--no-superuser-check"])
 
 
-class _Astray(Exception):  # it never leaves this module
-    """A run that fails to clean up after itself: it tries again and again, without a pause."""
+def start(argv: list[str]) -> subprocess.Popen[str]:
+    """Start it; what it says comes on its standard output, and SIGINT lets it clean up and end.
 
-
-def run(argv: list[str], line: Callable[[str], None]) -> int | None:
-    """Run it and hand on its output, line by line; give its exit code.
-
-    The code shows little: it is 0 even where it gave up a table. None is a run that was ended
-    here, because it could not clean up after itself.
+    Its exit code shows little: it is 0 even where it gave up a table.
     """
-    said = False
-
-    def judged(text: str) -> None:
-        nonlocal said
-        line(text)
-        said = said or text.startswith("ERROR:")
-        if said and _CLEANING_UP in text:
-            raise _Astray
-
-    merged = ["sh", "-c", _MERGED, "sh", *argv]  # it writes everything to standard error
-    try:
-        return Local().stream(merged, line=judged, env={"LC_ALL": "C"}).code
-    except CommandFailed as error:
-        return error.completed.code
-    except _Astray:
-        return None
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        env=os.environ | {"LC_ALL": "C"},
+        start_new_session=True,  # Ctrl-C at the terminal reaches shardctl alone
+    )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

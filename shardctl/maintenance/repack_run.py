@@ -1,10 +1,15 @@
-"""Carry a repack out: table by table under the nodes' locks, so that it can stop anywhere."""
+"""Carry a repack out: one call of pg_repack for each table, under the nodes' locks.
+
+It can stop anywhere: pg_repack swaps a table in one transaction.
+"""
 
 from __future__ import annotations
 
-import logging
+import re
+import signal
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -12,25 +17,27 @@ import psycopg
 from shardctl import fanout
 from shardctl.errors import Incomplete, Interrupted, ShardctlError, together
 from shardctl.libpq import reason_of
-from shardctl.maintenance import repack_clean, repack_look
+from shardctl.maintenance import repack_look, repack_program
 from shardctl.maintenance.repack import COMMAND
-from shardctl.maintenance.repack_node import NodeWork
+from shardctl.maintenance.repack_look import MARK, QUERIES
+from shardctl.maintenance.repack_program import Order
+from shardctl.meter import BYTES
 from shardctl.postgres.connection import NodeLost
 from shardctl.state import cluster, events, ledger, lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    import subprocess
+    from collections.abc import Callable, Mapping
 
     from shardctl.fanout import Progress
     from shardctl.maintenance.repack import Candidate, Plan
-    from shardctl.maintenance.repack_node import Repacked
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName, Topology
 
-logger = logging.getLogger(__name__)
-
 _WIDTH = 8
 _SHOWN = 3
+_PRINTED = re.compile(r"(?:ERROR|FATAL|WARNING): +(?:query failed: )?(?:ERROR: +)?(.+)")
+_WAITS = re.compile(r"NOTICE: (Waiting for .+)")
 
 
 def repack_unfinished(left: Mapping[Candidate, str], count: int) -> Incomplete:
@@ -46,15 +53,13 @@ def repack_unfinished(left: Mapping[Candidate, str], count: int) -> Incomplete:
     )
 
 
-def leftovers_stay(node: NodeName, stays: Mapping[int, str]) -> Incomplete:
-    """Report what killed runs left and could not be dropped."""
-    oid, why = next(iter(stays.items()))
-    return Incomplete(
-        "leftovers_stay",
-        f"node {node}: remains of killed pg_repack runs could not be dropped for "
-        f"{len(stays)} tables: table {oid}: {why}",
-        hint="wait until no session uses these tables, then run the same command again",
-    )
+@dataclass(frozen=True, slots=True)
+class Repacked:
+    """A table that was written again, and its bytes with indexes and TOAST."""
+
+    candidate: Candidate
+    before_bytes: int
+    after_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,31 +77,34 @@ class Result:
 def carry_out(
     topology: Topology, plan: Plan, progress: Progress, notice: Callable[[str], None]
 ) -> Result:
-    """Repack the chosen tables, node by node at once, after cleaning up what killed runs left.
+    """Repack the chosen tables, on all nodes at once; `notice` gets what pg_repack waits for.
 
-    `notice` shows the session that a table waits for. On Ctrl-C running tables are given up,
-    which leaves them as they were. Raises NodeLocked, NodeUnavailable and move_unfinished with
-    nothing done.
+    Raises NodeLocked, NodeUnavailable and move_unfinished with nothing done.
     """
     with lock.held(topology, plan.nodes, command=COMMAND) as locks:
         _require_no_move(topology, locks)
-        stop = threading.Event()
-        works = [
-            NodeWork(topology, name, plan, session, progress=progress, notice=notice, stop=stop)
-            for name, session in locks.items()
-        ]
+        work = _Work(topology, plan, progress, notice)
         errors: list[ShardctlError] = []
-        left: dict[Candidate, str] = {}
         try:
-            errors += fanout.collect(works, _work, width=_WIDTH, stop=stop).errors
+            for outcome in fanout.run(
+                locks.items(), work.node, width=_WIDTH, stop=work.stop, cancel=work.cancel
+            ):
+                if isinstance(outcome.error, psycopg.Error):
+                    errors.append(NodeLost(outcome.item[0], reason_of(outcome.error)))
+                else:
+                    outcome.result()
         except KeyboardInterrupt:
-            errors = [_interrupted(works, plan.chosen)]
-        for work in works:
-            left |= work.left
-        if left and not stop.is_set():
-            errors.append(repack_unfinished(left, len(plan.chosen)))
-        repacked = tuple(one for work in works for one in work.repacked)
-        return Result(repacked, left, together(errors) if errors else None)
+            errors = [
+                Interrupted(
+                    f"interrupted: {len(work.repacked):,} of {len(plan.chosen):,} tables are "
+                    "repacked, the rest are unchanged",
+                    hint="run the same command again: it repacks only the rest",
+                )
+            ]
+        else:
+            if work.left:
+                errors.append(repack_unfinished(work.left, len(plan.chosen)))
+        return Result(tuple(work.repacked), work.left, together(errors) if errors else None)
 
 
 def _require_no_move(topology: Topology, locks: Mapping[NodeName, Connection]) -> None:
@@ -111,25 +119,87 @@ def _require_no_move(topology: Topology, locks: Mapping[NodeName, Connection]) -
         raise together(refusals)
 
 
-def _work(work: NodeWork) -> None:
-    """Do one node's part; raises leftovers_stay, and NodeLost when the other nodes go on."""
-    try:
-        stays = repack_clean.all_of(work.session)
-        work.run(stays)
-        others = {oid: why for oid, why in stays.items() if oid not in work.oids}
-        done = f"{len(work.repacked)} of {len(work.chosen)} tables"
-        events.record(
-            work.session, COMMAND, f"done: {done}" if work.done else f"unfinished: {done}"
+class _Work:
+    """The tables, and what has become of them so far."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        plan: Plan,
+        progress: Progress,
+        notice: Callable[[str], None],
+    ) -> None:
+        self.stop = threading.Event()
+        self.repacked: list[Repacked] = []
+        self.left: dict[Candidate, str] = {}
+        self._topology, self._plan = topology, plan
+        self._progress, self._notice = progress, notice
+        self._running: set[subprocess.Popen[str]] = set()
+
+    def cancel(self) -> None:
+        """Let every pg_repack clean up and end."""
+        while self._running:
+            self._running.pop().send_signal(signal.SIGINT)
+
+    def node(self, locked: tuple[NodeName, Connection]) -> None:
+        """Repack a node's tables; raises psycopg.Error when its session is lost."""
+        name, session = locked
+        chosen = [one for one in self._plan.chosen if one.node == name]
+        total = sum(one.table.size_bytes for one in chosen)
+        self._progress.expect(name, "repacking", total, BYTES)
+        table = partial(self._table, session)
+        for outcome in fanout.run(chosen, table, width=self._plan.options.jobs, stop=self.stop):
+            outcome.result()
+        count = sum(one.candidate.node == name for one in self.repacked)
+        done = "done" if count == len(chosen) else "unfinished"
+        events.record(session, COMMAND, f"{done}: {count} of {len(chosen)} tables")
+
+    def _table(self, session: Connection, one: Candidate) -> None:
+        """Repack one table; whatever keeps it from that is written down in `left`."""
+        before = self._measure(session, one)  # with the lock's session: it is held as yet
+        why = None
+        if before is None:
+            why = "the table no longer exists"
+        elif before[0] != one.table.file:
+            why = "another session rewrote it after the plan was made"
+        else:
+            said = self._call(one)
+            after = self._measure(session, one)
+            if after is None or after[0] == before[0]:
+                why = "stopped" if self.stop.is_set() else said
+            else:
+                given = f"{before[1]} -> {after[1]} bytes"
+                events.record(session, COMMAND, f"{MARK}{after[0]}: {one.name}, {given}")
+                self.repacked.append(Repacked(one, before[1], after[1]))
+        if why is not None:
+            self.left[one] = why
+        self._progress.waits(one.node, None)
+        self._progress.advance(one.node, one.table.size_bytes)
+
+    def _call(self, one: Candidate) -> str:
+        """Call pg_repack; give the first that it had to complain about."""
+        means, table, topology = self._plan.means[one.node], one.table, self._topology
+        node = topology.nodes[one.node]
+        argv = repack_program.arguments(
+            means.program,
+            means.version,
+            repack_program.conninfo(node, topology.database, major=means.major),
+            Order(table.schema, table.name, table.order_by),
+            self._plan.options.settings,
         )
-    except psycopg.Error as error:
-        raise NodeLost(work.name, reason_of(error)) from error
-    if others:
-        raise leftovers_stay(work.name, others)
+        complaint, waiting = "", False
+        with repack_program.start(argv) as process:
+            self._running.add(process)
+            for line in process.stdout or ():
+                if printed := _PRINTED.match(line):
+                    complaint = complaint or printed[1]
+                elif (waits := _WAITS.search(line)) and not waiting:
+                    waiting = True
+                    self._notice(f"node {one.node}: {one.name}: pg_repack: {waits[1]}")
+                    self._progress.waits(one.node, f"{one.name}: {waits[1]}")
+        self._running.discard(process)
+        return complaint or f"pg_repack ended with code {process.returncode} and no message"
 
-
-def _interrupted(works: Sequence[NodeWork], chosen: Sequence[Candidate]) -> Interrupted:
-    done = sum(len(work.repacked) for work in works)
-    return Interrupted(
-        f"interrupted: {done:,} of {len(chosen):,} tables are repacked, the rest are unchanged",
-        hint="run the same command again: it repacks only the rest",
-    )
+    def _measure(self, session: Connection, one: Candidate) -> tuple[int, int] | None:
+        """Give a table's file and bytes; None where it is gone."""
+        return session.execute(QUERIES["measure"], {"table": one.table.oid}).fetchone()

@@ -193,19 +193,6 @@ def test_tables_that_the_disk_has_no_room_for_are_refused(
     )
 
 
-def test_room_that_others_took_since_the_plan_keeps_a_table_from_being_begun(
-    fleet_bloated: Repacking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet_bloated.bloat(0)
-    plan = fleet_bloated.plan(0)
-    size = fleet_bloated.size(0)
-    monkeypatch.setattr(repack_look, "free_bytes", lambda *_: 2 * size - 1)
-    result = fleet_bloated.carry_out(plan)
-    assert result.error is not None
-    assert f"needs {meter.size(2 * size)} of free disk" in result.error.message
-    assert result.error.exit_code == 3
-
-
 def test_the_room_is_asked_of_the_nodes_host(fleet_bloated: Repacking) -> None:
     topology = fleet_bloated.fleet.topology()
     node = topology.owning()[0]

@@ -58,7 +58,7 @@ def test_what_a_killed_repack_left_is_told_with_its_table() -> None:
     seen.see(A, "leftovers", repacked=(left,))
     (finding,) = seen.findings()
     assert told([finding]) == [("leftovers", "repack_left", "a", (2,), "shard2.photos")]
-    assert "run `shardctl repack 2`" in finding.hint
+    assert "DROP EXTENSION pg_repack CASCADE" in finding.hint
 
 
 def test_a_move_is_a_note_while_somebody_is_at_it_and_then_a_warning() -> None:
