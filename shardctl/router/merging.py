@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, localcontext
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _PLAIN = frozenset(["bool", "bytea", "uuid", "int2", "int4", "int8", "oid"])
 _PLAIN |= {"date", "time", "timestamp"}
 _ALIKE = _PLAIN | {"float4", "float8", "numeric", "timestamptz"}
+_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
+"""Adds decimals as numeric does: by default Python rounds to 28 digits."""
 _SUMMED = frozenset(["int2", "int4", "int8", "float4", "float8", "numeric", "interval"])
 
 
@@ -59,7 +61,8 @@ def _combined(asked: Aggregate, values: Sequence[Any], oid: int) -> Any:
     if not some:
         return None
     if asked.function in {"count", "sum"}:
-        return sum(some[1:], some[0])
+        with localcontext(_EXACT):
+            return sum(some[1:], some[0])
     return (min if asked.function == "min" else max)(some, key=_comparable)
 
 

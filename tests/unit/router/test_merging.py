@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.router.errors import OrderUnsupported
-from shardctl.router.merging import merged
-from shardctl.router.statements import Answer, Gathering, Order
+from shardctl.router.merging import combined, merged
+from shardctl.router.statements import Aggregate, Answer, Gathering, Order
 
 INT8, TEXT, NUMERIC, INTERVAL, TIMESTAMPTZ = 20, 25, 1700, 1186, 1184
 
@@ -67,6 +67,18 @@ def test_what_python_does_not_order_as_the_server_is_refused() -> None:
         merge([[]], Order("took"), types=(INTERVAL,))
     with pytest.raises(OrderUnsupported, match="of type OID 99999"):
         merge([[]], Order("mood"), types=(99999,))
+
+
+@pytest.mark.parametrize(
+    ("values", "total"),
+    [
+        (["123456789012345678901234567890.12", "0.01"], "123456789012345678901234567890.13"),
+        (["Infinity", "-Infinity"], "NaN"),
+    ],
+)
+def test_sums_are_as_exact_as_the_servers(values: list[str], total: str) -> None:
+    answers = [Answer([(Decimal(value),)], 1, (NUMERIC,)) for value in values]
+    assert [str(one) for one in combined([Aggregate.sum("a")], answers)] == [total]
 
 
 def test_moments_of_the_hour_that_comes_twice_are_in_their_order() -> None:
