@@ -31,7 +31,7 @@ Opened = tuple["ShardId", Any]
 """A shard with an open transaction, and its connection."""
 
 CHANGING = (
-    b"SELECT FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_class AS c ON c.oid = l.relation"
+    b"SELECT 1 FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_class AS c ON c.oid = l.relation"
     b" WHERE l.pid = pg_catalog.pg_backend_pid() AND c.relkind IN ('r', 'p') AND l.mode IN"
     b" ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
     b" LIMIT 1"

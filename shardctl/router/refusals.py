@@ -76,13 +76,13 @@ def is_refusal(error: errors.ProtocolViolation) -> bool:
     return same and error.diag.severity == "FATAL"
 
 
-def can_be_fence(error: BaseException | None) -> bool:
-    """Return whether a transaction's error, or a cause of it, can be the fence's."""
+def is_of(error: BaseException | None, kinds: tuple[type[Exception], ...]) -> bool:
+    """Return whether a transaction's error, or a cause of it, is of one of these kinds."""
     while error is not None:
-        if isinstance(error, FENCED_WITHIN):
+        if isinstance(error, kinds):
             return True
         if isinstance(error, BaseExceptionGroup):  # of a TaskGroup
-            return any(map(can_be_fence, error.exceptions))
+            return any(is_of(one, kinds) for one in error.exceptions)
         error = error.__cause__  # SQLAlchemy and Django raise errors of their own from psycopg's
     return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from shardctl.router import (
     DeadlinePassed,
     OrderUnsupported,
     PoolSettings,
+    ShardedDatabase,
     WritesUnseen,
 )
 from tests.fixtures.fleets.routed import backends, fill, moved_by_hand, stopping
@@ -46,6 +48,17 @@ def test_what_an_open_transaction_has_changed_is_not_missed_in_silence(
     given = ["id", "photos", [4]]
     assert db.read_within(2, insert, "select_keys", *given, key_field="user_id") == [(1,)]
     assert len(db.scatter("id", "photos", limit=10)) == 9
+
+
+def test_what_a_pipeline_has_changed_is_not_missed_either(fleet_routed: Fleet) -> None:
+    with ShardedDatabase(fleet_routed.topology()) as db:
+        with db.shard(2) as connection, connection.pipeline():
+            connection.execute("SELECT 1")
+            assert db.scatter("id", "photos", limit=9) == []
+            connection.execute("INSERT INTO photos (id, user_id) VALUES (7, 2)")
+            with pytest.raises(WritesUnseen):
+                db.scatter("id", "photos", limit=9)
+        assert db.scatter("id", "photos", limit=9) == [(7,)]
 
 
 def test_each_node_gets_one_statement_with_a_sub_select_a_shard(
@@ -123,7 +136,7 @@ def test_what_does_not_answer_in_time_fails_the_whole(fleet_routed: Fleet, route
         assert backends(fleet_routed, "b") == before
         with pytest.raises(DeadlinePassed):
             db.scatter("id", "photos", limit=5, timeout=0)
-    assert len(db.scatter("id", "photos", limit=50, timeout=60)) == 24
+    assert len(db.scatter("id", "photos", limit=50, timeout=math.inf)) == 24
 
 
 def test_a_node_that_hangs_holds_nobody_up_when_time_is_over(
@@ -206,7 +219,7 @@ def test_keys_are_texts_or_uuids_too(
         rows = [{field: key} for key in keys]
         assert db.insert_many("keyed", rows, key_field=field) == 3
         found = db.select_keys(
-            field, "keyed", keys[:2], key_field=field, limit_per_key=limit_per_key
+            field, "keyed", iter(keys[:2]), key_field=field, limit_per_key=limit_per_key
         )
         assert sorted(found) == [(key,) for key in keys[:2]]
 
@@ -225,7 +238,7 @@ def test_rows_of_many_keys_are_written_at_once(fleet_routed: Fleet, router: Open
     again = [row | {"caption": "new"} for row in [*rows[:5], {"id": 9, "user_id": 41}]]
     given = {"key_field": "user_id"}
     assert db.insert_many("photos", again, on_conflict="DO NOTHING", **given) == 1
-    change = "(id) DO UPDATE SET caption = excluded.caption"
+    change = "(id) DO UPDATE SET caption = excluded.caption WHERE excluded.id % 2 < 2"
     assert db.insert_many("photos", again, on_conflict=change, **given) == 6
     found = db.scatter("user_id", "photos", "caption = 'new'", order_by="user_id", limit=99)
     assert found == [(0,), (1,), (2,), (3,), (4,), (41,)]
@@ -286,3 +299,5 @@ def test_aggregates_are_of_all_shards(fleet_routed: Fleet, router: Open) -> None
         db.scatter(Aggregate.max("caption"), "photos", limit=1)
     with pytest.raises(ValueError, match="aggregates are of all rows"):
         db.scatter(["id", Aggregate.count()], "photos", limit=1)
+    with pytest.raises(ValueError, match="scatter"):
+        db.select_keys([Aggregate.count()], "photos", [1, 2], key_field="user_id")

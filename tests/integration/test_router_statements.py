@@ -200,6 +200,10 @@ def test_work_is_done_again_when_nothing_of_it_was_written(
 
     work = count if isinstance(db, Threads) else count_in_task
     assert db.transaction(6, work, "x").rowcount == 1
+    wrapped = RuntimeError("as an ORM says it")
+    wrapped.__cause__ = errors.DeadlockDetected()
+    met[:] = [wrapped]
+    assert db.transaction(6, work, "x").rowcount == 1
     met[:] = [errors.DeadlockDetected()] * 2
     with pytest.raises(errors.DeadlockDetected):
         db.transaction(6, work, "x", attempts=2)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psycopg
 from psycopg import errors
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from shardctl.router import core, merging, statements
@@ -31,7 +31,7 @@ from shardctl.router.refusals import (
     FENCED_WITHIN,
     REPEATABLE,
     Look,
-    can_be_fence,
+    is_of,
     pauses,
     reasons,
 )
@@ -201,7 +201,7 @@ class AsyncShardedDatabase(Routed):
             if row.keys() != names:
                 raise ValueError(f"rows with different fields: {fields} and {tuple(row)}")
             given[shard_of(row[key_field])].append(tuple(map(row.__getitem__, fields)))
-        conflict = None if on_conflict is None else statements.condition(on_conflict, ())
+        conflict = statements.condition(on_conflict, None)
 
         async def copy(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
             written = 0
@@ -306,7 +306,7 @@ class AsyncShardedDatabase(Routed):
             if error.transaction is not None:
                 raise
         except Exception as error:
-            if can_be_fence(error):
+            if is_of(error, FENCED_WITHIN):
                 await self._fence.require_unmoved(node, shard)
             raise
 
@@ -329,8 +329,8 @@ class AsyncShardedDatabase(Routed):
             try:
                 async with self.shard(shard_key) as connection:
                     return await work(connection, *args)
-            except REPEATABLE:
-                if not left:
+            except Exception as error:
+                if not left or not is_of(error, REPEATABLE):
                     raise
         raise ValueError(f"attempts: expected a number from 1, found {attempts}")
 
@@ -380,13 +380,16 @@ class AsyncShardedDatabase(Routed):
             await db.select_keys(["id", "user_id"], "photos", followed, key_field="user_id",
                                  order_by="-id", limit=30)
         """
+        if core.aggregates(fields):
+            raise ValueError("aggregates are of all rows: scatter() computes them")
         asked, named = core.gathering(fields, table, where, parameters, order_by, limit)
         per_key = statements.number(limit_per_key)
         of_shard: defaultdict[ShardId, list[Key]] = defaultdict(list)
         shard_of = self._known.map.shard_of
-        for key in dict.fromkeys(keys):
+        distinct = dict.fromkeys(keys)
+        for key in distinct:
             of_shard[shard_of(key)].append(key)
-        texts = any(isinstance(key, str) for key in keys)
+        texts = any(isinstance(key, str) for key in distinct)
 
         async def read(node: NodeName, shards: Sequence[ShardId], until: float | None) -> Answer:
             schemas = [self._known.schemas[shard] for shard in shards]
@@ -568,10 +571,12 @@ class AsyncShardedDatabase(Routed):
     async def _require_seen(self, asked: Collection[int]) -> None:
         """See that the caller's open transactions have changed none of the shards asked."""
         for shard, connection in list(self._opened.get(a_self(), ())):
-            if shard in asked and connection.info.transaction_status is TransactionStatus.INTRANS:
+            status = connection.info.transaction_status
+            piped = connection.info.pipeline_status is PipelineStatus.ON
+            if shard in asked and (piped or status is TransactionStatus.INTRANS):
                 cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
                 await cursor.execute(core.CHANGING)
-                if cursor.rowcount:
+                if await cursor.fetchone():
                     raise WritesUnseen(shard)
 
     async def _require_committed(self, shards: Sequence[ShardId]) -> None:

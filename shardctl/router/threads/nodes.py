@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_LONGEST_S = 2_000_000.0
+"""A server's timeout has 31 bits for its milliseconds."""
 _CAUGHT = (
     "nothing was written: a statement of the transaction has failed, and its error was caught; use"
     " transaction() of the connection around statements that may fail"
@@ -114,11 +116,17 @@ class Nodes:
         """
         seconds: float | None = None
         deadline: float | None = None
+        refused: errors.ProtocolViolation | None = None
         waits = pauses()
         while True:
             try:
                 return attempt(seconds)
+            except NoConnection:
+                if refused is None:
+                    raise
+                raise refused from None  # it had little time left, and says less
             except errors.ProtocolViolation as error:
+                refused = error
                 now = time.monotonic()
                 if deadline is None:
                     deadline = now + self._known.patience_s
@@ -153,7 +161,7 @@ class Nodes:
         connection = self._take(node, seconds, until)
         try:
             if until is not None:
-                left_ms = max(1, math.ceil((until - time.monotonic()) * 1000))
+                left_ms = max(1, math.ceil(min(until - time.monotonic(), _LONGEST_S) * 1000))
                 begin = b"BEGIN; SET LOCAL statement_timeout TO %d" % left_ms
                 connection.execute(begin, prepare=False)
             cursor = psycopg.Cursor(connection, row_factory=tuple_row)

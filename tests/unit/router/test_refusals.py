@@ -10,9 +10,10 @@ import pytest
 from psycopg import errors
 from psycopg.pq import DiagnosticField
 
-from shardctl.router import PoolSettings, refusals
+from shardctl.router import NoConnection, PoolSettings, refusals
 from shardctl.router.known import Known
 from shardctl.router.threads.nodes import Nodes
+from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,6 +94,12 @@ def test_patience_ends_and_so_does_a_calls_own_time(
     assert 2 <= len(pooler.waited) < 100
 
 
+def test_a_pooler_that_refuses_to_the_end_is_the_error_though_a_connection_is_lacking() -> None:
+    pooler = Pooler(told(OLD), NoConnection(NodeName("a"), "couldn't get one after 0.00 sec"))
+    with pytest.raises(errors.ProtocolViolation, match="server login has been failing"):
+        pooler.run(60)
+
+
 def test_questions_become_rarer() -> None:
     pauses = list(itertools.islice(refusals.pauses(), 20))
     assert (pauses[0], pauses[-1]) == (0.01, 0.2)
@@ -102,8 +109,9 @@ def test_questions_become_rarer() -> None:
 def test_the_fences_error_is_recognised_in_what_others_made_of_it() -> None:
     wrapped = RuntimeError("as an ORM says it")
     wrapped.__cause__ = errors.InvalidSchemaName()
-    assert refusals.can_be_fence(wrapped)
-    assert refusals.can_be_fence(errors.UndefinedFunction())
+    fenced = refusals.FENCED_WITHIN
+    assert refusals.is_of(wrapped, fenced)
+    assert refusals.is_of(errors.UndefinedFunction(), fenced)
     wrapped.__cause__ = errors.DivisionByZero()
-    assert not refusals.can_be_fence(wrapped)
-    assert not refusals.can_be_fence(None)
+    assert not refusals.is_of(wrapped, fenced)
+    assert not refusals.is_of(None, fenced)
