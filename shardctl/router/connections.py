@@ -183,6 +183,8 @@ class Pool(ConnectionPool[Bounded]):
 
     same = False
     """Whether its node is known to be of the cluster."""
+    failed: Exception | None = None
+    """Why the last attempt to connect failed, if it did: psycopg's pool only logs that."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         self._process = os.getpid()
@@ -191,6 +193,15 @@ class Pool(ConnectionPool[Bounded]):
     def __del__(self) -> None:
         if self._process == os.getpid():
             super().__del__()
+
+    def _connect(self, timeout: float | None = None) -> Bounded:
+        try:
+            connection = super()._connect(timeout)
+        except Exception as error:
+            self.failed = error
+            raise
+        self.failed = None
+        return connection
 
     def putconn(self, conn: Bounded) -> None:
         """Put a connection back; in a child of the process that has it, do nothing."""
@@ -202,6 +213,7 @@ class AsyncPool(AsyncConnectionPool[AsyncBounded]):
     """psycopg's pool, for tasks that may be cancelled at any moment."""
 
     same = False
+    failed: Exception | None = None
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, connection_class=AsyncBounded, **named)
@@ -215,6 +227,15 @@ class AsyncPool(AsyncConnectionPool[AsyncBounded]):
         if cancellations() > before:
             await self.putconn(connection)
             raise asyncio.CancelledError
+        return connection
+
+    async def _connect(self, timeout: float | None = None) -> AsyncBounded:  # noqa: ASYNC109  # same
+        try:
+            connection = await super()._connect(timeout)
+        except Exception as error:
+            self.failed = error
+            raise
+        self.failed = None
         return connection
 
     async def putconn(self, conn: AsyncBounded) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import psycopg
+
 from shardctl.errors import Misused, ShardctlError, UsageError
+from shardctl.libpq import reason_of
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -123,7 +126,10 @@ class NoNodeAliases(UsageError):
 class NoConnection(ShardctlError):
     """A node to which no connection could be opened in time."""
 
-    def __init__(self, node: NodeName, reason: str) -> None:
+    def __init__(self, node: NodeName, reason: str, failed: Exception | None = None) -> None:
+        if failed is not None:
+            last = reason_of(failed) if isinstance(failed, psycopg.Error) else repr(failed)
+            reason = f"{reason}: {last}"
         super().__init__(
             f"node {node}: no connection: {reason}",
             hint="check that the server and its pooler are reachable; if they are, raise the "

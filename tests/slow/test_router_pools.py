@@ -67,6 +67,13 @@ def test_a_pool_that_is_too_small_says_so(fleet_routed: Fleet, router: Open) -> 
     assert db.select("id", "photos", 1) == []
 
 
+def test_a_login_that_fails_says_why(fleet_routed: Fleet, router: Open) -> None:
+    pool = PoolSettings(timeout=3)
+    db = router(fleet_routed.topology(), connect={"user": "nobody there"}, pool=pool)
+    with pytest.raises(NoConnection, match='role "nobody there" does not exist'):
+        db.select("id", "photos", 1)
+
+
 def test_health_tells_of_each_node(fleet_routed: Fleet, router: Open) -> None:
     db = router(fleet_routed.topology(), pool=PoolSettings(timeout=1))
     found = db.check()

@@ -215,7 +215,7 @@ class Nodes:
             try:
                 connection = pool.getconn(ends - now)
             except PoolTimeout as error:
-                raise NoConnection(node, str(error)) from error
+                raise NoConnection(node, str(error), pool.failed) from error
             except PoolClosed as error:
                 raise Closed from error
             try:
