@@ -37,10 +37,10 @@ Codes are for programs: a code keeps its meaning, while the words of a message m
 
 def render() -> str:
     """Compose the page of error codes: what is raised with a code of its own, then classes."""
-    # Frameworks want settings before they are imported; what contrib raises is no command's.
-    apart = ("shardctl.__main__", "shardctl.contrib.")
     for found in pkgutil.walk_packages(shardctl.__path__, "shardctl."):
-        if not found.name.startswith(apart):
+        # Django's models want settings; the errors of contrib are apart from them.
+        django = found.name.startswith("shardctl.contrib.django.")
+        if not found.name.endswith("__main__") and (not django or found.name.endswith(".errors")):
             importlib.import_module(found.name)
     classes = {one.__name__: one for one in _subclasses(ShardctlError)}
     rows = {

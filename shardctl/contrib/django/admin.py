@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
 
 
-class ShardedAdmin(ModelAdmin):  # type: ignore[misc]
+class ShardedAdmin(ModelAdmin):
     """The admin of a ShardedModel: its pages have the key in their address, or ask for it.
 
     A page of one row whose id is a ShardedId needs no key.

@@ -126,13 +126,20 @@ def _numbers() -> dict[str, int]:
 
 
 def _open(settings: dict[str, Any]) -> ShardedDatabase:
-    from shardctl.contrib.django.backend.base import Cursor, configured  # noqa: PLC0415  # same
+    from django.db import connections  # noqa: PLC0415  # settings import this module
+    from django.db.backends.postgresql.base import Cursor  # noqa: PLC0415  # same
 
+    as_django = connections.create_connection(alias_of(settings["OPTIONS"]["number"]))
     given = dict(settings["OPTIONS"]["router"])
     if in_tests is not None:
         given = _local(given)
     pool = given.pop("pool", None) or PoolSettings()
-    configure = configured(settings, pool.configure)
+
+    def configure(connection: Any) -> None:
+        as_django.configure(connection)
+        if pool.configure is not None:
+            pool.configure(connection)
+
     db = ShardedDatabase(
         settings["OPTIONS"]["topology"],
         pool=replace(pool, configure=configure, cursor_factory=Cursor),

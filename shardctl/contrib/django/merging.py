@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def read(
     rows: Any,
     keys: Sequence[Any],
+    *,
     order_by: str | Sequence[str] | None,
     limit: int | None,
     limit_per_key: int | None,

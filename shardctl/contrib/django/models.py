@@ -18,9 +18,12 @@ from django.utils.asyncio import async_unsafe
 from shardctl.contrib.django import fleet, merging
 from shardctl.contrib.django.errors import KeyChanged, NoShardKey, SeveralShards
 from shardctl.contrib.django.routing import current, evenly, is_sharded, of_instance, use_shard
+from shardctl.errors import Misused
+from shardctl.ids.layout import IdOutOfRange
+from shardctl.topology.routes import ShardNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from shardctl.topology.keys import Key
 
@@ -43,7 +46,7 @@ class ShardedId(models.BigAutoField):
         return "DEFAULT next_id()"
 
 
-class ShardedQuery(Query):  # type: ignore[misc]
+class ShardedQuery(Query):
     """What a query set asks, where rows that it refers to have to be of one shard."""
 
     def add_q(self, q_object: Any, reuse_all: bool = False) -> None:
@@ -73,7 +76,14 @@ class ShardedQuerySet(models.QuerySet[Any]):
         name = self.model.__name__
         if self._keys is not None:
             raise SeveralShards(name, "the rows of for_keys()")
-        found = named(self.query)
+        alias = self._alias()
+        # What it asks for within it is asked there, too.
+        if any(named(one) not in {None, frozenset({alias})} for one in _inner(self.query.where)):
+            raise SeveralShards(name, "the rows of a subquery")
+        return alias
+
+    def _alias(self) -> str:
+        name, found = self.model.__name__, named(self.query)
         if found is not None and len(found) <= 1:
             return next(iter(found), fleet.alias_of(0))  # without a key there are no rows
         if fleet.is_shard(self._db):
@@ -112,7 +122,14 @@ class ShardedQuerySet(models.QuerySet[Any]):
         """
         if self._keys is None:
             raise NoShardKey(self.model.__name__, self.model.shard_key)
-        found = merging.read(self, self._keys, order_by, limit, limit_per_key, timeout)
+        found = merging.read(
+            self,
+            self._keys,
+            order_by=order_by,
+            limit=limit,
+            limit_per_key=limit_per_key,
+            timeout=timeout,
+        )
         if self._prefetch_related_lookups:
             of_shard: dict[str, list[Any]] = {}
             for row in found:
@@ -152,12 +169,14 @@ class ShardedQuerySet(models.QuerySet[Any]):
                 row._state.shard_key = row.key_value()
         return rows
 
-    def bulk_update(self, objs: Iterable[Any], fields: Iterable[str], *args: Any) -> int:
+    def bulk_update(
+        self, objs: Iterable[Any], fields: Iterable[str], batch_size: int | None = None
+    ) -> int:
         """Change rows in their shards: a transaction for each shard, one after the other."""
         listed = list(fields)
         self._refuse_key(listed)
         return sum(
-            super(ShardedQuerySet, self.using(alias)).bulk_update(some, listed, *args)
+            super(ShardedQuerySet, self.using(alias)).bulk_update(some, listed, batch_size)
             for alias, some in self._by_shard(list(objs)).items()
         )
 
@@ -178,9 +197,9 @@ class ShardedQuerySet(models.QuerySet[Any]):
         return found
 
     def _clone(self) -> Self:
-        found = super()._clone()  # type: ignore[misc]
+        found = super()._clone()
         found._keys = self._keys
-        return found  # type: ignore[no-any-return]
+        return found
 
 
 class ShardedManager(models.Manager.from_queryset(ShardedQuerySet)):  # type: ignore[misc]
@@ -254,27 +273,28 @@ class ShardedModel(models.Model):
         if key is not None:
             return fleet.alias_for_key(field.to_python(key))
         if isinstance(field, ShardedId):
-            return using if fleet.is_shard(using) else current() or fleet.alias_of(evenly())
+            given = using if fleet.is_shard(using) else current()
+            return given or fleet.alias_of(evenly())
         raise NoShardKey(type(self).__name__, field.attname)
 
     @classmethod
     def from_db(cls, db: str | None, field_names: Collection[str], values: Collection[Any]) -> Self:
         """Make an instance of a row, and know its key."""
         row = super().from_db(db, field_names, values)
-        row._state.shard_key = row.key_value()  # type: ignore[attr-defined]
+        row._state.shard_key = row.key_value()
         return row
 
     def save_base(self, *args: Any, using: str | None = None, **kwargs: Any) -> None:
         """Write the row into the shard of its key, whatever `using` says."""
         super().save_base(*args, using=self.alias_to_save(using), **kwargs)
-        self._state.shard_key = self.key_value()  # type: ignore[attr-defined]
+        self._state.shard_key = self.key_value()
 
     def _perform_unique_checks(self, unique_checks: Any) -> Any:
         alias = self.shard_alias()
         if alias is None:
-            return super()._perform_unique_checks(unique_checks)  # type: ignore[misc]
+            return super()._perform_unique_checks(unique_checks)
         with use_shard(number=fleet.number_of(alias)):  # where the constraint is
-            return super()._perform_unique_checks(unique_checks)  # type: ignore[misc]
+            return super()._perform_unique_checks(unique_checks)
 
     @classmethod
     def check(cls, **kwargs: Any) -> list[checks.CheckMessage]:
@@ -319,32 +339,35 @@ def _problems(model: type[ShardedModel]) -> list[checks.CheckMessage]:
     return found
 
 
-def named(query: Any) -> set[str] | None:
+def named(query: Any) -> frozenset[str] | None:
     """Name the shards of the keys that a query names; None where it may be about any."""
     if query.combined_queries:
-        parts = [named(one) for one in query.combined_queries]
-        return None if None in parts else set().union(*parts)
+        return _union([named(one) for one in query.combined_queries])
     return _of_node(query.where)
 
 
-def _of_node(node: Any) -> set[str] | None:
-    if isinstance(node, Exact | In):
+def _of_node(node: Any) -> frozenset[str] | None:
+    if isinstance(node, (Exact, In)):
         return _of_lookup(node)
     if isinstance(node, NothingNode):
-        return set()
+        return frozenset()
     if getattr(node, "negated", True) or node.connector not in {"AND", "OR"}:
         return None
     parts = [_of_node(child) for child in node.children]
-    known = [part for part in parts if part is not None]
     if node.connector == "AND":
-        return min(known, key=len, default=None)
-    return set().union(*known) if known and len(known) == len(parts) else None
+        return min((part for part in parts if part is not None), key=len, default=None)
+    return _union(parts) if parts else None
 
 
-def _of_lookup(lookup: Any) -> set[str] | None:
+def _union(parts: list[frozenset[str] | None]) -> frozenset[str] | None:
+    known = [part for part in parts if part is not None]
+    return frozenset().union(*known) if len(known) == len(parts) else None
+
+
+def _of_lookup(lookup: Any) -> frozenset[str] | None:
     """Name the shards of `key = value`, `key IN (values)`, and the same of ids."""
     column, given = lookup.lhs, lookup.rhs
-    if not isinstance(column, Col | ColPairs) or hasattr(given, "resolve_expression"):
+    if not isinstance(column, (Col, ColPairs)) or hasattr(given, "resolve_expression"):
         return None
     values = given if isinstance(lookup, In) else [given]
     if isinstance(column, Col):
@@ -356,7 +379,29 @@ def _of_lookup(lookup: Any) -> set[str] | None:
     if not is_sharded(field.model):
         return None
     if field == field.model.key_field():
-        return {fleet.alias_for_key(value) for value in values if value is not None}
+        return frozenset().union(*(_shard(fleet.alias_for_key, one) for one in values))
     if isinstance(field, ShardedId):
-        return {fleet.alias_for_id(value) for value in values if value is not None}
+        return frozenset().union(*(_shard(fleet.alias_for_id, one) for one in values))
     return None
+
+
+def _shard(alias_for: Callable[[Any], str], value: Any) -> tuple[str, ...]:
+    """Name the shard of a key or an id; none of a number that no row of the fleet can have."""
+    try:
+        return () if value is None else (alias_for(value),)
+    except (IdOutOfRange, ShardNotFound):
+        return ()
+    except Misused as error:
+        if error.code != "key_not_an_id":
+            raise
+        return ()
+
+
+def _inner(node: Any) -> Iterator[Any]:
+    """Give the queries within a condition."""
+    for child in getattr(node, "children", ()):
+        yield from _inner(child)
+    for one in (node, getattr(node, "rhs", None)):
+        query = getattr(one, "query", one)
+        if isinstance(query, Query):
+            yield query

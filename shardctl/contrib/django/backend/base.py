@@ -27,26 +27,10 @@ from psycopg.adapt import AdaptersMap
 from shardctl.contrib.django import fleet
 from shardctl.contrib.django.backend.creation import DatabaseCreation
 from shardctl.router import ShardMoved
-from shardctl.router.refusals import can_be_fence
+from shardctl.router.refusals import FENCED_WITHIN, is_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-Cursor = base.Cursor
-"""The class of cursors of all of the router's connections."""
-
-
-def configured(entry: dict[str, Any], also: Callable[[Any], None] | None) -> Callable[[Any], None]:
-    """Give what makes a connection of the router's one as Django expects; `also` is done, too."""
-    as_django = DatabaseWrapper(entry, "shards")
-
-    def configure(connection: psycopg.Connection[Any]) -> None:
-        connection._adapters = AdaptersMap(as_django.adapters)  # as of `context`
-        as_django._configure_connection(connection)  # Django's, for pools
-        if also is not None:
-            also(connection)
-
-    return configure
+    from collections.abc import Iterable, Iterator
 
 
 class ShardConnection:
@@ -95,7 +79,7 @@ class ShardConnection:
         try:
             yield
         except psycopg.Error as error:
-            if can_be_fence(error):
+            if is_of(error, FENCED_WITHIN):
                 self._failed = error
             raise
 
@@ -248,6 +232,11 @@ class DatabaseWrapper(base.DatabaseWrapper):
         """What psycopg has registered for Django."""
         return psycopg_any.get_adapters_template(settings.USE_TZ, self.timezone)
 
+    def configure(self, connection: psycopg.Connection[Any]) -> None:
+        """Make a new connection of the router's what Django expects."""
+        connection._adapters = AdaptersMap(self.adapters)  # as of psycopg's `context`
+        self._configure_connection(connection)  # Django's, for pools
+
     @cached_property
     def pg_version(self) -> int:
         """Give the version of the shard's server; few features ask."""
@@ -300,5 +289,5 @@ class DatabaseWrapper(base.DatabaseWrapper):
             yield
         except ShardMoved:  # which Django does not know as an end of the transaction
             self.errors_occurred = self.needs_rollback = False
-            self.run_on_commit = []
+            self.run_on_commit: list[Any] = []
             raise

@@ -35,9 +35,11 @@ class Command(BaseCommand):
             "--folder", type=Path, help="instead of `database.migrations` of the topology"
         )
 
-    def handle(self, *_: Any, app_label: list[str], folder: Path | None, **__: Any) -> None:
+    def handle(self, *_: Any, app_label: list[str], **options: Any) -> None:
         """Write a file for each migration that has none; existing ones stay as they are."""
-        folder = folder or _folder()
+        folder: Path = options["folder"] or _folder()
+        if not folder.is_dir():
+            raise CommandError(f"{folder}: no such folder: create it")
         graph = MigrationLoader(None, ignore_no_migrations=True).graph
         plan = dict.fromkeys(
             node
@@ -63,7 +65,8 @@ class Command(BaseCommand):
                 file = folder / f"{max(numbers, default=0) + 1:04d}_{label}_{name}.sql"
                 with file.open("x", encoding="utf-8") as opened:
                     opened.write(text)
-                self.stdout.write(f"{file}")
+                if options["verbosity"]:
+                    self.stdout.write(str(file))
 
 
 def _folder() -> Path:
@@ -122,7 +125,7 @@ def _key_lines(
     after: dict[tuple[str, str], tuple[str, str]],
     migration: Any,
 ) -> Iterator[str]:
-    """Write what tells shardctl the keys of tables, and lets each shard refuse other shards' rows."""
+    """Write the keys of tables, by which each shard refuses rows of others."""
     label = migration.app_label
     was = {
         (label, one.new_name_lower): (label, one.old_name_lower)
