@@ -10,7 +10,7 @@ class NoShardKey(UsageError):
 
     def __init__(self, model: str, key: str) -> None:
         super().__init__(
-            f"{model}: nothing says which shard this is about: filter by {key}, or use "
+            f"{model}: it is unknown which shard this concerns: filter by {key}, or use "
             f"{model}.objects.for_key(...), .for_keys(...).merge(...), or `with use_shard(...)`"
         )
 

@@ -49,6 +49,7 @@ def shard_databases(topology: str | os.PathLike[str], **options: Any) -> dict[st
     }
 
 
+@cache
 def alias_of(number: int) -> str:
     """Name the alias of a shard."""
     return f"shard_{number:04d}"
@@ -64,6 +65,7 @@ def aliases() -> list[str]:
     return list(_settings())
 
 
+@cache
 def entry() -> dict[str, Any]:
     """Give the entry of DATABASES of one shard; they differ by their number alone."""
     return next(iter(_settings().values()))

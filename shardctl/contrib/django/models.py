@@ -14,6 +14,7 @@ from django.db.models.query import prefetch_related_objects
 from django.db.models.sql import Query
 from django.db.models.sql.where import NothingNode
 from django.utils.asyncio import async_unsafe
+from django.utils.tree import Node
 
 from shardctl.contrib.django import fleet, merging
 from shardctl.contrib.django.errors import KeyChanged, NoShardKey, SeveralShards
@@ -367,41 +368,43 @@ def _union(parts: list[frozenset[str] | None]) -> frozenset[str] | None:
 def _of_lookup(lookup: Any) -> frozenset[str] | None:
     """Name the shards of `key = value`, `key IN (values)`, and the same of ids."""
     column, given = lookup.lhs, lookup.rhs
-    if not isinstance(column, (Col, ColPairs)) or hasattr(given, "resolve_expression"):
+    if hasattr(given, "resolve_expression"):
         return None
-    values = given if isinstance(lookup, In) else [given]
-    if isinstance(column, Col):
+    values = given if isinstance(lookup, In) else (given,)
+    if type(column) is Col:
         field = column.target
-    elif len(column.targets) == 1:  # as prefetch_related has it
+    elif isinstance(column, ColPairs) and len(column.targets) == 1:  # as prefetch_related has it
         (field,), values = column.targets, [one for (one,) in values]
     else:
         return None
-    if not is_sharded(field.model):
-        return None
-    if field == field.model.key_field():
-        return frozenset().union(*(_shard(fleet.alias_for_key, one) for one in values))
-    if isinstance(field, ShardedId):
-        return frozenset().union(*(_shard(fleet.alias_for_id, one) for one in values))
-    return None
+    key_field = getattr(field.model, "key_field", None)
+    if key_field is not None and field is key_field():
+        return _shards(fleet.alias_for_key, values)
+    return _shards(fleet.alias_for_id, values) if isinstance(field, ShardedId) else None
 
 
-def _shard(alias_for: Callable[[Any], str], value: Any) -> tuple[str, ...]:
-    """Name the shard of a key or an id; none of a number that no row of the fleet can have."""
-    try:
-        return () if value is None else (alias_for(value),)
-    except (IdOutOfRange, ShardNotFound):
-        return ()
-    except Misused as error:
-        if error.code != "key_not_an_id":
-            raise
-        return ()
+def _shards(alias_for: Callable[[Any], str], values: Iterable[Any]) -> frozenset[str]:
+    """Name the shards of keys or ids; none of a number that no row of the fleet can have."""
+    found = set()
+    for value in values:
+        try:
+            if value is not None:
+                found.add(alias_for(value))
+        except (IdOutOfRange, ShardNotFound):
+            pass
+        except Misused as error:
+            if error.code != "key_not_an_id":
+                raise
+    return frozenset(found)
 
 
 def _inner(node: Any) -> Iterator[Any]:
     """Give the queries within a condition."""
-    for child in getattr(node, "children", ()):
-        yield from _inner(child)
-    for one in (node, getattr(node, "rhs", None)):
-        query = getattr(one, "query", one)
-        if isinstance(query, Query):
-            yield query
+    for child in node.children:
+        if isinstance(child, Node):
+            yield from _inner(child)
+        elif not hasattr(child, "rhs") or hasattr(child.rhs, "resolve_expression"):
+            for one in (child, getattr(child, "rhs", None)):
+                query = getattr(one, "query", one)
+                if isinstance(query, Query):
+                    yield query
