@@ -99,15 +99,8 @@ def judge(pooler: Pooler, asked: Sequence[Asked], entries: Sequence[Entry]) -> I
             actual=f"search_path is {paths[0] or 'empty'} on {len(paths)} of {len(first.paths)} "
             f"connections of user {first.user}",
             expected=first.alias,
-            hint=(
-                f'run RECONNECT "{aliases[0]}" on the pooler\'s console; then find the '
-                "client that sends RESET ALL, DISCARD ALL or SET search_path, "
-            )
-            + (
-                "and that sets shardctl.alias, too"
-                if pooler.survive_reset
-                else ("or set survive_reset: true (not for pg8000 and lib/pq: see docs/poolers.md)")
-            ),
+            hint=f'run RECONNECT "{aliases[0]}" on the pooler\'s console; then find the client '
+            "that sends RESET ALL, DISCARD ALL or SET search_path (docs/poolers.md, drivers)",
             pooler=pooler.name,
             shards=shards_of(aliases, entries),
             object=brief(aliases),

@@ -9,7 +9,7 @@ from shardctl.errors import Incomplete, Refused, ShardctlError
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from shardctl.topology.model import PoolerName
@@ -46,17 +46,6 @@ def not_pooler_admin(pooler: PoolerName, user: str, admins: str) -> Refused:
         "not_pooler_admin",
         f"pooler {pooler}: {user} is not in its admin_users ({admins or 'empty'})",
         hint=f"add {user} to admin_users of the pooler, or set another admin_user",
-    )
-
-
-def reset_unfit(pooler: PoolerName, settings: Mapping[str, str]) -> Refused:
-    """Report a pooler that is not set up to give connections their search_path back."""
-    lines = "".join(f"\n    {key} = {value}" for key, value in settings.items())
-    return Refused(
-        "reset_unfit",
-        f"pooler {pooler}: "
-        "survive_reset is true, and PgBouncer does not run shardctl's server_reset_query",
-        hint="set these in section [pgbouncer] of its configuration, and RELOAD:" + lines,
     )
 
 

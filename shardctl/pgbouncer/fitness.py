@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused
 from shardctl.hosts import files
-from shardctl.pgbouncer import faults, ini, render, reset
+from shardctl.pgbouncer import faults, ini, render
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ def require(
     """Refuse a pooler whose aliases shardctl could not change, or that could not serve them.
 
     `place` is the file of aliases without links, `config` the rows of SHOW CONFIG. Gives the
-    databases that the operator has beside. Raises not_pooler_admin, PoolingUnfit, reset_unfit,
-    OtherConfig, NotIncluded, include_misplaced, AliasTaken, FileRefused.
+    databases that the operator has beside. Raises not_pooler_admin, PoolingUnfit, OtherConfig,
+    NotIncluded, include_misplaced, AliasTaken, FileRefused.
     """
     _admin(pooler, config)
     _pooling(pooler, config)
@@ -43,11 +43,7 @@ def _pooling(pooler: Pooler, config: Mapping[str, str]) -> None:
 
     A shard's alias sets search_path when a connection is made; DISCARD ALL would take it away.
     """
-    if pooler.survive_reset and not reset.restores_always(config):
-        raise faults.reset_unfit(pooler.name, reset.SETTINGS)
     if "shard" not in pooler.aliases or not config.get("server_reset_query"):
-        return
-    if reset.restores(config):
         return
     if config.get("pool_mode") == "session":
         raise faults.PoolingUnfit(pooler.name, "pool_mode = session")

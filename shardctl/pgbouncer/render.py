@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused
 from shardctl.ids.generator import quote_identifier
-from shardctl.pgbouncer import reset
 from shardctl.topology import aliases
 
 if TYPE_CHECKING:
@@ -51,8 +50,6 @@ class Entry:
     port: int
     dbname: str
     connect_query: str | None
-    application_name: str | None = None
-    """What the login gives, so that no reset takes it away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +81,10 @@ def entries(topology: Topology, pooler: Pooler) -> list[Entry]:
         for shard in sorted(owners):
             node = topology.nodes[owners[shard]]
             alias = topology.schema(shard)
-            survives = pooler.survive_reset
             found.append(
                 Entry(
                     alias, node.name, (shard,), node.pooler_host, node.port,
-                    topology.database.name, reset.connect_query(alias, survives=survives),
-                    alias if survives else None,
+                    topology.database.name, f"SET search_path TO {quote_identifier(alias)}",
                 )
             )  # fmt: skip
     return found
@@ -134,7 +129,6 @@ def configuration(
         log_file=log_file,
         pid_file=pid_file,
         databases_file=pooler.databases_file,
-        resetting=reset.SETTINGS if pooler.survive_reset else {},
     )
 
 

@@ -19,7 +19,6 @@ MAX_ALIAS = 61
 """Bytes of a name that PAUSE and RESUME can take: 64, less two quotes and an end."""
 
 _ALIAS = re.compile(r"[A-Za-z0-9_.-]+")
-_TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})  # as pydantic reads them
 
 
 def flaw(alias: str) -> str | None:
@@ -51,10 +50,6 @@ def aliases(data: Any) -> Iterator[Finding]:
         # A pattern's longest name is the last one, and all have the same letters but digits.
         names = [pattern.schema(count - 1)] if pattern and count and "shard" in kinds else []
         of_nodes = [of_node(database, n) for n in nodes] if database and "node" in kinds else []
-        survives = str(dig(data, "poolers", name, "survive_reset")).lower()
-        if survives in _TRUE and "shard" not in kinds:
-            none = "survive_reset works only with aliases of shards; add shard to aliases"
-            yield Finding(("poolers", name, "survive_reset"), none)
         wrong = next((text for each in (*names, *of_nodes) if (text := flaw(each))), None)
         if wrong:
             yield Finding(loc, wrong)

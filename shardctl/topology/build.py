@@ -134,7 +134,6 @@ def _pooler(name: PoolerName, pooler: PoolerSection, folder: Path, user: str) ->
         os_user=pooler.os_user,
         ssh=_ssh(pooler.ssh, folder),
         relative=_relative(config=pooler.config, databases_file=pooler.databases_file),
-        survive_reset=pooler.survive_reset,
     )
 
 

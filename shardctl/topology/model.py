@@ -108,8 +108,6 @@ class Pooler:
     ssh: Ssh | None
     relative: tuple[str, ...] = ()
     """As of a node."""
-    survive_reset: bool = False
-    """Whether aliases of shards keep their search_path when a client resets its session."""
 
 
 @dataclass(frozen=True, slots=True)

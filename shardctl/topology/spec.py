@@ -246,11 +246,6 @@ class PoolerSection(_Section):
         min_length=1,
         description="which aliases the pooler offers: shard, node or both",
     )
-    survive_reset: bool = Field(
-        default=False,
-        description="keep the search_path of shard aliases when a client sends RESET ALL or "
-        "DISCARD ALL; not for drivers that bind parameters in a second round trip",
-    )
     os_user: Text | None = Field(
         default=None, description="the user who runs the pooler on its host"
     )

@@ -116,7 +116,7 @@ def prepare(running: Fleet, connections: int) -> None:
 
 
 @contextlib.contextmanager
-def pooled(running: Fleet, shards: int, *, survive_reset: bool = False) -> Iterator[Pooled]:
+def pooled(running: Fleet, shards: int) -> Iterator[Pooled]:
     """Start a PgBouncer as `sandbox up` would, with aliases for so many shards; it ends here."""
     program = pgbouncer.program()
     if program is None:
@@ -125,7 +125,7 @@ def pooled(running: Fleet, shards: int, *, survive_reset: bool = False) -> Itera
     folder = running.directory / f"pooler{shards}"
     [port] = free_ports(1)
     aliases = folder / "databases.ini"
-    pooler = local_pooler(folder, "p1", port, databases_file=aliases, survive_reset=survive_reset)
+    pooler = local_pooler(folder, "p1", port, databases_file=aliases)
     topology = replace(running.topology(shards), poolers={pooler.name: pooler})
     server = Server.of(topology, pooler, program)
     text = server.configuration.replace(_CLIENTS, _MORE_CLIENTS)

@@ -9,7 +9,7 @@ import pytest
 
 from shardctl.topology.model import ShardId
 from shardctl.traffic.load import Load
-from tests.fixtures import forking, resets, storms
+from tests.fixtures import forking, storms
 from tests.fixtures.moves import points, streamed
 from tests.fixtures.moves.busy import Busy, prove_streamed
 from tests.fixtures.moves.loads import wait_for_writes
@@ -164,24 +164,3 @@ def test_children_of_forks_get_answers_of_their_own(
     assert fleet_stream.state() == "done", mover.said
     assert found["met"] == []
     assert streamed.left(fleet_stream) == []
-
-
-@pytest.mark.parametrize("point", ["span claim begin", ""])
-def test_no_client_fails_beside_clients_that_reset(fleet_stream: MovingFleet, point: str) -> None:
-    """The move meets no trouble, or its process dies and a guard claims and routes."""
-    resets.survive(fleet_stream)
-    with Busy(fleet_stream) as writers:
-        with resets.Neighbours(fleet_stream, (0, 2, 3), "writes", clients=6) as clients:
-            mover = fleet_stream.mover("start", *([point] if point else []))
-            if point:
-                mover.at(point)
-                mover.kill()
-                writers.wait_served()
-            if point or mover.end() != 0:
-                finish(fleet_stream, "resume")
-            writers.wait_served()
-        assert clients.failed == {}, clients.done
-        assert sum(clients.done[by] for by in resets.RESETS) > 0
-    assert writers.errors() == []
-    assert fleet_stream.owner == "b"
-    prove_streamed(fleet_stream, writers)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from shardctl.moves.preflight import poolers as pooling
 from shardctl.moves.preflight.subject import Context
-from tests.fixtures import resets
 from tests.fixtures.fleets.pooled import STATS_USER
 from tests.fixtures.servers.postgres import wait_for
 
@@ -85,13 +84,6 @@ def test_what_the_console_tells(preflight_pooled: Movable) -> None:
         assert f"{key} is 9 s: clients would get errors before a cutover of 5 s" in told
         pooler.admin(f"SET {key} = {before}")
     assert fit(preflight_pooled)
-
-
-def test_a_pooler_that_should_survive_resets_and_does_not(preflight_pooled: Movable) -> None:
-    preflight_pooled.fleet.change(survive_reset=True)
-    assert "survive_reset is true" in preflight_pooled.only_pooler("reset_unfit")
-    resets.configure(preflight_pooled.fleet.pg_bouncer)
-    assert "`shardctl pgbouncer apply`" in preflight_pooled.only_pooler("file_outdated")
 
 
 def test_aliases_that_somebody_holds(preflight_pooled: Movable) -> None:

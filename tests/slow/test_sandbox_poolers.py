@@ -17,7 +17,6 @@ import pytest
 from shardctl.errors import Problems, ShardctlError
 from shardctl.fanout import Silent
 from shardctl.hosts import files
-from shardctl.pgbouncer import reset
 from shardctl.pgbouncer.console import Console, PoolerUnavailable
 from shardctl.sandbox import new, poolers
 from shardctl.topology import loader
@@ -122,20 +121,6 @@ def console_of(topology: Topology) -> Console:
 def config_of(topology: Topology) -> dict[str, str]:
     with console_of(topology) as console:
         return console.config()
-
-
-def test_survive_reset_is_in_the_configuration_as_long_as_the_topology_says_so(
-    single: Topology,
-) -> None:
-    surviving = changed(single, survive_reset=True)
-    assert up(surviving) == {"p1": "started"}
-    try:
-        assert reset.restores_always(config_of(surviving))
-        assert up(surviving) == {"p1": "up"}
-        assert up(single) == {"p1": "reloaded"}
-        wait_for(lambda: not reset.restores(config_of(single)))
-    finally:
-        down(single, delete=True)
 
 
 def test_a_pooler_comes_up_once_and_goes_down_and_leaves_nothing(single: Topology) -> None:

@@ -124,18 +124,6 @@ def test_an_uncommon_schema_is_quoted_for_sql_and_for_the_file() -> None:
     assert values["Shard-002.x"]["connect_query"] == 'SET search_path TO "Shard-002.x"'
 
 
-def test_an_alias_that_survives_resets_has_its_name_in_the_login() -> None:
-    topology = replace(TOPOLOGY, schema_pattern=SchemaPattern.parse("Shard-{id}"))
-    values = parsed(render.databases(topology, pooler_of("shard", "node", survive_reset=True), 7))
-    assert values["Shard-2"]["application_name"] == "Shard-2"
-    assert values["Shard-2"]["connect_query"] == (
-        'SET search_path TO "Shard-2";'
-        " SELECT set_config('shardctl.alias', current_setting('search_path'), false)"
-    )
-    assert "application_name" not in values["app_a"]
-    assert "connect_query" not in values["app_a"]
-
-
 @given(ANY_VALUE, ANY_VALUE)
 def test_any_value_is_read_back_as_it_was(database: str, host: str) -> None:
     topology = topology_of(database, host)

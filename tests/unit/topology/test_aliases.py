@@ -101,22 +101,6 @@ def test_without_poolers_names_may_be_anything() -> None:
     assert not parse(text.encode(), FILE).poolers
 
 
-def test_aliases_of_shards_survive_resets_where_the_pooler_is_told_to() -> None:
-    topology = loaded(("aliases: [shard]", "aliases: [shard], survive_reset: yes"))
-    assert topology.poolers[PoolerName("q")].survive_reset
-    assert not topology.poolers[PoolerName("p")].survive_reset
-
-
-@pytest.mark.parametrize("value", ["true", "on", "'1'"])
-def test_aliases_of_nodes_have_nothing_that_could_survive(value: str) -> None:
-    [line] = refused(("aliases: [node]", f"aliases: [node], survive_reset: {value}"))
-    assert line == (
-        "topology.yaml:8:72: poolers.p.survive_reset: survive_reset works only with aliases of"
-        " shards; add shard to aliases"
-    )
-    assert loaded(("aliases: [node]", "aliases: [node], survive_reset: false"))
-
-
 def test_the_default_is_an_alias_a_node() -> None:
     topology = loaded((", aliases: [node]", ""))
     assert topology.poolers[PoolerName("p")].aliases == ("node",)
