@@ -58,9 +58,12 @@ def main():
         run(HERE / "manage.py", "populate", *sys.argv[1:])
         print(TRY.format(port=ports[0], file=file, bin=Path(sys.executable).parent), flush=True)
         run(HERE / "manage.py", "runserver", "--noreload", "--insecure", f"127.0.0.1:{ports[0]}")
+    except subprocess.CalledProcessError:
+        return 1  # the command has printed why
     except KeyboardInterrupt:
-        print("\nstopping", flush=True)
+        return 0
     finally:
+        print("stopping", flush=True)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         if file.exists():
@@ -69,4 +72,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -179,7 +179,7 @@ def test_sign_in_follow_post_like_and_the_feed(
     look(browser, "#caption").send_keys("My <first> photo", Keys.ENTER)
     text_becomes(browser, "article p", "My <first> photo")
     assert look(browser, "article h3").text == "newcomer"
-    text_becomes(browser, "article .from", r"shard \d+ on [ab] .* UTC id \d{19}$")
+    text_becomes(browser, "article .from", r"shard \d+ on [ab]\s.*UTC\s+id \d{19}$")
 
     second = looks(browser, "article")[1]
     caption = second.find_element(By.CSS_SELECTOR, "p").text
@@ -188,7 +188,8 @@ def test_sign_in_follow_post_like_and_the_feed(
     WebDriverWait(browser, PATIENCE).until(lambda _: heart.get_attribute("aria-pressed") == "true")
     looks(browser, "nav a")[1].click()
     text_becomes(browser, "article p", re.escape(caption))
-    assert [one["message"] for one in browser.get_log("browser")] == []
+    log: Any = browser.get_log("browser")  # type: ignore[no-untyped-call]
+    assert [one["message"] for one in log] == []
 
 
 @pytest.mark.parametrize("phone", [True, False], ids=["phone", "desktop"])
@@ -229,7 +230,7 @@ class Client:
 
     def run(self, name: str, signed_in: threading.Barrier, over: threading.Event) -> None:
         self.ask("/sign-in")
-        self.ask("/sign-in", name=name, password="photos")  # noqa: S106  # of a made user
+        self.ask("/sign-in", username=name, password="photos")  # noqa: S106  # of a made user
         signed_in.wait()
         for number in range(10_000):
             began = time.monotonic()

@@ -2,8 +2,9 @@
 
 from datetime import date, timedelta
 
-from django.contrib.auth import authenticate, login, views
+from django.contrib.auth import login
 from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import LoginView, LogoutView
 from django.db import IntegrityError
 from django.http import JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -13,7 +14,7 @@ from django.views.decorators.http import require_POST
 from photos import actions, fleet
 from photos.models import LAYOUT, Account, Follower, Following, Like, Photo, User
 
-PAGE = 30  # photos
+PAGE = 12  # photos
 
 
 def page(request, title, photos, **more):
@@ -114,7 +115,7 @@ def act(request, user):
 
 def sign_up(request):
     """Make a user in any shard: the id that the shard makes is the key, and the account's id."""
-    name, password, error = request.POST.get("name"), request.POST.get("password"), ""
+    name, password, error = request.POST.get("username"), request.POST.get("password"), ""
     if request.method == "POST":
         user = User.objects.create(name=name)
         try:
@@ -126,17 +127,10 @@ def sign_up(request):
     return render(request, "sign_in.html", {"title": "Sign up", "error": error})
 
 
-def sign_in(request):
-    name, password, error = request.POST.get("name"), request.POST.get("password"), ""
-    if request.method == "POST":
-        if account := authenticate(request, username=name, password=password):
-            login(request, account)
-            return redirect("feed")
-        error = "No account has this name and password."
-    people = Account.objects.order_by("date_joined")[:12]
-    return render(request, "sign_in.html", {"title": "Sign in", "people": people, "error": error})
-
-
+SIGN_IN = LoginView.as_view(
+    template_name="sign_in.html",
+    extra_context={"title": "Sign in", "people": Account.objects.order_by("date_joined")[:12].all},
+)
 urlpatterns = [
     path("", feed, name="feed"),
     path("news", news, name="news"),
@@ -147,6 +141,6 @@ urlpatterns = [
     path("user/<int:user>/act", act, name="act"),
     path("fleet", fleet.events, name="fleet"),
     path("sign-up", sign_up, name="sign_up"),
-    path("sign-in", sign_in, name="sign_in"),
-    path("sign-out", views.LogoutView.as_view(), name="sign_out"),
+    path("sign-in", SIGN_IN, name="sign_in"),
+    path("sign-out", LogoutView.as_view(), name="sign_out"),
 ]
