@@ -90,8 +90,7 @@ STATES = {
     MoveState.undone: "a cutover was undone; it may be tried again",
     MoveState.fenced: "the source has renamed the moved schemas, or refuses writes to them",
     MoveState.drained: "no session can write to them there",
-    MoveState.promoting: "the target becomes a primary; the source gets the shards back only if "
-    "the target is destroyed before it claims them: `moves abort --target-destroyed`",
+    MoveState.promoting: "the target becomes a primary",
     MoveState.claimed: "the target owns them",
     MoveState.routed: "poolers, maps and the topology name the target",
     MoveState.unconfirmed: "over, and not proved equal row for row",

@@ -150,19 +150,6 @@ def to_fenced(move: str, *, revision: int, lock_timeout_ms: int) -> sql.Composed
     )
 
 
-def take_back(session: Connection, node: str, move: str, *, deadline: float) -> None:
-    """Lift the fence though the move is `promoting`; the target must be proved to be no more.
-
-    Raises what `put_up` raises.
-    """
-    statement = QUERIES["take_back"].format(
-        move=sql.Literal(move),
-        lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
-        names_back=names_back(move),
-    )
-    _rename(session, node, move, statement, deadline)
-
-
 def close(session: Connection, node: str, move: str, *, deadline: float) -> None:
     """Rename the moved schemas of a move past its point of no return; repeatable.
 

@@ -126,25 +126,6 @@ END
 $close$;
 COMMIT
 
--- name: take_back
--- Undo the fence past the point of no return, where the target is no more; a claim that it may
--- have made is one change ahead of `promoting`, and this is two
-DO $take_back$
-DECLARE
-    one record;
-BEGIN
-    PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
-    PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
-    UPDATE shardctl.move
-    SET state = 'undone', revision = revision + 2, changed = pg_catalog.clock_timestamp()
-    WHERE id = {move} AND state = 'promoting';
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'move % is not promoting', {move} USING ERRCODE = 'SH002';
-    END IF;
-    {names_back}
-END
-$take_back$
-
 -- name: schemas
 -- Part of other queries: the names that the schemas of a move have behind its fence
 SELECT pg_catalog.unnest(retired) FROM shardctl.move WHERE id = {move}

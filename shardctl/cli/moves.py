@@ -41,7 +41,6 @@ from shardctl.cli.output import (
 
 if TYPE_CHECKING:
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import Topology
 
 app = command_app(
     help="List, show, resume, abort or reverse moves, and clear what they left.",
@@ -218,38 +217,22 @@ def abort(
         bool,
         typer.Option(
             "--target-destroyed",
-            help="Confirm that the target is permanently lost and has never served clients.",
+            help="Confirm that the target is permanently lost: nothing is undone there.",
         ),
     ] = False,
-    restart_source: Annotated[
-        str | None,
-        typer.Option(
-            "--restart-source",
-            metavar="NODE",
-            autocompletion=completion.nodes,
-            help="The source accepts no logins because its disk is full: free its disk first.",
-        ),
-    ] = None,
 ) -> None:
     """Abort a move before its point of no return: the source keeps its shards.
 
     Lifts the fence, serves the clients, deletes the copy that this move made, and drops its slot.
-    If a target is permanently lost after the decision, the source serves again only with
-    --target-destroyed. If the move's WAL has filled the source's disk, the source accepts no
-    logins: --restart-source removes the slot on its host and starts its server.
+    Where a streamed move's target is permanently lost, --target-destroyed closes the move without
+    it.
     """
     from shardctl.cli.progress import bars
     from shardctl.moves import service
 
     topology = load_topology(ctx, lock_wait=lock_wait)
-    if restart_source is not None:
-        found = _rescue(topology, restart_source, move, dry_run=dry_run, yes=yes)
-        note_changes(ctx, restart_source)
-        if found is None:
-            return
-        move, yes = found, True
     entry = find(topology, move)
-    service.require_abortable(topology, entry, target_destroyed=target_destroyed)
+    service.require_abortable(topology, entry, with_target=not target_destroyed)
     note_changes(ctx, entry)
     if dry_run or output is Report.table:
         moves_report.show_entry(entry, output)
@@ -268,20 +251,3 @@ def abort(
     if output is Report.json:
         moves_report.show_entry(find(topology, entry.move.id), output)
     say(f"move {entry.move.id} is aborted; node {entry.move.source} still owns its shards")
-
-
-def _rescue(
-    topology: Topology, node: str, move: str | None, *, dry_run: bool, yes: bool
-) -> str | None:
-    """Restart a source that accepts no logins; return its move, or None for a dry run."""
-    from shardctl.moves import rescue
-    from shardctl.state import lock
-
-    planned = rescue.look(topology, node, move, purpose=lock.purpose("moves abort"))
-    say(planned.sentence)
-    if dry_run:
-        return None
-    confirm(f"Do this and abort move {planned.move}?", yes=yes)
-    rescue.carry_out(planned)
-    say(f"node {planned.node} accepts logins again")
-    return planned.move

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
-from shardctl.hosts.host import HostUnreachable
-from shardctl.moves.destroyed import TargetThere
 from shardctl.moves.plan import MoveRefused
-from shardctl.postgres import clone as clones
-from shardctl.postgres import hosted, timeline
+from shardctl.postgres import hosted
 from shardctl.postgres.clone import Clone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shardctl.moves.context import MoveContext
-
-_TIMELINE = "SELECT timeline_id FROM pg_control_checkpoint()"
 
 
 def of(context: MoveContext) -> Clone:
@@ -34,25 +26,3 @@ def _find(context: MoveContext) -> Clone:
         )
     server = hosted.find(target, target.data_directory)
     return Clone(context.plan.id, context.plan.slot, server)
-
-
-def remains(context: MoveContext) -> Callable[[], object] | None:
-    """Give what deletes a stopped clone that was never promoted; None where there is none.
-
-    Raises TargetThere where it runs or was promoted.
-    """
-    target = context.plan.target
-    try:
-        clone = of(context)
-        if clones.look(clone) == "absent":
-            return None
-    except (HostUnreachable, clones.TargetNotEmpty, clones.CloneOfAnother):
-        return None  # another machine, or what somebody has put in its place
-    if clone.server.running():
-        raise TargetThere(target, f"its server runs in {clone.server.data_directory}")
-    there = timeline.control_data(clone.machine, clone.server).timeline
-    with context.on(context.plan.source):
-        row = context.session(context.plan.source).execute(_TIMELINE).fetchone()
-    if row is None or there != row[0]:
-        raise TargetThere(target, f"{clone.server.data_directory} was promoted")
-    return partial(clones.remove, clone)

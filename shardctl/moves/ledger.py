@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     Unread = tuple[NodeName, str]
 
 
-RESCUE = (
-    "it cannot start because the WAL of a move has filled its disk, run "
-    "`shardctl moves abort MOVE --restart-source {node}`"
+FULL = (
+    "it cannot start because the WAL of a move has filled its disk, see docs/operations/failures.md"
 )
 """What to do with a source that is not there, behind `if`."""
 
@@ -47,7 +46,7 @@ def _full(unread: Sequence[Unread]) -> str | None:
     node, reason = unread[0]
     return (
         f"node {node}: {reason}; start it, or run `shardctl init` if its tables are missing, then "
-        f"try again; if {RESCUE.format(node=node)}"
+        f"try again; if {FULL}"
     )
 
 

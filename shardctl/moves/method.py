@@ -67,12 +67,6 @@ class Handover(Protocol):
         It comes before everything that undoes. Raises NodeUnavailable of a target that is needed.
         """
 
-    def remains(self, context: MoveContext) -> Callable[[], object] | None:
-        """Give what deletes the copy on a target that does not answer; None where it has none.
-
-        Raises TargetThere where the target may have claimed.
-        """
-
     def finish(self, context: MoveContext) -> None:
         """Make the target a normal node, before the move is closed."""
 

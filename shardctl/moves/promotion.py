@@ -28,7 +28,7 @@ from shardctl.state.journal import MoveState
 from shardctl.topology import names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
@@ -229,11 +229,6 @@ def release(context: MoveContext) -> None:
 
 def reconcile(context: MoveContext) -> None:
     """Do nothing: with a clone, standbys of the source are refused, or the operator's business."""
-
-
-def remains(context: MoveContext) -> Callable[[], object] | None:
-    """Give what deletes the stopped clone; raises TargetThere where it was promoted."""
-    return cloned.remains(context)
 
 
 def finish(context: MoveContext) -> None:

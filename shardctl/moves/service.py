@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
-from shardctl.fanout import Silent
 from shardctl.hosts import ports
 from shardctl.moves import conclusion, destroyed, methods, rehearsal
 from shardctl.moves import ledger as ledgers
@@ -23,7 +22,6 @@ from shardctl.moves.stopped import aborting, stopped
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.state import cluster, identity, leash, lock
-from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -214,13 +212,13 @@ def abort(
     notice: Notice = logger.warning,
     target_destroyed: bool = False,
 ) -> None:
-    """Abort a move; with `target_destroyed` also from `promoting`.
+    """Abort a move; with `target_destroyed` nothing is undone on its target.
 
     It holds the locks that the move took when it began; a target that cannot be reached is left as
     it is, and the source is cleaned. Raises what `require_abortable` raises, and MoveStopped with
     what a step's undo raises, as TargetUncleaned.
     """
-    decided = require_abortable(topology, entry, target_destroyed=target_destroyed)
+    decided = require_abortable(topology, entry, with_target=not target_destroyed)
     before = planning.before(topology, decided)
     context = at_work(before, decided, progress, notice, command="moves abort")
     _tell_missing(topology, decided, notice)
@@ -230,9 +228,7 @@ def abort(
         if not target_destroyed:
             _lock_target(context)
         with stopped(context, aborting=True):
-            if entry.move.state is MoveState.promoting:
-                destroyed.take_back(context)
-            elif target_destroyed:
+            if target_destroyed:
                 destroyed.require_silent(context)
             context.target_lost = target_destroyed
             undo(context, context.method.steps, on_step)
@@ -268,32 +264,25 @@ def require_resumable(
     return decided
 
 
-def require_abortable(
-    topology: Topology, entry: Entry, *, target_destroyed: bool = False
-) -> MovePlan:
-    """Check that a move can be aborted: the source owns the shards, or can get them back.
+def require_abortable(topology: Topology, entry: Entry, *, with_target: bool = True) -> MovePlan:
+    """Check that a move can be aborted: the source owns the shards.
 
-    Raises move_ended, NotAbortable, TopologyChanged, OwnershipDiffers, PlanUnreadable, what
-    `destroyed.require_gone` raises, NodeLocked while another command changes source or target, and
-    NodeUnavailable of the source.
+    Raises move_ended, NotAbortable, TopologyChanged, OwnershipDiffers, PlanUnreadable, NodeLocked
+    while another command changes the source, or the target if that is asked, and NodeUnavailable
+    of the source.
     """
     entry.require_open()
-    promoting = entry.move.state is MoveState.promoting
-    if not (entry.move.state.undoable or (promoting and target_destroyed)):
+    if not entry.move.state.undoable:
         raise NotAbortable(entry.move.id, entry.move.state.value)
-    decided = _decided(topology, entry, may_be_there=not promoting, resuming=False)
+    decided = _decided(topology, entry, may_be_there=True, resuming=False)
     try:
         lock.require_all_free(topology, [decided.source], command="moves abort")
     except NodeUnavailable as error:
         # A target that is a member has the journal, too: only now it turns out who is away.
-        error.hint = f"{error.hint}; if {ledgers.RESCUE.format(node=decided.source)}"
+        error.hint = f"{error.hint}; if {ledgers.FULL}"
         raise
-    if not target_destroyed:
+    if with_target:
         _require_free(topology, entry, locked(decided))
-    if promoting:
-        before = planning.before(topology, decided)
-        with closing(at_work(before, decided, Silent(), command="moves abort")) as context:
-            destroyed.require_gone(context)
     return decided
 
 

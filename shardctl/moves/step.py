@@ -27,11 +27,10 @@ class NotAbortable(ShardctlError):
     """A move that can only be finished."""
 
     def __init__(self, move: str, state: str) -> None:
-        gone = "; if its target is destroyed, run `shardctl moves abort --target-destroyed`"
         super().__init__(
             f"move {move} is {state}: it is past the point of no return and cannot be aborted",
-            hint="run `shardctl moves resume` to finish it"
-            + (gone if state == "promoting" else ""),
+            hint="run `shardctl moves resume` to finish it; if its target is destroyed, see "
+            "docs/operations/failures.md",
         )
 
 

@@ -26,7 +26,7 @@ _DECIDED = "run `shardctl moves resume` to finish it; it can no longer be aborte
 _SLOT = "SELECT FROM pg_replication_slots WHERE slot_name = %s"
 _UNKNOWN = (
     "run `shardctl moves list` when that node is reachable again; if it cannot start because its "
-    "disk is full, run `shardctl moves abort {move} --restart-source NODE`"
+    "disk is full, see docs/operations/failures.md"
 )
 
 
@@ -43,7 +43,7 @@ class MoveStopped(Unfinished):
         aborting: bool = False,
     ) -> None:
         if state is None:
-            hint = _UNKNOWN.format(move=move)
+            hint = _UNKNOWN
         elif state.undoable and not all(part.resumable for part in error.parts()):
             hint = _ABORT
         elif state.undoable:

@@ -190,10 +190,6 @@ def reconcile(context: MoveContext) -> None:
             marks.note_timeline(session, plan.id)
 
 
-def remains(context: MoveContext) -> None:
-    """Give nothing: what the move has made on the target went with its server."""
-
-
 def finish(context: MoveContext) -> None:
     """Remove what is left of the stream: triggers, the function, marks; keep what a reverse needs.
 

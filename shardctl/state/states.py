@@ -110,7 +110,6 @@ TRANSITIONS = (
     Transition(
         _S.drained, _S.claimed, _OPERATOR, "the target claims before it learns of `promoting`"
     ),
-    Transition(_S.promoting, _S.undone, _OPERATOR, "`moves abort --target-destroyed`"),
     Transition(_S.claimed, _S.routed, _OPERATOR, "poolers and nodes know it"),
     Transition(_S.routed, _S.done, _OPERATOR, "all rows were equal on both sides"),
     Transition(_S.routed, _S.unconfirmed, _OPERATOR, "rows were not compared, or differ"),

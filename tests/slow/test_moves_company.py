@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from shardctl.errors import ShardctlError
-from shardctl.hosts.host import HostUnreachable
 from shardctl.moves import promotion
-from shardctl.moves.destroyed import TargetThere
-from shardctl.postgres import clone as clones
-from shardctl.postgres import opening
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from tests.fixtures.moves.own import answers, end_as_another, lose, prepare_behind_the_fence
+from tests.fixtures.moves.own import end_as_another, lose, prepare_behind_the_fence
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -96,29 +91,6 @@ def test_sessions_that_are_ended_as_they_begin_do_not_leave_the_fence_up(
     killer.join()
     assert fleet_own.copy("a").state is MoveState.undone
     fleet_own.put(2)
-
-
-def test_a_target_at_whose_port_somebody_listens_is_not_destroyed(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bad = "COPY (SELECT WHERE false) TO PROGRAM 'false'; SELECT pg_conf_load_time()"
-    monkeypatch.setattr(opening, "by_itself", lambda: sql.SQL(bad) + sql.SQL(""))
-    monkeypatch.setattr(promotion, "open_up", lose)
-    fleet_own.stopped([2, 3], "c", max_pause_s=1.5)
-    monkeypatch.undo()
-    assert fleet_own.copy("c").state is MoveState.claimed
-    rules = fleet_own.directory / "nodes" / "c" / "pg_hba.conf"
-    with fleet_own.connect("c") as session:  # the machine of whoever aborts is another
-        rules.write_text(rules.read_text().replace("127.0.0.1/32", "192.0.2.7/32"))
-        session.execute("SELECT pg_reload_conf()")
-    wait_for(lambda: not answers(fleet_own, "c"))
-
-    def unreachable(*_: Any) -> str:
-        raise HostUnreachable("c", "no route to its sshd")
-
-    monkeypatch.setattr(clones, "look", unreachable)
-    with pytest.raises(TargetThere):
-        fleet_own.abort(target_destroyed=True)
 
 
 def test_a_promoted_target_that_is_of_before_the_drain_is_not_opened_up(

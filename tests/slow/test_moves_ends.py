@@ -7,12 +7,10 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.moves import attempt, destroyed, promotion, service
-from shardctl.moves.destroyed import PoolerUnasked, TargetServed
+from shardctl.moves import attempt, destroyed, promotion
 from shardctl.moves.plan import TopologyChanged
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres import standby
@@ -65,80 +63,6 @@ def burn(fleet_own: Lab, node: str) -> Path:
     """Let a node's machine be no more; give where its disk is."""
     fleet_own.server(node).stop(mode="immediate")
     return (fleet_own.directory / "nodes" / node).rename(fleet_own.directory / f"burnt-{node}")
-
-
-def test_a_target_that_has_served_is_not_given_up_by_the_word_that_it_is_destroyed(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop_after_claim(fleet_own, monkeypatch, [2, 3])
-    await_routed(fleet_own)
-    disk = burn(fleet_own, "c")
-    assert fleet_own.copy("a").state is MoveState.promoting
-    with pytest.raises(TargetServed, match="pooler p1: alias shard2 leads to node c"):
-        fleet_own.abort(target_destroyed=True)
-    assert fleet_own.copy("a").state is MoveState.promoting
-    disk.rename(fleet_own.directory / "nodes" / "c")
-    fleet_own.server("c").start()
-    fleet_own.resume()
-    assert fleet_own.ask("c", "SELECT count(*) FROM shard2.photos") == [(2,)]
-    assert fleet_own.problems() == []
-
-
-def test_the_file_of_a_pooler_with_aliases_of_nodes_tells_that_the_target_has_served(
-    fleet_own_bare: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet_own = fleet_own_bare
-    fleet_own.write()
-    fleet_own.file.write_text(
-        fleet_own.file.read_text().replace("aliases: [shard, node]", "aliases: [node]")
-    )
-    fleet_own.init()
-    stop_after_claim(fleet_own, monkeypatch, [2, 3])
-    file = fleet_own.directory / "p1" / "pgbouncer.databases.ini"
-    deadline = time.monotonic() + ROUTED_S
-    while "map version: 2" not in file.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    burn(fleet_own, "c")
-    with pytest.raises(TargetServed, match="its file has map version 2"):
-        fleet_own.abort(target_destroyed=True)
-
-
-def test_writes_to_a_destroyed_target_can_be_given_up_by_taking_its_clients_back(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop_after_claim(fleet_own, monkeypatch, [2, 3])
-    await_routed(fleet_own)
-    burn(fleet_own, "c")
-    topology = fleet_own.topology
-    plan = provision.plan(topology, list(topology.poolers.values()), 1, force=True, purpose="test")
-    provision.apply(plan, Silent())
-    fleet_own.abort(target_destroyed=True)
-    assert fleet_own.copy("a").state is MoveState.aborted
-    fleet_own.put(2)
-
-
-def test_a_pooler_that_cannot_be_asked_keeps_the_target_from_being_given_up(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(promotion, "take_over", lose)
-    assert fleet_own.stopped([2, 3], "c", max_pause_s=1.5).state is MoveState.promoting
-    monkeypatch.undo()
-    with pytest.raises(psycopg.errors.UndefinedTable):
-        fleet_own.put(2)  # its guard has fired
-    fleet_own.server("c").stop(mode="immediate")
-    poolers.down(fleet_own.topology, Silent(), delete=False)
-    with pytest.raises(PoolerUnasked, match="cannot check whether pooler p1"):
-        service.require_abortable(
-            fleet_own.topology, fleet_own.entry(), target_destroyed=True
-        )  # a dry run
-    with pytest.raises(PoolerUnasked):
-        fleet_own.abort(target_destroyed=True)
-    assert fleet_own.copy("a").state is MoveState.promoting
-    poolers.up(fleet_own.topology, Silent())
-    fleet_own.abort(target_destroyed=True)
-    fleet_own.put(2)
-    assert fleet_own.left() == set()
 
 
 def test_a_pooler_that_is_gone_does_not_keep_a_move_from_being_called_off(

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -17,7 +18,6 @@ from shardctl.access import fence
 from shardctl.errors import Interrupted, ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import interrupts, paused_poolers, promotion, service, sub_steps, undoing
-from shardctl.moves.destroyed import TargetThere
 from shardctl.moves.paused_pooler import ResumeFailed
 from shardctl.moves.step import NotAbortable
 from shardctl.moves.stopped import MoveStopped
@@ -345,34 +345,19 @@ def test_a_move_whose_target_was_destroyed_when_it_was_to_take_over_can_be_calle
     monkeypatch.undo()
     with pytest.raises(NotAbortable) as refused:
         fleet_own.abort()
-    assert "--target-destroyed" in refused.value.hint
-    with pytest.raises(TargetThere, match="its server answers"):
-        fleet_own.abort(target_destroyed=True)
+    assert "failures.md" in refused.value.hint
     fleet_own.server("c").stop(mode="immediate")
-    fleet_own.abort(target_destroyed=True)
+    with fleet_own.connect("a") as session:  # the steps of docs/operations/failures.md
+        page = Path("docs/operations/failures.md").read_text(encoding="utf-8")
+        by_hand = page.partition("```sql\n")[2].partition("```")[0]
+        session.execute(by_hand.replace("MOVE", fleet_own.copy("a").id).encode())
+    fleet_own.abort()
     assert fleet_own.copy("a").state is MoveState.aborted
     fleet_own.put(2)
     assert fleet_own.left() == set()
     assert not (fleet_own.directory / "nodes" / "c").exists()
     assert fleet_own.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]
     assert fleet_own.problems() == []
-
-
-def test_a_target_that_was_promoted_is_not_taken_for_destroyed(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(*_: Any, **__: Any) -> None:
-        raise NodeLost("c", "cut")
-
-    monkeypatch.setattr(promotion, "claim", lost)
-    assert fleet_own.stopped([2, 3], "c", max_pause_s=3.0).state is MoveState.promoting
-    monkeypatch.undo()
-    fleet_own.server("c").stop()
-    with pytest.raises(TargetThere, match="was promoted"):
-        fleet_own.abort(target_destroyed=True)
-    fleet_own.resume()
-    assert fleet_own.leads("shard2") == "c"
-    fleet_own.put(2)
 
 
 def test_a_resumed_move_may_be_given_more_time_or_end_what_holds_it_up(fleet_own: Lab) -> None:

@@ -76,4 +76,4 @@ def test_a_move_that_stops_says_what_its_source_keeps_until_it_goes_on(tmp_path:
     assert caught.value.exit_code == 3
     told = "node a keeps up to 64 MB of WAL for it until its server restarts: then it drops"
     assert told in caught.value.message
-    assert "shardctl moves abort 5f3a9c1e --restart-source NODE" in (caught.value.hint or "")
+    assert "docs/operations/failures.md" in (caught.value.hint or "")
