@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError, UsageError
 from shardctl.state import journal
 from shardctl.topology import aliases, names, ranges
-from shardctl.topology.model import CloneWith, Node, NodeName, Pooler, ShardId
+from shardctl.topology.model import Node, NodeName, Pooler, ShardId
 from shardctl.topology.routes import ShardNotFound
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Options:
     terminate: bool = False
     duplicate_shared: bool = False
     ignore_standby: bool = False
-    clone_with: CloneWith = "basebackup"
+    clone_with: str | None = None
     rehearse_only: bool = False
     """Whether the move ends after its rehearsal, with everything as it was."""
     max_wal_bytes: int | None = None
@@ -238,9 +238,6 @@ def _options(move: str, kept: Mapping[str, Any]) -> Options:
     unknown = sorted(kept.keys() - {one.name for one in fields(Options)})
     if unknown:
         raise PlanUnreadable(move, f"unknown option {unknown[0]}")
-    program = kept.get("clone_with", "basebackup")
-    if program not in get_args(CloneWith):
-        raise PlanUnreadable(move, f"unknown clone_with {program}")
     needed = {name: kept[name] for name in ("max_pause_s", "retain_s")}
     return Options(**{**needed, **kept})
 

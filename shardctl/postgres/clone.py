@@ -107,11 +107,6 @@ def begin(clone: Clone) -> None:
     _run_as_owner(clone, "begin", clone.server.account or "")
 
 
-def lay(clone: Clone, name: str, text: str) -> None:
-    """Put a file beside the copy, for the program that is to fill it; raises clone_refused."""
-    _run(clone, "lay", name, text=text)
-
-
 def copy(clone: Clone, argv: Sequence[str]) -> None:
     """Start the program that fills `clone.copy`, whose end `look` will report.
 
@@ -190,22 +185,18 @@ def keep(clone: Clone) -> None:
     _run(clone, "keep")
 
 
-def attempt(
-    clone: Clone, argv: Sequence[str], *, timeout: float, configuration: str | None = None
-) -> str:
+def attempt(clone: Clone, argv: Sequence[str], *, timeout: float) -> str:
     """Run a program on the clone's host as what copies and follows would.
 
-    It gets `configuration` as a file that is there as long as it runs, by `-f`. Raises
-    CommandFailed and CommandTimedOut.
+    Raises CommandFailed and CommandTimedOut.
     """
     return scripts.run(
         clone.machine,
         "clone",
-        "attempt" if configuration is None else "attempt_with",
+        "attempt",
         *_words(clone),
         *argv,
         user=clone.server.account,
-        text=configuration or "",
         timeout=timeout,
     )
 

@@ -13,29 +13,21 @@ import psycopg
 from shardctl.errors import Interrupted, Refused, ShardctlError
 from shardctl.hosts.host import HostLost, HostUnreachable
 from shardctl.meter import BYTES
-from shardctl.postgres import basebackup, configuration, overrides, queries, repmgr_clone, slots
 from shardctl.postgres import clone as clones
+from shardctl.postgres import configuration, overrides, queries, slots
 from shardctl.postgres.connection import is_lost
 from shardctl.postgres.overrides import Rule
 from shardctl.postgres.source import require_no_tablespaces, require_replication
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from shardctl.fanout import Progress
     from shardctl.postgres.clone import Clone, State
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.copier import Copier
     from shardctl.postgres.source import Source
-    from shardctl.topology.model import CloneWith
 
 logger = logging.getLogger(__name__)
-
-COPIERS: Mapping[CloneWith, Copier] = {
-    "basebackup": basebackup.COPIER,
-    "repmgr": repmgr_clone.COPIER,
-}
-"""The methods of copying, by their names in the topology."""
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _FIRST_POLL, _LAST_POLL = 0.05, 0.5
@@ -73,19 +65,19 @@ def make(
     progress: Progress,
     stop: threading.Event | None = None,
     max_rate: str | None = None,
-    clone_with: CloneWith = "basebackup",
+    clone_with: str | None = None,
 ) -> None:
     """Copy the source into the target's data directory, ready to be started as its standby.
 
     `session` is with the source, in autocommit, and the slot is made. Until it is opened up,
     the clone accepts only shardctl, from `addresses` (IP addresses or networks). A copy that
     an earlier shardctl began and did not live to see is gone on with, or made again if it
-    broke off; `clone_with` is the program. When `stop` is set, and on Ctrl-C, what was copied is
-    deleted. Raises Interrupted, CopyFailed, role_not_admitted, repmgr_absent, RepmgrUnfit, the
+    broke off; `clone_with` is the command, pg_basebackup by default. When `stop` is set, and on
+    Ctrl-C, what was copied is deleted. Raises Interrupted, CopyFailed, role_not_admitted, the
     `source.require_` functions' and `clone`'s errors.
     """
     stop = stop or threading.Event()
-    copier = COPIERS[clone_with]
+    argv = _command(clone, source, max_rate, clone_with)
     state = clones.look(clone)
     if state in ("made", "opened"):
         clones.discard(clone)  # what is left where the last step was killed
@@ -97,18 +89,36 @@ def make(
         require_replication(clone, source, session)
         clones.discard(clone)
         slots.release(session, clone.slot)
-        program = copier.program(clone, source, session, max_rate)
         clones.begin(clone)
-        for name, text in program.files.items():
-            clones.lay(clone, name, text)
-        clones.copy(clone, program.argv)
+        clones.copy(clone, argv)
+    name = "`move.clone_with`" if clone_with else "pg_basebackup"
     try:
-        _wait(clone, copier, session, progress, stop)
+        _wait(clone, name, session, progress, stop)
     except (KeyboardInterrupt, Interrupted, CopyFailed):
         clones.discard(clone)
         raise
     clones.fill(clone, _files(clone, source, session, addresses))
     clones.place(clone)
+
+
+def _command(
+    clone: Clone, source: Source, max_rate: str | None, clone_with: str | None
+) -> list[str]:
+    """Give what fills `clone.copy`: the operator's command, or pg_basebackup.
+
+    A session that copies has the slot's name: by that its progress is found, and it is ended.
+    """
+    conninfo = source.conninfo(clone.slot)
+    if clone_with is not None:
+        given = {"DATA": clone.copy, "SOURCE": conninfo, "SLOT": clone.slot}
+        given |= {"BIN": clone.server.binaries.directory, "MAX_RATE": max_rate or ""}
+        named = [f"{name}={value}" for name, value in given.items()]
+        return ["env", *named, "sh", "-c", clone_with]
+    argv = [clone.server.binaries.program("pg_basebackup"), "-D", str(clone.copy), "-d", conninfo]
+    argv += ["--no-password", "--slot", clone.slot, "--wal-method=stream", "--checkpoint=fast"]
+    # Asked for progress, the server sends the total, too.
+    argv += ["--progress", "--no-manifest"]
+    return [*argv, "--max-rate", max_rate] if max_rate else argv
 
 
 def rules(source: Source, session: Connection, addresses: Sequence[str]) -> str:
@@ -124,7 +134,7 @@ def rules(source: Source, session: Connection, addresses: Sequence[str]) -> str:
 
 def _wait(
     clone: Clone,
-    copier: Copier,
+    program: str,
     session: Connection,
     progress: Progress,
     stop: threading.Event,
@@ -145,7 +155,7 @@ def _wait(
     if state != "copied":
         said = [] if state == "absent" else clones.said(clone)
         reported = [line for line in said if not _RATE.fullmatch(line)][-_LINES:]
-        raise CopyFailed(clone.server.name, copier.name, reported)
+        raise CopyFailed(clone.server.name, program, reported)
 
 
 def _look(clone: Clone, stop: threading.Event) -> State:

@@ -50,19 +50,9 @@ class Repmgr:
     """Whether shardctl's role may read the members, and delete them of a clone."""
 
     @property
-    def primary(self) -> Member | None:
-        """The member that is the primary; None where none was registered."""
-        return next((m for m in self.members if m.kind == "primary" and m.active), None)
-
-    @property
     def standbys(self) -> tuple[Member, ...]:
         """The members that could be promoted."""
         return tuple(m for m in self.members if m.kind == "standby" and m.active)
-
-    @property
-    def free_id(self) -> int:
-        """An id that no member has."""
-        return max((member.id for member in self.members), default=0) + 1
 
 
 def look(node: Node, database: Database, session: Connection, *, purpose: str) -> Repmgr | None:

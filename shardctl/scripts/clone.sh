@@ -2,9 +2,9 @@
 # shardctl's: a POSIX shell, coreutils, setsid, and /proc.
 #
 #   data              the data directory; what has its name is whole
-#   data.clone        where the copying program works: move (whose it is), pid, log, data, what
-#                     it reads, and its state, as the name of a file: running -> done |
-#                     failed. Renaming needs no room on a full disk.
+#   data.clone        where the copying program works: move (whose it is), pid, log, data, and its
+#                     state, as the name of a file: running -> done | failed. Renaming needs no
+#                     room on a full disk.
 #   data.clone.MOVE   what is being made or deleted; no other program looks at it
 #   data/shardctl.clone
 #                     the mark of a move's clone: move, and the files that open it up
@@ -87,12 +87,6 @@ begin() { # user, or nothing for oneself
     mv -T -- "$own" "$work" || exit "$PLACE"
 }
 
-## lay: puts a file for the copying program into data.clone
-
-lay() { # name; stdin: what it holds
-    cat >"$work/$1" || exit "$PLACE"
-}
-
 ## copy: starts the program, which goes on whatever becomes of who has started it
 
 copy() { # program and arguments
@@ -118,17 +112,6 @@ said() {
 attempt() { # program and arguments
     unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS
     exec "$@"
-}
-
-## attempt_with: the same, with a file that goes when the program ends
-
-attempt_with() { # program and arguments; stdin: what the file holds
-    file=$(mktemp) || exit "$PLACE"
-    trap 'rm -f -- "$file"' EXIT
-    trap 'exit 1' HUP INT TERM
-    cat >"$file" || exit "$PLACE"
-    unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS
-    "$@" -f "$file" </dev/null
 }
 
 ## fill: puts files into the copy, the mark's last

@@ -19,7 +19,6 @@ PoolerName = NewType("PoolerName", str)
 Generator = Literal["strict", "classic"]
 KeyRule = Literal["modulo", "id"]
 AliasKind = Literal["shard", "node"]
-CloneWith = Literal["basebackup", "repmgr"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,8 @@ class MoveSettings:
 
     max_pause: timedelta
     retain: timedelta
-    clone_with: CloneWith = "basebackup"
+    clone_with: str | None = None
+    """A command that copies the source for a clone; None is pg_basebackup."""
     max_wal: int | None = None
     """Bytes of WAL that a source keeps for a move at most; None is a share of its free disk."""
 

@@ -261,9 +261,10 @@ class MoveSection(_Section):
     retain: Duration = Field(
         default=_written("24h"), description="how long retired schemas are kept"
     )
-    clone_with: Literal["basebackup", "repmgr"] = Field(
-        default="basebackup",
-        description="the program that copies the source: pg_basebackup or repmgr",
+    clone_with: Text | None = Field(
+        default=None,
+        description="a command that copies the source in place of pg_basebackup, on the target's "
+        "host",
     )
     max_wal: Size | None = Field(
         default=None,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.postgres import patroni as patronis
-from tests.fixtures.servers.clones import rules
 from tests.fixtures.servers.managers import ROLE, following, registered
 from tests.fixtures.servers.postgres import free_ports, wait_for
 
@@ -41,9 +40,6 @@ def test_the_plan_says_what_a_node_taken_out_of_repmgr_needs(fleet: Movable) -> 
     told = fleet.notes()
     assert "repmgr manages node a; shardctl removes node c from that cluster" in told
     assert "run `repmgr primary register` there" in told
-    assert "makes the copy" not in told
-    fleet.choose(clone_with="repmgr")
-    assert "node c: `repmgr standby clone` makes the copy" in fleet.notes()
 
 
 def test_nothing_is_said_of_repmgr_where_there_is_none(
@@ -51,8 +47,6 @@ def test_nothing_is_said_of_repmgr_where_there_is_none(
 ) -> None:
     fleet = managed_by(preloaded_server)
     assert "repmgr" not in fleet.notes()
-    fleet.choose(clone_with="repmgr")
-    assert "not registered as a primary with repmgr" in fleet.only("repmgr_absent")
 
 
 def test_a_standby_that_repmgr_may_promote_is_refused_until_it_is_paused(
@@ -84,37 +78,6 @@ def test_a_standby_that_cannot_be_asked_may_be_promoted(
         standby.server.stop("immediate")
         wait_for(lambda: not primary.asked("SELECT count(*) FROM pg_stat_replication"))
         assert "two (cannot be asked: Connection refused" in fleet.only("repmgr_failover")
-
-
-def test_repmgr_itself_tries_whether_it_could_copy(fleet: Movable, primary: RepmgrNode) -> None:
-    fleet.choose(clone_with="repmgr")
-    others = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n"
-    with rules(primary.server, f"host {ROLE} {ROLE} 127.0.0.1/32 reject\n{others}"):
-        told = fleet.only("repmgr_refuses")
-        assert "`repmgr standby clone` would not copy node a" in told
-        assert "pg_hba.conf rejects connection" in told
-    fleet.check()
-
-
-def test_a_target_without_repmgr_is_refused(fleet: Movable, server_directory: Path) -> None:
-    programs = server_directory / "bin"
-    programs.mkdir()
-    for one in fleet.server().binaries.directory.iterdir():
-        if one.name != "repmgr":
-            (programs / one.name).symlink_to(one)
-    fleet.change(bin_directory=programs)
-    fleet.check()
-    fleet.choose(clone_with="repmgr")
-    assert f"{programs} has no working repmgr" in fleet.only("programs")
-
-
-def test_what_repmgr_would_give_to_a_shell_unquoted_is_refused(fleet: Movable) -> None:
-    fleet.choose(clone_with="repmgr")
-    place = fleet.target.data_directory
-    assert place is not None
-    fleet.change(data_directory=place.with_name("c; reboot"))
-    told = fleet.only("repmgr_unfit")
-    assert "c; reboot.clone/data': it passes the value to a shell, unquoted" in told
 
 
 def test_a_role_that_may_not_change_the_tables_of_repmgr_is_refused(

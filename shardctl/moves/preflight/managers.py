@@ -81,16 +81,6 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
             hint=f"run there: GRANT USAGE ON SCHEMA repmgr TO {user}; GRANT SELECT, DELETE ON ALL "
             f"TABLES IN SCHEMA repmgr TO {user}",
         )
-        return
-    primary = managed.repmgr.primary if managed.repmgr is not None else None
-    if plan.options.clone_with == "repmgr" and primary is None:
-        yield SourceUnfit(
-            plan.source,
-            "repmgr_absent",
-            "`move.clone_with` is repmgr, but the node is not registered as a primary with repmgr",
-            hint="run `repmgr primary register` there, or set clone_with: basebackup in the "
-            "topology",
-        )
 
 
 def unpaused(context: Context) -> Iterator[SourceUnfit]:
@@ -128,8 +118,6 @@ def notes(context: Context) -> Iterator[str]:
     """Report what the operator has to do with the managers after the move."""
     plan, managed = context.plan, context.need(look)
     if managed.repmgr is not None:
-        if plan.options.clone_with == "repmgr":
-            yield f"node {plan.target}: `repmgr standby clone` makes the copy"
         if managed.paused:
             yield (
                 f"repmgr's failover is paused on {listed(managed.paused)}: run "

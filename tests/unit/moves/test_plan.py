@@ -197,7 +197,6 @@ def test_options_may_be_older_than_this_version_and_not_newer() -> None:
     for options, told in (
         ({"max_pause_s": 5.0}, "it lacks retain_s"),
         (made().as_json()["options"] | {"slowly": True}, "unknown option slowly"),
-        (made().as_json()["options"] | {"clone_with": "rsync"}, "unknown clone_with rsync"),
     ):
         with pytest.raises(PlanUnreadable, match=told) as refused:
             read_back(made(), kept | {"options": options})
@@ -293,6 +292,6 @@ def test_of_one_shard_there_is_no_half() -> None:
 
 
 def test_options_are_what_the_journal_keeps() -> None:
-    chosen = dataclasses.replace(OPTIONS, max_rate="10M", terminate=True, clone_with="repmgr")
+    chosen = dataclasses.replace(OPTIONS, max_rate="10M", terminate=True, clone_with="copy")
     move = plan.make(topology(), [2], "c", 1, chosen)
     assert of_journal(move).options == chosen

@@ -57,7 +57,7 @@ def test_what_is_left_out_has_its_default() -> None:
     assert topology.database.migrations is None
     assert topology.move.max_pause == timedelta(seconds=5)
     assert topology.move.retain == timedelta(hours=24)
-    assert topology.move.clone_with == "basebackup"
+    assert topology.move.clone_with is None
     pooler = topology.poolers[PoolerName("p")]
     assert (pooler.admin_user, pooler.aliases) == ("postgres", ("node",))
     assert pooler.config == Path("/etc/fleet/p.ini")

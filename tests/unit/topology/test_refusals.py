@@ -98,7 +98,6 @@ CHANGES = [
     (("id: {}", "id: {tick: 1.5s}"), "3:12: id.tick: '1.5s' is not a duration such as 150ms, 5s, 10m, 24h or 7d"),
     (("id: {}", "id: {generator: fast}"), "3:17: id.generator: unknown value 'fast'; write strict or classic"),
     (("move: {}", "move: {max_pause: 0s}"), "10:19: move.max_pause: '0s' is zero; the minimum is 1ms"),
-    (("move: {}", "move: {clone_with: rsync}"), "10:20: move.clone_with: unknown value 'rsync'; write basebackup or repmgr"),
     (("move: {}", "move: {retain: 9999999d}"), "10:16: move.retain: '9999999d' is longer than 36500d"),
     (("count: 8", "count: 8, schema: s"), "2:28: shards.schema: 's' needs exactly one {id} (or {id:04d}) and no other braces"),
     (("count: 8", "count: 8, schema: 'pg_{id}'"), "2:28: shards.schema: PostgreSQL reserves schema names that begin with pg_"),
