@@ -75,7 +75,7 @@ def render() -> str:
 
 _VALUES = (
     ".PP",
-    "\\-\\-topology, \\-\\-verbose, \\-o and \\-\\-yes may be before the command or after it.",
+    "\\-\\-topology and \\-\\-verbose may be before the command or after it.",
     "A <duration> is a number with ms, s, m, h or d, such as 500ms or 10m.",
     "A <size> is a number with k, M, G or T, such as 50M or 20GB.",
 )

@@ -13,7 +13,7 @@ import typer.main
 from typer.core import TyperArgument, TyperOption
 
 from shardctl.cli.app import app
-from shardctl.cli.command import AHEAD, ANYWHERE
+from shardctl.cli.command import ANYWHERE
 from shardctl.cli.examples import EXAMPLES
 from shardctl.moves import cutover
 from shardctl.moves.methods import METHODS, REVERSE
@@ -36,7 +36,7 @@ _HEAD = """\
 
 <!-- Written by `make docs` from the commands' own help: do not edit. -->
 
-`--topology`, `--verbose`, `-o` and `--yes` may be before the command or after it.
+`--topology` and `--verbose` may be before the command or after it.
 A `<duration>` is a number with `ms`, `s`, `m`, `h` or `d`, such as `500ms` or `10m`.
 A `<size>` is a number with `k`, `M`, `G` or `T`, such as `50M` or `20GB`.
 Every command and subcommand has `-h` and `--help`.
@@ -119,7 +119,7 @@ class Entry:
         """The options that the reference tells, in the order of the help."""
         return [
             p
-            for p in (*(() if " " in self.name else (*ANYWHERE, *AHEAD)), *self.command.params)
+            for p in (*(() if " " in self.name else ANYWHERE), *self.command.params)
             if isinstance(p, TyperOption)
             and not p.hidden
             and not (" " in self.name and _COMPLETION.keys() & {*p.opts})

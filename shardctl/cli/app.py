@@ -55,6 +55,10 @@ BUG = 70
 class Commands(Group):
     """A group that imports a command when it is called, so that start-up stays quick."""
 
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands: Any = dict.fromkeys(COMMANDS)  # typer suggests these
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # typer's signature
         """Return all commands, in the order of the help."""
         return list(COMMANDS)

@@ -1,9 +1,8 @@
-"""The parts that all commands share: options before and after them, and how values are shown."""
+"""The parts that all commands share: their common options, and how values are shown."""
 
 from __future__ import annotations
 
 import shutil
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +13,7 @@ import typer.main
 from shardctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from shardctl.cli.context import Settings
 
@@ -39,30 +38,6 @@ def _anywhere(
         bool,
         typer.Option(
             "--verbose", help="Print the log on standard error, too.", rich_help_panel=_PANEL
-        ),
-    ] = False,
-) -> None: ...
-
-
-def _formats() -> list[str]:
-    return ["table", "json", "tsv", "csv"]
-
-
-def _ahead(
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FORMAT",
-            autocompletion=_formats,
-            help="Format of the result; before or after a command that has this option.",
-        ),
-    ] = None,
-    yes: Annotated[
-        bool,
-        typer.Option(
-            "--yes", "-y", help="Answer yes to the question; before or after the command, too."
         ),
     ] = False,
 ) -> None: ...
@@ -96,9 +71,6 @@ def _as_given(ctx: Any, value: Any) -> Any:
 
 ANYWHERE = _made(_anywhere)
 """Options of the run: every command and group accepts them."""
-AHEAD = _made(_ahead)
-"""Options of commands that may also come before the command."""
-
 WITH_DRY_RUN = _made(_with_dry_run)
 """Options of commands that have `--dry-run`."""
 
@@ -118,32 +90,23 @@ def _nothing(ctx: Any) -> None:
     del ctx
 
 
-_show_values((*ANYWHERE, *AHEAD))
-
-
-def _take(ctx: Any, params: Iterable[Any], into: Callable[[str, Any], None]) -> None:
-    """Pass the given values of options to `into`, and hide them from the command's function."""
-    for param in params:
-        value = ctx.params.pop(param.name, None)
-        source = ctx.get_parameter_source(param.name)
-        if source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT"):
-            into(param.name, value)
+_show_values(ANYWHERE)
 
 
 def _of_run(ctx: Any) -> None:
     """Copy `--topology` and `--verbose` of this command or group into the settings."""
     settings: Settings = ctx.obj
-
-    def into(name: str, value: Any) -> None:
-        by_hand = ctx.get_parameter_source(name).name == "COMMANDLINE"
-        if by_hand or getattr(settings, name) is None:  # the environment comes last
+    for name in (param.name for param in ANYWHERE):
+        value = ctx.params.pop(name, None)
+        source = ctx.get_parameter_source(name)
+        given = "" if source is None else source.name
+        # The environment comes last.
+        if given == "COMMANDLINE" or (given == "ENVIRONMENT" and getattr(settings, name) is None):
             setattr(settings, name, Path(value) if name == "topology" else value)
-
-    _take(ctx, ANYWHERE, into)
 
 
 class Command(typer.core.TyperCommand):
-    """A command that accepts the run's options, and its own options before its name."""
+    """A command that accepts the run's options."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -165,20 +128,12 @@ class Command(typer.core.TyperCommand):
         return [*super().get_params(ctx), *ANYWHERE]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; raises UsageError for an option before it that it does not have."""
+        """Parse the arguments; raises UsageError for --detailed-exitcode without --dry-run."""
         settings: Settings = ctx.obj
-        own = {param.name for param in self.params}
-        asked = not ctx.resilient_parsing
-        for option in AHEAD:
-            if option.name in settings.ahead and option.name not in own and asked:
-                raise UsageError(
-                    f"unknown option {option.opts[0]} for `{ctx.command_path}`", hint=see_help(ctx)
-                )
-        ctx.default_map = settings.ahead
         rest = super().parse_args(ctx, args)
         _of_run(ctx)
         settings.output = str(ctx.params.get("output", ""))
-        settings.changes = "yes" in own and not ctx.params.get("dry_run")
+        settings.changes = "yes" in ctx.params and not ctx.params.get("dry_run")
         settings.detailed = bool(ctx.params.pop("detailed_exitcode", False))
         if settings.detailed and not ctx.params["dry_run"] and not ctx.resilient_parsing:
             raise UsageError(
@@ -189,7 +144,7 @@ class Command(typer.core.TyperCommand):
 
 
 class Group(typer.core.TyperGroup):
-    """A group that accepts the run's options, and options of its commands before their names."""
+    """A group that accepts the run's options."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -212,38 +167,24 @@ class Group(typer.core.TyperGroup):
             formatter.write_dl(found)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return its own parameters, those of every command, and those for its commands."""
+        """Return its own parameters and those of every command."""
         _show_values(super().get_params(ctx))  # typer adds those of completion late
-        own = {param.name for param in self.params}
-        ahead = [option for option in AHEAD if option.name not in own]
-        return [*super().get_params(ctx), *ANYWHERE, *ahead]
+        return [*super().get_params(ctx), *ANYWHERE]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, and keep those for the command that follows."""
+        """Parse the arguments."""
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
             print(ctx.get_help())
             ctx.exit(UsageError.exit_code)
-        settings: Settings = ctx.obj
-        ctx.default_map = settings.ahead
         rest = super().parse_args(ctx, args)
         _of_run(ctx)
-        kept = dict(ctx.params)
-        _take(ctx, AHEAD, settings.ahead.__setitem__)
-        # A group that runs without a command has such an option of its own.
-        own = {param.name for param in self.params}
-        ctx.params.update({name: kept[name] for name in own & kept.keys()})
         return rest
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find the command; raises UsageError with similar names for an unknown one."""
-        name = args[0]
-        if name == "help" and ctx.parent is None and not ctx.resilient_parsing:
+        """Find the command; typer names those of this group that are nearly the same."""
+        if args[0] == "help" and ctx.parent is None and not ctx.resilient_parsing:
             return self._help(ctx, args[1:])
-        known = name.startswith("-") or self.get_command(ctx, name) is not None
-        if known or ctx.resilient_parsing:
-            return super().resolve_command(ctx, args)
-        given = f"{ctx.command_path} {name}".partition(" ")[2]
-        raise UsageError(f"unknown command {given!r}", hint=_meant(ctx, name))
+        return super().resolve_command(ctx, args)
 
     def _help(self, ctx: Any, words: list[str]) -> tuple[str | None, Any, list[str]]:
         """Turn `help COMMAND` into `COMMAND --help`."""
@@ -265,33 +206,6 @@ def _examples(ctx: Any) -> str:
     more = "" if ctx.parent else "\nRun `shardctl help COMMAND` for the options of a command.\n"
     between = "" if _markup_mode() else "\n"
     return f"{between}{reported}\n{more}" if reported else ""
-
-
-def _meant(ctx: Any, name: str) -> str:
-    """Return a hint with the commands that a mistyped one may mean, also of other groups."""
-    root = ctx.find_root()
-    paths = list(_below(root, root.command))
-    words = {path.rpartition(" ")[2] for path in paths}
-    near = get_close_matches(name, words)
-    # The command of this group first.
-    found = [path for word in near for path in paths if path.rpartition(" ")[2] == word]
-    here = [path for path in found if path.startswith(f"{ctx.command_path} ")]
-    if not found and ctx.parent is not None:
-        known = " or ".join(f"`{ctx.command_path} {one}`" for one in ctx.command.list_commands(ctx))
-        return f"choose {known}; {see_help(ctx)}"
-    if not found:
-        return see_help(ctx)
-    named = " or ".join(f"`{path}`" for path in (here or found)[:3])
-    return f"did you mean {named}? {see_help(ctx)}"
-
-
-def _below(ctx: Any, command: Any, path: str = "shardctl") -> Iterator[str]:
-    """Yield the full names of all commands below one."""
-    for name in command.list_commands(ctx):
-        each = command.get_command(ctx, name)
-        yield f"{path} {name}"
-        if isinstance(each, typer.core.TyperGroup):
-            yield from _below(ctx, each, f"{path} {name}")
 
 
 def see_help(ctx: Any) -> str:

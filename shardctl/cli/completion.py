@@ -1,4 +1,4 @@
-"""Shell completion of names from the topology and the databases.
+"""Shell completion of names from the topology.
 
 On any error the shell offers nothing.
 """
@@ -12,11 +12,7 @@ import typer
 from shardctl.cli.context import topology_file
 
 if TYPE_CHECKING:
-    from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
-
-_WITHIN_S = 1.0
-"""How long to wait for databases: the operator waits at the prompt."""
 
 Offered = list[tuple[str, str]]
 """Values to offer, each with an explanation."""
@@ -54,16 +50,6 @@ def methods() -> Offered:
     return [(str(method), "") for method in METHODS]
 
 
-def moves(ctx: typer.Context) -> Offered:
-    """Offer the moves that the command can act on."""
-    verb = ctx.info_name or ""
-    return [
-        (entry.move.id, f"{entry.state}, from {entry.move.source} to {entry.move.target}")
-        for entry in _journal(ctx)
-        if verb == "show" or verb in entry.can()
-    ]
-
-
 def _topology(ctx: typer.Context) -> Topology | None:
     from shardctl.errors import ShardctlError
     from shardctl.topology import loader
@@ -72,30 +58,3 @@ def _topology(ctx: typer.Context) -> Topology | None:
         return loader.load_trusted(topology_file(ctx))
     except ShardctlError:
         return None
-
-
-def _journal(ctx: typer.Context) -> tuple[Entry, ...]:
-    """Read the moves from the databases, if they answer in time."""
-    topology = _topology(ctx)
-    if topology is None:
-        return ()
-    import queue
-    import threading
-
-    from shardctl.errors import ShardctlError
-    from shardctl.moves import service
-
-    answers: queue.SimpleQueue[tuple[Entry, ...]] = queue.SimpleQueue()
-
-    def read() -> None:
-        try:
-            answers.put(tuple(service.read(topology).entries))
-        except ShardctlError:
-            answers.put(())
-
-    # A login cannot be cancelled before libpq times out: the thread ends with the process.
-    threading.Thread(target=read, daemon=True).start()
-    try:
-        return answers.get(timeout=_WITHIN_S)
-    except queue.Empty:
-        return ()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,6 @@ class Settings:
 
     topology: Path | None = None
     verbose: bool = False
-    ahead: dict[str, Any] = field(default_factory=dict)
-    """Options of the command itself that were given before it, by their names."""
     output: str | None = None
     """The format of the result; None before the command's own options are read."""
     detailed: bool = False

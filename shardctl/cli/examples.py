@@ -99,9 +99,8 @@ EXAMPLES = {
     ),
     "shardctl rows misplaced": (
         ("shardctl rows misplaced", "Search every table of every shard"),
-        ("shardctl rows misplaced 2-3 --table likes --limit 100", "Search one table in two shards"),
+        ("shardctl rows misplaced 2-3 --table likes -o csv", "Search one table in two shards"),
         ("shardctl rows misplaced --sql --limit 1000", "Write a script that moves them"),
-        ("shardctl rows misplaced -o csv", "For a spreadsheet"),
     ),
     "shardctl repack": (
         ("shardctl repack --dry-run", "Show which tables are bloated"),

@@ -8,6 +8,7 @@ from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
 from shardctl.cli.output import plural, print_csv, print_json, print_line, print_table, print_tsv
+from shardctl.errors import UsageError
 
 app = command_app(help="Show how hosts are reached, or test it.", invoke_without_command=True)
 
@@ -19,6 +20,10 @@ def hosts(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
     `hosts check` tests the connections.
     """
     if ctx.invoked_subcommand is not None:
+        if output is not Listing.table:
+            raise UsageError(
+                "-o belongs behind the subcommand", hint="shardctl hosts check -o json"
+            )
         return
     from shardctl.checks import host_routes
 

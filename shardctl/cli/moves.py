@@ -54,7 +54,6 @@ MoveArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[MOVE]",
-        autocompletion=completion.moves,
         help="The move's id; the unfinished move by default.",
     ),
 ]
@@ -68,7 +67,6 @@ ShownArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[MOVE]",
-        autocompletion=completion.moves,
         help="The move's id; the newest move by default.",
     ),
 ]

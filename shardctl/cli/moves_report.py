@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -121,14 +120,13 @@ def _show_report(report: dict[str, Any]) -> None:
     """Print the cutover's sub-steps, with bars that show which took how long."""
     if spans := report.get("timeline"):
         longest = max(float(ms) for _, ms in spans)
-        palette = picture.palette(sys.stdout.encoding)
         print_table(
             ("sub-step", "ms", ""),
             [
                 (
                     str(name),
                     f"{ms:.1f}",
-                    picture.bar(round(ms * 10), round(longest * 10), width=_BAR, palette=palette),
+                    picture.bar(round(ms * 10), round(longest * 10), width=_BAR),
                 )
                 for name, ms in spans
             ],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import completion, moves_report, picture
+from shardctl.cli import moves_report, picture
 from shardctl.cli.context import load_topology, note_changes
 from shardctl.cli.options import (
     DryRunOption,
@@ -30,7 +30,6 @@ MoveArgument = Annotated[
     str,
     typer.Argument(
         metavar="MOVE",
-        autocompletion=completion.moves,
         help="The id of a move that is done.",
     ),
 ]

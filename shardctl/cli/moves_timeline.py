@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from shardctl.cli import picture
@@ -14,7 +13,6 @@ from shardctl.moves.sub_step_times import AFTER, BEFORE, WAITING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardctl.cli.picture import Palette
     from shardctl.moves.sub_step_times import Times
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
@@ -41,15 +39,14 @@ def show(topology: Topology, entry: Entry, output: Report) -> None:
     print(f"move {entry.move.id}: {entry.state}, method {entry.move.method}")
     names = max(len(one.name) for one in found)
     width = max(_NARROW, min(_WIDE, console().width - names - _OTHERS))
-    palette = picture.palette(sys.stdout.encoding)
     for when, title in _TITLES.items():
         if group := [one for one in found if one.when == when]:
             print(f"\n{title}: {_sum(group)}")
-            print_table(HEADER, rows(group, width=width, palette=palette))
-    print(f"{palette.bar[-1]} took; {palette.edge} predicted")
+            print_table(HEADER, rows(group, width=width))
+    print("# took; | predicted")
 
 
-def rows(group: Sequence[Times], *, width: int, palette: Palette) -> list[tuple[str, ...]]:
+def rows(group: Sequence[Times], *, width: int) -> list[tuple[str, ...]]:
     """Give a row for each sub-step; its bars are drawn to the scale of the longest of the group."""
     longest = max(max(one.took_ms or 0.0, one.predicted_ms or 0.0) for one in group)
     return [
@@ -57,29 +54,24 @@ def rows(group: Sequence[Times], *, width: int, palette: Palette) -> list[tuple[
             one.name,
             _ms(one.took_ms),
             _ms(one.predicted_ms),
-            bar(one.took_ms or 0.0, one.predicted_ms, longest, width=width, palette=palette),
+            bar(one.took_ms or 0.0, one.predicted_ms, longest, width=width),
         )
         for one in group
     ]
 
 
-def bar(
-    took: float, predicted: float | None, longest: float, *, width: int, palette: Palette
-) -> str:
+def bar(took: float, predicted: float | None, longest: float, *, width: int) -> str:
     """Draw what a sub-step took, with an edge where its prediction ends.
 
-    >>> ascii = picture.ASCII
-    >>> bar(5, 10, 10, width=8, palette=ascii), bar(10, 5, 10, width=8, palette=ascii)
-    ('####   |', '###|####')
-    >>> bar(5, None, 10, width=8, palette=picture.ASCII)
-    '####'
+    >>> bar(5, 10, 10, width=8), bar(10, 5, 10, width=8), bar(5, None, 10, width=8)
+    ('####   |', '###|####', '####')
     """
-    drawn = picture.bar(round(took * 10), round(longest * 10), width=width, palette=palette)
+    drawn = picture.bar(round(took * 10), round(longest * 10), width=width)
     if not predicted or not longest:
         return drawn
     at = max(0, min(width, round(predicted * width / longest)) - 1)
     padded = drawn.ljust(at + 1)
-    return f"{padded[:at]}{palette.edge}{padded[at + 1 :]}"
+    return f"{padded[:at]}|{padded[at + 1 :]}"
 
 
 def _sum(group: Sequence[Times]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,7 +84,7 @@ def _drawn(found: Status, width: int, seconds: float) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    lines = [*status_picture.draw(found, width), "", *status_tables.unreached(found)]
+    lines = [*status_picture.draw(found), "", *status_tables.unreached(found)]
     text = Text("\n".join(lines), no_wrap=True, overflow="crop")
     head = Text(f"{status_tables.title(found)}  (every {seconds:g} s; Ctrl-C ends)")
     return Group(head, *status_tables.tables(found, width), text)
@@ -109,5 +108,5 @@ def show(found: Status) -> None:
     console = printing.console()
     print(status_tables.title(found))
     console.print(*status_tables.tables(found, console.width))
-    lines = status_picture.draw(found, shutil.get_terminal_size().columns)
+    lines = status_picture.draw(found)
     console.print(Text("\n".join(lines), overflow="fold"))

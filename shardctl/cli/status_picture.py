@@ -1,8 +1,7 @@
-"""The picture of `status`: bars and strips of sizes, what is read-only, what waits for prune."""
+"""The picture of `status`: bars of sizes, what is read-only, what waits for prune."""
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC
 from typing import TYPE_CHECKING
 
@@ -19,26 +18,19 @@ if TYPE_CHECKING:
 _BAR = 40
 
 
-def draw(found: Status, width: int) -> list[str]:
-    """Draw a bar and a strip for each node, then list what is read-only and what is retired."""
-    palette = picture.palette(sys.stdout.encoding)
+def draw(found: Status) -> list[str]:
+    """Draw a bar for each node, then list what is read-only and what is retired."""
     seen = [node for node in found.nodes if node.size_bytes is not None]
     indent = max((len(node.name) for node in seen), default=0) + 1
-    largest = max((size for n in seen for size in n.sizes.values() if size is not None), default=0)
-    group = picture.group_of(max((len(n.owned) for n in seen), default=0), width - indent - 2)
     most = max((node.size_bytes or 0 for node in seen), default=0)
     lines = []
     for node in seen:
-        drawn = picture.bar(node.size_bytes or 0, most, width=_BAR, palette=palette)
+        drawn = picture.bar(node.size_bytes or 0, most, width=_BAR)
         lines.append(f"{node.name:<{indent}}{drawn} {picture.size(node.size_bytes)}")
-        if node.owned:
-            sizes = [node.sizes.get(shard) for shard in node.owned]
-            shades = picture.strip(sizes, largest, group=group, palette=palette)
-            lines.append(f"{'':<{indent}}{palette.edge}{shades}{palette.edge}")
-    if any(node.owned for node in seen):
-        each = "a shard" if group == 1 else f"the largest of {group} neighbouring shards"
-        full = f"{palette.shades[-1]} is {picture.size(largest)}"
-        lines.append(f"bars: databases; strips: each character is {each}, {full}")
+    sizes = [(size, shard) for n in seen for shard, size in n.sizes.items() if size is not None]
+    if sizes:
+        size, shard = max(sizes)
+        lines.append(f"the largest shard is {shard}: {picture.size(size)}")
     refusing = sum(len(node.read_only) for node in found.nodes)
     if refusing:
         lines += ["", f"read-only shards: {refusing:,}", *_read_only(found)]

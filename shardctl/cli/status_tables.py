@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from shardctl.cli import figures, moves_shown, picture
@@ -92,7 +91,6 @@ def _move_row(found: Status, one: Entry) -> tuple[str, ...]:
     listed = picture.shorten(
         ranges.of(move.shards),
         parts=_RANGES,
-        ellipsis=picture.palette(sys.stdout.encoding).ellipsis,
     )
     if one.progress is not None:
         step += f"\n{figures.copied(one.progress, found.time)}"
@@ -108,8 +106,7 @@ def _move_row(found: Status, one: Entry) -> tuple[str, ...]:
 def _row(node: NodeStatus) -> tuple[str, ...]:
     from shardctl.topology import ranges
 
-    ellipsis = picture.palette(sys.stdout.encoding).ellipsis
-    listed = picture.shorten(ranges.of(node.owned), parts=_RANGES, ellipsis=ellipsis)
+    listed = picture.shorten(ranges.of(node.owned), parts=_RANGES)
     owned, live = len(node.owned), len(node.sizes)
     if not owned:
         shards = "none"

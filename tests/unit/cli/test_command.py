@@ -27,12 +27,11 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--topology", "FILE", "-o", "json", "topology", "check"),
-        ("topology", "--topology", "FILE", "-o", "json", "check"),
+        ("--topology", "FILE", "topology", "check", "-o", "json"),
+        ("topology", "--topology", "FILE", "check", "-o", "json"),
         ("topology", "check", "--topology", "FILE", "-o", "json"),
         ("topology", "check", "-ojson", "--topology=FILE"),
-        ("-o", "json", "topology", "check", "--topology", "FILE", "--verbose"),
-        ("-o", "json", "topology", "check", "--topology", "none", "--topology", "FILE"),
+        ("topology", "check", "-o", "json", "--topology", "none", "--topology", "FILE"),
         ("--topology", "none", "topology", "check", "--topology", "FILE", "--output", "json"),
     ],
     ids=" ".join,
@@ -50,12 +49,6 @@ def test_the_option_counts_more_than_the_environment_wherever_it_stands(file: Pa
     assert here("topology", "check", SHARDCTL_TOPOLOGY=str(file)).returncode == 0
 
 
-def test_what_follows_the_command_counts_more(file: Path) -> None:
-    words = ("-o", "json", "--topology", str(file), "encode-id", *TIME)
-    assert here(*words).stdout.startswith("{")
-    assert here(*words, "-o", "table").stdout.strip().isdigit()
-
-
 def test_verbose_shows_the_log_from_behind_the_command(file: Path) -> None:
     assert "INFO shardctl" in here("topology", "check", "--topology", str(file), "--verbose").stderr
 
@@ -67,19 +60,18 @@ def test_what_looks_like_an_option_behind_two_dashes_is_none(file: Path) -> None
     assert "--verbose" in done.stdout
 
 
-@pytest.mark.parametrize("option", ["--yes", "-y"])
-def test_an_option_before_a_command_that_lacks_it_is_bad_usage(option: str) -> None:
-    for words in ((option, "encode-id", *TIME), ("encode-id", *TIME, option)):
-        done = here(*words)
-        assert done.returncode == 2
-        assert not done.stdout
-        assert option.lstrip("-")[0] in done.stderr
+@pytest.mark.parametrize("option", ["--yes", "-y", "-ojson"])
+def test_an_option_of_commands_before_the_command_is_bad_usage(option: str) -> None:
+    done = here(option, "encode-id", *TIME)
+    assert done.returncode == 2
+    assert option.lstrip("-")[0] in done.stderr
+    assert done.stdout.startswith("{") == (option == "-ojson")
 
 
-def test_a_group_with_output_of_its_own_hands_it_on(file: Path) -> None:
-    for words in (("hosts", "-o", "json"), ("-o", "json", "hosts"), ("hosts", "-o", "json")):
-        done = here("--topology", str(file), *words)
-        assert json.loads(done.stdout)["hosts"], words
+def test_a_group_with_output_of_its_own_does_not_take_that_of_its_command(file: Path) -> None:
+    words = ("--topology", str(file), "hosts", "-o", "json")
+    assert json.loads(here(*words).stdout)["hosts"]
+    assert here(*words, "check").returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -87,11 +79,9 @@ def test_a_group_with_output_of_its_own_hands_it_on(file: Path) -> None:
     [
         (("encode-id", "--tim", "x"), "--tim", "--time"),
         (("encode-id",), "'--time'", "`shardctl encode-id --help`"),
-        (("decode-di",), "unknown command 'decode-di'", "did you mean `shardctl decode-id`"),
-        (("resume",), "unknown command 'resume'", "did you mean `shardctl moves resume`?"),
-        (("moves", "lst"), "unknown command 'moves lst'", "did you mean `shardctl moves list`?"),
-        (("hosts", "test"), "unknown command 'hosts test'", "choose `shardctl hosts check`;"),
-        (("xyzzy",), "unknown command 'xyzzy'", "run `shardctl --help` for its commands"),
+        (("decode-di",), "Did you mean 'decode-id'", "`shardctl --help`"),
+        (("moves", "lst"), "Did you mean 'list'", "`shardctl moves --help`"),
+        (("xyzzy",), "no such command 'xyzzy'", "run `shardctl --help` for its commands"),
         (("verify", "b"), "(b)", "`shardctl verify --help`"),
         (("verify", "-o", "tsv"), "'tsv'", "`shardctl verify --help`"),
     ],
@@ -121,13 +111,9 @@ def test_without_a_command_there_is_the_help() -> None:
     [entry.name.split()[1:] for entry in reference.entries() if entry.takes("--output")],
     ids=" ".join,
 )
-@pytest.mark.parametrize("before", [True, False])
-def test_an_error_is_json_with_every_command(
-    arguments: list[str], before: bool, tmp_path: Path
-) -> None:
+def test_an_error_is_json_with_every_command(arguments: list[str], tmp_path: Path) -> None:
     """No topology is there, and required options are missing: errors of both kinds."""
-    words = ["-o", "json", *arguments] if before else [*arguments, "-o", "json"]
-    done = here("--topology", str(tmp_path / "none"), *words)
+    done = here("--topology", str(tmp_path / "none"), *arguments, "-o", "json")
     told = json.loads(done.stdout)
     assert told["format"] == 1
     assert told["errors"]

@@ -1,4 +1,4 @@
-"""Numbers, bars and strips."""
+"""Numbers and bars."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.cli import picture
-from shardctl.cli.picture import ASCII, BLOCKS, Palette
 
 
 @pytest.mark.parametrize(
@@ -45,52 +44,8 @@ def test_durations_have_two_units_at_most() -> None:
 
 
 def test_a_range_list_that_fits_is_left_alone() -> None:
-    assert picture.shorten("0-3,7", parts=2, ellipsis="...") == "0-3,7"
-    assert picture.shorten("none", parts=2, ellipsis="...") == "none"
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "no-such", None])
-def test_where_the_encoding_lacks_blocks_the_picture_is_ascii(encoding: str | None) -> None:
-    assert picture.palette(encoding) is ASCII
-
-
-def test_palettes_have_as_many_shades_and_every_character_is_one_column_of_its_encoding() -> None:
-    assert len(ASCII.shades) == len(BLOCKS.shades) == 9
-    assert len(set(ASCII.shades)) == len(set(BLOCKS.shades)) == 9
-    assert f"{ASCII.shades}{ASCII.bar}{ASCII.edge}{ASCII.ellipsis}".isascii()
-    assert picture.palette("utf-8") is BLOCKS
-
-
-@pytest.mark.parametrize("palette", [BLOCKS, ASCII])
-def test_shades_grow_with_the_size_and_only_nothing_is_blank(palette: Palette) -> None:
-    drawn = picture.strip(range(1001), 1000, palette=palette)
-    assert drawn[0] == " "
-    assert " " not in drawn[1:]
-    assert drawn[-1] == palette.shades[-1]
-    assert sorted(drawn, key=palette.shades.index) == list(drawn)
-
-
-def test_a_group_shows_its_largest_shard() -> None:
-    assert picture.strip([0, 0, 0, 80, 0, 0, 10], 80, group=3) == " █▁"
-
-
-def test_an_unknown_size_hides_no_known_one() -> None:
-    assert picture.strip([None, 80, None, None], 80, group=2) == "█?"
-    assert picture.strip([None], 0) == "?"
-
-
-def test_nothing_at_all_is_an_empty_picture() -> None:
-    assert picture.strip([], 0) == ""
-    assert picture.strip([0, 0], 0) == "  "
-    assert picture.bar(0, 0, width=8) == ""
-
-
-@given(st.lists(st.integers(0, 10**15), max_size=3000), st.integers(1, 300))
-def test_a_strip_always_fits_the_width(sizes: list[int], width: int) -> None:
-    group = picture.group_of(len(sizes), width)
-    drawn = picture.strip(sizes, max(sizes, default=0), group=group)
-    assert len(drawn) <= width
-    assert len(drawn) == -(-len(sizes) // group)
+    assert picture.shorten("0-3,7", parts=2) == "0-3,7"
+    assert picture.shorten("none", parts=2) == "none"
 
 
 @given(st.integers(0, 10**15), st.integers(1, 10**15), st.integers(1, 100))
@@ -99,6 +54,6 @@ def test_a_bar_is_as_long_as_its_part_of_the_largest(count: int, largest: int, w
     assert len(drawn) <= width
     assert (drawn == "") == (count == 0)
     if count >= largest:
-        assert drawn == "█" * width
+        assert drawn == "#" * width
     elif count:
         assert abs(len(drawn) - count / largest * width) < 1.1
