@@ -12,9 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import shardctl.router
-
-_PACKAGE = Path(shardctl.router.__path__[0])
+_PACKAGE = Path(__file__).parents[1] / "shardctl" / "router"
 SOURCE = _PACKAGE / "tasks"
 TARGET = _PACKAGE / "threads"
 

@@ -27,8 +27,9 @@ from sqlalchemy.sql import operators
 from sqlalchemy.types import NullType
 
 from shardctl.router import merging
+from shardctl.router.merging import Gathering
 from shardctl.router.refusals import REPEATABLE
-from shardctl.router.statements import Answer, Gathering, Order
+from shardctl.router.statements import Answer, Order
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from collections import defaultdict
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from psycopg import sql
-
-from shardctl.router import places, statements
+from shardctl.router import places
 from shardctl.router.known import Known
 from shardctl.router.places import Source
 from shardctl.router.settings import PoolSettings, StatementEvent, Stats
-from shardctl.router.statements import Aggregate, Gathering
 from shardctl.state import map as maps
 from shardctl.topology.model import NodeName, ShardId, Topology
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from shardctl.router.places import Through
-    from shardctl.router.statements import Fields, Parameters, Where
     from shardctl.topology.keys import Key
 
 Opened = tuple["ShardId", Any]
@@ -186,30 +183,17 @@ class Routed:
         ]
 
 
-def gathering(
-    fields: Fields,
-    table: str,
-    where: Where | None,
-    parameters: Parameters,
-    order_by: str | Sequence[str] | None,
-    limit: int | None,
-) -> tuple[Gathering, dict[str, Any]]:
-    """Take what is asked of many shards; give also the parameters, each with a name."""
-    text, named = statements.bound(statements.condition(where, parameters), parameters)
-    terms = statements.terms(fields)
-    order, number = statements.orders(order_by), statements.number(limit)
-    return Gathering(table, terms, text, order, number), dict(named)
-
-
-def aggregates(fields: Fields) -> list[Aggregate]:
-    """Give the fields if they are aggregates; raises ValueError where only some are."""
-    if isinstance(fields, str | sql.Composable | Aggregate):
-        return [fields] if isinstance(fields, Aggregate) else []
-    listed = list(fields)
-    found = [one for one in listed if isinstance(one, Aggregate)]
-    if found and len(found) < len(listed):
-        raise ValueError("aggregates are of all rows: no field can be beside them")
-    return found
+def grouped(
+    rows: Sequence[Mapping[str, Any]], key_field: str, shard_of: Callable[[Any], ShardId]
+) -> tuple[tuple[str, ...], dict[ShardId, list[tuple[Any, ...]]]]:
+    """Give the fields of rows, and the rows of each shard; raises ValueError if fields differ."""
+    fields, names = tuple(rows[0]), rows[0].keys()
+    found: defaultdict[ShardId, list[tuple[Any, ...]]] = defaultdict(list)
+    for row in rows:
+        if row.keys() != names:
+            raise ValueError(f"rows with different fields: {fields} and {tuple(row)}")
+        found[shard_of(row[key_field])].append(tuple(map(row.__getitem__, fields)))
+    return fields, found
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import operator
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -28,15 +27,12 @@ Names = Name | Sequence[Name]
 Where = LiteralString | sql.Composable
 """A condition of the application's own, with `%s` or `%(name)s` for values."""
 
-_KEPT = 1024
+KEPT = 1024
 """Statements that are kept composed; each is one for all shards."""
 _SCHEMA = "\0"
 """What the schema replaces: no name and no SQL can have it."""
-_NUMBER = "\0\0"
-"""What the number of a shard within the statement replaces."""
 _PARAMETERS = 65_535
 """The most that a statement can have."""
-_PLACEHOLDER = re.compile(r"%(%|[sbt]|\([^)]*\)[sbt])")
 
 
 class Text(NamedTuple):
@@ -83,7 +79,7 @@ class Aggregate:
     @property
     def term(self) -> Text:
         """What to select in each shard."""
-        of = sql.SQL("*") if self.field is None else _name(self.field)
+        of = sql.SQL("*") if self.field is None else identifier(self.field)
         return Text(sql.SQL("{}({})").format(sql.SQL(self.function), of).as_string(None))
 
 
@@ -152,7 +148,7 @@ def condition(where: Where | None, parameters: Parameters) -> str | None:
 
 @cache  # no more than there are shards
 def _quoted(schema: str) -> bytes:
-    return _name(schema).as_bytes(None)
+    return identifier(schema).as_bytes(None)
 
 
 def of_shard(statement: bytes, schema: str) -> bytes:
@@ -160,7 +156,7 @@ def of_shard(statement: bytes, schema: str) -> bytes:
     return statement.replace(b"\0", _quoted(schema))
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=KEPT)
 def select(
     table: str,
     fields: tuple[Term, ...],
@@ -171,10 +167,11 @@ def select(
     """Compose a SELECT in one shard."""
     whole = sql.SQL("SELECT {} FROM {}").format(_list(fields), _table(table))
     if where is not None:
-        whole += sql.SQL(" WHERE {}").format(_raw(where))
+        whole += sql.SQL(" WHERE {}").format(raw(where))
     if order:
         by = [
-            sql.SQL("{} DESC" if one.descending else "{}").format(_name(one.field)) for one in order
+            sql.SQL("{} DESC" if one.descending else "{}").format(identifier(one.field))
+            for one in order
         ]
         whole += sql.SQL(" ORDER BY ") + sql.SQL(", ").join(by)
     if limit is not None:
@@ -182,7 +179,7 @@ def select(
     return whole.as_bytes(None)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=KEPT)
 def insert(table: str, columns: tuple[str, ...], returning: tuple[Term, ...]) -> bytes:
     """Compose an INSERT of one row, with a parameter for each column in turn."""
     into = sql.SQL("INSERT INTO {} ").format(_table(table))
@@ -221,7 +218,7 @@ def copy(schema: str, table: str, columns: tuple[str, ...]) -> bytes:
     return sql.SQL("COPY {} ({}) FROM STDIN").format(into, names).as_bytes(None)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=KEPT)
 def update(
     table: str,
     columns: tuple[str, ...],
@@ -232,18 +229,18 @@ def update(
     """Compose an UPDATE; values come before the condition's parameters, or are `named`."""
     marks = [f"%({assigned(n)})s" if named else "%s" for n in range(len(columns))]
     pairs = [
-        sql.SQL("{} = {}").format(_name(column), _raw(mark))
+        sql.SQL("{} = {}").format(identifier(column), raw(mark))
         for column, mark in zip(columns, marks, strict=True)
     ]
     setting, table_name = sql.SQL(", ").join(pairs), _table(table)
-    whole = sql.SQL("UPDATE {} SET {} WHERE {}").format(table_name, setting, _raw(where))
+    whole = sql.SQL("UPDATE {} SET {} WHERE {}").format(table_name, setting, raw(where))
     return (whole + _returning(returning)).as_bytes(None)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=KEPT)
 def delete(table: str, where: str, returning: tuple[Term, ...] = ()) -> bytes:
     """Compose a DELETE."""
-    whole = sql.SQL("DELETE FROM {} WHERE {}").format(_table(table), _raw(where))
+    whole = sql.SQL("DELETE FROM {} WHERE {}").format(_table(table), raw(where))
     return (whole + _returning(returning)).as_bytes(None)
 
 
@@ -259,64 +256,7 @@ def assigned(position: int) -> str:
     return f"value {position}"
 
 
-@dataclass(frozen=True, slots=True)
-class Gathering:
-    """What is asked of every shard, for `gather`."""
-
-    table: str
-    fields: tuple[Term, ...]
-    where: str | None
-    order: tuple[Order, ...]
-    limit: int | None
-
-    @property
-    def columns(self) -> tuple[Term, ...]:
-        """The fields, then those by which it is ordered and that are not among them."""
-        keys = [order.field for order in self.order if order.field not in self.fields]
-        return (*self.fields, *dict.fromkeys(keys))
-
-    @property
-    def keys(self) -> tuple[int, ...]:
-        """The positions of the columns by which it is ordered."""
-        columns = self.columns
-        return tuple(columns.index(order.field) for order in self.order)
-
-
-def gather(schemas: Sequence[str], asked: Gathering) -> bytes:
-    """Compose one statement for several shards of a node: ordered, and no more than the limit.
-
-    The limit is in every sub-select, too, so that no shard reads more rows than needed.
-    """
-    one = select(asked.table, asked.columns, asked.where, asked.order, asked.limit)
-    return _united([of_shard(one, schema) for schema in schemas], asked)
-
-
-def select_keys(
-    schemas: Sequence[str],
-    asked: Gathering,
-    key_field: str,
-    limit_per_key: int | None,
-    *,
-    texts: bool,
-) -> bytes:
-    """Compose the same for rows of some keys, which are parameters: an array for each shard.
-
-    `texts` if the keys are: an array of these has no type of its own.
-    """
-    one = _of_keys(asked, key_field, limit_per_key, texts)
-    parts = [
-        of_shard(one.replace(_NUMBER.encode(), b"%d" % position), schema)
-        for position, schema in enumerate(schemas)
-    ]
-    return _united(parts, asked)
-
-
-def keys_of(position: int | str) -> str:
-    """Name the parameter with the keys of a shard, by its position in the statement."""
-    return f"keys {position}"
-
-
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=KEPT)
 def begin(schema: str) -> bytes:
     """Compose what begins a transaction in which unqualified names mean a shard's."""
     # The shard's schema alone: behind it, a table of the same name would be written into where
@@ -325,7 +265,7 @@ def begin(schema: str) -> bytes:
     return path.as_bytes(None)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=KEPT)
 def within(schema: str, parameters: bool) -> bytes:
     """Compose what lets unqualified names mean a shard's in the rest of the same message.
 
@@ -336,71 +276,9 @@ def within(schema: str, parameters: bool) -> bytes:
     return sql.SQL("SET LOCAL search_path TO {}; ").format(sql.Identifier(name)).as_bytes(None)
 
 
-def bound(where: str | None, parameters: Parameters) -> tuple[str | None, Mapping[str, Any]]:
-    """Name the parameters of a condition that a statement has many times, each bound once.
-
-    >>> bound("a = %s AND b LIKE '%%x'", [5])
-    ("a = %(0)s AND b LIKE '%%x'", {'0': 5})
-    """
-    if parameters is None or where is None:
-        return where, {}
-    if isinstance(parameters, Mapping):
-        return where, parameters
-    numbers = iter(range(len(parameters) + where.count("%") + 1))
-
-    def named(found: re.Match[str]) -> str:
-        kind = found[1]
-        return found[0] if kind == "%" or kind[0] == "(" else f"%({next(numbers)}){kind}"
-
-    text = _PLACEHOLDER.sub(named, where)
-    wanted = next(numbers)
-    if wanted != len(parameters):
-        raise ValueError(f"the condition has {wanted} placeholders but {len(parameters)} values")
-    return text, {str(number): value for number, value in enumerate(parameters)}
-
-
 def number(limit: int | None) -> int | None:
     """Check a limit, which is part of the statement; raises TypeError unless it is a number."""
     return None if limit is None else operator.index(limit)
-
-
-@lru_cache(maxsize=_KEPT)
-def _of_keys(asked: Gathering, key_field: str, limit_per_key: int | None, texts: bool) -> bytes:
-    array, key = sql.Placeholder(keys_of(_NUMBER)), _name(key_field)
-    if limit_per_key is None:
-        condition = sql.SQL("{} = ANY ({})").format(key, array)
-    else:
-        condition = sql.SQL('{} = "shardctl keys"."key"').format(key)
-    if asked.where is not None:
-        condition += sql.SQL(" AND ({})").format(_raw(asked.where))
-    limit = asked.limit if limit_per_key is None else limit_per_key
-    where = condition.as_string(None)
-    part = select(asked.table, asked.columns, where, asked.order, limit)
-    if limit_per_key is None:
-        return part
-    keyed = sql.SQL(
-        'SELECT "shardctl rows".* FROM pg_catalog.unnest({}{}) AS "shardctl keys" ("key")'
-        ' CROSS JOIN LATERAL ({}) AS "shardctl rows"'
-    ).format(array, sql.SQL("::text[]" if texts else ""), sql.SQL(part.decode()))
-    return _cut(keyed.as_bytes(None), asked)
-
-
-def _united(parts: Sequence[bytes], asked: Gathering) -> bytes:
-    """Make one statement of those for each shard."""
-    if len(parts) == 1:
-        return parts[0]
-    return _cut(b"\nUNION ALL ".join(b"(%b)" % part for part in parts), asked, b"\n")
-
-
-def _cut(whole: bytes, asked: Gathering, between: bytes = b" ") -> bytes:
-    """Order the rows of a statement by position, and limit them."""
-    if asked.order:
-        by = [
-            b"%d DESC" % (position + 1) if one.descending else b"%d" % (position + 1)
-            for one, position in zip(asked.order, asked.keys, strict=True)
-        ]
-        whole += between + b"ORDER BY " + b", ".join(by)
-    return whole + (b"" if asked.limit is None else b" LIMIT %d" % asked.limit)
 
 
 def _returning(fields: tuple[Term, ...]) -> sql.Composed:
@@ -408,7 +286,7 @@ def _returning(fields: tuple[Term, ...]) -> sql.Composed:
 
 
 def _table(table: str) -> sql.Composed:
-    return sql.SQL(_SCHEMA + ".{}").format(_name(table))
+    return sql.SQL(_SCHEMA + ".{}").format(identifier(table))
 
 
 def _list(fields: Iterable[Term]) -> sql.Composed:
@@ -416,10 +294,11 @@ def _list(fields: Iterable[Term]) -> sql.Composed:
 
 
 def _term(term: Term) -> sql.Composable:
-    return _raw(term.text) if isinstance(term, Text) else _name(term)
+    return raw(term.text) if isinstance(term, Text) else identifier(term)
 
 
-def _name(name: str) -> sql.Identifier:
+def identifier(name: str) -> sql.Identifier:
+    """Quote a name; raises NameRefused."""
     return sql.Identifier(_checked(name).replace("%", "%%"))
 
 
@@ -435,6 +314,6 @@ def _whole(text: str) -> str:
     return text
 
 
-def _raw(text: str) -> sql.SQL:
-    # What the application has written or composed itself, never a value or a name from outside.
+def raw(text: str) -> sql.SQL:
+    """Take what the application has composed itself, never a value or a name from outside."""
     return sql.SQL(text)

@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.rows import tuple_row
 
 from shardctl.contrib.django import fleet
-from shardctl.router import core, merging, statements
+from shardctl.router import merging
 from shardctl.router.statements import Answer
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def read(
     if here:
         answers = [_asked(c, some, asked, key.column, limit_per_key) for c, some in here]
         answers.append(Answer(found, len(found), answers[0].types))
-        found = merging.merged(core.gathering(**asked)[0], answers)
+        found = merging.merged(merging.gathering(**asked)[0], answers)
     if converters := compiler.get_converters(columns):
         found = compiler.apply_converters(found, converters)
     names = [one.target.attname for one in columns]
@@ -109,12 +109,12 @@ def _asked(
     connection: Any, keys: list[Any], asked: dict[str, Any], key: str, per_key: int | None
 ) -> Answer:
     """Ask over the connection of an open transaction."""
-    gathering, named = core.gathering(**asked)
+    gathering, named = merging.gathering(**asked)
     schema = fleet.database().schema_of(fleet.database().shard_of(keys[0]))
     texts = isinstance(keys[0], str)
-    statement = statements.select_keys([schema], gathering, key, per_key, texts=texts)
+    statement = merging.select_keys([schema], gathering, key, per_key, texts=texts)
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)
-    cursor.execute(statement, named | {statements.keys_of(0): keys})
+    cursor.execute(statement, named | {merging.keys_of(0): keys})
     assert cursor.pgresult is not None  # noqa: S101  # a SELECT has one
     types = tuple(map(cursor.pgresult.ftype, range(cursor.pgresult.nfields)))
     return Answer(cursor.fetchall(), cursor.rowcount, types)

@@ -1,14 +1,11 @@
-"""A sharded database."""
+"""A sharded database, and its calls of many shards."""
 
 from __future__ import annotations
 
-import contextlib
-import secrets
 import time
 from collections import defaultdict
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 from psycopg import errors
@@ -16,44 +13,25 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from shardctl.router import core, merging, statements
-from shardctl.router.concurrency import AWorkers, a_self, asleep
-from shardctl.router.core import Routed
-from shardctl.router.errors import (
-    Closed,
-    DeadlinePassed,
-    NoConnection,
-    WritesUnseen,
-    id_given,
-    keys_not_ids,
-)
-from shardctl.router.refusals import (
-    FENCED,
-    FENCED_WITHIN,
-    REPEATABLE,
-    Look,
-    is_of,
-    pauses,
-    reasons,
-)
+from shardctl.router.concurrency import a_self
+from shardctl.router.errors import Closed, DeadlinePassed, NoConnection, WritesUnseen
+from shardctl.router.refusals import FENCED, Look, reasons
 from shardctl.router.settings import NodeHealth
 from shardctl.router.statements import Answer
-from shardctl.router.tasks.fence import AsyncFence
-from shardctl.router.tasks.nodes import AsyncNodes
+from shardctl.router.tasks.one_shard import AsyncOneShard
 from shardctl.state import map as maps
-from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+    import contextlib
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from shardctl.router.settings import Stats
     from shardctl.router.statements import Fields, Names, Parameters, Row, Where
     from shardctl.topology.keys import Key
-    from shardctl.topology.model import NodeName
+    from shardctl.topology.model import NodeName, ShardId
 
     Run = Callable[[NodeName, Sequence[ShardId], float | None], Awaitable[Answer]]
     """Asks shards of a node, until a time on `time.monotonic`."""
-
-Result = TypeVar("Result")
 
 _COPIED = 50
 """Rows a shard from which COPY is quicker than INSERT, though it takes a round trip a shard."""
@@ -63,7 +41,7 @@ refuses a Decimal in one of integers.
 """
 
 
-class AsyncShardedDatabase(Routed):
+class AsyncShardedDatabase(AsyncOneShard):
     """A sharded database for applications with asyncio; it belongs to one event loop.
 
     Use it in an `async with`, or call `close`. A child of a process that forks has connections of
@@ -84,11 +62,6 @@ class AsyncShardedDatabase(Routed):
     or `%(name)s` for `parameters`. Every call raises psycopg's errors, NoConnection where no
     connection came within the pool's `timeout`, and NameRefused for what is no name.
     """
-
-    def _set_up(self) -> None:
-        self._workers = AWorkers()
-        self._nodes = AsyncNodes(self._known, self._settings)
-        self._fence = AsyncFence(self._known, self._nodes, self._workers)
 
     async def open(self) -> Self:
         """Read the first map, where there is no topology; raises MapUnread.
@@ -112,69 +85,6 @@ class AsyncShardedDatabase(Routed):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def select(
-        self,
-        fields: Names,
-        table: str,
-        shard_key: Key,
-        where: Where | None = None,
-        parameters: Parameters = None,
-        order_by: str | Sequence[str] | None = None,
-        limit: int | None = None,
-    ) -> list[Row]:
-        """Read rows of a key's shard: a list of tuples, in the order of `fields`.
-
-        `order_by` is a field or a list of them, with a minus sign in front for descending order.
-
-            await db.select(["id", "caption"], "photos", user, "id > %s", [last], "-id", 30)
-        """
-        shard = self._known.shard_of(shard_key)
-        statement = statements.select(
-            table,
-            statements.terms(fields),
-            statements.condition(where, parameters),
-            statements.orders(order_by),
-            statements.number(limit),
-        )
-        return (await self._on_shard("select", table, shard, statement, parameters)).rows
-
-    async def insert(
-        self,
-        table: str,
-        shard_key: Key,
-        values: Mapping[str, Any],
-        returning: Names | None = "id",
-    ) -> Any:
-        """Write a row into a key's shard; give the field that is `returning`.
-
-        A tuple where `returning` is a list, and None where it is None, or where a trigger or a
-        rule has left the row out.
-
-            photo = await db.insert("photos", user, {"user_id": user, "caption": "dusk"})
-        """
-        return await self._insert(
-            "insert", self._known.shard_of(shard_key), table, values, returning
-        )
-
-    async def insert_new(
-        self, table: str, values: Mapping[str, Any], returning: Names = "id"
-    ) -> Any:
-        """Write a row whose id is its key, into a shard that is chosen evenly; give the id.
-
-        `returning` is as of `insert`, and its first field is the id. Raises keys_not_ids without
-        `shards: {key: id}` in the topology, and id_given.
-
-            user = await db.insert_new("users", {"name": "Ada"})
-        """
-        if (rule := self._known.map.key_rule) != "id":
-            raise keys_not_ids(rule)
-        identity = statements.terms(returning)[0]
-        if identity in values:
-            raise id_given(identity)
-        # From the system: the state of a generator of our own would be the same in forked children.
-        shard = ShardId(secrets.randbelow(len(self._known.map.owners)))
-        return await self._insert("insert_new", shard, table, values, returning)
-
     async def insert_many(
         self,
         table: str,
@@ -195,12 +105,7 @@ class AsyncShardedDatabase(Routed):
         """
         if not rows:
             return 0
-        fields, names, shard_of = tuple(rows[0]), rows[0].keys(), self._known.map.shard_of
-        given: defaultdict[ShardId, list[tuple[Any, ...]]] = defaultdict(list)
-        for row in rows:
-            if row.keys() != names:
-                raise ValueError(f"rows with different fields: {fields} and {tuple(row)}")
-            given[shard_of(row[key_field])].append(tuple(map(row.__getitem__, fields)))
+        fields, given = core.grouped(rows, key_field, self._known.map.shard_of)
         conflict = statements.condition(on_conflict, None)
 
         async def copy(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
@@ -237,125 +142,6 @@ class AsyncShardedDatabase(Routed):
         answers = await self._on_shards("insert_many", table, list(given), run, None)
         return sum(answer.touched for answer in answers)
 
-    async def update(
-        self,
-        table: str,
-        shard_key: Key,
-        values: Mapping[str, Any],
-        where: Where,
-        parameters: Parameters = None,
-        returning: Names | None = None,
-    ) -> Any:
-        """Change rows of a key's shard; give how many.
-
-        With `returning`, a list of tuples of these fields instead.
-
-            await db.update("photos", user, {"caption": "dusk"}, "id = %s", [photo])
-        """
-        shard = self._known.shard_of(shard_key)
-        text = statements.condition(where, parameters) or ""
-        named, back = isinstance(parameters, Mapping), statements.terms(returning or ())
-        statement = statements.update(table, tuple(values), text, named, back)
-        given = statements.with_values(values, parameters)
-        answer = await self._on_shard("update", table, shard, statement, given)
-        return answer.touched if returning is None else answer.rows
-
-    async def delete(
-        self,
-        table: str,
-        shard_key: Key,
-        where: Where,
-        parameters: Parameters = None,
-        returning: Names | None = None,
-    ) -> Any:
-        """Remove rows of a key's shard; give how many.
-
-        With `returning`, a list of tuples of these fields instead.
-
-            await db.delete("photos", user, "id = %s", [photo], returning="image_url")
-        """
-        shard = self._known.shard_of(shard_key)
-        text = statements.condition(where, parameters) or ""
-        statement = statements.delete(table, text, statements.terms(returning or ()))
-        answer = await self._on_shard("delete", table, shard, statement, parameters)
-        return answer.touched if returning is None else answer.rows
-
-    @contextlib.asynccontextmanager
-    async def shard(
-        self, shard_key: Key | None = None, *, number: int | None = None
-    ) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """Give a connection in a transaction in which unqualified names are a shard's.
-
-        The shard is that of a key, or has the `number`. The transaction commits at the end of the
-        block, and rolls back where that raises. Raises ShardMoved where the shard moved during
-        the transaction: nothing was written, and the transaction can be run again.
-
-            async with db.shard(user) as connection:
-                await connection.execute("UPDATE photos SET caption = 'dusk'")
-        """
-        shard = self._shard(shard_key, number)
-        await self._require_committed([shard])
-        node = self._known.owner(shard)
-        begin = statements.begin(self._known.schema(shard))
-        try:
-            with self._told("shard", None, node, [shard]):
-                async with self._nodes.transaction(node, begin) as connection:
-                    with self._noted(a_self(), shard, connection):
-                        yield connection
-        except psycopg.Rollback as error:  # as psycopg's own transactions do
-            if error.transaction is not None:
-                raise
-        except Exception as error:
-            if is_of(error, FENCED_WITHIN):
-                await self._fence.require_unmoved(node, shard)
-            raise
-
-    async def transaction(
-        self,
-        shard_key: Key,
-        work: Callable[..., Awaitable[Result]],
-        *args: Any,
-        attempts: int = 3,
-    ) -> Result:
-        """Call `work` with a connection as of `shard()`, and `args`; give what it returns.
-
-        Where its shard has moved, and after a deadlock or a serialization failure, nothing of it
-        was written: it is called again, up to `attempts` times in all. So it should do nothing
-        outside the database that may not be done twice. Raises what the last attempt raised.
-
-            await db.transaction(user, like, photo)
-        """
-        for left in reversed(range(attempts)):
-            try:
-                async with self.shard(shard_key) as connection:
-                    return await work(connection, *args)
-            except Exception as error:
-                if not left or not is_of(error, REPEATABLE):
-                    raise
-        raise ValueError(f"attempts: expected a number from 1, found {attempts}")
-
-    async def execute(
-        self,
-        statement: Where,
-        parameters: Parameters = None,
-        shard_key: Key | None = None,
-        *,
-        number: int | None = None,
-    ) -> psycopg.AsyncClientCursor[Any]:
-        """Run SQL of the application's own in a shard; give a cursor with its whole answer.
-
-        Unqualified names are the shard's, which is that of a key, or has the `number`. It is a
-        transaction of its own and one message: psycopg writes the parameters into the statement,
-        as its `ClientCursor` does.
-
-            db.execute("SELECT count(*) FROM photos WHERE user_id = %s", [user], user)
-        """
-        shard = self._shard(shard_key, number)
-        text = statement if isinstance(statement, str) else statement.as_string(None)
-        whole = statements.within(self._known.schema(shard), parameters is not None) + text.encode()
-        run = partial(self._nodes.cursor, statement=whole, parameters=parameters)
-        return await self._where_it_is("execute", None, shard, run, FENCED_WITHIN)
-
     async def select_keys(
         self,
         fields: Names,
@@ -380,9 +166,9 @@ class AsyncShardedDatabase(Routed):
             await db.select_keys(["id", "user_id"], "photos", followed, key_field="user_id",
                                  order_by="-id", limit=30)
         """
-        if core.aggregates(fields):
+        if merging.aggregates(fields):
             raise ValueError("aggregates are of all rows: scatter() computes them")
-        asked, named = core.gathering(fields, table, where, parameters, order_by, limit)
+        asked, named = merging.gathering(fields, table, where, parameters, order_by, limit)
         per_key = statements.number(limit_per_key)
         of_shard: defaultdict[ShardId, list[Key]] = defaultdict(list)
         shard_of = self._known.map.shard_of
@@ -393,8 +179,8 @@ class AsyncShardedDatabase(Routed):
 
         async def read(node: NodeName, shards: Sequence[ShardId], until: float | None) -> Answer:
             schemas = [self._known.schemas[shard] for shard in shards]
-            statement = statements.select_keys(schemas, asked, key_field, per_key, texts=texts)
-            lists = {statements.keys_of(n): of_shard[shard] for n, shard in enumerate(shards)}
+            statement = merging.select_keys(schemas, asked, key_field, per_key, texts=texts)
+            lists = {merging.keys_of(n): of_shard[shard] for n, shard in enumerate(shards)}
             return await self._nodes.execute(
                 node, statement, named | lists, types=True, until=until
             )
@@ -423,12 +209,12 @@ class AsyncShardedDatabase(Routed):
             await db.scatter(["id", "user_id"], "photos", order_by="-id", limit=30)
             [(photos,)] = await db.scatter(Aggregate.count(), "photos", limit=1)
         """
-        computed = core.aggregates(fields)
+        computed = merging.aggregates(fields)
         most = None if computed else limit
-        asked, named = core.gathering(fields, table, where, parameters, order_by, most)
+        asked, named = merging.gathering(fields, table, where, parameters, order_by, most)
 
         async def read(node: NodeName, shards: Sequence[ShardId], until: float | None) -> Answer:
-            statement = statements.gather([self._known.schemas[shard] for shard in shards], asked)
+            statement = merging.gather([self._known.schemas[shard] for shard in shards], asked)
             return await self._nodes.execute(node, statement, named, types=True, until=until)
 
         every = self._known.every()
@@ -461,53 +247,6 @@ class AsyncShardedDatabase(Routed):
     def stats(self) -> Stats:
         """Return the router's counters and those of psycopg's pools."""
         return self._stats(self._nodes.pools)
-
-    async def _insert(
-        self,
-        call: str,
-        shard: ShardId,
-        table: str,
-        values: Mapping[str, Any],
-        returning: Names | None,
-    ) -> Any:
-        back = () if returning is None else statements.terms(returning)
-        statement = statements.insert(table, tuple(values), back)
-        answer = await self._on_shard(call, table, shard, statement, tuple(values.values()))
-        row = answer.rows[0] if answer.rows else None
-        return row[0] if row and isinstance(returning, str) else row
-
-    async def _on_shard(
-        self, call: str, table: str, shard: ShardId, statement: bytes, parameters: Parameters
-    ) -> Answer:
-        """Run a statement on its shard's node; once more if the shard was missing there."""
-        given = () if parameters is None else parameters
-        statement = statements.of_shard(statement, self._known.schemas[shard])
-        run = partial(self._nodes.execute, statement=statement, parameters=given)
-        return await self._where_it_is(call, table, shard, run)
-
-    async def _where_it_is(
-        self,
-        call: str,
-        table: str | None,
-        shard: ShardId,
-        run: Callable[[NodeName], Awaitable[Result]],
-        fenced: tuple[type[psycopg.Error], ...] = FENCED,
-    ) -> Result:
-        """Do what is one transaction on a shard's node; once more if it was missing there."""
-        await self._require_committed([shard])
-        node = self._known.owner(shard)
-        try:
-            with self._told(call, table, node, [shard]):
-                return await run(node)
-        except fenced:
-            # The statement was refused, so that it may be sent again: nothing was written.
-            if await self._fence.look(node, [shard]) is Look.AWAY:
-                raise
-        node = self._known.owner(shard)
-        with self._told(call, table, node, [shard], repeated=True):
-            answer = await run(node)
-        self._known.count_repeated()
-        return answer
 
     async def _on_shards(
         self,
@@ -578,28 +317,6 @@ class AsyncShardedDatabase(Routed):
                 await cursor.execute(core.CHANGING)
                 if await cursor.fetchone():
                     raise WritesUnseen(shard)
-
-    async def _require_committed(self, shards: Sequence[ShardId]) -> None:
-        """In a test fleet, see that no session has open changes of these; raises WritesUnseen.
-
-        A session whose client does nothing for a second waits for this call: the same test has
-        begun its transaction. That of another thread or task ends, or goes on, meanwhile.
-        """
-        if not self._known.in_tests:
-            return
-        for node, part in self._known.by_node(shards).items():
-            lasting, waits = None, pauses()
-            until = time.monotonic() + core.LASTING_S
-            schemas = [self._known.schemas[shard] for shard in part]
-            while True:
-                found = set((await self._nodes.execute(node, core.CHANGED, [schemas])).rows)
-                lasting = found if lasting is None else lasting & found
-                if not lasting:
-                    break
-                if time.monotonic() >= until:
-                    schema, pid, name, _ = min(lasting)
-                    raise WritesUnseen(ShardId(self._known.schemas.index(schema)), (pid, name))
-                await asleep(next(waits))
 
     async def _together(self, calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
         if self._nodes.closed:

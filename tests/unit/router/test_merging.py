@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.router.errors import OrderUnsupported
-from shardctl.router.merging import combined, merged
-from shardctl.router.statements import Aggregate, Answer, Gathering, Order
+from shardctl.router.merging import Gathering, combined, merged
+from shardctl.router.statements import Aggregate, Answer, Order
 
 INT8, TEXT, NUMERIC, INTERVAL, TIMESTAMPTZ = 20, 25, 1700, 1186, 1184
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg import sql
 
-from shardctl.router import statements
+from shardctl.router import merging, statements
 from shardctl.router.errors import NameRefused
-from shardctl.router.statements import Gathering
+from shardctl.router.merging import Gathering
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 
@@ -95,18 +95,18 @@ def test_a_limit_stands_in_every_sub_select_and_after_them() -> None:
         '(SELECT "id", "made" FROM "shard{}"."photos" WHERE user_id = %(0)s'
         ' ORDER BY "made" DESC, "id" LIMIT 30)'
     )
-    assert statements.gather(["shard1", "shard4"], asked).decode().split("\n") == [
+    assert merging.gather(["shard1", "shard4"], asked).decode().split("\n") == [
         one.format(1),
         "UNION ALL " + one.format(4),
         "ORDER BY 2 DESC, 1 LIMIT 30",
     ]
     assert asked.keys == (1, 0)
-    assert f"({statements.gather(['shard1'], asked).decode()})" == one.format(1)
+    assert f"({merging.gather(['shard1'], asked).decode()})" == one.format(1)
 
 
 def test_rows_of_keys_are_of_an_array_for_each_shard() -> None:
     asked = Gathering("photos", ("id",), "a = 1 OR b = 2", statements.orders("-made"), 30)
-    found = statements.select_keys(["s1", "s4"], asked, "user_id", None, texts=False).decode()
+    found = merging.select_keys(["s1", "s4"], asked, "user_id", None, texts=False).decode()
     one = (
         '(SELECT "id", "made" FROM "s{}"."photos" WHERE "user_id" = ANY (%(keys {})s)'
         ' AND (a = 1 OR b = 2) ORDER BY "made" DESC LIMIT 30)'
@@ -114,7 +114,7 @@ def test_rows_of_keys_are_of_an_array_for_each_shard() -> None:
     assert found.split("\n") == [
         one.format(1, 0), "UNION ALL " + one.format(4, 1), "ORDER BY 2 DESC LIMIT 30"
     ]  # fmt: skip
-    assert statements.select_keys(["s1"], asked, "user_id", 5, texts=True).decode() == (
+    assert merging.select_keys(["s1"], asked, "user_id", 5, texts=True).decode() == (
         'SELECT "shardctl rows".* FROM pg_catalog.unnest(%(keys 0)s::text[])'
         ' AS "shardctl keys" ("key")'
         ' CROSS JOIN LATERAL (SELECT "id", "made" FROM "s1"."photos"'
@@ -137,12 +137,12 @@ def test_rows_are_inserted_together_but_with_no_more_parameters_than_there_can_b
 
 
 def test_positional_parameters_are_bound_once_for_all_shards() -> None:
-    text, named = statements.bound("a = %s AND b = ANY(%s) AND c LIKE '%%s'", [1, [2]])
+    text, named = merging.bound("a = %s AND b = ANY(%s) AND c LIKE '%%s'", [1, [2]])
     assert text == "a = %(0)s AND b = ANY(%(1)s) AND c LIKE '%%s'"
     assert named == {"0": 1, "1": [2]}
-    assert statements.bound("a = %(x)s", {"x": 1}) == ("a = %(x)s", {"x": 1})
+    assert merging.bound("a = %(x)s", {"x": 1}) == ("a = %(x)s", {"x": 1})
     with pytest.raises(ValueError, match="2 placeholders but 1 values"):
-        statements.bound("a = %s AND b = %s", [1])
+        merging.bound("a = %s AND b = %s", [1])
 
 
 def test_the_path_to_a_shard_is_its_schema_alone() -> None:
