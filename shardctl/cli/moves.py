@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import (
-    completion,
     moves_doctor,
     moves_report,
     moves_reverse,

@@ -436,9 +436,12 @@ def test_a_transaction_is_told_although_it_has_caught_the_fences_error(
     with ShardedDatabase(fleet_routed.topology()) as db:
         with moved_by_hand(fleet_routed, 2, "a", "b"):
             pass
-        with pytest.raises(ShardMoved), db.shard(2) as connection:
-            with suppress(psycopg.errors.UndefinedTable):
-                connection.execute("INSERT INTO photos (id, user_id) VALUES (5, 2)")
+        with (
+            pytest.raises(ShardMoved),
+            db.shard(2) as connection,
+            suppress(psycopg.errors.UndefinedTable),
+        ):
+            connection.execute("INSERT INTO photos (id, user_id) VALUES (5, 2)")
 
 
 @contextmanager

@@ -153,10 +153,9 @@ def test_a_transaction_with_an_error_that_was_caught_is_no_success(fleet_routed:
         with (
             pytest.raises(errors.InFailedSqlTransaction, match="nothing was written"),
             db.shard(6) as connection,
+            suppress(errors.DivisionByZero),
         ):
-            connection.execute("INSERT INTO photos (user_id) VALUES (6)")
-            with suppress(errors.DivisionByZero):
-                connection.execute("SELECT 1 / 0")
+            connection.execute("INSERT INTO photos (user_id) VALUES (6) RETURNING 1 / 0")
         assert db.select("id", "photos", 6) == []
         with db.shard(6) as connection:
             connection.execute("INSERT INTO photos (user_id) VALUES (6)")

@@ -133,13 +133,11 @@ def _key_lines(
         if isinstance(one, RenameModel)
     }
     for model, key in after.items():
-        old = before.pop(was.get(model, model), None)
+        old = before.get(was.get(model, model))
         if old is None:
             yield f"-- shardctl: key {_quoted(key)} check"
         elif old != key:
-            yield f"-- shardctl: key {_quoted(key)} was {_quoted(old)}"
-    for key in before.values():
-        yield f"-- shardctl: key {_quoted(key)} dropped"
+            yield f"-- shardctl: key {_quoted(key)}"  # its constraint is renamed with it
 
 
 def _quoted(names: tuple[str, str]) -> str:
