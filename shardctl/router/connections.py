@@ -275,8 +275,9 @@ class AsyncPool(AsyncConnectionPool[AsyncBounded]):
         """
         try:
             await asyncio.get_running_loop().create_future()
-        finally:
+        except asyncio.CancelledError:  # and not GeneratorExit, as a forked child ends
             await super().close()
+            raise
 
 
 def is_quiet(connection: Bounded | AsyncBounded) -> bool:

@@ -58,6 +58,8 @@ _UNTOLD = nullcontext()
 
 _open: weakref.WeakSet[Routed] = weakref.WeakSet()
 """All open databases of this process."""
+_parents: list[Any] = []
+"""What a child keeps of its parent's and never uses: asyncio would complain of its lost tasks."""
 _LATE = ("shardctl.topology.loader", "shardctl.topology.routes")
 """What parts of the router import when they first need it."""
 
@@ -163,6 +165,7 @@ class Routed:
 
     def _begin_in_child(self) -> None:
         """Leave pools, locks and threads to the parent, and begin with none."""
+        _parents.append(vars(self).copy())
         self._opened = {}
         self._known.renew_lock()
         self._set_up()
