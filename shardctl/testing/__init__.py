@@ -25,7 +25,7 @@ def running(
     It has all of the file's shards, or `shards` of them, on `nodes` servers of this machine, at
     most as many as shards; `ports` has one for each, otherwise the system chooses free ones. The
     first fleet of a topology and its migrations is made, and kept as a template; others start from
-    a copy. Raises ShardctlError if it cannot start.
+    a copy. Raises ShardctlError if it cannot start, and ValueError for less than one of either.
 
     >>> with running("topology.yaml") as fleet:  # doctest: +SKIP
     ...     db = ShardedDatabase(fleet.topology)

@@ -118,6 +118,9 @@ def running(
     ports: Sequence[int] | None = None,
 ) -> Iterator[ShardFleet]:
     """Run a fleet for an application's topology file; see `shardctl.testing.running`."""
+    for what, number in (("shards", shards), ("nodes", nodes)):
+        if number is not None and number < 1:
+            raise ValueError(f"{what}: expected a number from 1, found {number}")
     wanted = loader.load(application)
     shards = min(shards or wanted.shard_count, wanted.shard_count)
     nodes = min(nodes, shards)

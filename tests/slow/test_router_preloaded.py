@@ -20,7 +20,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
 
 WORKERS, CLIENTS, REQUESTS, KILLED = 3, 6, 150, 8
-_ASKED: Any = ("user_id", "photos")
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
@@ -48,7 +47,7 @@ def _threads(topology: str, listener: socket.socket) -> Callable[[], None]:
     class Answer(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             user = int(self.rfile.readline())
-            rows = db.select(*_ASKED, user, "user_id = %s", [user])
+            rows = db.select("user_id", "photos", user, "user_id = %s", [user])
             self.wfile.write(json.dumps(rows).encode())
 
     def work() -> None:
@@ -58,7 +57,7 @@ def _threads(topology: str, listener: socket.socket) -> Callable[[], None]:
 
     def go_on() -> None:
         while True:
-            db.select(*_ASKED, 1)
+            db.select("user_id", "photos", 1)
 
     threading.Thread(target=go_on, daemon=True).start()
     return work
@@ -72,7 +71,7 @@ def _tasks(topology: str, listener: socket.socket) -> Callable[[], None]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         user = int(await reader.readline())
-        rows = await db.select(*_ASKED, user, "user_id = %s", [user])
+        rows = await db.select("user_id", "photos", user, "user_id = %s", [user])
         writer.write(json.dumps(rows).encode())
         await writer.drain()
         writer.close()
@@ -101,15 +100,17 @@ def main(face: str, topology: str) -> None:
 
 def _ask(port: int, drawn: random.Random) -> list[str]:
     """Ask for one user after another; say of rows that are another's, and of no answer."""
-    wrong, answered = [], 0
+    wrong, answered = list[str](), 0
     while answered < REQUESTS and not wrong:
         user = drawn.randrange(storms.USERS)
         said = b""
-        with suppress(ConnectionError):  # its worker was killed
-            with socket.create_connection(("127.0.0.1", port), 60) as one:
-                one.sendall(b"%d\n" % user)
-                while part := one.recv(65536):
-                    said += part
+        with (
+            suppress(ConnectionError),  # its worker was killed
+            socket.create_connection(("127.0.0.1", port), 60) as one,
+        ):
+            one.sendall(b"%d\n" % user)
+            while part := one.recv(65536):
+                said += part
         if said.endswith(b"]"):
             answered += 1
             rows = json.loads(said)

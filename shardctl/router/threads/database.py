@@ -135,9 +135,7 @@ class ShardedDatabase(OneShard):
                         cursors[-1].execute(*one)
             return Answer([], sum(cursor.rowcount for cursor in cursors))
 
-        many = conflict is None and len(rows) >= _COPIED * len(given)
-        alike = many and {type(value) for row in rows for value in row.values()} <= _COPIED_ALIKE
-        run = copy if alike else write
+        run = copy if conflict is None and _are_copied(rows, len(given)) else write
         answers = self._on_shards("insert_many", table, list(given), run, None)
         return sum(answer.touched for answer in answers)
 
@@ -332,3 +330,9 @@ class ShardedDatabase(OneShard):
         self._known.require_same(reported)
         other = None if reported.node == node else f"connected to node {reported.node} instead"
         return NodeHealth(other, took_ms, reported.map.version)
+
+
+def _are_copied(rows: Sequence[Mapping[str, Any]], shards: int) -> bool:
+    """Return whether rows for so many shards are better copied, and come out the same."""
+    kinds = {type(value) for row in rows for value in row.values()}
+    return len(rows) >= _COPIED * shards and kinds <= _COPIED_ALIKE
