@@ -271,7 +271,6 @@ def test_a_block_says_which_shard_is_meant() -> None:
     async def tasks() -> list[str]:
         async def of(key: int) -> str:
             with use_shard(key):
-                await asyncio.sleep(0)
                 return str((await photo.objects.aget()).caption)
 
         return list(await asyncio.gather(of(ann.pk), of(bob.pk)))

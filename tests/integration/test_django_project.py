@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import unittest
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from shardctl.router import ShardMoved
 from shardctl.state import keys, migrations
 from shardctl.topology.model import NodeName, ShardId
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,16 +182,24 @@ def test_a_function_is_run_again_in_a_transaction_of_its_shard() -> None:
     assert (len(tried), ann.photos.filter(caption="once").count()) == (1, 1)
 
 
-@pytest.mark.proof
-def test_a_shard_moves_in_the_middle_of_a_transaction(django_fleet: ShardFleet) -> None:
+def test_a_transaction_that_met_a_fence_is_done_again(django_fleet: ShardFleet) -> None:
+    """A cutover begins in its middle, and is undone as soon as the router has looked for it."""
     from django.db import connections, transaction
 
     from shardctl.contrib.django import database, shard_atomic
 
-    ann, tried = member(0), []
-    using = ann._state.db
+    ann, tried = member(1), []
+    using, known = ann._state.db, database()._known
     said: list[Any] = []
-    before = ann.photos.create(caption="before")
+    name, retired = "shard1", "shard1__retired_00000000"
+
+    def rename(old: str, new: str) -> None:
+        with psycopg.connect(django_fleet.dsn("a", user="postgres")) as session:
+            session.execute(f"ALTER SCHEMA {old} RENAME TO {new}".encode())
+
+    def undo(asked_at: float) -> None:
+        wait_for(lambda: known.asked_at != asked_at)
+        rename(retired, name)
 
     @shard_atomic("row")
     def in_the_middle(row: int) -> None:
@@ -197,12 +208,41 @@ def test_a_shard_moves_in_the_middle_of_a_transaction(django_fleet: ShardFleet) 
         with connections[using].cursor() as cursor:
             cursor.execute("SELECT 1")
         if len(tried) == 1:
+            rename(name, retired)
+            undone.start()
+        with transaction.atomic(using=using):
+            models().Photo.objects.create(owner_id=row, caption="once")
+
+    undone = threading.Thread(target=undo, args=[known.asked_at])
+    in_the_middle(ann.pk)
+    undone.join()
+    assert (len(tried), said) == (2, [2]), "ShardMoved came through both atomic()"
+    assert ann.photos.count() == 1
+
+
+@pytest.mark.long
+@pytest.mark.proof
+def test_a_shard_moves_in_the_middle_of_a_transaction(django_fleet: ShardFleet) -> None:
+    from django.db import connections, transaction
+
+    from shardctl.contrib.django import database, shard_atomic
+
+    ann, tried = member(0), []
+    using = ann._state.db
+    before = ann.photos.create(caption="before")
+
+    @shard_atomic("row")
+    def in_the_middle(row: int) -> None:
+        tried.append(True)
+        with connections[using].cursor() as cursor:
+            cursor.execute("SELECT 1")
+        if len(tried) == 1:
             django_fleet.shard_move(0, "b")
         with transaction.atomic(using=using):
             models().Photo.objects.create(owner_id=row, caption="after")
 
     in_the_middle(ann.pk)
-    assert (len(tried), said) == (2, [2]), "ShardMoved came through both atomic()"
+    assert len(tried) == 2
     assert database().node_of(0) == "b"
     assert captions(ann) == {"before", "after"}
     assert models().Photo.objects.get(pk=before.pk).owner == ann
