@@ -82,11 +82,11 @@ def test_a_connection_is_kept_for_a_transaction_alone() -> None:
 
     made = [member(number) for number in range(8)]
     with transaction.atomic(using=made[0]._state.db):
-        assert connections[made[0]._state.db].connection.open is None, "nothing was asked yet"
+        assert connections[made[0]._state.db].connection.lent is None, "nothing was asked yet"
         made[0].photos.create()
-        assert connections[made[0]._state.db].connection.open is not None
+        assert connections[made[0]._state.db].connection.lent is not None
     for one in made:
-        assert connections[one._state.db].connection.open is None
+        assert connections[one._state.db].connection.lent is None
     pools = database().stats().pools
     assert set(pools) == {"a", "b"}
     assert all(one["pool_size"] == one["pool_available"] <= 3 for one in pools.values())
@@ -119,7 +119,7 @@ def test_transactions_savepoints_and_what_follows_a_commit() -> None:
 
 
 def test_cursors_of_the_server_and_raw_sql() -> None:
-    from django.db import NotSupportedError, connections, transaction
+    from django.db import NotSupportedError, ProgrammingError, connections, transaction
 
     ann = member(2)
     models().Photo.objects.bulk_create([models().Photo(owner=ann) for _ in range(50)])
@@ -138,8 +138,18 @@ def test_cursors_of_the_server_and_raw_sql() -> None:
             cursor.copy("COPY photos_photo (owner_id) FROM STDIN")
         cursor.callproc("abs", [-3])
         assert cursor.fetchone() == (3,)
-    assert connection.connection.open is None
+    assert connection.connection.lent is None
     assert set(rows.values_list("views", flat=True)) == {2}
+    transaction.set_autocommit(False, using=ann._state.db)
+    left = rows.iterator(chunk_size=7)
+    next(left)
+    transaction.commit(using=ann._state.db)
+    rows.count()  # begins another transaction, on the same connection of the server
+    with pytest.raises(ProgrammingError, match="transaction has ended"):
+        list(left)
+    assert rows.count() == 50
+    transaction.rollback(using=ann._state.db)
+    transaction.set_autocommit(True, using=ann._state.db)
     assert connection.introspection.get_primary_key_column(connection.cursor(), "photos_like")
 
 
@@ -405,6 +415,7 @@ def test_the_admin_asks_for_the_key() -> None:
     photo = ann.photos.create(caption="dusk")
     bob.photos.create(caption="of bob")
     client, base = Client(raise_request_exception=True), "/admin/photos/photo/"
+    assert client.get(base)["Location"].startswith("/admin/login/")
     assert client.login(username="root", password="x")  # noqa: S106
     asked = client.get(base, {"_popup": "1"}).content.decode()
     assert 'name="owner_id"' in asked

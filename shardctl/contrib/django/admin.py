@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
@@ -18,7 +19,7 @@ from shardctl.errors import ShardctlError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from django.http import HttpRequest, HttpResponse
+    from django.http import HttpRequest
 
 
 class ShardedAdmin(ModelAdmin):
@@ -27,37 +28,12 @@ class ShardedAdmin(ModelAdmin):
     A page of one row whose id is a ShardedId needs no key.
     """
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Show the rows of a key."""
-        return self._within(request, None, super().changelist_view, request, extra_context)
-
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: Any = None,
-    ) -> HttpResponse:
-        """Add a row to a key's shard, or change one there."""
-        return self._within(
-            request, object_id, super().changeform_view, request, object_id, form_url, extra_context
-        )
-
-    def delete_view(
-        self, request: HttpRequest, object_id: str, extra_context: Any = None
-    ) -> HttpResponse:
-        """Delete a row."""
-        return self._within(
-            request, object_id, super().delete_view, request, object_id, extra_context
-        )
-
-    def history_view(
-        self, request: HttpRequest, object_id: str, extra_context: Any = None
-    ) -> HttpResponse:
-        """Show what was done to a row."""
-        return self._within(
-            request, object_id, super().history_view, request, object_id, extra_context
-        )
+    def get_urls(self) -> list[Any]:
+        """Let each page be in the shard of its key."""
+        urls = super().get_urls()
+        for url in urls:
+            url.callback = partial(self._within, url.callback)
+        return urls
 
     def get_queryset(self, request: HttpRequest) -> Any:
         """Give the rows of the page's key."""
@@ -82,15 +58,13 @@ class ShardedAdmin(ModelAdmin):
         )
 
     def _within(
-        self,
-        request: HttpRequest,
-        object_id: str | None,
-        view: Callable[..., Any],
-        *args: Any,
+        self, view: Callable[..., Any], request: HttpRequest, *args: Any, **kwargs: Any
     ) -> Any:
         """Call a view of Django's in the shard of the page, or ask for the key."""
+        if not self.admin_site.has_permission(request):
+            return view(request, *args, **kwargs)  # which asks to log in
         field, text, error = self.model.key_field(), self._given(request), None
-        number = None
+        number, object_id = None, kwargs.get("object_id")
         try:
             if text is not None:
                 number = fleet.database().shard_of(field.to_python(text))
@@ -112,7 +86,7 @@ class ShardedAdmin(ModelAdmin):
             }
             return TemplateResponse(request, "shardctl/ask_key.html", asked)
         with use_shard(number=number):
-            response = view(*args)
+            response = view(request, *args, **kwargs)
             # What is rendered later would be outside of the shard.
             return response.render() if hasattr(response, "render") else response
 

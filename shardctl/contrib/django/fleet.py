@@ -57,7 +57,7 @@ def alias_of(number: int) -> str:
 
 def is_shard(alias: str | None) -> bool:
     """Return whether an alias is a shard's."""
-    return alias is not None and alias in _numbers()
+    return alias is not None and alias in _settings()
 
 
 def aliases() -> list[str]:
@@ -69,11 +69,6 @@ def aliases() -> list[str]:
 def entry() -> dict[str, Any]:
     """Give the entry of DATABASES of one shard; they differ by their number alone."""
     return next(iter(_settings().values()))
-
-
-def number_of(alias: str) -> int:
-    """Give the number of an alias's shard."""
-    return _numbers()[alias]
 
 
 def database() -> ShardedDatabase:
@@ -120,11 +115,6 @@ def _settings() -> dict[str, dict[str, Any]]:
     if not found:
         raise ImproperlyConfigured("DATABASES has no shards: add **shard_databases(topology)")
     return found
-
-
-@cache
-def _numbers() -> dict[str, int]:
-    return {alias: one["OPTIONS"]["number"] for alias, one in _settings().items()}
 
 
 def _open(settings: dict[str, Any]) -> ShardedDatabase:

@@ -26,8 +26,8 @@ def read(
     *,
     order_by: str | Sequence[str] | None,
     limit: int | None,
-    limit_per_key: int | None,
-    timeout: float | None,
+    limit_per_key: int | None = None,
+    timeout: float | None = None,
 ) -> list[Any]:
     """Read the rows of a query set, of these keys, from their shards."""
     model, db = rows.model, fleet.database()
@@ -88,9 +88,9 @@ def _parted(keys: Sequence[Any]) -> tuple[list[tuple[Any, list[Any]]], list[Any]
     That transaction may have changed what it reads; other connections would not see that.
     """
     opened = {
-        wrapper.alias: wrapper.connection.open
+        wrapper.alias: wrapper.connection.lent
         for wrapper in connections.all(initialized_only=True)
-        if fleet.is_shard(wrapper.alias) and wrapper.connection and wrapper.connection.open
+        if fleet.is_shard(wrapper.alias) and wrapper.connection and wrapper.connection.lent
     }
     if not opened:
         return [], list(keys)

@@ -18,7 +18,7 @@ from django.utils.tree import Node
 
 from shardctl.contrib.django import fleet, merging
 from shardctl.contrib.django.errors import KeyChanged, NoShardKey, SeveralShards
-from shardctl.contrib.django.routing import current, evenly, is_sharded, of_instance, use_shard
+from shardctl.contrib.django.routing import current, evenly, is_sharded, of_instance, use_alias
 from shardctl.errors import Misused
 from shardctl.ids.layout import IdOutOfRange
 from shardctl.topology.routes import ShardNotFound
@@ -108,29 +108,17 @@ class ShardedQuerySet(models.QuerySet[Any]):
 
     @async_unsafe
     def merge(
-        self,
-        order_by: str | Sequence[str] | None = None,
-        limit: int | None = None,
-        *,
-        limit_per_key: int | None = None,
-        timeout: float | None = None,
+        self, order_by: str | Sequence[str] | None = None, limit: int | None = None, **more: Any
     ) -> list[Any]:
         """Read rows of the keys of `for_keys`: one statement a node, in one order.
 
-        `order_by` are names of fields, with a minus sign in front for descending order. Open
-        transactions of this thread see what they have changed. Raises OrderUnsupported,
-        DeadlinePassed, NotSupportedError.
+        `order_by` are names of fields, with a minus sign in front for descending order; `more` are
+        `limit_per_key` and `timeout`, as of `select_keys`. Open transactions of this thread see
+        what they have changed. Raises OrderUnsupported, DeadlinePassed, NotSupportedError.
         """
         if self._keys is None:
             raise NoShardKey(self.model.__name__, self.model.shard_key)
-        found = merging.read(
-            self,
-            self._keys,
-            order_by=order_by,
-            limit=limit,
-            limit_per_key=limit_per_key,
-            timeout=timeout,
-        )
+        found = merging.read(self, self._keys, order_by=order_by, limit=limit, **more)
         if self._prefetch_related_lookups:
             of_shard: dict[str, list[Any]] = {}
             for row in found:
@@ -291,10 +279,7 @@ class ShardedModel(models.Model):
         self._state.shard_key = self.key_value()
 
     def _perform_unique_checks(self, unique_checks: Any) -> Any:
-        alias = self.shard_alias()
-        if alias is None:
-            return super()._perform_unique_checks(unique_checks)
-        with use_shard(number=fleet.number_of(alias)):  # where the constraint is
+        with use_alias(self.shard_alias()):  # where the constraint is
             return super()._perform_unique_checks(unique_checks)
 
     @classmethod

@@ -48,9 +48,16 @@ def use_shard(key: Key | None = None, *, number: int | None = None) -> Iterator[
     if (key is None) is (number is None):
         raise TypeError("pass a shard key, or number= for a shard's number")
     alias = fleet.alias_for_key(key) if key is not None else fleet.alias_of(number or 0)
-    token = _current.set(alias)
-    try:
+    with use_alias(alias):
         yield alias
+
+
+@contextmanager
+def use_alias(alias: str | None) -> Iterator[None]:
+    """Do the same with the name of an alias; None leaves it as it is."""
+    token = _current.set(alias or current())
+    try:
+        yield
     finally:
         _current.reset(token)
 

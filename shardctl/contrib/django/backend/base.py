@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 from django.conf import settings
-from django.db import NotSupportedError
+from django.db import NotSupportedError, ProgrammingError
 from django.db.backends.postgresql import (
     base,
     features,
@@ -42,26 +42,23 @@ class ShardConnection:
         self.adapters = AdaptersMap(wrapper.adapters)
         self._options = wrapper.settings_dict
         self._number = wrapper.settings_dict["OPTIONS"]["number"]
-        self._block: Any = None
-        self._lent: psycopg.Connection[Any] | None = None
+        self.block: Any = None
+        """The open transaction of the router's."""
+        self.lent: psycopg.Connection[Any] | None = None
+        """Its connection."""
         self._failed: BaseException | None = None
 
     connection = None
     """It may be what psycopg quotes values for, which asks for this."""
 
-    @property
-    def open(self) -> psycopg.Connection[Any] | None:
-        """Give the connection of the open transaction."""
-        return self._lent
-
     def begin(self) -> psycopg.Connection[Any]:
         """Give a connection in a transaction, which `commit` or `rollback` ends."""
         if self.closed:
             raise psycopg.OperationalError("the connection is closed")
-        if self._lent is None:
+        if self.lent is None:
             block = fleet.opened(self._options).shard(number=self._number)
-            self._lent, self._block = block.__enter__(), block
-        return self._lent
+            self.lent, self.block = block.__enter__(), block
+        return self.lent
 
     def execute(self, statement: Any, parameters: Any) -> psycopg.Cursor[Any]:
         """Run a statement: in the open transaction, or in one of its own."""
@@ -101,7 +98,7 @@ class ShardConnection:
         self._end(psycopg.Rollback())
 
     def _end(self, error: BaseException | None) -> None:
-        block, self._block, self._lent, self._failed = self._block, None, None, None
+        block, self.block, self.lent, self._failed = self.block, None, None, None
         if block is not None:
             block.__exit__(None if error is None else type(error), error, None)
 
@@ -110,6 +107,8 @@ class ShardCursor(base.CursorMixin):
     """A cursor of Django's whose answer stays when its connection has gone back."""
 
     _found: psycopg.Cursor[Any] | None = None
+    _block: Any = None
+    """The transaction that a cursor of the server's belongs to."""
 
     def __init__(self, connection: ShardConnection, name: str | None) -> None:
         self.connection = connection
@@ -124,6 +123,7 @@ class ShardCursor(base.CursorMixin):
             self._found = base.ServerSideCursor(
                 self.connection.begin(), name=self._name, scrollable=False
             )
+            self._block = self.connection.block
             self._found.execute(statement, parameters)
         return self
 
@@ -148,9 +148,9 @@ class ShardCursor(base.CursorMixin):
         return self.connection.begin().cursor().copy(*given, **named)
 
     def close(self) -> None:
-        """End it; a server's cursor, also there."""
+        """End it; a server's cursor also there, unless its transaction has ended already."""
         if self._found is not None:
-            self._found.close()
+            (self._found._close if self._is_stale() else self._found.close)()
 
     @property
     def _query(self) -> Any:
@@ -172,8 +172,14 @@ class ShardCursor(base.CursorMixin):
 
     def _answer(self) -> psycopg.Cursor[Any]:
         if self._found is None:
-            raise psycopg.ProgrammingError("the cursor has executed nothing yet")
+            raise ProgrammingError("the cursor has executed nothing yet")
+        if self._is_stale():
+            raise ProgrammingError("the cursor's transaction has ended")
         return self._found
+
+    def _is_stale(self) -> bool:
+        """Return whether its connection may be in a transaction of another thread's by now."""
+        return self._block is not self.connection.block and self._block is not None
 
 
 class Features(features.DatabaseFeatures):
