@@ -14,6 +14,7 @@ from psycopg.rows import dict_row
 from psycopg.types.numeric import FloatLoader
 
 from shardctl.router import PoolSettings, ShardedDatabase, StatementEvent
+from shardctl.router.connections import Bounded
 from shardctl.router.errors import MapUnread, NodeUnknown, NotOpen
 from shardctl.topology.keys import shard_of
 from shardctl.topology.model import NodeName
@@ -262,6 +263,16 @@ def test_the_applications_own_errors_are_its_own(fleet_routed: Fleet, router: Op
     with pytest.raises(psycopg.errors.NotNullViolation):
         db.insert("photos", 1, {"user_id": None})
     assert (db.stats().map_reads, db.stats().repeated) == (0, 0)
+
+
+def test_a_connection_goes_back_without_a_rollback_where_nothing_is_open(
+    fleet_routed: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rolled_back: list[Bounded] = []
+    monkeypatch.setattr(Bounded, "rollback", rolled_back.append)
+    with ShardedDatabase(fleet_routed.topology()) as db:
+        assert db.select("id", "photos", 14) == []
+    assert rolled_back == []
 
 
 def test_threads_share_a_database(fleet_routed: Fleet) -> None:
