@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Tests start Python some thousand times; each time it would compile all of shardctl.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo example test slow fault lint unit bench docs lock newest clean
+.PHONY: help demo example test slow fault lint unit bench docs site dist lock newest clean
 
 help: ## Name the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
@@ -57,12 +57,22 @@ docs: $(VENV)/.for-test ## Write docs/reference and the man page from the comman
 	@$(BIN)/python -m tests.man_page
 	@$(BIN)/python -m tests.router_face
 
+site: $(VENV)-site/.made ## Build the pages as a site, build/site; broken links fail
+	@tests/site.sh $(VENV)-site
+
+$(VENV)-site/.made: pyproject.toml tests/make-venv.sh
+	@tests/make-venv.sh $(VENV)-site site
+	@touch $@
+
+dist: ## Build wheel and sdist, and use the wheel in an empty environment
+	@tests/dist.sh
+
 lock: ## Write the newest releases and their hashes into tests/constraints-*.txt
 	@python3 -m venv .venv-lock
 	@.venv-lock/bin/pip install --quiet --disable-pip-version-check --upgrade uv
 	@$(LOCK) --extra sandbox -o tests/constraints-demo.txt
 	@$(LOCK) --extra sandbox --extra django -c tests/constraints-demo.txt -o tests/constraints-example.txt
-	@$(LOCK) --all-extras -c tests/constraints-demo.txt -o tests/constraints-test.txt
+	@$(LOCK) --extra dev --extra sandbox --extra testing --extra sqlalchemy -c tests/constraints-demo.txt -o tests/constraints-test.txt
 	@rm -rf .venv-lock
 
 # What builds shardctl is locked with it. No address of a registry is written.
@@ -75,7 +85,7 @@ newest: ## Run lint, unit tests and demo with the newest release of everything
 	@$(MAKE) --no-print-directory VENV=.venv-newest PINNED= lint unit demo
 
 clean: ## Remove what was built
-	rm -rf .venv .venv-newest .venv-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-newest .venv-lock .venv-site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find shardctl tests -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamps make a second run quick; other requirements or releases install again.
