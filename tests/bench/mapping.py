@@ -52,7 +52,7 @@ def sessions(scale: Scale) -> list[Row]:
     Stock SQLAlchemy has a pool of one connection, through the pooler's alias of a shard, and so
     needs no `search_path` and always works in the same shard; nothing is prepared there either.
     """
-    count = scale.of(200, 10)
+    count = scale.of(100, 10)
     keys = [random.Random(n).randrange(64) for n in range(count)]  # noqa: S311  # no secret
     with _pooled_database() as (running, topology, db):
         _fill(running, topology, 1_000)
