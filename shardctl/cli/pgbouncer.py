@@ -132,8 +132,6 @@ def apply(
         topology, chosen, agreed.version, force=force, purpose=purpose, unread=agreed.unread
     )
     poolers.require_free(plan)
-    for cost in plan.costs():
-        say(f"note: {cost}")
     _show(plan, agreed.left_out, output)
     note_changes(ctx, plan.changes())
     if not dry_run and plan.changes():

@@ -42,7 +42,7 @@ def run(
         plan = make_plan()
         require_free(plan)
         note_changes(ctx, plan.changes())
-        for note in (*plan.notes, *(plan.poolers.costs() if plan.poolers else ())):
+        for note in plan.notes:
             say(f"note: {note}")
         if output is Report.table:
             show(plan)

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardctl.pgbouncer.render import Entry
 
 MEASURED = ((8, 0.3), (1_000, 2.7), (8_192, 165.0))
 """Numbers of aliases, and how many milliseconds a RELOAD took (rows `RELOAD` of the bench)."""
@@ -30,15 +24,3 @@ def reload_ms(aliases: int) -> float:
     (few, quick), (many, slow) = next((p for p in pairs if count <= p[1][0]), pairs[-1])
     slope = math.log(slow / quick) / math.log(many / few)
     return float(quick * (count / few) ** slope)
-
-
-def summary(entries: Sequence[Entry]) -> str:
-    """Describe in a sentence what these aliases cost."""
-    shards = sum(entry.connect_query is not None for entry in entries)
-    text = (
-        f"{len(entries):,} aliases ({len(entries) - shards:,} of nodes, {shards:,} of shards): "
-        f"a RELOAD holds all clients up for about {reload_ms(len(entries)):,.1f} ms"
-    )
-    if shards:
-        text += "; each shard in use needs its own server connections"
-    return text

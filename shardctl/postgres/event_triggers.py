@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 QUERIES = queries.load("shardctl.postgres", "event_triggers.sql")
 
-Rehearsal = Literal["init", "read_only", "prune"]
+Rehearsal = Literal["read_only", "prune"]
 
 _TAGS: dict[Rehearsal, tuple[str, ...]] = {
-    "init": ("CREATE SCHEMA", "CREATE TABLE"),
     "read_only": ("CREATE TRIGGER", "ALTER TABLE"),
     "prune": ("DROP SCHEMA",),
 }

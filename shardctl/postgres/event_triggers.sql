@@ -6,11 +6,6 @@ WHERE evtenabled <> 'D' AND evtevent <> 'login' AND NOT pg_is_in_recovery()
   AND (%(tags)s::text[] IS NULL OR evttags IS NULL OR evttags && %(tags)s::text[])
 ORDER BY 1
 
--- name: init
--- What makes shards in a new database; to be rolled back, as all of these
-CREATE SCHEMA shardctl_rehearsal;
-CREATE TABLE shardctl_rehearsal.photos (id bigint)
-
 -- name: read_only
 -- What makes a table refuse writes
 CREATE TEMP TABLE shardctl_rehearsal (id bigint);

@@ -14,7 +14,6 @@ from psycopg import sql
 from shardctl import fanout
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.ids import generator
-from shardctl.ids.layout import Layout
 from shardctl.postgres import catalog, queries
 from shardctl.postgres.connection import connect
 from shardctl.provision import chunks, key_checks
@@ -39,7 +38,6 @@ logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
 QUERIES = queries.load("shardctl.provision", "apply.sql")
 
-_RENUMBERED_AT_ONCE = 200
 _LARGEST_CHUNK = 50
 """Shards a transaction: more gain nothing (measured), and a failure repeats the others."""
 
@@ -147,8 +145,6 @@ def apply(
             waits = partial(progress.waits, node.name)
             watch = stack.enter_context(Watch(node.name, opened, running.notice, waits))
             first = session()
-            if plan.from_classic:
-                _renumber(first, topology, node)
             _make_shared(first, topology, plan, command)
             jobs = max(1, min(jobs, len(plan.shards)))
             free = [
@@ -198,32 +194,6 @@ def write_map(topology: Topology, plan: NodePlan, *, command: str) -> None:
         cluster.write_map(connection, topology, topology.owners())
         cluster.set_map_version(connection, plan.map_version)
         events.record(connection, command, f"map version {plan.map_version}")
-
-
-def _renumber(connection: Connection, topology: Topology, node: Node) -> None:
-    """Bring registers to their counters' blocks, which the classic generator left behind.
-
-    Block numbers wrap around: one that is more than half of them behind would seem ahead, and
-    `next_id()` would draw until it is not. Times stay as they are. In parts, for each sequence
-    takes an entry of the lock table. No register's lock is needed: no session reads or writes
-    registers before the strict functions exist, and the node's lock keeps other commands out.
-    """
-    layout = Layout.of(topology.id)
-    for first in range(0, len(node.shards), _RENUMBERED_AT_ONCE):
-        part = node.shards[first : first + _RENUMBERED_AT_ONCE]
-        connection.execute(
-            QUERIES["renumber"],
-            {
-                "schemas": [topology.schema(shard) for shard in part],
-                "counter": generator.COUNTER,
-                "register": generator.REGISTER,
-                "sequence_bits": layout.sequence_bits,
-                "time_bits": layout.usable_time_bits,
-                "time_mask": (1 << layout.usable_time_bits) - 1,
-                "block_mask": (1 << 63 - layout.usable_time_bits) - 1,
-            },
-        )
-        connection.commit()
 
 
 def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, command: str) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from psycopg import sql
 
 from shardctl.access import read_only
 from shardctl.libpq import reason_of
-from shardctl.postgres import OLDEST_MAJOR, catalog, event_triggers, queries
+from shardctl.postgres import OLDEST_MAJOR, catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
 from shardctl.state import cluster, identity, keys, ledger, lock
 from shardctl.state.cluster import QUERIES as STATE
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from shardctl.state.ledger import Copy
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
-logger = logging.getLogger(__name__)
 QUERIES = queries.load("shardctl.provision", "observe.sql")
 
 MAINTENANCE_DATABASES = ("postgres", "template1")
@@ -102,7 +100,7 @@ def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[st
         # Where no server answers, another database would only be waited for as long again.
         if error.timed_out or _database_exists(topology, node, purpose):
             raise
-        return _without_database(topology, node, purpose, tables)
+        return _without_database(topology, node, purpose)
     try:
         with connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -149,12 +147,9 @@ def connect_for_maintenance(
         return login(dbname=second)
 
 
-def _without_database(
-    topology: Topology, node: Node, purpose: str, tables: Iterable[str]
-) -> Observed:
+def _without_database(topology: Topology, node: Node, purpose: str) -> Observed:
     with connect_for_maintenance(topology, node, purpose, observing=True) as connection:
         slots, roles, lacking = _observe_server(connection, topology, node)
-    there = _template(topology, node, purpose, tables)
     return Observed(
         node=node.name,
         lock_slots=slots,
@@ -163,70 +158,12 @@ def _without_database(
         database=False,
         state=None,
         map={},
-        schemas=there.schemas,
+        schemas={},
         functions={},
         ungranted=(),
         migrations={},
         shadows=(),
-        behind=there.behind,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Template:
-    """What a new database has from the start, as a copy of another."""
-
-    schemas: Mapping[str, Schema] = field(default_factory=dict)
-    behind: tuple[tuple[str, str], ...] = ()
-
-
-def _template(topology: Topology, node: Node, purpose: str, tables: Iterable[str]) -> _Template:
-    """Look in the template of a new database; if it refuses logins, the run sees it.
-
-    Raises node_unfit, SchemaTaken and EventTriggerRefuses.
-    """
-    _, template = MAINTENANCE_DATABASES
-    try:
-        connection = connect(
-            node,
-            topology.database,
-            purpose=purpose,
-            dbname=template,
-            autocommit=True,
-            observing=True,
-        )
-    except NodeUnavailable as error:
-        logger.info("node %s: %s: %s", node.name, template, error.reason)
-        return _Template()
-    with connection:
-        _require_template(connection, node)
-        return _Template(
-            schemas=catalog.read_schemas(connection, list(topology.database.app_roles)),
-            behind=catalog.read_behind(connection, topology, tables),
-        )
-
-
-def _require_template(connection: Connection, node: Node) -> None:
-    """See that a database can be made as a copy, and shards in it."""
-    others = [who for (who,) in connection.execute(QUERIES["others_here"])]
-    if others:
-        raise identity.node_unfit(
-            node.name,
-            (
-                f"sessions are connected to {connection.info.dbname}, the template of the "
-                "new database: "
-            )
-            + ", ".join(others),
-            hint="end these sessions: CREATE DATABASE needs a template without sessions",
-        )
-    if cluster.is_present(connection):
-        raise identity.node_unfit(
-            node.name,
-            f"database {connection.info.dbname}, the template of the new database, has "
-            "a schema shardctl",
-            hint="drop it in the template: DROP SCHEMA shardctl CASCADE",
-        )
-    event_triggers.rehearse(connection, node.name, "init")
 
 
 def _observe_server(

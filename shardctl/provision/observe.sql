@@ -27,14 +27,6 @@ SELECT current_setting('server_version_num')::integer,
 -- Whether the database exists
 SELECT count(*) FROM pg_database WHERE datname = %(name)s
 
--- name: others_here
--- Sessions of other programs with this database; shardctl's own looks end by themselves
-SELECT format('session %s (user %s)', pid, coalesce(usename, '-')) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid()
-  AND backend_type = 'client backend' AND application_name NOT LIKE 'shardctl %'
-ORDER BY pid
-LIMIT 3
-
 -- name: stored
 -- Tables of these schemas that have pages on disk: no other can have rows
 SELECT n.nspname::text, c.relname::text

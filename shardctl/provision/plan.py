@@ -90,8 +90,6 @@ class NodePlan:
     new_functions: bool = False
     key_rule: str | None = None
     """The rule for keys that the node gets in place of another."""
-    from_classic: bool = False
-    """Whether the strict generator takes over from the classic one, which kept no registers."""
     grant_to: tuple[str, ...] = ()
     """Roles that lack a grant on the database or schema shardctl."""
     shards: tuple[ShardWork, ...] = ()
@@ -220,9 +218,6 @@ def _node(
         functions=tuple(functions),
         new_functions=not one.functions,
         key_rule=topology.key_rule if one.state and one.state.rekeyed(topology) else None,
-        from_classic=topology.id.generator == "strict"
-        and one.state is not None
-        and one.state.generator == "classic",
         grant_to=tuple(
             role for role in roles if not present or role in one.ungranted or role not in one.roles
         ),

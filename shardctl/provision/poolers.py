@@ -21,7 +21,7 @@ from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
 from shardctl.pgbouncer import apply as applying
-from shardctl.pgbouncer import cost, faults, render
+from shardctl.pgbouncer import faults, render
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.provision import maps
 from shardctl.state import events, lock
@@ -62,12 +62,6 @@ class PoolersPlan:
     wanted: tuple[Wanted, ...]
     unread: tuple[NodeUnavailable, ...] = ()
     """Nodes without which the map was agreed on."""
-
-    def costs(self) -> list[str]:
-        """Report for every pooler that is to be changed what its aliases cost."""
-        return [
-            f"pooler {one.seen.pooler.name}: {cost.summary(one.entries)}" for one in self.changes()
-        ]
 
     def changes(self) -> list[Wanted]:
         """List the poolers that something has to be done for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -188,6 +189,10 @@ def test_strict_after_classic_goes_on_however_many_ids_were_drawn_between(fleet_
     # Five of eight parts of all block numbers later, the old register would seem to be ahead.
     fleet_8.query("a", f"SELECT setval('shard3.next_id_seq', {5 << 30})")
     before = fleet_8.query("a", "SELECT shard3.next_id()")
+    page = (Path(__file__).parents[2] / "docs/ids.md").read_text()
+    statement = page.partition("shardctl sql --write --yes '")[2].partition("'\n```")[0]
+    done = fleet_8.here("sql", "--write", "--yes", statement.replace("'\\''", "'"))
+    assert done.returncode == 0, done.stderr
     fleet_8.generator = "strict"
     fleet_8.init()
     with fleet_8.connect("a") as connection:

@@ -162,7 +162,7 @@ def test_ctrl_c_and_its_like_kill_what_runs_and_what_has_ended_is_shown(
     fleet_rows: Stated, token: str, number: signal.Signals
 ) -> None:
     command = f"echo $SHARDCTL_NAME; test $SHARDCTL_NAME = a || sh -c 'sleep 1000; :' {token}"
-    given = ["--topology", str(fleet_rows.fleet.write()), "--yes", "run", command, "--on", "nodes"]
+    given = ["--topology", str(fleet_rows.fleet.write()), "run", command, "--on", "nodes", "--yes"]
     with ended(
         subprocess.Popen(
             command_line(*given),
