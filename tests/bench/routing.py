@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.router import AsyncShardedDatabase, PoolSettings, ShardedDatabase
 from shardctl.router.connections import is_quiet
-from tests.bench import fleet, pooling
+from tests.bench import fleet, moving, pooling
 from tests.bench.measure import Row, alternate, compare, milliseconds, per
 
 if TYPE_CHECKING:
@@ -421,6 +421,87 @@ def tasks(scale: Scale) -> list[Row]:  # noqa: C901  # its sides share what they
         ]
 
 
+def connections(scale: Scale) -> list[Row]:
+    """Count what 8 threads and 8 tasks open at each node, over 1,024 shards and a pooler.
+
+    The pooler keeps each connection to a server that it has once needed, for ten minutes. Either
+    has a database of its own, so pools of 3 are 6 connections to a node.
+    """
+    shards, each = scale.of(1_024, 64), scale.of(128, 10)
+    with _pooled_database(shards=shards) as (running, topology, _):
+
+        def few() -> float:
+            return _both_faces(topology, each, PoolSettings(max_size=3))
+
+        def default() -> float:
+            return _both_faces(topology, each, PoolSettings())
+
+        few()
+        with_few = _backends(running)
+        default()
+        with_default = _backends(running)
+        times = alternate({"few": few, "default": default}, scale.of(5, 2))
+    row = compare(
+        f"router: 8 threads and 8 tasks over {shards:,} shards, pools of 3",
+        times["few"],
+        times["default"],
+        against="pools of 10",
+        shown=per(4 * 8 * each, "call"),
+        note=f"connections at the nodes: {with_few}; with pools of 10: {with_default}",
+    )
+    most = max(with_few)
+    return [row, moving.limit("  connections at a node", most, str(most), most=6, target="<= 6")]
+
+
+def _both_faces(topology: Topology, each: int, pool: PoolSettings) -> float:
+    """Insert and select in 8 threads and 8 tasks at once; give the seconds."""
+
+    def row(n: int) -> tuple[str, int, dict[str, Any]]:
+        return "photos_by_user", n, {"user_id": n, "image_url": "/1.jpg"}
+
+    def in_threads() -> None:
+        def work(client: int) -> None:
+            for n in range(client, 8 * each, 8):
+                db.insert(*row(n))
+                _require(len(db.select("id", "photos_by_user", n, limit=1)) == 1)
+
+        with ShardedDatabase(topology, pool=pool) as db, ThreadPoolExecutor(8) as clients:
+            list(clients.map(work, range(8)))
+
+    async def in_tasks() -> None:
+        async def work(client: int) -> None:
+            for n in range(client, 8 * each, 8):
+                await db.insert(*row(n))
+                _require(len(await db.select("id", "photos_by_user", n, limit=1)) == 1)
+
+        async with (
+            AsyncShardedDatabase(topology, pool=pool) as db,
+            asyncio.TaskGroup() as group,
+        ):
+            for client in range(8):
+                group.create_task(work(client))
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(1) as beside:
+        threads = beside.submit(in_threads)
+        asyncio.run(in_tasks())
+        threads.result()
+    return time.perf_counter() - began
+
+
+def _backends(running: Fleet) -> list[int]:
+    """Count the clients of each server, without the one that counts."""
+    counts = []
+    for index in range(len(running.ports)):
+        with running.connect(index, user="postgres") as connection:
+            [[count]] = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            ).fetchall()
+            counts.append(count)
+    return counts
+
+
 _POOL = PoolSettings(min_size=10, max_size=10)
 
 
@@ -434,12 +515,14 @@ def _database(nodes: int) -> Iterator[tuple[Fleet, Topology, ShardedDatabase]]:
 
 
 @contextmanager
-def _pooled_database(nodes: int = 2) -> Iterator[tuple[Fleet, Topology, ShardedDatabase]]:
-    """Start servers with 64 shards behind a PgBouncer, and open them with the router."""
+def _pooled_database(
+    nodes: int = 2, shards: int = SHARDS
+) -> Iterator[tuple[Fleet, Topology, ShardedDatabase]]:
+    """Start servers with shards behind a PgBouncer, and open them with the router."""
     with fleet.running(nodes) as running:
-        running.init(SHARDS)
+        running.init(shards)
         with (
-            pooling.pooled(running, SHARDS) as behind,
+            pooling.pooled(running, shards) as behind,
             ShardedDatabase(behind.topology, pool=_POOL) as db,
         ):
             yield running, behind.topology, db

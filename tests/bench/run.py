@@ -72,6 +72,7 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "router-top": routing.top_of_all,
     "router-tasks": routing.tasks,
     "sqlalchemy-row": mapping.sessions,
+    "router-connections": routing.connections,
     "router-spare": stream_moves.beside_a_spare,
     "django-row": framework.django_row,
     "decode-one": cli.one_id,
