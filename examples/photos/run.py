@@ -13,6 +13,7 @@ from pathlib import Path
 from shardctl.sandbox import poolers
 
 HERE = Path(__file__).parent
+SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 TRY = """
 The page:  http://127.0.0.1:{port}/
 Sign in as one of its users, or sign up. Then let shards move under it, from another terminal:
@@ -20,7 +21,6 @@ Sign in as one of its users, or sign up. Then let shards move under it, from ano
   export SHARDCTL_TOPOLOGY={file} PATH={bin}:$PATH
   shardctl move-shards 24-31 --to b --keep-reverse 0   # streams 8 shards to a node that serves
   shardctl move-shards 48-63 --to c                    # splits node b by a clone on a spare node
-  shardctl status --watch 1
 
 Ctrl-C stops the servers and removes all of it.
 """
@@ -43,7 +43,7 @@ def main():
     place.chmod(0o755)  # root's servers run as another user, who must be able to enter
     file = place / "topology.yaml"
     os.environ |= {"SHARDCTL_TOPOLOGY": str(file), "DJANGO_RUNSERVER_HIDE_WARNING": "true"}
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, signal.default_int_handler)
     try:
         ports = free_ports(6)  # of the page, four nodes and the pooler
@@ -64,7 +64,7 @@ def main():
         return 0
     finally:
         print("stopping", flush=True)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         if file.exists():
             run("-m", "shardctl", "sandbox", "down", "--delete", "--yes")

@@ -34,7 +34,7 @@ def test_a_follow_that_was_killed_is_listed_and_completed(photos: Photos) -> Non
     listed = photos.manage("repair", "--dry-run")
     assert listed == [
         f"undelivered: user {a}, following {b}",
-        f"ends differ: user {a}, following {b}: [1, 0], None",
+        f"ends differ: user {a}, following {b}: [1, 0], and there None",
     ]
     assert repaired(photos) == listed[:1]
     assert photos.act("ends", a, b) == ["(1, 0)", "(1, 0)"]
@@ -49,7 +49,7 @@ def test_an_end_that_was_lost_without_an_outbox_row_is_made_again(
     for node, run in (("a", range(2)), ("b", range(2, 4))):
         for shard in run:
             new_fleet.execute(node, f"DELETE FROM shard{shard}.photos_follower")
-    assert repaired(photos) == [f"ends differ: user {a}, following {b}: [1, 0], None"]
+    assert repaired(photos) == [f"ends differ: user {a}, following {b}: [1, 0], and there None"]
     assert photos.act("ends", a, b) == ["(1, 0)", "(1, 0)"]
 
 
@@ -88,22 +88,21 @@ def test_a_user_who_leaves_is_followed_by_nobody(photos: Photos, first: str) -> 
     assert photos.act("ends", a, b) == ["(2, 1)", "(2, 1)"]
 
 
+@pytest.mark.timeout(900)
 def test_storms_of_follows_blocks_kills_and_repairs(photos: Photos) -> None:
     users = photos.act("users", "ann", "bob", "cleo")
-    readers = [photos.start(ACTS, "watch_feed", user, stdin=subprocess.PIPE) for user in users[:2]]
-    for reader in readers:
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "reads\n"
+    reader = photos.start(ACTS, "watch_feed", users[0], stdin=subprocess.PIPE)
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == "reads\n"
     for pair in itertools.permutations(users, 2):
         kill(photos, "follow", *pair)
     both = [photos.start(EXAMPLE / "manage.py", "repair") for _ in range(2)]
-    storms = [photos.start(ACTS, "storm", str(n), "60", *users) for n in range(2)]
+    storms = [photos.start(ACTS, "storm", str(n), "25", *users) for n in range(2)]
     assert [ended(one)[0] for one in (*both, *storms)] == [0, 0, 0, 0]
     leaving = photos.start(ACTS, "leave", users[2])
-    last = photos.start(ACTS, "storm", "3", "30", *users)
+    last = photos.start(ACTS, "storm", "3", "10", *users)
     assert [ended(one)[0] for one in (leaving, last)] == [0, 0]
-    for reader in readers:
-        assert ended(reader, "") == (0, "")
+    assert ended(reader, "") == (0, "")
     repaired(photos)
     for pair in itertools.permutations(users, 2):
         one, other = photos.act("ends", *pair)

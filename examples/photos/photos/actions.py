@@ -11,6 +11,7 @@ from shardctl.contrib.django import shard_atomic
 
 ENDS = {"following": Following, "follower": Follower}
 OPPOSITE = {"following": "follower", "follower": "following"}
+MINE = {"following": "follows", "follower": "blocks"}
 
 
 class Refused(Exception):
@@ -35,13 +36,13 @@ def follow(me, other, wanted=True):
     """Follow a user, or no longer."""
     if me == other:
         raise Refused("You cannot follow yourself.")
-    _follow(me, other, wanted)
+    change(me, "following", other, wanted)
     deliver(me)
 
 
 def block(me, other, wanted=True):
     """Block a user, who then no longer follows me; or no longer block."""
-    _block(me, other, wanted)
+    change(me, "follower", other, wanted)
     deliver(me)
 
 
@@ -53,22 +54,14 @@ def leave(me):
 
 
 @shard_atomic("me")
-def _follow(me, other, wanted):
+def change(me, name, other, wanted):
+    """Change the number of an end that is mine, if it is not as wanted."""
     _living(me)
-    end = _end("following", me, other)
-    if wanted and end.blocks % 2:
+    end, mine = _end(name, me, other), MINE[name]
+    if name == "following" and wanted and end.blocks % 2:
         raise Refused("This user has blocked you.")
-    if end.follows % 2 != wanted:
-        end.follows += 1
-        _save(end, tell=True)
-
-
-@shard_atomic("me")
-def _block(me, other, wanted):
-    _living(me)
-    end = _end("follower", me, other)
-    if end.blocks % 2 != wanted:
-        end.blocks += 1
+    if getattr(end, mine) % 2 != wanted:
+        setattr(end, mine, getattr(end, mine) + 1)
         _save(end, tell=True)
 
 

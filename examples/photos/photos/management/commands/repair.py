@@ -30,13 +30,11 @@ class Command(BaseCommand):
         for name in ENDS:
             found = rows("user_id other_id follows blocks", name)
             ends[name] = {(user, other): numbers for user, other, *numbers in found}
-        for name in ENDS:
-            for (user, other), numbers in ends[name].items():
-                there = ends[OPPOSITE[name]].get((other, user))
-                if there != numbers:
-                    self.stdout.write(
-                        f"ends differ: user {user}, {name} {other}: {numbers}, {there}"
-                    )
-                    if not dry_run:
-                        tell(name, ENDS[name].objects.for_key(user).get(other_id=other))
-                        deliver(other)
+        for name, user, other in [(one, *pair) for one in ENDS for pair in ends[one]]:
+            numbers, there = ends[name][user, other], ends[OPPOSITE[name]].get((other, user))
+            if there != numbers:
+                said = f"{name} {other}: {numbers}, and there {there}"
+                self.stdout.write(f"ends differ: user {user}, {said}")
+                if not dry_run:
+                    tell(name, ENDS[name].objects.for_key(user).get(other_id=other))
+                    deliver(other)
