@@ -38,7 +38,7 @@ def feed_of(user):
 
 @login_required
 def feed(request):
-    people = Account.objects.exclude(id=request.user.id).order_by("?")[:12]
+    people = Account.objects.exclude(id=request.user.id).only("username").order_by("?")[:12]
     return page(request, "Feed", feed_of(request.user.id), people=people)
 
 
