@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardctl.hosts.files import BACKUP
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
-from tests.fixtures import commands
 from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
-
-    import pytest
 
     from tests.fixtures.moves.spares import MovedFleet
 
@@ -270,24 +267,3 @@ def test_a_node_that_cannot_be_asked_is_named_and_all_of_them_are_an_error(
     resume = fleet_spares.here("moves", "resume")
     assert (done.returncode, len(one_json(done)["errors"])) == (1, 2)
     assert (resume.returncode, "node a" in resume.stderr) == (1, True)
-
-
-def test_a_shell_completes_the_moves_with_which_a_command_can_do_something(
-    fleet_spares: MovedFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardctl.cli.completion._WITHIN_S", 60)
-    with closing(fleet_spares.world([0], "c")) as world:
-        next(step for step in METHODS[METHOD].steps if step.name == "reserve").run(world)
-    move = world.plan.id
-
-    def offered(verb: str) -> list[str]:
-        line = f"shardctl --topology {fleet_spares.write()} moves {verb} "
-        done = commands.here(
-            COLUMNS="80", _SHARDCTL_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD="5"
-        )
-        assert not done.stderr
-        return done.stdout.split()
-
-    assert [offered(verb) for verb in ("show", "resume", "abort")] == [[move]] * 3
-    assert fleet_spares.here("moves", "abort", "--yes").returncode == 0
-    assert [offered(verb) for verb in ("show", "resume", "abort")] == [[move], [], []]
