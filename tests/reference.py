@@ -184,7 +184,7 @@ def render_moves() -> str:
             for n, step in enumerate(method.steps, 1)
         ]
         head = "| | step | it | `moves abort` undoes it |\n|---|---|---|---|"
-        again = "can" if method.handover.reversible and method is not REVERSE else "cannot"
+        again = "can" if title == "method stream" else "cannot"
         told = (
             f"It {method.sentence}.\nAfterwards the source {again} have its shards back without "
             "another copy.\n"

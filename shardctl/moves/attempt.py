@@ -13,10 +13,10 @@ from shardctl.access.fence import WritersLeft
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.moves import (
     cutover,
-    fences,
     interrupts,
     predicted,
     prediction,
+    promotion,
     proof,
     sub_steps,
     undoing,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from shardctl.moves.context import MoveContext
     from shardctl.moves.interrupts import Deferred
-    from shardctl.moves.method import Handover
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.sub_step import Cutover, SubStep
     from shardctl.pgbouncer.guard import Question
@@ -84,16 +83,6 @@ class Attempt:
     def plan(self) -> MovePlan:
         """The move's plan."""
         return self.context.plan
-
-    @property
-    def fence(self) -> fences.Rename:
-        """What keeps clients from the moved shards on the source."""
-        return fences.of(self.plan)
-
-    @property
-    def handover(self) -> Handover:
-        """How the target takes the shards over."""
-        return self.context.method.handover
 
     @property
     def source(self) -> Connection:
@@ -232,9 +221,10 @@ def complete(context: MoveContext) -> None:
     Clients of the poolers are served even if the source is unreachable. Raises Unfinished where no
     node's journal has the decision, and Interrupted when it is done.
     """
-    plan, handover = context.plan, context.method.handover
+    plan = context.plan
     with _at_work(context) as at:
-        handover.start(context)
+        if not plan.streams:  # whose target's server is an operator's
+            promotion.start(context)
         context.lock(plan.target)
         context.session(plan.target)
         move = context.journal()
@@ -247,7 +237,7 @@ def complete(context: MoveContext) -> None:
         at.claimed = move.state is not MoveState.promoting
         at.lsn = move.drained_to or at.lsn
         if not at.claimed:
-            handover.require_caught_up(context, at.lsn)
+            proof.require_caught_up(context, at.lsn)
         at.do(at.cutover.decided)
         context.require_lock(plan.target)
         conclude(at)

@@ -26,7 +26,7 @@ _nothing = partial(sql.SQL, "")
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Statements that one handover adds to the claim."""
+    """Statements that a clone adds to the claim."""
 
     first: sql.Composable = field(default_factory=_nothing)
     """Statements before the new id blocks open, in their transaction."""
@@ -65,7 +65,7 @@ def owning(
 ) -> sql.Composed:
     """Compose what makes the target the owner: part of a DO block or of a function.
 
-    `lsn` is what the target has of the source, `within` what only one handover does, and `also`
+    `lsn` is what the target has of the source, `within` what only a clone does, and `also`
     what only one writes into the journal.
     """
     return QUERIES["owning"].format(

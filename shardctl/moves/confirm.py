@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import Unfinished
 from shardctl.meter import sentences
-from shardctl.moves import comparison, fences
+from shardctl.moves import comparison
 from shardctl.moves import confirm_definitions as definitions
 from shardctl.moves.confirm_sessions import Sessions, SnapshotLost
 
@@ -103,7 +103,7 @@ def _tables(sessions: Sessions, asked: Asked) -> list[Table]:
     have the live ones.
     """
     plan = sessions.context.plan
-    named = {plan.source: plan.retired, plan.target: fences.of(plan).behind(plan)}
+    named = {plan.source: plan.retired, plan.target: plan.schemas if plan.streams else plan.retired}
     found = comparison.tables(sessions, asked, named, plan.retired)
     if not plan.streams:  # whose copies have OIDs of their own; its fence has looked
         definitions.tell(sessions, asked, named)

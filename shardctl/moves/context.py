@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shardctl.fanout import Progress
-    from shardctl.moves.method import Method
+    from shardctl.moves.methods import Method
     from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
     from shardctl.state.journal import Move

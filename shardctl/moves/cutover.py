@@ -2,14 +2,14 @@
 
 The order is the promise. Up to `decide` everything can be undone, by this process, by the guard
 in the source, or by another operator: whichever commits first wins. `attempt.py` runs the
-sub-steps; `sub_steps.py`, `conclusion.py` and the move's handover implement them.
+sub-steps; `sub_steps.py`, `stream_sub_steps.py` and `conclusion.py` implement them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.moves import conclusion, stream_sub_steps, sub_steps, undoing
+from shardctl.moves import conclusion, promotion, stream, stream_sub_steps, sub_steps, undoing
 from shardctl.moves.sub_step import Cutover, SubStep
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ CLONE = Cutover(
         SubStep("replay", "waits until the target has replayed up to that position",
                 sub_steps.catch_up, asks="t"),
         SubStep("snapshot", "takes a snapshot of the target for the comparison",
-                lambda at: at.handover.hold_snapshot(at.context), asks="t"),
+                lambda at: promotion.hold_snapshot(at.context), asks="t"),
         SubStep("look", "checks that every alias is still paused, and the source's lock still held",
                 sub_steps.look_again, asks="sp"),
         SubStep("decide", "commits `promoting` on the source: the point of no return",
@@ -48,20 +48,21 @@ CLONE = Cutover(
     ),
     decided=(
         SubStep("promote", "makes the target a primary",
-                sub_steps.take_over, asks="t", when=lambda at: not at.claimed),
+                lambda at: promotion.take_over(at.context), asks="t",
+                when=lambda at: not at.claimed),
         SubStep("claim", "makes the target the owner: new id blocks, names, map, `claimed`",
                 sub_steps.claim, asks="t t", when=lambda at: not at.claimed),
         SubStep("open", "opens the target to applications, if the claim's message could not",
-                lambda at: at.handover.open_up(at.context), when=lambda at: not at.opened),
+                lambda at: promotion.open_up(at.context), when=lambda at: not at.opened),
     ),
     concluding=(
         SubStep("route", "puts the new file into place on every pooler; RELOAD and RESUME in one "
                 "packet", conclusion.route, asks="p p"),
         SubStep("serve", "waits until waiting clients have connections again", conclusion.serve),
         SubStep("settings", "checks that the target runs with its own files and settings",
-                lambda at: at.handover.settle(at.context)),
+                lambda at: promotion.settle(at.context)),
         SubStep("slot", "drops the replication slot on the source",
-                lambda at: at.handover.release(at.context)),
+                lambda at: promotion.release(at.context)),
         SubStep("map", "writes the new owners into the map of all other nodes",
                 lambda at: conclusion.spread_map(at.context)),
         SubStep("file", "writes the new owners into the topology file",
@@ -90,11 +91,11 @@ STREAM = Cutover(
         SubStep("standbys", "waits until every standby of the source that may be promoted has "
                 "flushed the fence", stream_sub_steps.await_standbys, asks="s"),
         SubStep("arrive", "waits until the fence's mark has come through the stream: the target "
-                "has all rows then", sub_steps.catch_up, asks="t"),
+                "has all rows then", stream_sub_steps.catch_up, asks="t"),
         SubStep("snapshot", "takes the snapshot of the target for the comparison, which has come "
-                "with it", lambda at: at.handover.hold_snapshot(at.context)),
+                "with it", lambda at: stream.hold_snapshot(at.context)),
         SubStep("look", "checks that every alias is still paused, and both locks still held",
-                sub_steps.look_again, asks="stp"),
+                stream_sub_steps.look_again, asks="stp"),
         SubStep("decide", "commits `drained` and `promoting` on the source, with its clock and its "
                 "sequences, and the same into the stream: the point of no return",
                 stream_sub_steps.decide, asks="s", may_stop=True),
@@ -109,7 +110,7 @@ STREAM = Cutover(
     concluding=(
         *CLONE.between("route", "serve"),
         SubStep("stream", "drops subscription, slot and publication",
-                lambda at: at.handover.release(at.context)),
+                lambda at: stream.release(at.context)),
         *CLONE.between("map", "disarm"),
     ),
     undo=undoing.SUB_STEPS,

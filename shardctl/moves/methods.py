@@ -1,22 +1,11 @@
-"""The methods of a move, and how they differ.
-
-| part | defines |
-|---|---|
-| `accepts` | which nodes can be the target |
-| `preflight` | what must be true before the move begins |
-| `steps` | what the move does, in order; resuming it runs them again |
-| `handover` | how the target takes over in the cutover, one of the steps |
-| `admit` | how the target accepts another machine, which continues the move |
-"""
+"""The methods of a move: what each does, in order; resuming a move runs its steps again."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.moves import admission, plan, promotion, stream
-from shardctl.moves.method import Method
-from shardctl.moves.preflight import check as preflight
+from shardctl.moves import plan
 from shardctl.moves.steps import (
     clone,
     confirm,
@@ -35,15 +24,23 @@ from shardctl.moves.steps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from shardctl.moves.plan import MovePlan
+    from shardctl.moves.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method by which shards move to another node."""
+
+    sentence: str
+    steps: Sequence[Step]
+
 
 METHODS: Mapping[str, Method] = {
     plan.METHOD: Method(
         "copies the whole source server onto a node without shards, and promotes the copy",
-        accepts=plan.require_without_shards,
-        preflight=preflight.check,
         steps=(
             reserve.STEP,
             clone.STEP,
@@ -52,13 +49,9 @@ METHODS: Mapping[str, Method] = {
             confirm.STEP,
             retire.STEP,
         ),
-        handover=promotion,
-        admit=admission.admit,
     ),
     plan.STREAM: Method(
         "copies the shards to a node that serves already, which follows by logical replication",
-        accepts=plan.accept,
-        preflight=preflight.check,
         steps=(
             stream_reserve.STEP,
             structure.STEP,
@@ -71,14 +64,11 @@ METHODS: Mapping[str, Method] = {
             confirm.STEP,
             retire.STEP,
         ),
-        handover=stream,
-        admit=lambda _: None,
     ),
 }
 
-REVERSE = replace(
-    METHODS[plan.STREAM],
-    sentence="gives shards back to the node from which they were streamed, without a copy",
+REVERSE = Method(
+    "gives shards back to the node from which they were streamed, without a copy",
     steps=(
         stream_reserve.STEP,
         reopen.STEP,

@@ -225,10 +225,6 @@ def require_without_shards(target: Node) -> None:
         )
 
 
-def accept(target: Node) -> None:
-    """Accept every node but the source as the target of a stream; `make` refuses that."""
-
-
 def _reversed(kept: Mapping[str, str] | None) -> Reversed | None:
     return None if kept is None else Reversed(kept["move"], kept["lsn"])
 

@@ -1,7 +1,4 @@
-"""The handover of a clone: it replays the source's WAL, is promoted, and claims its shards.
-
-See `method.Handover` for the contract of each function.
-"""
+"""How a clone takes over: it replays the source's WAL, is promoted, and claims its shards."""
 
 from __future__ import annotations
 
@@ -42,8 +39,6 @@ _PREPARED = "SH004"
 _PROMOTION_S = 60.0
 """How long to wait for a promotion, which cannot be undone."""
 
-reversible = False
-
 
 class SubscriptionsEnabled(ShardctlError):
     """Subscriptions that were enabled after the check before the cutover."""
@@ -79,7 +74,11 @@ class _Leaving(tuple[str, ...]):
 
 
 def prepare(context: MoveContext) -> None:
-    """Warm the caches of the session that will claim, before clients wait."""
+    """Find the sequences whose very values the target needs, and warm the session that claims."""
+    source = context.plan.source
+    with context.on(source):
+        session = context.session(source)
+        context.own(blocks.NearEnd, lambda: blocks.near_end(context, session))
     given = {
         "schemas": list(context.plan.schemas),
         "names": [generator.REGISTER, generator.COUNTER],
@@ -114,7 +113,7 @@ def serves(context: MoveContext) -> sql.Composed:
     )
 
 
-def catch_up(context: MoveContext, lsn: str, *, attempt: int, deadline: float) -> None:  # noqa: ARG001
+def catch_up(context: MoveContext, lsn: str, *, deadline: float) -> None:
     """Wait until the clone has replayed up to `lsn`; raises clone_not_replayed."""
     with context.on(context.plan.target):
         standby.replayed(context.session(context.plan.target, Use.lock), lsn, deadline)
@@ -225,10 +224,6 @@ def release(context: MoveContext) -> None:
         return
     with context.on(context.plan.source):
         slots.drop(context.session(context.plan.source), context.plan.slot)
-
-
-def reconcile(context: MoveContext) -> None:
-    """Do nothing: with a clone, standbys of the source are refused, or the operator's business."""
 
 
 def finish(context: MoveContext) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.moves import confirm, cross_schema, fences
+from shardctl.access.structure_digest import StructureChanged
+from shardctl.meter import listed
+from shardctl.moves import confirm, cross_schema, promotion, stream, structure
 from shardctl.moves import plan as planning
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.state import journal
@@ -22,12 +24,12 @@ def stands(context: MoveContext) -> bool:
 def make(context: MoveContext) -> None:
     """Compare the copies, and record the proof in the journal.
 
-    Without the target's snapshot, the handover gives a weaker proof. Raises CopiesDiffer, which the
+    Without the target's snapshot, there is a weaker proof. Raises CopiesDiffer, which the
     journal keeps: the copies cannot be compared a second time.
     """
     if not context.source_lost:
         _tell_of_unfenced(context)
-        fences.of(context.plan).tell_overtaken(context)
+        _tell_overtaken(context)
     differs: CopiesDiffer | None = None
     compared = None
     with context.timeline.span("confirm"):
@@ -48,7 +50,7 @@ def make(context: MoveContext) -> None:
         if compared is not None and not compared.left:
             proof = "compared"
         else:
-            context.method.handover.require_caught_up(context, move.drained_to or "0/0")
+            require_caught_up(context, move.drained_to or "0/0")
             proof = "forked"
             if compared is not None:
                 report |= {"uncompared": list(compared.left)}
@@ -58,6 +60,31 @@ def make(context: MoveContext) -> None:
             journal.note(session, move, proof=proof, report=report | {"proof": proof})
     if differs is not None:
         raise differs
+
+
+def require_caught_up(context: MoveContext, lsn: str) -> None:
+    """Wait until the target of a decided move has all up to `lsn`; one that has claimed had it.
+
+    Raises what the method's own `require_caught_up` raises.
+    """
+    if context.plan.streams:
+        stream.require_caught_up(context)
+    else:
+        promotion.require_caught_up(context, lsn)
+
+
+def _tell_overtaken(context: MoveContext) -> None:
+    """Report DDL that was open over a stream's cutover without a lock, as CREATE FUNCTION is."""
+    if not context.plan.streams:
+        return
+    try:
+        structure.require_same(context, context.plan.retired)
+    except StructureChanged as error:
+        context.notice(
+            f"node {context.plan.source}: sessions committed DDL on the moved shards after the "
+            f"cutover, which node {context.plan.target} does not have: "
+            f"{listed(error.changed)}; run it there again"
+        )
 
 
 def _tell_of_unfenced(context: MoveContext) -> None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
 from shardctl.hosts import ports
-from shardctl.moves import conclusion, destroyed, methods, rehearsal
+from shardctl.moves import admission, conclusion, destroyed, methods, rehearsal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import MovePlan, PlanUnreadable
+from shardctl.moves.preflight import check
 from shardctl.moves.preflight import poolers as preflight_poolers
 from shardctl.moves.step import NotAbortable, drive, undo
 from shardctl.moves.steps import reserve, subscribe
@@ -59,12 +60,12 @@ def plan(
     # Report what the topology alone forbids before contacting any node.
     decided = planning.make(topology, shards, target, 0, options)
     method = method or _fitting(topology, topology.nodes[decided.target])
-    chosen = METHODS[method]
-    chosen.accepts(topology.nodes[decided.target])
+    if method != planning.STREAM:
+        planning.require_without_shards(topology.nodes[decided.target])
     _require_options(method, options)
     needed = (decided.source, decided.target)
     version = maps.version(topology, purpose=lock.purpose(COMMAND), needed=needed)
-    keep_s = options.keep_reverse_s if chosen.handover.reversible else 0.0
+    keep_s = options.keep_reverse_s if method == planning.STREAM else 0.0
     return replace(
         decided,
         map_version=version,
@@ -115,7 +116,7 @@ def locked(decided: MovePlan) -> list[NodeName]:
 
 def preflight(topology: Topology, decided: MovePlan) -> Facts:
     """Check everything that a move depends on; raises every refusal at once."""
-    return methods.of(decided).preflight(topology, decided, purpose=lock.purpose(COMMAND))
+    return check.check(topology, decided, purpose=lock.purpose(COMMAND))
 
 
 def start(
@@ -196,7 +197,8 @@ def resume(
             if max_wal_bytes is not None:
                 with context.on(decided.source):  # the step `reserve` arms another one
                     leash.end(context.session(decided.source), decided.slot)
-            context.method.admit(context)
+            if not decided.streams:
+                admission.admit(context)
             if decided.source in planning.elsewhere(topology, decided):
                 (subscribe.reconnect if decided.streams else reserve.leave_behind)(context)
         _drive(context, on_step)

@@ -1,8 +1,7 @@
-"""The handover of a streamed move: the target has all when the fence's mark has come through.
+"""How a streamed move's target takes over: it has all when the fence's mark has come through.
 
 The claim is a function in the target. shardctl calls it, and so do the guards on the poolers'
-hosts: a decision that has reached the target is carried out though shardctl has died. See
-`method.Handover` for what each function has to do.
+hosts: a decision that has reached the target is carried out though shardctl has died.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from shardctl.access import fence, stream_fence
+from shardctl.access.stream_fence import Known
 from shardctl.meter import listed
 from shardctl.moves import (
     arrivals,
@@ -21,6 +21,7 @@ from shardctl.moves import (
     reverse_kept,
     stream_claim,
     stream_origin,
+    structure,
 )
 from shardctl.moves.context import Use
 from shardctl.postgres import catalog
@@ -37,7 +38,6 @@ _CAUGHT_UP_S = 60.0
 _REMOVED_S = 60.0
 _CLOSED_S = 10.0
 
-reversible = True
 serves = stream_claim.serves
 claim = stream_claim.claim
 
@@ -49,19 +49,33 @@ class _Exported(str):
 
 
 def prepare(context: MoveContext) -> None:
-    """Make the function of the claim; the sessions that decide and claim read all they need."""
-    target = context.plan.target
+    """Make the function of the claim; the sessions that decide and claim read all they need.
+
+    See that the structure is what was copied, and that nothing keeps its locks from the fence.
+    Raises StructureChanged, FenceRefused.
+    """
+    plan, target = context.plan, context.plan.target
     stream_origin.require_publication(context)
-    with context.on(context.plan.source):
+    with context.on(plan.source):
         stream_claim.rehearse_decision(context)
     with context.on(target):
         fence_arrival.rehearse(context)
         session = context.session(target, Use.lock)
         stream_origin.require_copy(session, context.plan)
         stream_claim.make(context, session)
+    with context.on(plan.source):
+        session = context.session(plan.source)
+        found = journal.find(session, plan.id)
+        if found is not None and found.state.undoable:
+            stream_fence.prepare(session, plan.id, revision=found.revision)
+        digest, known = stream_fence.known(session, plan.schemas)
+        structure.require(context, digest, plan.schemas)
+        context.own(Known, lambda: known)
+        if holding := stream_fence.unyielding(session, plan.schemas):
+            raise fence.FenceRefused(plan.source, "; ".join(holding[:3]))
 
 
-def catch_up(context: MoveContext, lsn: str, *, attempt: int, deadline: float) -> None:  # noqa: ARG001
+def catch_up(context: MoveContext, attempt: int, *, deadline: float) -> None:
     """Wait for the mark of the fence: everything that was committed before it is there then.
 
     Changes arrive with asynchronous commits. The target's own mark follows with a synchronous one,
@@ -80,18 +94,6 @@ def catch_up(context: MoveContext, lsn: str, *, attempt: int, deadline: float) -
 def hold_snapshot(context: MoveContext) -> None:
     """Take the snapshot that the target has exported with its mark."""
     context.snapshot = context.own(_Exported, _Exported)
-
-
-def take_over(context: MoveContext) -> None:
-    """Do nothing: the target takes writes all the time, and its copies refuse them."""
-
-
-def open_up(context: MoveContext) -> None:
-    """Do nothing: the claim opens the shards."""
-
-
-def settle(context: MoveContext) -> None:
-    """Do nothing: the target has had its own settings all the time."""
 
 
 def release(context: MoveContext) -> None:
@@ -130,11 +132,7 @@ def _close_again(context: MoveContext) -> None:
     )
 
 
-def start(context: MoveContext) -> None:
-    """Do nothing: the target is a member, and its operator runs it."""
-
-
-def require_caught_up(context: MoveContext, lsn: str) -> None:  # noqa: ARG001
+def require_caught_up(context: MoveContext) -> None:
     """Wait until the target of a decided move has the fence's mark; raises MarkNotSeen.
 
     One that has claimed had it.

@@ -6,7 +6,20 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardctl.moves import arrivals, fence_arrival, locks, marks, standbys, stream_claim, sub_steps
+from shardctl.access import stream_fence, structure_digest
+from shardctl.access.fence import WritersLeft
+from shardctl.access.stream_fence import Known
+from shardctl.moves import (
+    arrivals,
+    fence_arrival,
+    locks,
+    marks,
+    standbys,
+    stream,
+    stream_claim,
+    structure,
+    sub_steps,
+)
 from shardctl.moves.budget import REST_S
 from shardctl.moves.context import Use
 from shardctl.moves.standbys import StandbysBehind
@@ -18,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _PING_S = 1.0
+_POLL_S = 0.001
 
 
 @dataclass(slots=True)
@@ -57,12 +71,28 @@ def pause(at: Attempt) -> None:
 
 
 def put_up_fence(at: Attempt) -> None:
-    """Let the target wait for the fence's mark, and put the fence up with it.
+    """Let the target wait for the fence's mark; then lock, rename and mark.
 
-    The target is at its wait then when the mark comes.
+    The target is at its wait then when the mark comes. With `--terminate`, those are ended who go
+    on writing. Raises WritersLeft, FenceRefused, FenceTooLate, NotAtCutover.
     """
     fence_arrival.begin(at.context, at.attempt, deadline=at.budget.latest("snapshot"))
-    sub_steps.put_up_fence(at)
+
+    def put_up(kept_s: float) -> None:
+        stream_fence.put_up(
+            at.source,
+            at.plan.source,
+            at.plan.id,
+            at.plan.schemas,
+            tables=at.tables,
+            attempt=at.attempt,
+            revision=at.budget.revision,
+            deadline=at.budget.latest("drain") - kept_s,
+            not_after=at.not_after,
+        )
+
+    with at.context.on(at.plan.source):
+        at.without_writers(put_up)
 
 
 def drain(at: Attempt) -> None:
@@ -73,19 +103,72 @@ def drain(at: Attempt) -> None:
     context, source = at.context, at.plan.source
     known = _standbys(at)
     if not known.connected:
-        sub_steps.drain(at)
+        with context.on(source):
+            _drain(at)
         return
     with context.on(source):
         session = context.sessions[source, Use.lock]
         asked = Sent(session, standbys.QUERIES["connected"])
     try:
-        sub_steps.drain(at)
+        with context.on(source):
+            _drain(at)
     finally:
         with context.on(source):
             [[(connected,)]] = asked.rows()
     if connected != known.connected:
         with context.on(source):
             known.names |= standbys.expected(session)
+
+
+def _drain(at: Attempt) -> None:
+    """Wait as behind a rename, and for what is made there; then look at the structure again.
+
+    Locks on tables catch no session that makes a table, grants a right or alters a function. What
+    is on the source's disk then has all that the target needs. Raises StructureChanged,
+    WritersLeft.
+    """
+    known = at.context.own(Known, Known)
+    if known and (lsn := stream_fence.untouched(at.source, known)) is not None:
+        at.lsn = lsn
+        return
+    _look_closer(at)
+    at.lsn = standbys.position(at.source)
+
+
+def _look_closer(at: Attempt) -> None:
+    # A session reads there, or DDL has changed other shards: one query finds out which.
+    found = stream_fence.left(at.source, at.plan.id, at.plan.retired)
+    if not (found.busy or found.unlogged or found.changing):
+        structure.require(at.context, found.digest, at.plan.retired)
+        return
+    sub_steps.await_writers(at)
+    at.without_writers(lambda kept_s: _await_changes(at, kept_s))
+    # A session that the first look found may have changed something and ended since.
+    sub_steps.require_uncrossed(at)
+    structure.require_same(at.context, at.plan.retired)
+
+
+def _await_changes(at: Attempt, kept_s: float) -> None:
+    """Wait for those who change objects there without a lock; raises WritersLeft."""
+    deadline = at.budget.latest_after("drain") - kept_s
+    while pids := structure_digest.changing(at.source, at.plan.retired):
+        if time.monotonic() > deadline:
+            raise WritersLeft(at.plan.source, pids)
+        time.sleep(_POLL_S)
+
+
+def catch_up(at: Attempt) -> None:
+    """Wait until the fence's mark has come through the stream."""
+    stream.catch_up(at.context, at.attempt, deadline=at.budget.latest("snapshot"))
+
+
+def look_again(at: Attempt) -> None:
+    """Check that every alias is still paused, and both locks held, all at the same time.
+
+    Raises PauseLost, NodeLost.
+    """
+    with at.context.on(at.plan.source):
+        locks.require(at.context, beside=at.pauses.require_held)
 
 
 def await_standbys(at: Attempt) -> None:

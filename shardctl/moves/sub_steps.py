@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from shardctl import fanout
 from shardctl.access import fence
 from shardctl.errors import Unfinished
-from shardctl.moves import asking, blocks, undoing
+from shardctl.moves import asking, blocks, cross_schema, promotion, stream, undoing
+from shardctl.moves import plan as planning
 from shardctl.moves import source_guard as guard
 from shardctl.moves.paused_pooler import PauseFailed
 from shardctl.moves.round_trips import RoundTrips, shortest_ms
@@ -54,10 +56,10 @@ def log_in(at: Attempt) -> None:
     """Open all sessions: a login takes longer than all later queries."""
     context, plan = at.context, at.plan
     at.pauses.open()
-    at.handover.prepare(context)
+    handover = stream if plan.streams else promotion
+    handover.prepare(context)
     with context.on(plan.source):
         guard.session(context)
-        at.fence.prepare(context)
         at.tables = fence.oids(at.source, plan.schemas)
     at.round_trips = _round_trips(at)
 
@@ -113,15 +115,42 @@ def hold(at: Attempt, until: float) -> None:
 
 
 def put_up_fence(at: Attempt) -> None:
-    """Put the fence up, and commit `fenced`."""
-    with at.context.on(at.plan.source):
-        at.fence.put_up(at)
+    """Rename the schemas, and commit `fenced`; raises FenceRefused, FenceTooLate, NotAtCutover."""
+    plan = at.plan
+    with at.context.on(plan.source):
+        fence.put_up(
+            at.source,
+            plan.source,
+            plan.id,
+            revision=at.budget.revision,
+            deadline=at.budget.latest("drain"),
+            not_after=at.not_after,
+        )
 
 
 def drain(at: Attempt) -> None:
-    """Wait for sessions that still write behind the fence."""
+    """Wait for sessions that write directly on the source; terminate them with `--terminate`.
+
+    What they have committed may depend on moved tables: a view elsewhere would bypass the fence.
+    Raises SourceUnfit for that, WritersLeft, and UnloggedMade.
+    """
     with at.context.on(at.plan.source):
-        at.fence.drain(at)
+        if await_writers(at):
+            require_uncrossed(at)
+
+
+def await_writers(at: Attempt) -> bool:
+    """Wait for them, and return whether there were any; raises WritersLeft, UnloggedMade."""
+    plan, until = at.plan, at.budget.latest_after("drain")
+    return at.without_writers(
+        lambda kept_s: fence.drain(at.source, plan.source, plan.id, deadline=until - kept_s)
+    )
+
+
+def require_uncrossed(at: Attempt) -> None:
+    """See that nothing binds moved tables by more than their names; raises SourceUnfit."""
+    staying = planning.leaving(at.context.topology, at.plan)
+    cross_schema.require_uncrossed(at.source, at.plan, staying)
 
 
 def mark(at: Attempt) -> None:
@@ -137,16 +166,23 @@ def mark(at: Attempt) -> None:
 
 
 def catch_up(at: Attempt) -> None:
-    """Wait until the target has reached that position."""
-    at.handover.catch_up(
-        at.context, at.lsn, attempt=at.attempt, deadline=at.budget.latest("snapshot")
-    )
+    """Wait until the target has replayed up to that position."""
+    promotion.catch_up(at.context, at.lsn, deadline=at.budget.latest("snapshot"))
 
 
 def look_again(at: Attempt) -> None:
-    """Check the fence, and that this process still has the source's lock."""
+    """Check, before the decision, that every alias is still paused, and the source's lock held.
+
+    The session that has just reported the replay position holds the target's lock. Raises
+    PauseLost, NodeLost.
+    """
+    locked = partial(at.context.require_lock, at.plan.source)
     with at.context.on(at.plan.source):
-        at.fence.look_again(at)
+        if at.round_trips.source and at.round_trips.pooler:
+            fanout.at_once(locked, at.pauses.require_held)
+        else:  # starting threads takes longer than the round trip that they would save
+            locked()
+            at.pauses.require_held()
 
 
 def decide(at: Attempt) -> None:
@@ -177,21 +213,17 @@ def decide_by(at: Attempt, commit: Callable[[int], bool]) -> None:
         except psycopg.OperationalError:
             # The answer was lost, but the commit may have happened or may still happen. So undo it:
             # whichever the source executed first counts.
-            at.handover.reconcile(context)
+            undoing.reconcile(context)
             fence.lift(at.source, plan.id, revision=at.budget.revision)
             decided = undoing.state(context) in (MoveState.promoting, MoveState.claimed)
     if not decided:
         raise NotPromoting(plan.id, undoing.state(context))
 
 
-def take_over(at: Attempt) -> None:
-    """Make the target writable."""
-    at.handover.take_over(at.context)
-
-
 def claim(at: Attempt) -> None:
     """Make the target the owner."""
-    at.opened = at.handover.claim(at.context, at.lsn)
+    handover = stream if at.plan.streams else promotion
+    at.opened = handover.claim(at.context, at.lsn)
     at.is_sure()
 
 
@@ -209,4 +241,5 @@ def _round_trips(at: Attempt) -> RoundTrips:
 def _question(context: MoveContext) -> Question:
     """Return the query of a pooler's guard: whether the target serves the shards."""
     dsn = asking.dsn(context.target, context.topology.database)
-    return Question(dsn, context.method.handover.serves(context).as_string())
+    handover = stream if context.plan.streams else promotion
+    return Question(dsn, handover.serves(context).as_string())

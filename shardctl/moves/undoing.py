@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.access import fence
 from shardctl.errors import ShardctlError
-from shardctl.moves import interrupts
+from shardctl.moves import interrupts, stream
 from shardctl.moves.context import Use
 from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.moves.sub_step import SubStep
@@ -47,13 +47,23 @@ def call_off(context: MoveContext) -> None:
             context.topology, context.after, context.plan, purpose=context.purpose
         ) as pauses,
     ):
-        context.method.handover.reconcile(context)
+        reconcile(context)
         with context.on(context.plan.source):
             fence.lift(context.session(context.plan.source), context.plan.id)
         found = at_source(context)
         if found is not None and found.state.undoable:
             _let_go(context, pauses)
             interrupt.require_none(f"move {context.plan.id}: interrupted: no cutover is running")
+
+
+def reconcile(context: MoveContext) -> None:
+    """Bring the source's record to what a stream's target has, where a failover may have lost it.
+
+    It comes before everything that undoes. With a clone, standbys of the source are refused, or the
+    operator's business. Raises NodeUnavailable of a target that is needed.
+    """
+    if context.plan.streams:
+        stream.reconcile(context)
 
 
 def take_back(at: Attempt) -> None:
@@ -89,7 +99,7 @@ def lift_fence(at: Attempt) -> None:
         try:
             with context.on(plan.source):
                 _require_own(at)
-                at.handover.reconcile(context)
+                reconcile(context)
                 fence.lift(at.source, plan.id, revision=at.budget.revision)
                 found = at_source(context)
         except NodeLost as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.moves import blocks, fences
+from shardctl.moves import blocks
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, messages
@@ -15,7 +15,6 @@ from tests.fixtures.moves.own import Lab, messages
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardctl.moves.context import MoveContext
 
 PENDING = "SELECT name FROM pg_settings WHERE pending_restart"
 WORKERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'logical replication %'"
@@ -57,15 +56,15 @@ def test_sequences_that_are_near_their_end_go_on_with_the_next_value(
         "new": ("MAXVALUE 3", 0),
         "plenty": ("", 5),
     }
-    prepare = fences.Rename.prepare
+    near_end = blocks.near_end
 
-    def drawn(self: fences.Rename, context: MoveContext) -> None:
+    def drawn(*given: Any) -> blocks.NearEnd:
         for name, (_, draws) in near.items():
             query = f"SELECT nextval('shard2.{name}') FROM generate_series(1, {draws})"
             fleet_own.ask("a", query)
-        prepare(self, context)
+        return near_end(*given)
 
-    monkeypatch.setattr(fences.Rename, "prepare", drawn)
+    monkeypatch.setattr(blocks, "near_end", drawn)
     with fleet_own.connect("a") as session:
         for name, (bounds, _) in near.items():
             session.execute(f"CREATE SEQUENCE shard2.{name} {bounds}".encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.moves import file
+from shardctl.moves import file, promotion, stream
 from shardctl.moves.step import Step
 from shardctl.state import events, journal
 from shardctl.state.journal import MoveState
@@ -36,7 +36,8 @@ def run(context: MoveContext) -> None:
     """
     plan = context.plan
     _write_file(context)
-    context.method.handover.finish(context)
+    handover = stream if plan.streams else promotion
+    handover.finish(context)
     newest = context.journal()
     if newest is None:  # pragma: no cover  # it was read a moment ago
         raise AssertionError
