@@ -112,7 +112,7 @@ def test_nothing_is_changed(preflight_pooled: Movable) -> None:
     files = {f: f.stat().st_mtime_ns for f in pooler.config.parent.iterdir() if f.suffix == ".ini"}
     reloads = pooler.log().count("RELOAD command issued")
     preflight_pooled.check()
-    preflight_pooled.choose(max_pause_s=0.01)
+    preflight_pooled.choose(max_rate="fast")
     preflight_pooled.refused()
     assert {node: fleet.query(node, EVERYTHING) for node in "ab"} == before
     assert files == {
