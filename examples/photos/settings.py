@@ -46,6 +46,6 @@ PROCESSORS = (
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True,
               "OPTIONS": {"context_processors": PROCESSORS}}]  # fmt: skip
 STATIC_URL = "static/"
-USE_TZ, TIME_ZONE = True, "UTC"
+USE_TZ, TIME_ZONE, USE_I18N = True, "UTC", False
 QUIET = {"django.server": {"level": "ERROR"}}  # the page asks often
 LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": QUIET}
