@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 rm -rf build/pages build/site
 # Pages link to one another by these places, on a code host and in the site.
 mkdir -p build/pages/tests build/pages/shardctl/access
-ln -s "$PWD"/{README.md,CHANGELOG.md,LICENSE,docs} build/pages/
+ln -s "$PWD"/{README.md,CHANGELOG.md,LICENSE,docs,examples} build/pages/
 ln -s "$PWD/tests/README.md" build/pages/tests/
 ln -s "$PWD/shardctl/access/fence.sql" build/pages/shardctl/access/
 # Without the advertisement for another project, in colour.
