@@ -28,7 +28,6 @@ from sqlalchemy.types import NullType
 
 from shardctl.router import merging
 from shardctl.router.merging import Gathering
-from shardctl.router.refusals import REPEATABLE
 from shardctl.router.statements import Answer, Order
 
 if TYPE_CHECKING:
@@ -148,10 +147,6 @@ def _driver(connection: Any) -> Any:
     return getattr(connection, "driver_connection", connection)
 
 
-def _repeatable(error: BaseException) -> bool:
-    return isinstance(error, REPEATABLE) or isinstance(getattr(error, "orig", None), REPEATABLE)
-
-
 class ShardSessions:
     """Sessions of a `ShardedDatabase`, for all threads; `options` are those of each `Session`.
 
@@ -190,14 +185,12 @@ class ShardSessions:
         was written: it is called again, with a new session, up to `attempts` times in all. Raises
         what the last attempt raised.
         """
-        for left in reversed(range(attempts)):
-            try:
-                with self(shard_key) as session:
-                    return work(session, *args)
-            except Exception as error:
-                if not left or not _repeatable(error):
-                    raise
-        raise ValueError(f"attempts: expected a number from 1, found {attempts}")
+
+        def within(connection: Any) -> Result:
+            with self._on(connection) as (session, _):
+                return work(session, *args)
+
+        return self._db.transaction(shard_key, within, attempts=attempts)
 
     def merge(
         self,
@@ -269,14 +262,12 @@ class AsyncShardSessions:
         self, shard_key: Key, work: Callable[..., Awaitable[Result]], *args: Any, attempts: int = 3
     ) -> Result:
         """Call `work` with a session, and `args`, again as `ShardSessions.run` does."""
-        for left in reversed(range(attempts)):
-            try:
-                async with self(shard_key) as session:
-                    return await work(session, *args)
-            except Exception as error:
-                if not left or not _repeatable(error):
-                    raise
-        raise ValueError(f"attempts: expected a number from 1, found {attempts}")
+
+        async def within(connection: Any) -> Result:
+            async with self._on(connection) as (session, _):
+                return await work(session, *args)
+
+        return await self._db.transaction(shard_key, within, attempts=attempts)
 
     async def merge(
         self,

@@ -321,7 +321,7 @@ def _moves(
         listed(map(sql.Identifier, table.settable)),
         listed(map(sql.Literal, values[keys:])),
     )
-    # Whoever has changed the row meanwhile has given it another xmin.
+    # A change meanwhile has given the row another xmin.
     delete = sql.SQL("DELETE FROM ONLY {} WHERE ({}) = ({}) AND xmin = {}").format(
         sql.Identifier(table.schema, table.name),
         listed(map(sql.Identifier, table.primary_key)),

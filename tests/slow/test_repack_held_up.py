@@ -56,7 +56,7 @@ def test_a_table_that_comes_into_use_before_the_swap_is_given_up_without_a_trace
             reader.execute("SELECT FROM shard0.photos LIMIT 1")
             old.rollback()
             wait_for(lambda: fleet_bloated.query(0, _GAVE_UP))
-            # It cleans up only when nobody reads any more.
+            # It cleans up only when no session reads any more.
             reader.rollback()
     (result,) = results
     assert result.error is not None

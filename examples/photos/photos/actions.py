@@ -2,7 +2,7 @@
 
 "a follows b" has an end in each one's shard, and no transaction has both. The first transaction
 changes one end and writes an outbox row. `deliver` then brings that end's numbers to the other
-end, and deletes the row. Whoever dies in between leaves the row, and `manage.py repair` delivers
+end, and deletes the row. A process that dies in between leaves it, and `manage.py repair` delivers
 it. Delivering twice, late, or beside another one does no harm: the higher number counts.
 """
 
@@ -47,7 +47,7 @@ def block(me, other, wanted=True):
 
 
 def leave(me):
-    """Delete a user: one without photos, who follows nobody and blocks everybody."""
+    """Delete a user: no photos stay, no follows, and all others are blocked."""
     _leave(me)
     Account.objects.filter(id=me).delete()
     deliver(me)

@@ -42,7 +42,7 @@ class ShardedAdmin(ModelAdmin):
         return rows if text is None else rows.for_key(text)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Let nobody change the key of a row."""
+        """Refuse changes of a row's key."""
         fields = super().get_readonly_fields(request, obj)
         return fields if obj is None else (*fields, self.model.key_field().name)
 

@@ -87,7 +87,7 @@ def opened(settings: dict[str, Any]) -> ShardedDatabase:
 
 
 def reopen(topology: str | None) -> None:
-    """Let all shards be those of another topology's fleet from now on; None is no fleet."""
+    """Let all shards be those of another topology's fleet from now on; None: their own again."""
     for db in _opened.values():
         db.close()
     _opened.clear()

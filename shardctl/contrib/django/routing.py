@@ -14,7 +14,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from shardctl.contrib.django import fleet
 from shardctl.contrib.django.errors import NoShardKey
-from shardctl.router.refusals import REPEATABLE
+from shardctl.router.refusals import REPEATABLE, is_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,18 +113,9 @@ def _run(key: Key, work: Callable[[], Any], attempts: int) -> Any:
                     return work()
             except Exception as error:
                 # What raises after the commit was called by it, and must not be done twice.
-                if committed or not left or not _repeatable(error):
+                if committed or not left or not is_of(error, REPEATABLE):
                     raise
     raise AssertionError
-
-
-def _repeatable(error: BaseException | None) -> bool:
-    """Return whether an error, or what it was raised from, lets a transaction run again."""
-    while error is not None:
-        if isinstance(error, REPEATABLE):
-            return True
-        error = error.__cause__
-    return False
 
 
 def is_sharded(model: Any) -> bool:

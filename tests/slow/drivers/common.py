@@ -1,4 +1,4 @@
-"""What the programs in Python share: writes by turns through an alias of a shard and of a node.
+"""What the programs in Python share: writes through an alias of a shard and of a node.
 
 Every program does the same, in its language: until its input ends, it inserts a token through the
 alias `shard2`, and one into shard 3 through the alias of a node. Where shard 3 is fenced there, it
