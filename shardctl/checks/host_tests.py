@@ -29,7 +29,7 @@ TOOLS_OF_GUARDS = ("psql", "setsid", "timeout", "awk")
 _NOT_RUN = (126, 127)
 _STOPPED = 3
 """What a shell ends with for a program that it cannot run, or find."""
-_CLONING = ("pg_basebackup", "pg_controldata", "psql")
+_CLONING = ("pg_basebackup", "psql")
 _MISSING = 'for tool; do command -v -- "$tool" > /dev/null || printf "%s " "$tool"; done'
 
 

@@ -12,6 +12,7 @@ from shardctl.errors import ShardctlError
 from shardctl.meter import BYTES, Held
 from shardctl.moves import wal
 from shardctl.moves.context import Use
+from shardctl.postgres import slots
 from shardctl.postgres.logical import publication, slot, stream_login
 from shardctl.state import leash
 
@@ -46,7 +47,7 @@ def slot_required(context: MoveContext) -> Iterator[None]:
     except ShardctlError:
         if (session := context.open_session(plan.source, Use.work)) is not None:
             with context.on(plan.source):
-                slot.require(session, plan.source, plan.slot)
+                slots.require(session, plan.source, plan.slot)
         raise
 
 

@@ -10,12 +10,12 @@ from shardctl import fanout
 from shardctl.errors import ShardctlError, together
 from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
+from shardctl.moves import plan as planning
 from shardctl.moves.paused_pooler import PausedPooler, PauseFailed, PauseLost, RouteFailed
 from shardctl.moves.round_trips import shortest_ms
 from shardctl.pgbouncer import apply, batch, guard, render, serving
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable, conninfo
 from shardctl.pgbouncer.guard import Guard, Question, Staged
-from shardctl.topology import aliases as names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -351,13 +351,9 @@ class PausedPoolers:
 
     def _paused(self, pooler: Pooler) -> PausedPooler:
         """Return a pooler with the aliases of the moved shards, and of their node."""
-        held: list[str] = []
-        if "node" in pooler.aliases:
-            held.append(names.of_node(self._before.database.name, self._plan.source))
-        if "shard" in pooler.aliases:
-            held += self._plan.schemas
+        held = planning.paused(self._before, self._plan, pooler)
         text = render.databases(self._after, pooler, self._plan.map_version + 1)
-        return PausedPooler(pooler, host_of(pooler), tuple(held), text)
+        return PausedPooler(pooler, host_of(pooler), held, text)
 
     def _watcher(self, paused: PausedPooler) -> Console:
         if paused.watcher is None or paused.watcher.closed:

@@ -18,7 +18,7 @@ from shardctl.moves import blocks, claims, cloned
 from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
 from shardctl.postgres import clone as clones
-from shardctl.postgres import opening, queries, replay, repmgr, slots, standby, timeline
+from shardctl.postgres import opening, queries, replay, repmgr, slots, standby
 from shardctl.postgres.connection import is_lost
 from shardctl.state import events, journal
 from shardctl.state.journal import MoveState
@@ -153,9 +153,8 @@ def require_caught_up(context: MoveContext, lsn: str) -> None:
         if standby.in_recovery(session):
             standby.replayed(session, lsn, time.monotonic() + _PROMOTION_S)
             return
-        found = timeline.switched_at(session)
-    at = found.lsn if found else "0/0"
-    if timeline.position(at) < timeline.position(lsn):
+        at = standby.promoted_at(session) or "0/0"
+    if standby.position(at) < standby.position(lsn):
         raise Unfinished(
             f"move {plan.id}: the target was promoted at {at}, before it had replayed {lsn}",
             hint=f"rows committed between these positions may exist only in the retired schemas on "
@@ -306,7 +305,7 @@ def _open(context: MoveContext) -> tuple[str, ...]:
     with context.on(context.plan.target):
         session = context.session(context.plan.target, Use.lock)
         deadline = time.monotonic() + _OPEN_S
-        return opening.open_up(cloned.of(context), session, deadline).waiting
+        return opening.open_up(cloned.of(context), session, deadline)
 
 
 def _keep(context: MoveContext) -> None:

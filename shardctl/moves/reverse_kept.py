@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from shardctl.errors import ShardctlError
 from shardctl.moves import marks, standbys, structure, wal
 from shardctl.moves.context import Use
-from shardctl.postgres import queries
+from shardctl.postgres import queries, slots
 from shardctl.postgres.logical import closing, publication, slot
 from shardctl.postgres.logical.route import Route, end_sessions
 from shardctl.state import journal, leash, reverses
@@ -53,7 +53,7 @@ def is_made(context: MoveContext) -> bool:
         return (
             marks.seen(there, plan.reverse or "", MADE)
             and publication.listed(there, name(context)) == publication.tables(there, plan.schemas)
-            and slot.exists(there, name(context))
+            and slots.keeps(there, name(context))
         )
 
 
@@ -196,7 +196,7 @@ def _why_not(context: MoveContext) -> str | None:
     if move is None or move.proof != "compared":
         return "its rows were not compared, or differ"
     with context.on(plan.target):
-        if not slot.exists(context.session(plan.target), name(context)):
+        if not slots.keeps(context.session(plan.target), name(context)):
             return f"node {plan.target} has lost slot {name(context)}"
     return None
 

@@ -8,8 +8,8 @@ from shardctl.errors import Refused
 from shardctl.meter import listed
 from shardctl.moves import marks, reverse_kept, structure
 from shardctl.moves.refusals import COPY_INSTEAD, SourceUnfit, TargetUnfit
-from shardctl.postgres import catalog
-from shardctl.postgres.logical import publication, slot
+from shardctl.postgres import catalog, slots
+from shardctl.postgres.logical import publication
 from shardctl.topology import names as naming
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def names(session: Connection, plan: MovePlan) -> tuple[str, ...]:
 
 def require_slot(session: Connection, plan: MovePlan) -> None:
     """See that the source keeps all changes since that move; raises reverse_lost."""
-    published = publication.exists(session, plan.slot)
-    if not published or not slot.exists(session, plan.slot):
+    published = publication.oid(session, plan.slot) is not None
+    if not published or not slots.keeps(session, plan.slot):
         what = "replication slot" if published else "publication"
         error = Refused(
             "reverse_lost",

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from shardctl.moves import stream_origin
 from shardctl.moves.context import Use
-from shardctl.postgres.logical import slot, subscription
+from shardctl.postgres import slots
+from shardctl.postgres.logical import subscription
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -37,7 +38,7 @@ class Watch:
         if source is None:
             return ""
         with context.on(plan.source):
-            slot.require(source, plan.source, plan.slot)
+            slots.require(source, plan.source, plan.slot)
         stream_origin.require_publication(context)
         stream_origin.require_subscription(self._target, plan)
         now = subscription.progress(source, self._target, plan.slot, plan.slot)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -31,14 +30,6 @@ def clone_not_opened(node: str, problems: Sequence[str]) -> Incomplete:
         ),
         hint="fix the file named above, then run `shardctl moves resume`",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What opening a clone left: parameters whose values wait for a restart, and the time."""
-
-    waiting: tuple[str, ...]
-    took_ms: float
 
 
 def require_closed(clone: Clone, target: Connection, user: str) -> None:
@@ -99,14 +90,15 @@ def _files(target: Connection) -> tuple[object, bool]:
     return row[0], row[1]
 
 
-def open_up(clone: Clone, target: Connection, deadline: float) -> Opened:
+def open_up(clone: Clone, target: Connection, deadline: float) -> tuple[str, ...]:
     """Accept all clients that the source accepts, with the node's own settings.
+
+    Returns the parameters whose values wait for a restart.
 
     It was promoted and has claimed its shards. Archiving stays off, and no commit waits for a
     standby. `target` is in autocommit, `deadline` on `time.monotonic()`. Doing it again is
     harmless. Raises clone_not_opened, clone_refused.
     """
-    began = time.monotonic()
     clones.open_files(clone)
     wrong = [
         f"pg_hba.conf, line {line}: {error}"
@@ -122,5 +114,4 @@ def open_up(clone: Clone, target: Connection, deadline: float) -> Opened:
     wrong = [f"{name}: {error}" for name, error in target.execute(_QUERIES["refused_settings"])]
     if wrong:
         raise clone_not_opened(clone.server.name, wrong)
-    waiting = tuple(name for (name,) in target.execute(_QUERIES["waiting"]))
-    return Opened(waiting, (time.monotonic() - began) * 1000)
+    return tuple(name for (name,) in target.execute(_QUERIES["waiting"]))

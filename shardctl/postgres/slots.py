@@ -1,4 +1,4 @@
-"""The physical replication slot of a move: made once, freed, dropped, with no other client."""
+"""The replication slot of a move: whether it keeps WAL; how a physical one is made and dropped."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ PATIENCE = 20.0
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _POLL = 0.01
+_LOST = {
+    "wal_removed": "it held back more WAL than max_slot_wal_keep_size",
+    "idle_timeout": "nothing used it for idle_replication_slot_timeout",
+}
+"""What a server says of a slot that it has invalidated, in words."""
 
 
-def slot_taken(name: str, reason: str) -> Refused:
-    """Report a replication slot of another client, or of another kind."""
+def taken(name: str, reason: str) -> Refused:
+    """Report a replication slot that shardctl can neither make nor drop."""
     return Refused(
         "slot_taken",
         f"replication slot {name}: {reason}",
@@ -29,16 +34,21 @@ def slot_taken(name: str, reason: str) -> Refused:
     )
 
 
+def look(session: Connection, name: str) -> tuple[str, str | None, str | None] | None:
+    """Give the slot's kind, its plugin, and what the server says of its WAL; None without one."""
+    return session.execute(_QUERIES["slot"], {"name": name}).fetchone()
+
+
 def make(session: Connection, name: str) -> bool:
     """Make the slot, which keeps WAL from now on; return whether that was to do.
 
     `session` is in autocommit. One that has lost its WAL is made again. Raises slot_taken.
     """
-    found = session.execute(_QUERIES["slot"], {"name": name}).fetchone()
+    found = look(session, name)
     if found is not None:
-        kind, wal_status = found[0], found[1]
+        kind, _, wal_status = found
         if kind != "physical":
-            raise slot_taken(name, f"is a {kind} one")
+            raise taken(name, f"is a {kind} one")
         if wal_status != "lost":
             return False
         drop(session, name)
@@ -51,8 +61,8 @@ def make(session: Connection, name: str) -> bool:
 
 def keeps(session: Connection, name: str) -> bool:
     """Return whether the slot is there and has not lost its WAL."""
-    found = session.execute(_QUERIES["slot"], {"name": name}).fetchone()
-    return found is not None and found[1] != "lost"
+    found = look(session, name)
+    return found is not None and found[2] != "lost"
 
 
 def is_active(session: Connection, name: str) -> bool:
@@ -61,15 +71,16 @@ def is_active(session: Connection, name: str) -> bool:
 
 
 def require(session: Connection, node: str, name: str) -> None:
-    """See that the source of a clone on `node` keeps WAL for it; raises slot_gone."""
-    if not keeps(session, name):
-        raise Refused(
-            "slot_gone",
-            f"node {node}: the source no longer retains WAL for this clone: slot "
-            f"{name} was dropped or has lost its WAL",
-            hint="run `shardctl moves resume` to copy again, or `shardctl moves abort` to "
-            "end the move",
-        )
+    """See that `node` keeps the WAL of a move; raises slot_gone."""
+    if keeps(session, name):
+        return
+    found = session.execute(_QUERIES["lost"], {"name": name}).fetchone()
+    why = "was dropped" if found is None else f"is lost: {_LOST.get(found[0], found[0])}"
+    raise Refused(
+        "slot_gone",
+        f"node {node}: replication slot {name} {why}",
+        hint="run `shardctl moves resume` to copy again, or `shardctl moves abort` to end the move",
+    )
 
 
 def drop(session: Connection, name: str, *, patience_s: float = PATIENCE) -> bool:
@@ -84,7 +95,7 @@ def drop(session: Connection, name: str, *, patience_s: float = PATIENCE) -> boo
     except psycopg.errors.UndefinedObject:  # another session was quicker
         return False
     except psycopg.errors.ObjectInUse as error:
-        raise slot_taken(name, "another session is using it now") from error
+        raise taken(name, "another session is using it now") from error
 
 
 def release(session: Connection, name: str, *, patience_s: float = PATIENCE) -> None:
@@ -105,7 +116,7 @@ def release(session: Connection, name: str, *, patience_s: float = PATIENCE) -> 
         )
         # The name is empty for a process that ends at this moment.
         if application and application != name:
-            raise slot_taken(name, reason)
+            raise taken(name, reason)
         if time.monotonic() > deadline:
-            raise slot_taken(name, f"{reason}, which does not end")
+            raise taken(name, f"{reason}, which does not end")
         time.sleep(_POLL)

@@ -95,12 +95,6 @@ def require_no_tablespaces(source: Source, session: Connection) -> None:
         )
 
 
-def size(session: Connection) -> int:
-    """Count the bytes that a copy of the session's server has, without WAL."""
-    row = session.execute(_QUERIES["size"]).fetchone()
-    return int(row[0]) if row else 0
-
-
 def _remedy(source: Source, reason: str) -> str:
     """Describe what to add; the texts of libpq and the server are all there is to go by."""
     user, node = source.database.replication_user, source.node.name

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import threading
+import re
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
-from shardctl.errors import Incomplete, Interrupted, Refused, ShardctlError
+from shardctl.errors import Incomplete, Refused, ShardctlError
 from shardctl.libpq import reason_of
 from shardctl.meter import BYTES, size
 from shardctl.postgres import clone as clones
 from shardctl.postgres import queries, replay, slots
 from shardctl.postgres.connection import is_lost
-from shardctl.postgres.timeline import position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +35,8 @@ _CUTOVER_POLL = 0.001
 _PROMOTING_S = 1.0
 """How long the server itself waits: it keeps this session, and its lock, if shardctl dies then."""
 _STREAMING = "streaming"
+_LINE = re.compile(r"^\s*\d+\s+([0-9A-F]+/[0-9A-F]+)", re.MULTILINE)
+"""A line of a timeline's history."""
 
 
 class NotFollowing(ShardctlError):
@@ -51,12 +51,14 @@ class NotFollowing(ShardctlError):
         self.lines = tuple(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Following:
-    """How near a standby is: bytes of WAL that it had not replayed, and where it was."""
+def position(lsn: str) -> int:
+    """Give the number of bytes that a position in the WAL stands for.
 
-    lag: int
-    replayed: str
+    >>> position("1/10") - position("0/FFFFFFF0")
+    32
+    """
+    high, _, low = lsn.partition("/")
+    return (int(high, 16) << 32) + int(low, 16)
 
 
 def start(clone: Clone, *, timeout: float = 300) -> Started:
@@ -91,19 +93,16 @@ def follow(
     target: Connection,
     *,
     progress: Progress,
-    lag: int = NEAR,
     timeout: float,
     stalled: float = 60,
-    stop: threading.Event | None = None,
-) -> Following:
-    """Wait until the clone streams from its slot, at most `lag` bytes of WAL behind its source.
+) -> None:
+    """Wait until the clone streams from its slot, at most NEAR bytes of WAL behind its source.
 
     Both sessions are in autocommit. Gives up after `timeout` seconds, or when it has got no
-    further for `stalled` seconds. Raises NotFollowing, Interrupted, slot_gone.
+    further for `stalled` seconds. Raises NotFollowing, slot_gone.
     """
-    stop = stop or threading.Event()
     watch = _Watch(clone, timeout, stalled, progress)
-    while not stop.is_set():
+    while True:
         recovering, replayed, status = _following(clone, target)
         if not recovering:
             raise NotFollowing(clone.server.name, "it is not a standby", [])
@@ -113,15 +112,10 @@ def follow(
         if not active:  # a receiver calls itself streaming before the source has agreed
             status = ""
         behind = position(written) - position(replayed)
-        if status == _STREAMING and behind <= lag:
-            return Following(max(0, behind), replayed)
+        if status == _STREAMING and behind <= NEAR:
+            return
         watch.see(behind, replayed, status)
-        stop.wait(_FOLLOW_POLL)
-    raise Interrupted(
-        f"node {clone.server.name}: stopped waiting for the clone to catch up; its "
-        "replication continues",
-        hint="run `shardctl moves resume` to wait again, or `shardctl moves abort` to end the move",
-    )
+        time.sleep(_FOLLOW_POLL)
 
 
 def replayed(target: Connection, lsn: str, deadline: float) -> str:
@@ -171,6 +165,16 @@ def promote(target: Connection, deadline: float) -> None:
                 hint="check the clone's log; when it has been promoted, run `shardctl moves "
                 "resume`",
             )
+
+
+def promoted_at(session: Connection) -> str | None:
+    """Read at which position the timeline began on which the session's server, no standby, writes.
+
+    None on the first timeline, which began with initdb.
+    """
+    row = session.execute(_QUERIES["history"]).fetchone()
+    found = _LINE.findall(row[0]) if row is not None and row[0] is not None else []
+    return found[-1] if found else None
 
 
 class _Watch:

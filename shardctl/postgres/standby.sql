@@ -1,6 +1,11 @@
 -- name: slot
--- One replication slot: its kind, and whether its WAL exists
-SELECT slot_type, wal_status FROM pg_replication_slots WHERE slot_name = %(name)s
+-- One replication slot: its kind, its plugin, and whether its WAL is still there
+SELECT slot_type, plugin, wal_status FROM pg_replication_slots WHERE slot_name = %(name)s
+
+-- name: lost
+-- Why a slot cannot be used any more; no row where it can
+SELECT coalesce(to_jsonb(s) ->> 'invalidation_reason', 'wal_removed')
+FROM pg_replication_slots AS s WHERE s.slot_name = %(name)s AND s.wal_status = 'lost'
 
 -- name: make_slot
 -- Make it, and keep WAL from now on: not from the last checkpoint, for a copy makes its own
@@ -39,25 +44,6 @@ SELECT p.phase, p.backup_streamed, p.backup_total
 FROM pg_stat_progress_basebackup AS p
 JOIN pg_stat_activity AS a ON a.pid = p.pid
 WHERE a.application_name = %(name)s
-
--- name: size
--- Bytes of the data directory without what pg_basebackup leaves out
-WITH RECURSIVE entry (path, directory, bytes) AS (
-    SELECT name, s.isdir, s.size
-    FROM pg_ls_dir('.') AS name
-    CROSS JOIN LATERAL pg_stat_file(name, true) AS s
-    WHERE name NOT IN ('base', 'global', 'pg_wal', 'pg_tblspc', 'pg_dynshmem', 'pg_notify',
-                       'pg_serial', 'pg_snapshots', 'pg_stat_tmp', 'pg_subtrans', 'pg_replslot',
-                       'postmaster.pid', 'postmaster.opts', 'backup_label', 'backup_manifest')
-    UNION ALL
-    SELECT e.path || '/' || name, s.isdir, s.size
-    FROM entry AS e
-    CROSS JOIN LATERAL pg_ls_dir(CASE WHEN e.directory THEN e.path END, true, false) AS name
-    CROSS JOIN LATERAL pg_stat_file(e.path || '/' || name, true) AS s
-)
-SELECT (pg_tablespace_size('pg_default') + pg_tablespace_size('pg_global')
-        - coalesce((SELECT sum(size) FROM pg_ls_tmpdir()), 0)
-        + coalesce((SELECT sum(bytes) FROM entry WHERE NOT directory), 0))::bigint
 
 -- name: settings
 -- The parameters that the server was given, as they are in force
@@ -166,6 +152,6 @@ ORDER BY f.name
 SELECT name FROM pg_settings WHERE pending_restart ORDER BY name
 
 -- name: history
--- The timeline on which a server writes, and where its history shows that it began
-SELECT timeline, pg_read_file('pg_wal/' || timeline || '.history', 0, 1048576, true)
+-- The history of the timeline on which a server writes
+SELECT pg_read_file('pg_wal/' || timeline || '.history', 0, 1048576, true)
 FROM (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) AS timeline) AS now

@@ -184,7 +184,6 @@ def advance(
     *,
     revision: int | None = None,
     drained_to: str | None = None,
-    proof: str | None = None,
     report: dict[str, Any] | None = None,
 ) -> bool:
     """Set a move's state where it is one of the expected; return whether it was.
@@ -204,7 +203,6 @@ def advance(
             "closed": state.closed,
             "revision": revision,
             "drained_to": drained_to,
-            "proof": proof,
             "report": _json(report),
         },
     )

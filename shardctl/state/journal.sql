@@ -16,7 +16,6 @@ UPDATE shardctl.move
 SET state = %(state)s, revision = revision + 1, changed = clock_timestamp(),
     ended = CASE WHEN %(closed)s THEN clock_timestamp() ELSE ended END,
     drained_to = coalesce(%(drained_to)s::pg_lsn, drained_to),
-    proof = coalesce(%(proof)s, proof),
     report = coalesce(%(report)s::jsonb, report)
 WHERE id = %(id)s AND state = ANY (%(expected)s)
   AND revision = coalesce(%(revision)s::bigint, revision)

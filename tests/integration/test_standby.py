@@ -16,7 +16,7 @@ import pytest
 from shardctl.hosts import accounts
 from shardctl.moves import promotion
 from shardctl.postgres import clone as clones
-from shardctl.postgres import opening, overrides, slots, standby, timeline
+from shardctl.postgres import opening, overrides, slots, standby
 from shardctl.provision import fleet as provision
 from tests.fixtures.moves.own import answers, lose
 from tests.fixtures.refusals import raises_code
@@ -51,7 +51,7 @@ ANSWERS = 20
 def catch_up(cloning: Cloning, target: psycopg.Connection[Any]) -> None:
     """Wait until the clone has all that is committed by now."""
     lsn = str(cloning.ask("SELECT pg_current_wal_flush_lsn()"))
-    assert timeline.position(standby.replayed(target, lsn, soon(20))) >= timeline.position(lsn)
+    assert standby.position(standby.replayed(target, lsn, soon(20))) >= standby.position(lsn)
 
 
 def test_a_clone_follows_is_promoted_and_becomes_a_node(cloning: Cloning) -> None:
@@ -62,28 +62,20 @@ def test_a_clone_follows_is_promoted_and_becomes_a_node(cloning: Cloning) -> Non
         target = cloning.follow(progress=told)
         opening.require_closed(cloning.clone, target, SUPERUSER)
         assert is_barred(cloning)
-        before = timeline.control_data(cloning.clone.machine, cloning.clone.server)
     cloning.promote(target)
     assert is_barred(cloning)
     assert photos(target) == photos(cloning.at_source())
 
-    switch = timeline.switched_at(target)
-    assert switch is not None
-    assert (switch.timeline, switch.parent) == (2, 1)
-    end = str(cloning.ask("SELECT pg_current_wal_lsn()"))
-    assert timeline.position(switch.lsn) <= timeline.position(end)
-    assert timeline.switched_at(cloning.at_source()) is None
-    after = timeline.control_data(cloning.clone.machine, cloning.clone.server)
-    assert (before.state, before.timeline) == ("in archive recovery", 1)
-    assert (after.state, after.timeline) == ("in production", 2)
-    assert before.system == after.system
+    at, end = standby.promoted_at(target), str(cloning.ask("SELECT pg_current_wal_lsn()"))
+    assert at is not None
+    assert standby.position(at) <= standby.position(end)
+    assert standby.promoted_at(cloning.at_source()) is None
 
     launcher = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'autovacuum launcher'"
     assert target.execute(launcher).fetchone() == (0,)
     opened = cloning.open_up(target)
-    assert opened.waiting == ()
+    assert opened == ()
     assert shown(target, "max_logical_replication_workers") == ["4"]
-    assert opened.took_ms > 0
     wait_for(lambda: target.execute(launcher).fetchone() == (1,))
     visitor = log_in(cloning)
     visitor.execute("INSERT INTO photos VALUES (-7, 'on the new node')")
@@ -104,8 +96,6 @@ def test_a_node_that_was_a_clone_starts_again_as_it_is(cloning: Cloning) -> None
     server = cloning.clone.server
     assert server.stop()
     assert not server.stop()
-    state = timeline.control_data(cloning.clone.machine, server)
-    assert (state.state, state.timeline) == ("shut down", 2)
     in_a_sandbox = dataclasses.replace(
         cloning.server.server,
         name="c",
@@ -124,31 +114,21 @@ def test_promoting_and_opening_again_change_nothing(cloning: Cloning) -> None:
     cloning.promote(target)
     standby.promote(target, soon())  # again, to no effect
     assert cloning.state() == "made"
-    first = cloning.open_up(target)
+    at, first = standby.promoted_at(target), cloning.open_up(target)
     assert cloning.state() == "opened"
-    again = cloning.open_up(target)
-    assert again.waiting == first.waiting
+    assert cloning.open_up(target) == first
     assert not is_barred(cloning)
-    switch = timeline.switched_at(target)
-    assert switch is not None
-    assert switch.timeline == 2
+    assert standby.promoted_at(target) == at is not None
 
 
-def test_a_promoted_clone_that_was_killed_is_known_by_its_timeline(cloning: Cloning) -> None:
+def test_a_promoted_clone_that_was_killed_starts_barred(cloning: Cloning) -> None:
     target = cloning.start()
-    clone = cloning.clone
     cloning.promote(target)
-    clone.server.stop(mode="immediate")
-    assert timeline.control_data(clone.machine, clone.server).timeline == 2
+    cloning.clone.server.stop(mode="immediate")
     assert standby.start(cloning.clone) == "started"
     assert is_barred(cloning)
     cloning.open_up(cloning.at_target())
     assert not is_barred(cloning)
-
-
-def test_there_is_no_control_data_of_what_is_not_there(cloning: Cloning) -> None:
-    with raises_code("control_data_refused", match="No such file or directory"):
-        timeline.control_data(cloning.clone.machine, cloning.clone.server)
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +206,7 @@ def test_the_overrides_win_over_a_hostile_configuration(
     assert photos(target) == photos(cloning.at_source())
 
     opened = cloning.open_up(target)
-    assert "archive_mode" not in opened.waiting
+    assert "archive_mode" not in opened
     visitor = log_in(cloning)
     given = ("cluster_name", "work_mem", "statement_timeout", "max_connections", "max_wal_size")
     assert shown(visitor, *given) == ["c", "3MB", "77s", "30", "32MB"]
@@ -259,7 +239,7 @@ def test_what_the_topology_sets_for_the_node_comes_with_its_opening(cloning: Clo
     target.execute("SELECT pg_switch_wal()")
     assert list(cloning.data.glob("pg_wal/*.archived")) == []
     opened = cloning.open_up(target)
-    assert opened.waiting == ()
+    assert opened == ()
     names = ("synchronous_standby_names", "max_standby_streaming_delay", *archiving)
     assert shown(target, *names) == ["", "-1", "on", "cp %p %p.archived"]
     wait_for(lambda: any(cloning.data.glob("pg_wal/*.archived")))

@@ -153,7 +153,7 @@ def test_programs_of_another_version(preflight_fleet: Movable, server_directory:
     other = "echo 'postgres (PostgreSQL) 99.1'"
     folder = programs(
         server_directory / "bin",
-        postgres=other, initdb="", pg_ctl="", pg_basebackup="", pg_controldata="",
+        postgres=other, initdb="", pg_ctl="", pg_basebackup="",
     )  # fmt: skip
     preflight_fleet.change(bin_directory=folder)
     told = preflight_fleet.only_target("version")
@@ -376,7 +376,7 @@ def test_a_login_that_cannot_be_tried(
 ) -> None:
     there = preflight_fleet.server().binaries
     folder = programs(server_directory / "bin")
-    for name in (*binaries.PROGRAMS, "pg_basebackup", "pg_controldata"):
+    for name in (*binaries.PROGRAMS, "pg_basebackup"):
         (folder / name).symlink_to(there.program(name))
     for name in ("sh", "date", "df", "tail", "stat", "ls", "dirname", "getconf"):
         found = shutil.which(name)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shardctl.postgres.binaries import Binaries
     from shardctl.topology.model import Node
 
-PROGRAMS = ("pg_basebackup", "pg_controldata")
+PROGRAMS = ("pg_basebackup",)
 """What a clone needs besides the server's own programs."""
 
 _SECONDS = 30.0

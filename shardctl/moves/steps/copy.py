@@ -15,6 +15,7 @@ from shardctl.moves.step import Step
 from shardctl.moves.steps import stream_reserve
 from shardctl.moves.steps import structure as before
 from shardctl.moves.steps.structure import COPYING
+from shardctl.postgres import slots
 from shardctl.postgres.logical import copying, publication, slot
 from shardctl.postgres.logical.route import end_sessions
 
@@ -36,7 +37,7 @@ def probe(context: MoveContext) -> bool:
         return True
     plan = context.plan
     with context.on(plan.source):
-        there = slot.exists(context.session(plan.source), plan.slot)
+        there = slots.keeps(context.session(plan.source), plan.slot)
     return there and stream_origin.is_copied(context)
 
 
@@ -69,21 +70,21 @@ def run(context: MoveContext) -> None:
                 plan.slot,
                 watch=session,
                 report=lambda one: _tell(context, one),
-            ) as made,
+            ) as snapshot,
             held_wal.shown(context, gone=gone.set) as shown,
             held_wal.slot_required(context),
         ):
             copying.copy(
                 before.route(context),
                 copying.tables(session, plan.schemas),
-                snapshot=made.snapshot,
+                snapshot=snapshot,
                 jobs=_JOBS,
                 max_rate=wal.rate(plan.options.max_rate) if plan.options.max_rate else None,
                 report=_reporting(shown, plan.target),
                 stop=gone,
             )
     with context.on(plan.source):
-        slot.require(session, plan.source, plan.slot)
+        slots.require(session, plan.source, plan.slot)
     stream_origin.note_copied(context)
 
 

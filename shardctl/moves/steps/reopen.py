@@ -10,7 +10,8 @@ from shardctl.errors import together
 from shardctl.moves import marks, reverse_kept, reverse_looks, stream_origin, structure
 from shardctl.moves.step import Step
 from shardctl.moves.steps import structure as copies
-from shardctl.postgres.logical import closing, publication, slot
+from shardctl.postgres import slots
+from shardctl.postgres.logical import closing, publication
 from shardctl.state import reverses
 from shardctl.topology import ranges
 
@@ -30,7 +31,7 @@ def probe(context: MoveContext) -> bool:
         named = marks.seen(context.session(plan.target), plan.id, marks.COPIED)
     with context.on(plan.source):
         session = context.session(plan.source)
-        kept = slot.exists(session, plan.slot) and publication.exists(session, plan.slot)
+        kept = slots.keeps(session, plan.slot) and publication.oid(session, plan.slot) is not None
     return named and kept
 
 

@@ -9,8 +9,7 @@ from shardctl.moves.context import Use
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import Step
 from shardctl.moves.steps import reserve
-from shardctl.postgres import catalog
-from shardctl.postgres.logical import slot
+from shardctl.postgres import catalog, slots
 from shardctl.state import journal, leash
 from shardctl.state.journal import MoveState
 
@@ -36,7 +35,7 @@ def probe(context: MoveContext) -> bool:
             return False
     with context.on(plan.source):
         session = context.session(plan.source)
-        return not slot.exists(session, plan.slot) or leash.is_armed(session, plan.slot)
+        return not slots.keeps(session, plan.slot) or leash.is_armed(session, plan.slot)
 
 
 def run(context: MoveContext) -> None:
@@ -74,7 +73,7 @@ def run(context: MoveContext) -> None:
         return
     if known is not None and journal.wal_limit(known) is not None:
         wal.forget(session, known)
-    if slot.exists(session, context.plan.slot):
+    if slots.keeps(session, context.plan.slot):
         arm(context)
 
 

@@ -6,7 +6,7 @@ Its order, each a module:
 - `slot.make`: gives the snapshot of which the stream is the continuation
 - `structure.make_tables`: the tables without indexes, constraints and grants on their schemas
 - `closing.withhold`: takes the rights that owners of schemas have by themselves
-- `copying.copy`: the rows of that snapshot; `copying.empty` before a second one
+- `copying.copy`: the rows of that snapshot
 - `structure.make_rest`: indexes, constraints, triggers
 - `closing.close`: refuses every write but the stream's
 - `stream_login.make`: where the owner of the subscription is not a superuser

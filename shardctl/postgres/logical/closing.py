@@ -102,12 +102,6 @@ def close(session: Connection, move: str, schemas: Sequence[str], *, keep: str) 
         session.execute(statement)
 
 
-def uncovered(session: Connection, move: str, schemas: Sequence[str]) -> int:
-    """Count the tables of the schemas that accept writes because a trigger is missing."""
-    given = {"schemas": list(schemas), "move": move}
-    return len(session.execute(_QUERIES["tables"], given).fetchall())
-
-
 def opening(move: str, wanted: Sequence[Access]) -> sql.Composed:
     """Compose the statements that open the copies of `move`, with the rights that are `wanted`.
 
@@ -128,12 +122,6 @@ def opening(move: str, wanted: Sequence[Access]) -> sql.Composed:
                 given = sql.SQL("SET LOCAL ROLE {}; {} RESET ROLE;").format(role, given)
             parts.append(given)
     return sql.SQL("\n").join(parts)
-
-
-def shut(session: Connection, move: str, schemas: Sequence[str], *, keep: str) -> None:
-    """Close copies again that were opened, such as for a move that gives them back."""
-    session.execute(_QUERIES["shut"], {"move": move})
-    withhold(session, schemas, keep=keep)
 
 
 def remove(

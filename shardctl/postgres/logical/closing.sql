@@ -67,10 +67,6 @@ $close$
 INSERT INTO shardctl.stream_copy (move, is_open) VALUES ({move}, true)
 ON CONFLICT (move) DO UPDATE SET is_open = true;
 
--- name: shut
--- Let the copies of a move refuse writes again
-UPDATE shardctl.stream_copy SET is_open = false WHERE move = %(move)s
-
 -- name: closed
 -- Tables with triggers of a move
 SELECT DISTINCT c.oid::bigint, pg_catalog.format('%%I.%%I', n.nspname, c.relname)

@@ -55,15 +55,6 @@ def tables(session: Connection, schemas: Sequence[str]) -> list[Table]:
     return [Table(s, n, tuple(columns), size, binary) for s, n, columns, size, binary in found]
 
 
-def empty(session: Connection, schemas: Sequence[str]) -> int:
-    """Empty the tables that a copy before this one has filled, and return how many did."""
-    found = session.execute(_QUERIES["filled"], {"schemas": list(schemas)}).fetchall()
-    for table in found:
-        # Without indexes and foreign keys, each alone: few locks at a time.
-        session.execute(sql.SQL("TRUNCATE ONLY {}").format(sql.Identifier(*table)))
-    return len(found)
-
-
 class Throttle:
     """Holds pipes back so that all of them together pass so many bytes a second."""
 

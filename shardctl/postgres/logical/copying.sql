@@ -20,14 +20,6 @@ JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind = 'r'
 ORDER BY 4 DESC, 1, 2
 
--- name: filled
--- Tables that have pages already
-SELECT n.nspname::text, c.relname::text
-FROM pg_catalog.pg_class AS c
-JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind = 'r' AND pg_catalog.pg_relation_size(c.oid) > 0
-ORDER BY c.oid
-
 -- name: out
 -- Read one table as it was in a snapshot, in one message; no lock outlives it
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;

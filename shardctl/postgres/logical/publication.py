@@ -75,11 +75,6 @@ def oid(session: Connection, name: str) -> int | None:
     return None if found is None else int(found[0])
 
 
-def exists(session: Connection, name: str) -> bool:
-    """Return whether there is a publication of this name."""
-    return oid(session, name) is not None
-
-
 def listed(session: Connection, name: str) -> list[Table]:
     """List the tables of a publication but `shardctl.stream`; none where it is missing."""
     return [(s, t) for s, t in session.execute(_QUERIES["listed"], {"name": name})]

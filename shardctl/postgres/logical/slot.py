@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl.errors import Interrupted, Refused
-from shardctl.postgres import cancelling, queries
+from shardctl.postgres import cancelling, queries, slots
 from shardctl.postgres.sending import Sent
 
 if TYPE_CHECKING:
@@ -24,18 +24,11 @@ if TYPE_CHECKING:
     from shardctl.postgres.logical.route import Route
 
 PLUGIN = "pgoutput"
-PATIENCE_S = 20.0
-"""Seconds to wait for the walsender that uses a slot to end."""
 
 _QUERIES = queries.load("shardctl.postgres.logical", "slot.sql")
 _LOCK_TIMEOUT_S = 600.0
 _LOOK_S = 0.25
 _POLL_S = 0.01
-_LOST = {
-    "wal_removed": "it held back more WAL than max_slot_wal_keep_size",
-    "idle_timeout": "nothing used it for idle_replication_slot_timeout",
-}
-"""What a server says of a slot that it has invalidated, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +51,6 @@ class Blocker:
         return f"session {self.pid} (user {self.user or '-'}{named}{since})"
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A new slot: the snapshot that it begins with, and the position at which it does.
-
-    The snapshot is valid until the session that made the slot ends.
-    """
-
-    name: str
-    snapshot: str
-    lsn: str
-    session: Connection
-
-    def holds(self) -> bool:
-        """Return whether the session that holds the snapshot is still open."""
-        try:
-            self.session.pgconn.consume_input()
-        except psycopg.OperationalError:
-            return False
-        return not self.session.closed
-
-
 @contextmanager
 def make(
     route: Route,
@@ -88,8 +60,10 @@ def make(
     lock_timeout_s: float | None = None,
     report: Callable[[Blocker], None] = lambda _: None,
     stop: threading.Event | None = None,
-) -> Iterator[Made]:
-    """Make the slot on the route's source, and hold its snapshot until the block ends.
+) -> Iterator[str]:
+    """Make the slot on the route's source, and hold the snapshot with which it begins: its name.
+
+    That ends with the block.
 
     The slot stays. It waits for every transaction of the whole server that has written and not
     ended, for at most `lock_timeout_s` (ten minutes) each. `report` gets each that is in the way,
@@ -117,12 +91,12 @@ def make(
                 report(blocker)
 
         try:
-            lsn, snapshot = _run(session, statement, watch, see, stop)
+            snapshot = _run(session, statement, watch, see, stop)
         except psycopg.errors.LockNotAvailable as error:
             raise _blocked(route.source.name, name, lock_timeout_s, seen[-1:]) from error
         except psycopg.errors.DuplicateObject as error:
-            raise taken(name, "there is one of this name already") from error
-        yield Made(name, snapshot, lsn, session)
+            raise slots.taken(name, "there is one of this name already") from error
+        yield snapshot
 
 
 def _run(
@@ -131,7 +105,7 @@ def _run(
     watch: Connection,
     see: Callable[[Blocker], None],
     stop: threading.Event,
-) -> tuple[str, str]:
+) -> str:
     """Send the command, and look at what it waits for until it is answered."""
     sent = Sent(session, statement)
     try:
@@ -144,8 +118,8 @@ def _run(
         cancelling.cancel(session)
         sent.discard()
         raise
-    (((_, lsn, snapshot, _),),) = sent.rows()
-    return lsn or "", snapshot or ""
+    (((_, _, snapshot, _),),) = sent.rows()
+    return snapshot or ""
 
 
 def _heed(stop: threading.Event) -> None:
@@ -162,42 +136,19 @@ def blockers(watch: Connection, session: Connection) -> list[Blocker]:
     return [Blocker(*row) for row in found]
 
 
-def exists(session: Connection, name: str) -> bool:
-    """Return whether there is such a slot and its WAL is not lost."""
-    found = session.execute(_QUERIES["slot"], {"name": name}).fetchone()
-    return found is not None and found[2] != "lost"
-
-
-def require(session: Connection, node: str, name: str) -> None:
-    """See that `node` keeps the WAL of a stream; raises slot_gone."""
-    if exists(session, name):
-        return
-    found = session.execute(_QUERIES["lost"], {"name": name}).fetchone()
-    why = "was dropped" if found is None else f"is lost: {_LOST.get(found[0], found[0])}"
-    raise Refused(
-        "slot_gone",
-        f"node {node}: replication slot {name} {why}",
-        hint="run `shardctl moves resume` to copy again, or `shardctl moves abort` to end the move",
-    )
-
-
-def held_wal(session: Connection, name: str) -> int | None:
-    """Return the bytes of WAL that the slot holds back; None if the slot does not exist."""
-    found = session.execute(_QUERIES["held"], {"name": name}).fetchone()
-    return None if found is None else int(found[0])
-
-
-def drop(session: Connection, name: str, *, patience_s: float = PATIENCE_S) -> bool:
+def drop(session: Connection, name: str, *, patience_s: float = slots.PATIENCE) -> bool:
     """Drop the slot, and return whether there was one; what streams from it is ended.
 
     Drop the subscription first: its worker would come back. Raises slot_taken where the slot is
     of another kind, or still in use after `patience_s`.
     """
-    found = session.execute(_QUERIES["slot"], {"name": name}).fetchone()
+    found = slots.look(session, name)
     if found is None:
         return False
     if found[1] != PLUGIN:
-        raise taken(name, f"is a {found[0]} one" + (f" of plugin {found[1]}" if found[1] else ""))
+        raise slots.taken(
+            name, f"is a {found[0]} one" + (f" of plugin {found[1]}" if found[1] else "")
+        )
     deadline = time.monotonic() + patience_s
     while True:
         session.execute(_QUERIES["end_user"], {"name": name})
@@ -207,17 +158,8 @@ def drop(session: Connection, name: str, *, patience_s: float = PATIENCE_S) -> b
             return False
         except psycopg.errors.ObjectInUse as error:
             if time.monotonic() > deadline:
-                raise taken(name, f"is still in use after {patience_s:g} s") from error
+                raise slots.taken(name, f"is still in use after {patience_s:g} s") from error
         time.sleep(_POLL_S)
-
-
-def taken(name: str, reason: str) -> Refused:
-    """Report a replication slot that shardctl can neither make nor drop."""
-    return Refused(
-        "slot_taken",
-        f"replication slot {name}: {reason}",
-        hint="check pg_replication_slots on that node: shardctl drops only slots that it has made",
-    )
 
 
 def _blocked(node: str, name: str, seconds: float, last: list[Blocker]) -> Refused:

@@ -1,17 +1,3 @@
--- name: slot
--- One replication slot: its kind, its plugin, and whether its WAL is still there
-SELECT slot_type, plugin, wal_status FROM pg_catalog.pg_replication_slots WHERE slot_name = %(name)s
-
--- name: lost
--- Why a slot cannot be used any more; no row where it can
-SELECT coalesce(to_jsonb(s) ->> 'invalidation_reason', 'wal_removed')
-FROM pg_catalog.pg_replication_slots AS s WHERE s.slot_name = %(name)s AND s.wal_status = 'lost'
-
--- name: held
--- Bytes of WAL that a slot holds back; no row where there is none
-SELECT coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint
-FROM pg_catalog.pg_replication_slots WHERE slot_name = %(name)s
-
 -- name: blockers
 -- The transactions that a session waits for, oldest first: pid 0 is a prepared one
 SELECT b.pid, a.usename::text, coalesce(nullif(a.application_name, ''), p.gid),

@@ -17,7 +17,7 @@ from shardctl.errors import Refused
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from shardctl.postgres import queries
-from shardctl.postgres.logical import clients
+from shardctl.postgres.logical import clients, publication
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -115,7 +115,7 @@ def drop(session: Connection, schemas: Sequence[str]) -> None:
 
     One DROP SCHEMA of 10,000 tables would need more locks than a server has room for.
     """
-    tables = session.execute(_QUERIES["tables"], {"schemas": list(schemas)}).fetchall()
+    tables = publication.tables(session, schemas)
     for first in range(0, len(tables), _AT_ONCE):
         names = [sql.Identifier(*table) for table in tables[first : first + _AT_ONCE]]
         statement = sql.SQL("DROP TABLE IF EXISTS {} CASCADE").format(sql.SQL(", ").join(names))

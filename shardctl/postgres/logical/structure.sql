@@ -1,11 +1,3 @@
--- name: tables
--- Tables of these schemas that are no partitions
-SELECT n.nspname::text, c.relname::text
-FROM pg_catalog.pg_class AS c
-JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-ORDER BY c.oid
-
 -- name: owners
 -- Which roles own something in the moved schemas, or the schemas
 WITH moved AS MATERIALIZED (

@@ -31,20 +31,12 @@ _LOG_BYTES = 1 << 18
 class Progress:
     """How far a stream is.
 
-    `lag` are the bytes of WAL that the target has not confirmed, `written` is the source's position
-    and `received` the worker's; `confirmed` is what the target has on its disk. `pid` is the
-    worker's, None where none runs. `silent_s` is how long ago the worker heard from the source;
-    `errors` counts how often it failed, for any reason.
+    `confirmed` is what the target has on its disk. `errors` counts how often its worker failed, for
+    any reason.
     """
 
     enabled: bool
     origin: str
-    pid: int | None
-    streams: bool
-    lag: int
-    written: str
-    received: str | None
-    silent_s: float | None
     errors: int
     confirmed: str | None
 
@@ -150,20 +142,7 @@ def progress(source: Connection, target: Connection, name: str, slot: str) -> Pr
     sent = source.execute(_QUERIES["sent"], {"slot": slot}).fetchone()
     if state is None or sent is None:
         return None
-    enabled, origin, pid, received, silent_s, errors = state
-    written, lag, streams, confirmed = sent
-    return Progress(
-        enabled,
-        origin,
-        pid,
-        streams,
-        max(0, int(lag)),
-        written,
-        received,
-        silent_s,
-        int(errors),
-        confirmed,
-    )
+    return Progress(*state, *sent)
 
 
 def apply_error(session: Connection, origin: str) -> str | None:

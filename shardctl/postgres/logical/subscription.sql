@@ -37,24 +37,16 @@ DROP SUBSCRIPTION {name};
 COMMIT
 
 -- name: state
--- What the target knows: whether it is enabled, its origin, its worker, what that has received,
--- how long ago it heard from the source, and how often it failed
-SELECT s.subenabled, 'pg_' || s.oid, w.pid, w.received_lsn,
-       extract(epoch FROM clock_timestamp() - w.last_msg_receipt_time)::double precision,
-       coalesce(f.apply_error_count, 0)
+-- What the target knows: whether it is enabled, its origin, and how often its worker failed
+SELECT s.subenabled, 'pg_' || s.oid, coalesce(f.apply_error_count, 0)
 FROM pg_catalog.pg_subscription AS s
 JOIN pg_catalog.pg_database AS d ON d.oid = s.subdbid AND d.datname = current_database()
-LEFT JOIN pg_catalog.pg_stat_subscription AS w
-       ON w.subid = s.oid AND w.relid IS NULL AND w.pid IS NOT NULL
 LEFT JOIN pg_catalog.pg_stat_subscription_stats AS f ON f.subid = s.oid
 WHERE s.subname = %(name)s
 
 -- name: sent
--- What the source knows: where it is, bytes that the target has not confirmed, whether it streams,
--- and what the target has confirmed
-SELECT pg_current_wal_lsn(),
-       pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint, s.active,
-       s.confirmed_flush_lsn
+-- What the target has confirmed, as the source knows it
+SELECT s.confirmed_flush_lsn::text
 FROM pg_catalog.pg_replication_slots AS s WHERE s.slot_name = %(slot)s
 
 -- name: log

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.errors import Interrupted, Refused
+from shardctl.postgres import slots
 from shardctl.postgres.logical import slot, structure
 from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.streams import NAME, SCHEMA
@@ -61,18 +62,13 @@ def test_a_transaction_that_ends_is_waited_for(streamed: Streamed, writer: Conne
 
     with slot.make(
         streamed.route, NAME, watch=streamed.source, lock_timeout_s=60, report=report
-    ) as made:
-        assert made.holds()
-        assert slot.exists(streamed.source, NAME)
+    ) as snapshot:
+        assert slots.keeps(streamed.source, NAME)
         reader = streamed.client(0, autocommit=False)
         reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        reader.execute(f"SET TRANSACTION SNAPSHOT '{made.snapshot}'".encode())
+        reader.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'".encode())
         assert reader.execute("SELECT count(*) FROM shardctl.event").fetchone() == (1,)
-        streamed.source.execute("SELECT pg_terminate_backend(%s)", [made.session.info.backend_pid])
-        deadline = time.monotonic() + 20
-        while made.holds():
-            assert time.monotonic() < deadline
-    assert slot.exists(streamed.source, NAME)
+    assert slots.keeps(streamed.source, NAME)
 
 
 def test_settings_of_the_database_end_neither_the_snapshot_nor_the_copy(
@@ -88,11 +84,10 @@ def test_settings_of_the_database_end_neither_the_snapshot_nor_the_copy(
         for name, value in settings.items():
             database = streamed.route.database.name
             server.execute(f"ALTER DATABASE {database} SET {name} = '{value}'".encode())
-    with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20) as made:
+    with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20) as snapshot:
         time.sleep(0.1)  # longer than any of them
-        assert made.holds()
         structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
-        streamed.pour(made.snapshot, max_rate=100)
+        streamed.pour(snapshot, max_rate=100)
     structure.make_rest(streamed.route, [SCHEMA], major=streamed.major, jobs=2)
     streamed.equal("kept")
 
@@ -108,7 +103,7 @@ def test_the_wait_is_bounded_and_a_prepared_transaction_is_named(
     ):
         pass
     assert refused.value.code == "slot_blocked"
-    assert not slot.exists(streamed.source, NAME)
+    assert not slots.keeps(streamed.source, NAME)
 
 
 def test_a_slot_of_another_kind_stays(streamed: Streamed) -> None:
@@ -128,24 +123,24 @@ def test_a_slot_that_is_lost_says_why(streamed: Streamed) -> None:
     settings += [("idle_replication_slot_timeout", "1s")] * (streamed.major > 17)
     for setting, value in settings:
         with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20):
-            slot.require(streamed.source, "a", NAME)
+            slots.require(streamed.source, "a", NAME)
         try:
             set_to(streamed, f"ALTER SYSTEM SET {setting} = '{value}'")
             wait_for(lambda: is_lost(streamed))
             with pytest.raises(Refused, match=f"is lost: .*{setting}"):
-                slot.require(streamed.source, "a", NAME)
+                slots.require(streamed.source, "a", NAME)
         finally:
             set_to(streamed, f"ALTER SYSTEM RESET {setting}")
         assert slot.drop(streamed.source, NAME)
         with pytest.raises(Refused, match="was dropped"):
-            slot.require(streamed.source, "a", NAME)
+            slots.require(streamed.source, "a", NAME)
 
 
 def is_lost(streamed: Streamed) -> bool:
     """Write WAL and end it, and tell whether the slot has survived that."""
     streamed.source.execute("SELECT pg_switch_wal(), txid_current()")
     streamed.source.execute("CHECKPOINT")
-    return not slot.exists(streamed.source, NAME)
+    return not slots.keeps(streamed.source, NAME)
 
 
 def set_to(streamed: Streamed, statement: str) -> None:
