@@ -14,6 +14,7 @@ from shardctl.moves.plan import Options
 from shardctl.moves.preflight import (
     decoding,
     dumper,
+    events,
     expressions,
     identities,
     kinds,
@@ -27,7 +28,7 @@ from shardctl.moves.preflight import (
     subscriber,
     subscription,
 )
-from shardctl.moves.preflight.subject import Context
+from shardctl.moves.preflight.subject import Context, Unknown
 from shardctl.postgres.connection import connect
 from tests.fixtures.servers.postgres import local_node, local_topology, wait_for
 
@@ -410,6 +411,7 @@ def test_what_a_subscription_takes(context: Context, version: PgServer) -> None:
     used = context.ask(subscriber.look)
     assert used.workers >= 1  # the launcher of logical replication
     assert (used.appliers, used.origins, used.lacking, used.settings) == (0, 0, (), ())
+    context.ask(events.look_at_target)
     assert context.ask(subscription.look) == subscription.Login(None, own=False)
     assert not context.session.execute("SELECT FROM pg_subscription").fetchall()
     with closing(version.connect(DATABASE)) as admin:
@@ -438,6 +440,7 @@ def test_a_login_for_replication_that_fails(context: Context) -> None:
     database = dataclasses.replace(context.topology.database, replication_user="no_replication")
     context.topology = dataclasses.replace(context.topology, database=database)
     context.ask(subscriber.look)
+    context.ask(events.look_at_target)
     reason = context.ask(subscription.look).reason
     assert reason is not None
     assert "walsender" in reason or reason == "permission denied to start WAL sender"
@@ -466,23 +469,32 @@ def test_servers_of_this_version(context: Context) -> None:
     assert context.ask(decoding.look) == 0
     assert context.ask(dumper.look).major >= there.major
     assert (context.ask(member_room.look) or 0) > 0
-    assert list(context.ask(member.look_at_events).triggers) == []
+    assert context.ask(subscriber.look).lacking == ()
+    assert list(context.ask(events.look_at_target).triggers) == []
     assert context.ask(member.measure) < 1000
     assert abs(context.ask(member.clock_of).ahead) < 1
     assert context.ask(rights.look) == ()
 
 
-def test_an_event_trigger_of_the_target(context: Context) -> None:
+@pytest.mark.parametrize(
+    "when", ["", "WHEN TAG IN ('CREATE PUBLICATION')", "WHEN TAG IN ('CREATE SUBSCRIPTION')"]
+)
+def test_an_event_trigger(context: Context, when: str) -> None:
     make(
         context,
-        """
-        CREATE FUNCTION public.stop_all() RETURNS event_trigger LANGUAGE plpgsql
+        f"""
+        CREATE FUNCTION public.stop() RETURNS event_trigger LANGUAGE plpgsql
             AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$;
-        CREATE EVENT TRIGGER stop_all ON ddl_command_start EXECUTE FUNCTION public.stop_all()
+        CREATE EVENT TRIGGER stop ON ddl_command_start {when} EXECUTE FUNCTION public.stop()
         """,
     )
-    found = context.ask(member.look_at_events)
-    assert (found.triggers, found.refused) == (["stop_all"], "not now")
+    for look in (rights.look, events.look, subscriber.look, events.look_at_target):
+        context.ask(look)
+    (refused,) = events.judge_target(context)
+    assert "an event trigger (stop) refuses the move's statements: not now" in str(refused)
+    assert len(list(events.judge(context))) == ("SUBSCRIPTION" not in when)
+    with pytest.raises(Unknown):  # it would be reported as a login that fails
+        context.ask(subscription.look)
 
 
 def test_a_slot_timeout(context: Context, version: PgServer) -> None:

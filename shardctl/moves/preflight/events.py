@@ -1,6 +1,6 @@
-"""Event triggers of the source: whether they allow what a move changes in the catalogs.
+"""Event triggers: whether they allow what a move changes in the catalogs of its nodes.
 
-The look fires them in a transaction that it rolls back: a move meets some of them only past its
+A look fires them in a transaction that it rolls back: a move meets some of them only past its
 point of no return.
 """
 
@@ -13,9 +13,9 @@ from psycopg import sql
 
 from shardctl.libpq import reason_of
 from shardctl.meter import listed
-from shardctl.moves.preflight import rights
+from shardctl.moves.preflight import rights, subscriber
 from shardctl.moves.preflight.subject import QUERIES, Unknown
-from shardctl.moves.refusals import Reason, SourceUnfit
+from shardctl.moves.refusals import Reason, SourceUnfit, TargetUnfit
 from shardctl.postgres import event_triggers
 from shardctl.topology import names
 
@@ -39,10 +39,17 @@ def look(context: Context) -> Events:
     """List the event triggers of the source, and rehearse a move's statements if it has any."""
     if context.need(rights.look):
         raise Unknown
-    return tried(context, context.session, subscribes=False)
+    return _tried(context, context.session, subscribes=False)
 
 
-def tried(context: Context, session: Connection, *, subscribes: bool) -> Events:
+def look_at_target(context: Context) -> Events:
+    """Do the same on the target, which makes a subscription, too."""
+    if context.need(subscriber.look).lacking:
+        raise Unknown
+    return _tried(context, context.member, subscribes=True)
+
+
+def _tried(context: Context, session: Connection, *, subscribes: bool) -> Events:
     """Rehearse the statements in a session with either node, if that has event triggers."""
     plan = context.plan
     triggers = event_triggers.in_force(session)
@@ -65,11 +72,17 @@ def _part(plan: MovePlan, query: str, *, wanted: bool) -> sql.Composable:
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
     """Refuse an event trigger that would stop the move."""
-    for code, what, hint in reasons(context.need(look)):
+    for code, what, hint in _reasons(context.need(look)):
         yield SourceUnfit(context.plan.source, code, what, hint=hint)
 
 
-def reasons(found: Events) -> Iterator[Reason]:
+def judge_target(context: Context) -> Iterator[TargetUnfit]:
+    """Refuse one of the target."""
+    for code, what, hint in _reasons(context.need(look_at_target)):
+        yield TargetUnfit(context.plan.target, code, what, hint=hint)
+
+
+def _reasons(found: Events) -> Iterator[Reason]:
     """Say what is wrong with a node whose event trigger would stop the move."""
     if found.refused is not None:
         yield Reason(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.checks import clock
 from shardctl.meter import listed
-from shardctl.moves.preflight import clocks, decoding, events, fleet, server
+from shardctl.moves.preflight import clocks, decoding, fleet, server
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.round_trips import shortest_ms
 from shardctl.postgres import catalog
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from shardctl.checks.clock import Offset
     from shardctl.errors import ShardctlError
-    from shardctl.moves.preflight.events import Events
     from shardctl.moves.preflight.server import Server
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.catalog import RoleSettings
@@ -128,14 +127,3 @@ def judge_clocks(context: Context) -> Iterator[ShardctlError]:
         f"node {context.plan.target}": context.of(clock_of),
     }
     yield from clocks.differing({where: one for where, one in found.items() if one is not None})
-
-
-def look_at_events(context: Context) -> Events:
-    """Try what a move makes there, if the target has event triggers."""
-    return events.tried(context, context.member, subscribes=True)
-
-
-def judge_events(context: Context) -> Iterator[TargetUnfit]:
-    """Refuse a target whose event triggers would stop the move."""
-    for code, what, hint in events.reasons(context.need(look_at_events)):
-        yield TargetUnfit(context.plan.target, code, what, hint=hint)

@@ -233,7 +233,7 @@ STREAM: tuple[Subject, ...] = (
     Subject("target's publications", "no publication of the target takes the copy in",
             MEMBER, publications.of_target, publications.judge_target),
     Subject("target's event triggers", "no event trigger of the target refuses what a move does",
-            MEMBER, member.look_at_events, member.judge_events),
+            MEMBER, events.look_at_target, events.judge_target),
     Subject("target's disk", "the target's disk has room for the shards",
             MEMBER, member_room.look, member_room.judge, notes=member_room.notes),
     Subject("replication login", "the target's server can log in to the source",

@@ -15,7 +15,7 @@ from psycopg import sql
 
 from shardctl.ids.generator import quote_identifier
 from shardctl.libpq import reason_of
-from shardctl.moves.preflight import member, server, subscriber
+from shardctl.moves.preflight import events, member, server, subscriber
 from shardctl.moves.preflight.subject import STREAM, Unknown
 from shardctl.moves.refusals import SourceUnfit, TargetUnfit
 from shardctl.postgres import event_triggers, queries
@@ -57,6 +57,8 @@ def look_for_maker(context: Context) -> Maker:
 def look(context: Context) -> Login:
     """Try it; raises Unknown of a target that could not make a subscription anyhow."""
     if context.need(member.look).in_recovery or context.need(subscriber.look).lacking:
+        raise Unknown
+    if context.need(events.look_at_target).refused is not None:  # as it would this statement
         raise Unknown
     name = context.plan.slot
     own = stream_login.is_needed(context.member)

@@ -328,7 +328,7 @@ def test_a_role_of_the_move_that_cannot_be_made() -> None:
 
 def test_event_triggers_of_the_target() -> None:
     seen = streamed()
-    seen.found[member.look_at_events] = events.Events(("freeze",), "not now")
+    seen.found[events.look_at_target] = events.Events(("freeze",), "not now")
     assert "an event trigger (freeze) refuses the move's statements: not now" in seen.only(
         "event_trigger"
     )
