@@ -6,13 +6,14 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import shardctl
 from shardctl import errors
 from shardctl.errors import Problems, ShardctlError
-from shardctl.moves.refusals import Reason
+from shardctl.moves.preflight import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,11 +49,7 @@ def render() -> str:
         for one in classes.values()
         if _code_at(one) is None and one is not Problems
     }
-    called: dict[str, Callable[..., Any]] = {
-        **classes,
-        "incomplete_if": errors.incomplete_if,
-        "Reason": Reason,
-    }
+    called: dict[str, Callable[..., Any]] = {**classes, "incomplete_if": errors.incomplete_if}
     places = {name: (kind, _code_at(kind)) for name, kind in called.items()}
     for file in sorted(Path(shardctl.__path__[0]).rglob("*.py")):
         nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
@@ -64,9 +61,15 @@ def render() -> str:
             if at is not None:
                 code, said = node.args[at : at + 2]
                 if isinstance(code, ast.Constant) and isinstance(code.value, str):
-                    own = "1" if kind is Reason else "1 or 3"
-                    exits = str(getattr(kind, "exit_code", own))
+                    exits = str(getattr(kind, "exit_code", "1 or 3"))
                     rows.add((code.value, exits, reports.get(node) or _said(said)))
+    rows |= {
+        (one.code, "1", re.sub(r"{\w+}", "…", one.says))
+        for check in table.CHECKS
+        for of_method in check.said.values()
+        for one in of_method.values()
+        if one.hint is not None
+    }
     lines = [f"| `{code}` | {exits} | {_cell(said)} |\n" for code, exits, said in sorted(rows)]
     return _HEAD + "".join(lines)
 

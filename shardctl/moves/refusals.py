@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
 
@@ -12,14 +12,6 @@ if TYPE_CHECKING:
 
 COPY_INSTEAD = "move the shards with `shardctl move-shards` instead, which copies them"
 """The hint where a move cannot be reversed."""
-
-
-class Reason(NamedTuple):
-    """One of several refusals that a subject has in a table: its code, what is wrong, its hint."""
-
-    code: str
-    what: str
-    hint: str
 
 
 class PreflightRefused(ShardctlError):

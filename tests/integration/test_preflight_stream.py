@@ -16,20 +16,19 @@ from shardctl.moves.preflight import (
     dumper,
     events,
     expressions,
-    identities,
-    kinds,
     member,
     member_room,
-    publications,
     rights,
     schemas,
     server,
-    structure,
     subscriber,
     subscription,
+    table,
 )
+from shardctl.moves.preflight.registry import STREAM
 from shardctl.moves.preflight.subject import Context, Unknown
 from shardctl.postgres.connection import connect
+from tests.fixtures.moves.facts import by_code
 from tests.fixtures.servers.postgres import local_node, local_topology, wait_for
 
 if TYPE_CHECKING:
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from tests.fixtures.servers.postgres import PgServer, StartServer
 
 DATABASE = "preflight"
+KINDS = "kinds of objects"
+(STRUCTURE,) = [one for one in table.CHECKS if one.at == "both"]
 MOVED = """
 CREATE SCHEMA shard2;
 CREATE SCHEMA shard3;
@@ -109,6 +110,16 @@ def make(context: Context, statements: str) -> None:
         session.execute(statements.encode())
 
 
+def said(context: Context, name: str) -> dict[str, str]:
+    """Ask a question of the table; give what is refused, hints and all, by code, and the notes."""
+    (subject,) = [one for one in STREAM if one.name == name]
+    assert subject.look is not None
+    assert subject.notes is not None
+    context.ask(subject.look)
+    refused = by_code(subject.judge(context))
+    return refused | {"note": "\n".join(subject.notes(context))}
+
+
 def installed(context: Context) -> str:
     """Name an extension that the server's programs have: it has a type of its own name."""
     found = context.session.execute(
@@ -141,15 +152,15 @@ def test_replica_identities(context: Context) -> None:
         CREATE TABLE public.without (id bigint)
         """,
     )
-    found = context.ask(identities.look)
-    assert found.odd == {
-        "full": ["shard2.whole"],
-        "full_generated": ["shard2.twice"],
-        "full_unequal": ["shard2.unequal (column at)"],
-        "index_generated": ["shard3.key"],
-        "none": ["shard2.deferred", "shard2.nothing", "shard2.without"],
+    told = said(context, "replica identities")
+    assert {key: text.partition("\n")[0].rpartition(": ")[2] for key, text in told.items()} == {
+        "no_replica_identity": "shard2.deferred, shard2.nothing, shard2.without",
+        "generated_identity": "shard3.key",
+        "generated_identity_full": "shard2.twice",
+        "identity_without_equality": "shard2.unequal (column at)",
+        "note": "shard2.whole; for each UPDATE and DELETE, node c may read the whole table to find "
+        "the row",
     }
-    assert found.tables == 10
 
 
 def test_kinds_and_contents(context: Context) -> None:
@@ -182,16 +193,15 @@ def test_kinds_and_contents(context: Context) -> None:
         CREATE TABLE shard2.part PARTITION OF public.parted FOR VALUES FROM (0) TO (9)
         """,
     )
-    found = context.ask(kinds.look)
-    assert found.found == {
-        "always_triggers": ["always on shard2.photos"],
-        "extensions_inside": [f"{extension} in shard3"],
-        "foreign_tables": ["shard2.far"],
-        "forced_row_security": ["shard2.hidden"],
-        "materialized_views": ["shard2.counts"],
+    told = said(context, KINDS)
+    assert {key: text.partition("\n")[0].rpartition(": ")[2] for key, text in told.items()} == {
+        "always_triggers": "always on shard2.photos",
+        "extensions_inside": f"{extension} in shard3",
+        "foreign_tables": "shard2.far",
+        "forced_row_security": "shard2.hidden",
+        "materialized_views": "shard2.counts",
+        "note": "",
     }
-    assert found.tablespaces == ()
-    assert "pg_default" in context.ask(kinds.look_at_tablespaces)
     held = context.ask(schemas.look)
     assert (held.unlogged.names, held.large_objects) == (("shard2.fast",), 1)
     assert "shard2.refers" in str(held.referring)
@@ -219,7 +229,9 @@ def test_hash_partitions_by_an_enum(context: Context) -> None:
         """,
     )
     names = ("computed", "many", "one", "placed", "spanned", "toned")
-    assert context.ask(kinds.look).found == {"enum_hashes": [f"shard2.{name}" for name in names]}
+    told = said(context, KINDS)
+    assert told.keys() == {"enum_hashes", "note"}
+    assert f"differs between servers: shard2.{', shard2.'.join(names[:5])}" in told["enum_hashes"]
 
 
 def test_amounts_of_money_that_the_target_reads_in_another_form(
@@ -228,7 +240,11 @@ def test_amounts_of_money_that_the_target_reads_in_another_form(
     make(
         context, "CREATE DOMAIN shard2.price AS money; CREATE TABLE shard2.sold (p shard2.price[])"
     )
-    assert context.ask(kinds.look).money == ["shard2.sold"]
+
+    def monetary() -> str:
+        context.ask(STRUCTURE.define)
+        return said(context, "structure").get("lc_monetary", "")
+
     with closing(version.connect(DATABASE)) as admin:
         admin.execute("DROP ROLE IF EXISTS accountant")
         admin.execute("CREATE ROLE accountant")
@@ -236,19 +252,14 @@ def test_amounts_of_money_that_the_target_reads_in_another_form(
         database = dataclasses.replace(context.topology.database, replication_user="accountant")
         context.topology = dataclasses.replace(context.topology, database=database)
         try:
-            written = context.ask(structure.look_at_source).monetary
-            read = context.ask(structure.look_at_target).monetary
-            (expected,) = admin.execute("SHOW lc_monetary").fetchone() or ("",)
-            assert (written, read) == ("POSIX", expected)
-            (refused,) = [one for one in structure.judge(context) if one.code == "lc_monetary"]
-            assert "writes them by POSIX: shard2.sold" in str(refused)
-            admin.execute(
-                f"ALTER ROLE accountant IN DATABASE {DATABASE} SET lc_monetary = 'C'".encode()
+            (usual,) = admin.execute("SHOW lc_monetary").fetchone() or ("",)
+            assert f"shard2.sold ({usual}, and node a has POSIX)" in monetary()
+            in_database = (
+                f"ALTER ROLE accountant IN DATABASE {DATABASE} SET lc_monetary = 'C.UTF-8'"
             )
-            admin.execute(f"ALTER DATABASE {DATABASE} SET lc_monetary = 'C'".encode())
-            assert context.ask(structure.look_at_source).monetary == "C"
-            assert context.ask(structure.look_at_target).monetary == "C"
-            assert list(structure.judge(context)) == []
+            admin.execute(in_database.encode())
+            admin.execute(f"ALTER DATABASE {DATABASE} SET lc_monetary = 'C.utf8'".encode())
+            assert not monetary()
         finally:
             admin.execute(f"ALTER DATABASE {DATABASE} RESET ALL".encode())
             admin.execute("DROP ROLE accountant")
@@ -265,15 +276,19 @@ def test_tablespaces_of_moved_tables(
         admin.execute(f"CREATE TABLESPACE slow LOCATION '{place}'".encode())
         try:
             make(context, "CREATE INDEX slow ON shard2.photos (title) TABLESPACE slow")
-            assert context.ask(kinds.look).tablespaces == ("slow",)
-            assert "slow" in context.ask(kinds.look_at_tablespaces)
+            context.ask(STRUCTURE.define)
+            assert said(context, "structure") == {"note": ""}
         finally:
             make(context, "DROP SCHEMA shard2 CASCADE")
             admin.execute("DROP TABLESPACE slow")
+    assert (
+        "node c: it lacks tablespaces of moved tables: slow"
+        in said(context, "structure")["tablespaces"]
+    )
 
 
 def test_publications(context: Context) -> None:
-    assert context.ask(publications.of_source) == ()
+    assert said(context, "source's publications") == {"note": ""}
     make(
         context,
         """
@@ -283,54 +298,87 @@ def test_publications(context: Context) -> None:
         CREATE PUBLICATION other FOR TABLES IN SCHEMA public
         """,
     )
-    assert context.ask(publications.of_source) == ("everything", "whole")
-    assert context.ask(publications.of_target) == ("everything", "whole")
+    for whose, node in (("source", "a"), ("target", "c")):
+        told = said(context, f"{whose}'s publications")["wide_publications"]
+        assert told.startswith(f"node {node}: it has publications FOR ALL TABLES or IN SCHEMA: ")
+        assert "everything, whole; their subscribers would get" in told
+
+
+NEEDED = """
+    CREATE EXTENSION {extension};
+    CREATE TYPE public.mood AS ENUM ('good', 'bad');
+    CREATE DOMAIN public.short AS text CHECK (length(VALUE) < 9);
+    CREATE TYPE public.pair AS (one integer, two text);
+    CREATE FUNCTION public.next() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
+    CREATE COLLATION public.plain (provider = libc, locale = 'C');
+    CREATE TABLE public.countries (id bigint PRIMARY KEY);
+    DROP ROLE IF EXISTS preflight_reader;
+    CREATE ROLE preflight_reader;
+    CREATE TABLE shard2.all_of_it (
+        id bigint DEFAULT public.next(), attributes {extension}, moods public.mood[],
+        name public.short, pair public.pair, sorted text COLLATE public.plain,
+        country bigint REFERENCES public.countries);
+    GRANT SELECT ON shard2.all_of_it TO preflight_reader
+"""
 
 
 def test_what_the_structure_needs(context: Context) -> None:
     extension = installed(context)
-    make(
-        context,
-        f"""
-        CREATE EXTENSION {extension};
-        CREATE TYPE public.mood AS ENUM ('good', 'bad');
-        CREATE DOMAIN public.short AS text CHECK (length(VALUE) < 9);
-        CREATE TYPE public.pair AS (one integer, two text);
-        CREATE FUNCTION public.next() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
-        CREATE COLLATION public.plain (provider = libc, locale = 'C');
-        CREATE TABLE public.countries (id bigint PRIMARY KEY);
-        DROP ROLE IF EXISTS preflight_reader;
-        CREATE ROLE preflight_reader;
-        CREATE TABLE shard2.all_of_it (
-            id bigint DEFAULT public.next(), attributes {extension}, moods public.mood[],
-            name public.short, pair public.pair, sorted text COLLATE public.plain,
-            country bigint REFERENCES public.countries);
-        GRANT SELECT ON shard2.all_of_it TO preflight_reader
-        """,
-    )
-    source = context.ask(structure.look_at_source)
-    there = {kind: sorted(found) for kind, found in source.there.items()}
-    assert there == {
+    make(context, NEEDED.format(extension=extension))
+    version = "UPDATE pg_extension SET extversion = '{}' WHERE extname <> 'plpgsql'"
+    make(context, version.format("0.10"))
+    needed: dict[str, list[str]] = {}
+    for kind, name in context.ask(STRUCTURE.define):
+        needed.setdefault(kind, []).append(name)
+    assert needed == {
         "extension": [extension],
         "type": ["public.mood", "public.pair", "public.short"],
         "function": ["public.next()"],
         "relation": ["public.countries", "public.countries_pkey"],
         "collation": ["public.plain"],
         "role": ["postgres", "preflight_reader"],
+        "encoding": ["encoding"],
+        "locale": ["locale"],
     }
-    assert "'good', 'bad'" in source.there["type"]["public.mood"]
-    assert source.there["type"]["public.pair"] == "c one integer, two text"
-    assert "CHECK" in source.there["type"]["public.short"]
-    assert context.ask(structure.look_at_target) == source
+    assert said(context, "structure") == {"note": ""}
     make(
         context,
-        "DROP OWNED BY preflight_reader; DROP ROLE preflight_reader;"
-        " ALTER TYPE public.mood ADD VALUE 'new'",
+        f"""
+        DROP OWNED BY preflight_reader; DROP ROLE preflight_reader;
+        ALTER TYPE public.mood ADD VALUE 'new';
+        ALTER TYPE public.pair ADD ATTRIBUTE three integer CASCADE;
+        ALTER DOMAIN public.short SET NOT NULL;
+        {version.format("0.9")}
+        """,
     )
-    target = context.ask(structure.look_at_target)
-    assert "preflight_reader" not in target.there["role"]
-    assert target.there["type"]["public.mood"] != source.there["type"]["public.mood"]
-    assert source.locale.encoding == "UTF8"
+    told = said(context, "structure")
+    assert told.keys() == {"role_missing", "type_differs", "extension_differs", "note"}
+    assert "needs roles that it lacks: preflight_reader\n" in told["role_missing"]
+    assert "mood (e 'good', 'bad', 'new', and node a has e 'good', 'bad'), " in told["type_differs"]
+    assert "(c one integer, two text, three integer, and node a has c " in told["type_differs"]
+    assert f"needs newer extensions: {extension} (0.9, and" in told["extension_differs"]
+    make(context, version.format("99.1"))
+    told = said(context, "structure")
+    assert "extension_differs" not in told
+    assert f"newer on node c: {extension} (99.1, and node a has 0.10)" in told["note"]
+
+
+def test_a_target_that_has_none_of_it(context: Context, version: PgServer) -> None:
+    extension = installed(context)
+    make(context, NEEDED.format(extension=extension))
+    context.ask(STRUCTURE.define)
+    with closing(version.connect()) as admin:
+        admin.execute("CREATE DATABASE bare TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+        try:
+            with closing(version.connect("bare")) as context.member:
+                told = said(context, "structure")
+        finally:
+            admin.execute("DROP DATABASE bare")
+    kinds = ("extension", "type", "function", "relation", "collation")
+    assert told.keys() == {*(f"{kind}_missing" for kind in kinds), "encoding", "locale", "note"}
+    assert "needs types that it lacks: public.mood, public.pair" in told["type_missing"]
+    assert "encoding (LATIN1, and node a has UTF8)" in told["encoding"]
+    assert "sorts texts in another order: locale (C, and node a has " in told["locale"]
 
 
 def test_expressions_that_rely_on_the_search_path(context: Context) -> None:

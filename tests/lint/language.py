@@ -169,12 +169,19 @@ def _strings(node: ast.AST, docs: set[int]) -> Iterator[Spoken]:
             yield from _strings(child, docs)
 
 
+_HEADER = re.compile(r"^-- check: .*\n((?:-- .*\n)+)", re.MULTILINE)
+_KEY = re.compile(r"^-- *(\w+:)? *", re.MULTILINE)
 _VARIABLE = re.compile(r"\$\{?\w+")
 _LITERAL = re.compile(r"""'([^'\n]*)'|"([^"\n]*)\"""")
 
 
 def _of_other(text: str) -> Iterator[Spoken]:
-    """Give quoted texts; of an INI template its comments, too, which are part of what is made."""
+    """Give quoted texts; of an INI template its comments, too, which are part of what is made.
+
+    And what `moves/preflight/checks*.sql` say of an answer, in the comment before the query.
+    """
+    for head in _HEADER.finditer(text):
+        yield Spoken(text.count("\n", 0, head.start(1)) + 1, _KEY.sub("", head[1]))
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(";"):
             yield Spoken(number, line)

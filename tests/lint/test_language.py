@@ -104,6 +104,9 @@ def test_what_people_read_of_a_file_are_its_strings_and_the_helps(tmp_path: Path
     script = tmp_path / "one.sql"
     script.write_text("-- 'no message'\nRAISE EXCEPTION 'shard % is read-only';\n")
     assert [one.text for one in spoken(script)] == ["shard % is read-only"]
+    script.write_text("-- check: one\n-- a_code:\n--   says: it is\n--     anew\nSELECT 1\n")
+    (found,) = spoken(script)
+    assert [one.line for one in found_in(found.text, line=found.line)] == [4]
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)

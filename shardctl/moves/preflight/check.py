@@ -141,7 +141,7 @@ def again(
 def published(topology: Topology, plan: MovePlan, *, purpose: str) -> list[ShardctlError]:
     """Find what has appeared since the preflight and that no publication must have."""
     context = Context(topology, plan, purpose)
-    rows = [one for one in registry.of(plan) if one.name in registry.PUBLISHED]
+    rows = [one for one in registry.of(plan) if one.published]
     return _found_since(context, rows, lambda one: one.judge(context))
 
 

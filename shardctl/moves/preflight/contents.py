@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from shardctl.meter import listed
 from shardctl.moves import cross_schema
-from shardctl.moves.preflight import identities, schemas, server, settings
-from shardctl.moves.refusals import PreflightRefused, SourceUnfit
+from shardctl.moves.preflight import schemas
+from shardctl.moves.refusals import SourceUnfit
 from shardctl.provision.refusals import table_shadowed
 
 if TYPE_CHECKING:
@@ -64,13 +64,6 @@ def unfenced(context: Context) -> Iterator[ShardctlError]:
         yield cross_schema.refusal(node, there.crossings)
     for schema, table in there.shadows:
         yield table_shadowed(node, schema, table)
-
-
-def judge_locks(context: Context) -> Iterator[PreflightRefused]:
-    """See that the source's lock table has room for a fence that locks and renames."""
-    locks = len(context.plan.schemas) + context.need(identities.look).tables
-    given = context.need(server.look).settings
-    yield from settings.lock_table(context.plan.source, given, locks, "the fence")
 
 
 def notes(context: Context) -> Iterator[str]:

@@ -27,6 +27,12 @@ _COPIES = 3
 """A slot is not used while the copy is made, and then the indexes."""
 
 
+def require_streams(context: Context) -> None:
+    """See that the source's catalogs are those of a version that streams; raises Unknown."""
+    if context.need(server.look).major < OLDEST:
+        raise Unknown
+
+
 def look(context: Context) -> int:
     """Ask the source after how many seconds it drops an unused slot; 0: it does not."""
     (seconds,) = queries.one(context.session, STREAM["timeout"])

@@ -15,7 +15,7 @@ from shardctl.libpq import reason_of
 from shardctl.meter import listed
 from shardctl.moves.preflight import rights, subscriber
 from shardctl.moves.preflight.subject import QUERIES, Unknown
-from shardctl.moves.refusals import Reason, SourceUnfit, TargetUnfit
+from shardctl.moves.refusals import PreflightRefused
 from shardctl.postgres import event_triggers
 from shardctl.topology import names
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +71,20 @@ def _part(plan: MovePlan, query: str, *, wanted: bool) -> sql.Composable:
     return QUERIES[query].format(name=sql.Identifier(plan.slot)) if wanted else sql.SQL("")
 
 
-def judge(context: Context) -> Iterator[SourceUnfit]:
+def judge(context: Context) -> Iterator[PreflightRefused]:
     """Refuse an event trigger that would stop the move."""
-    for code, what, hint in _reasons(context.need(look)):
-        yield SourceUnfit(context.plan.source, code, what, hint=hint)
+    return _refused(context.plan.source, context.need(look))
 
 
-def judge_target(context: Context) -> Iterator[TargetUnfit]:
+def judge_target(context: Context) -> Iterator[PreflightRefused]:
     """Refuse one of the target."""
-    for code, what, hint in _reasons(context.need(look_at_target)):
-        yield TargetUnfit(context.plan.target, code, what, hint=hint)
+    return _refused(context.plan.target, context.need(look_at_target))
 
 
-def _reasons(found: Events) -> Iterator[Reason]:
-    """Say what is wrong with a node whose event trigger would stop the move."""
+def _refused(node: NodeName, found: Events) -> Iterator[PreflightRefused]:
     if found.refused is not None:
-        yield Reason(
+        yield PreflightRefused(
+            f"node {node}",
             "event_trigger",
             f"an event trigger ({listed(found.triggers)}) refuses the move's statements: "
             f"{found.refused}",

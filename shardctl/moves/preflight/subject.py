@@ -69,6 +69,8 @@ class Subject:
     judge: Callable[[Context], Iterable[ShardctlError]] = nothing
     again: Callable[[Context], Iterable[ShardctlError]] | None = None
     notes: Callable[[Context], Iterable[str]] | None = None
+    published: bool = False
+    """Whether a move by stream judges it again, right before it publishes the tables."""
 
 
 @dataclass(slots=True)

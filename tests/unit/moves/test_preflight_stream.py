@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,23 +15,16 @@ from shardctl.moves.preflight import (
     events,
     expressions,
     fleet,
-    identities,
-    kinds,
     member,
     member_room,
-    publications,
     registry,
     server,
-    structure,
     subscriber,
     subscription,
 )
 from shardctl.moves.preflight.subject import Context
 from tests.fixtures.moves.facts import A, C, fit
-from tests.fixtures.moves.stream_facts import definitions, streamed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.fixtures.moves.stream_facts import streamed
 
 MB = 1 << 20
 
@@ -104,51 +97,6 @@ def test_a_standby_that_is_away_is_named_before_the_copy_and_not_refused() -> No
 
 
 @pytest.mark.parametrize(
-    ("verdict", "code", "said"),
-    [
-        ("none", "no_replica_identity", "REPLICA IDENTITY FULL"),
-        ("index_generated", "generated_identity", "USING INDEX with another unique index"),
-        (
-            "full_generated",
-            "generated_identity_full",
-            "FULL and generated columns",
-        ),
-        ("full_unequal", "identity_without_equality", "types cannot be compared"),
-    ],
-)
-def test_replica_identities(verdict: str, code: str, said: str) -> None:
-    seen = streamed()
-    seen.found[identities.look] = identities.Identities({verdict: ["shard2.photos"]}, 2)
-    told = seen.only(code)
-    assert "shard2.photos" in told
-    assert said in told
-
-
-def test_a_table_with_all_its_columns_as_its_identity_is_slow() -> None:
-    seen = streamed()
-    seen.found[identities.look] = identities.Identities({"full": ["shard2.photos"]}, 2)
-    assert seen.refused() == {}
-    assert "tables with REPLICA IDENTITY FULL: shard2.photos" in seen.notes()
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "foreign_tables",
-        "materialized_views",
-        "enum_hashes",
-        "forced_row_security",
-        "always_triggers",
-        "extensions_inside",
-    ],
-)
-def test_kinds_that_no_stream_carries(kind: str) -> None:
-    seen = streamed()
-    seen.found[kinds.look] = kinds.Kinds({kind: ["shard2.odd"]})
-    assert "shard2.odd" in seen.only(kind)
-
-
-@pytest.mark.parametrize(
     ("changes", "code"),
     [
         ({"prepared": (("gid", "app"),)}, "prepared_transactions"),
@@ -166,29 +114,10 @@ def test_contents_that_no_stream_carries(changes: dict[str, Any], code: str) -> 
     assert seen.only(code)
 
 
-def test_amounts_of_money_that_the_target_would_read_in_another_form() -> None:
-    seen = streamed()
-    seen.found[structure.look_at_target] = structure.Structure(monetary="de_DE.UTF-8")
-    assert seen.refused() == {}
-    seen.found[kinds.look] = kinds.Kinds({"money": ["shard2.sold"]})
-    told = seen.only("lc_monetary")
-    assert "lc_monetary = de_DE.UTF-8, and node a writes them by C: shard2.sold" in told
-    seen.found[structure.look_at_source] = structure.Structure(monetary="de_DE.utf8")
-    assert seen.refused() == {}
-
-
 def test_what_stays_where_it_is_does_not_matter_to_a_stream() -> None:
     seen = streamed()
     seen.contents(tables=Some(("public.shared",), 1), closed={"other": "no login"})
     seen.source(tablespaces=("slow",))
-    assert seen.refused() == {}
-
-
-def test_tablespaces_that_the_target_lacks() -> None:
-    seen = streamed()
-    seen.found[kinds.look] = kinds.Kinds(tablespaces=("slow", "pg_default"))
-    assert "tablespaces of moved tables: slow" in seen.only("tablespaces")
-    seen.found[kinds.look_at_tablespaces] = frozenset({"pg_default", "slow"})
     assert seen.refused() == {}
 
 
@@ -202,15 +131,8 @@ def test_functions_that_rely_on_the_search_path() -> None:
 
 def test_a_fence_needs_a_lock_for_each_table() -> None:
     seen = streamed()
-    seen.found[identities.look] = identities.Identities(tables=100_000)
+    seen.source(tables=100_000)
     assert "the fence takes 100,002 locks" in seen.only("lock_table")
-
-
-@pytest.mark.parametrize("look", [publications.of_source, publications.of_target])
-def test_publications_that_take_everything_in(look: Callable[..., object]) -> None:
-    seen = streamed()
-    seen.found[look] = ("everything",)
-    assert "FOR ALL TABLES or IN SCHEMA: everything" in seen.only("wide_publications")
 
 
 def test_targets_that_are_no_member_or_have_the_shards() -> None:
@@ -332,53 +254,6 @@ def test_event_triggers_of_the_target() -> None:
     assert "an event trigger (freeze) refuses the move's statements: not now" in seen.only(
         "event_trigger"
     )
-
-
-@pytest.mark.parametrize(
-    ("kind", "source", "target", "code"),
-    [
-        ("extension", {"hstore": "1.8"}, {}, "extension_missing"),
-        ("extension", {"hstore": "1.10"}, {"hstore": "1.9"}, "extension_differs"),
-        ("type", {"public.mood": "e 'good'"}, {"public.mood": "e 'bad'"}, "type_differs"),
-        ("type", {"public.mood": "e 'good'"}, {}, "type_missing"),
-        ("function", {"public.f()": ""}, {}, "function_missing"),
-        ("relation", {"public.countries": ""}, {}, "relation_missing"),
-        ("collation", {"public.de": "i de"}, {"public.de": "i fr"}, "collation_differs"),
-        ("role", {"app": ""}, {}, "role_missing"),
-    ],
-)
-def test_what_the_structure_needs(
-    kind: str, source: dict[str, str], target: dict[str, str], code: str
-) -> None:
-    seen = streamed()
-    seen.found[structure.look_at_source] = definitions(**{kind: source})
-    seen.found[structure.look_at_target] = definitions(**{kind: target})
-    assert next(iter(source)) in seen.only(code)
-    seen.found[structure.look_at_target] = definitions(**{kind: source})
-    assert seen.refused() == {}
-
-
-def test_a_newer_extension_fits() -> None:
-    seen = streamed()
-    seen.found[structure.look_at_source] = definitions(extension={"hstore": "1.9"})
-    seen.found[structure.look_at_target] = definitions(extension={"hstore": "1.10"})
-    assert seen.refused() == {}
-    assert "extensions are newer on node c: hstore 1.10 (here 1.9)" in seen.notes()
-
-
-def test_encodings_and_locales() -> None:
-    def locale(encoding: str, name: str) -> structure.Structure:
-        here = structure.Locale(encoding, name, name, "c", None)
-        return dataclasses.replace(definitions(), locale=here)
-
-    seen = streamed()
-    seen.found[structure.look_at_source] = locale("UTF8", "en_US.UTF-8")
-    seen.found[structure.look_at_target] = locale("UTF8", "en_US.utf8")
-    assert seen.refused() == {}
-    seen.found[structure.look_at_target] = locale("UTF8", "C")
-    assert "sorts texts as C (UTF8)" in seen.only("locale")
-    seen.found[structure.look_at_target] = locale("LATIN1", "C")
-    assert "has the encoding LATIN1" in seen.only("encoding")
 
 
 def test_the_peers_of_a_stream_are_known() -> None:
