@@ -1,4 +1,7 @@
-"""Write docs/reference from commands, steps and states: `python -m tests.reference`."""
+"""Write docs/reference from commands, steps and states: `python -m tests.reference`.
+
+Of docs/verify.md, it writes what each check is about, and the codes and severities in its table.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ import typer
 import typer.main
 from typer.core import TyperArgument, TyperOption
 
+from shardctl.checks.registry import CHECKS
+from shardctl.checks.verify import OF_EVERY
 from shardctl.cli.app import app
 from shardctl.cli.command import ANYWHERE
 from shardctl.cli.examples import EXAMPLES
@@ -30,6 +35,7 @@ REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 FILE = REFERENCE / "commands.md"
 MOVES = REFERENCE / "moves.md"
 PREFLIGHT = REFERENCE / "preflight.md"
+VERIFY = REFERENCE.parent / "verify.md"
 
 _HEAD = """\
 # Commands
@@ -223,6 +229,36 @@ def render_preflight() -> str:
     return "".join(parts).rstrip("\n") + "\n"
 
 
+def render_verify() -> str:
+    """Compose the page about findings; what a code means and how to fix it is kept as it is there.
+
+    A code that is new in the page is explained by what its rule expects, and its hint.
+    """
+    *parts, _ = re.split(r"(?m)^## ", VERIFY.read_text(encoding="utf-8") + "\n## ")
+    sections = dict(part.split("\n", 1) for part in parts[1:])
+    written = {"A check that could not be made": OF_EVERY}
+    for check in CHECKS.values():
+        about, (_, *rest) = check.about, sections.get(check.name, "\n\n").lstrip().split("\n", 1)
+        sections[check.name] = f"\n{about[0].upper()}{about[1:]}.\n{''.join(rest)}"
+        written[check.name] = check.rules.of
+    for name, rules in written.items():
+        kept = {
+            row[1]: row[2]
+            for row in re.finditer(r"(?m)^\| `(\w+)` \|[^|]*\| (.+)\n", sections[name])
+        }
+        rows = (
+            f"| `{code}` | {' or '.join(rule.severities)} | "
+            f"{kept.get(code, f'{rule.expected} | {rule.hint} |')}\n"
+            for code, rule in rules.items()
+        )
+        head, _, after = sections[name].partition("| code |")
+        line, rule_, *others = after.splitlines(keepends=True)
+        others = [one for one in others if not one.startswith("| `")]
+        sections[name] = f"{head}| code |{line}{rule_}{''.join(rows)}{''.join(others)}"
+    ordered = [*(name for name in sections if name not in CHECKS), *CHECKS]
+    return (parts[0] + "".join(f"## {name}\n{sections[name]}" for name in ordered)).rstrip() + "\n"
+
+
 def _sub_steps(title: str, rows: Sequence[SubStep]) -> str:
     """List sub-steps; the tables that are carried out are what is read here."""
     lines = [
@@ -296,4 +332,5 @@ if __name__ == "__main__":
     FILE.write_text(render(), encoding="utf-8")
     MOVES.write_text(render_moves(), encoding="utf-8")
     PREFLIGHT.write_text(render_preflight(), encoding="utf-8")
+    VERIFY.write_text(render_verify(), encoding="utf-8")
     reference_errors.FILE.write_text(reference_errors.render(), encoding="utf-8")

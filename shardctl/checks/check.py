@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from shardctl.checks.basics import Basics
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.findings import Finding, Rules
     from shardctl.checks.poolers_look import Looked
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
@@ -88,10 +88,15 @@ class Check:
     `look` is None where what every check knows (`Basics`) is enough; `judge` is pure.
     """
 
-    name: str
+    rules: Rules
     about: str
     judge: Judge
     look: Look | None = None
+
+    @property
+    def name(self) -> str:
+        """The check's name."""
+        return self.rules.check
 
 
 class Judge(Protocol):

@@ -7,20 +7,27 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import Check
-from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.findings import ERROR, WARNING, Rule, Rules, Severity
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Place, View
+    from shardctl.checks.findings import Finding
     from shardctl.hosts.host import Host
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
 
-NAME = "clock"
 WARN_S = 0.05
 ERROR_S = 0.5
+_SKEW = Rule(
+    WARNING + ERROR,
+    "{whose} is {skew:.0f} ms {direction} {reference}",
+    f"at most {WARN_S * 1000:.0f} ms",
+    "synchronise the clocks (chrony, systemd-timesyncd): ids contain the time of the node's clock",
+)
+RULES = Rules("clock", dict.fromkeys(("skew", "skew_between", "skew_here"), _SKEW))
 
 _SAMPLES = 5
 _SECONDS = 10.0
@@ -143,16 +150,15 @@ def _finding(
 ) -> Finding:
     direction = "ahead of" if ahead > 0 else "behind"
     whose = "its clock" if node else "the clock of shardctl's machine"
-    return Finding(
-        NAME,
+    return RULES.finding(
         code,
         severity,
-        actual=f"{whose} is {abs(ahead) * 1000:.0f} ms {direction} {reference}",
-        expected=f"at most {WARN_S * 1000:.0f} ms",
-        hint="synchronise the clocks (chrony, systemd-timesyncd): ids contain the time of "
-        "the node's clock",
         node=node,
+        whose=whose,
+        skew=abs(ahead) * 1000,
+        direction=direction,
+        reference=reference,
     )
 
 
-CHECK = Check(NAME, "clocks of nodes and shardctl differ by less than 50 ms", judge, look)
+CHECK = Check(RULES, "clocks of nodes and shardctl differ by less than 50 ms", judge, look)

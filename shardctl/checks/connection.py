@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import Check
-from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules
 from shardctl.hosts import ports
 from shardctl.ids.generator import quote_identifier
 from shardctl.postgres import OLDEST_MAJOR, queries
@@ -16,28 +16,70 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardctl.checks.check import Place, View
+    from shardctl.checks.findings import Finding
     from shardctl.postgres.connection import NodeUnavailable
     from shardctl.topology.model import Node
 
-NAME = "connection"
+RULES = Rules(
+    "connection",
+    {
+        "unreachable": Rule(ERROR, "{reason}", "a successful login", "{hint}"),
+        "not_there": Rule(
+            NOTE,
+            "{reason}",
+            "no server is required while the node owns no shards",
+            "node {node} owns no shards; it is a free target for move-shards",
+        ),
+        "standby": Rule(
+            ERROR,
+            "in recovery",
+            "a primary",
+            "set the node's host and port to those of the primary",
+        ),
+        "too_old": Rule(
+            ERROR,
+            "PostgreSQL {version}",
+            f"PostgreSQL {OLDEST_MAJOR} or newer",
+            "upgrade the server",
+        ),
+        "version_differs": Rule(
+            WARNING,
+            "PostgreSQL {version}",
+            "PostgreSQL {usual}, the version of most nodes",
+            "move {whose} to nodes with PostgreSQL {newer}, by streamed moves",
+        ),
+        "public_open": Rule(
+            ERROR,
+            "{what}",
+            "only functions of trusted roles, which {user} can run",
+            "as the owner of the database: {remedy}",
+        ),
+        "public_connects": Rule(
+            NOTE,
+            "every role of the server may log in to it",
+            "a database for the roles that have the right to it",
+            "as its owner: REVOKE CONNECT ON DATABASE {database} FROM PUBLIC; first GRANT CONNECT "
+            "to roles that need it, such as those of monitoring",
+        ),
+        "server_unproven": Rule(
+            WARNING,
+            "sslmode {mode}: another machine can answer in its place",
+            "sslmode verify-full on a connection to another machine",
+            "set sslmode: verify-full and sslrootcert in database.options",
+        ),
+    },
+)
 QUERIES = queries.load("shardctl.checks", "connection.sql")
 
 
 def unreachable(node: Node, error: NodeUnavailable) -> Finding:
     """Report that a node could not be logged in to; without shards it may be still to come."""
-    return Finding(
-        NAME,
+    return RULES.finding(
         "unreachable" if node.shards else "not_there",
-        Severity.error if node.shards else Severity.note,
-        actual=error.reason,
-        expected="a successful login"
-        if node.shards
-        else "no server is required while the node owns no shards",
-        hint=error.hint
-        if node.shards
-        else f"node {node.name} owns no shards; it is a free target for move-shards",
         node=node.name,
         object=f"{node.host}:{node.port}",
+        reason=error.reason,
+        hint=error.hint,
     )
 
 
@@ -63,82 +105,41 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     for name, seen in view.seen.items():
         if seen.public:
             database = view.topology.database.name
-            yield Finding(
-                NAME,
-                "public_connects",
-                Severity.note,
-                actual="every role of the server may log in to it",
-                expected="a database for the roles that have the right to it",
-                hint="as its owner: "
-                f"REVOKE CONNECT ON DATABASE {quote_identifier(database)} FROM PUBLIC; first "
-                "GRANT CONNECT to roles that need it, such as those of monitoring",
-                node=name,
-                object=database,
-            )
+            quoted = quote_identifier(database)
+            yield RULES.finding("public_connects", node=name, object=database, database=quoted)
         if seen.sslmode not in (None, "verify-full"):
-            yield Finding(
-                NAME,
-                "server_unproven",
-                Severity.warning,
-                actual=f"sslmode {seen.sslmode}: another machine can answer in its place",
-                expected="sslmode verify-full on a connection to another machine",
-                hint="set sslmode: verify-full and sslrootcert in database.options",
-                node=name,
-            )
+            yield RULES.finding("server_unproven", node=name, mode=seen.sslmode)
     for name, basics in view.basics.items():
         for one in basics.intruders:
-            yield Finding(
-                NAME,
+            yield RULES.finding(
                 "public_open",
-                Severity.error,
-                actual=one.what,
-                expected=f"only functions of trusted roles, which {view.topology.database.user} "
-                "can run",
-                hint=f"as the owner of the database: {one.remedy}",
                 node=name,
                 object="public",
+                what=one.what,
+                user=view.topology.database.user,
+                remedy=one.remedy,
             )
     majors = Counter(b.version_number // 10_000 for b in view.basics.values())
     usual = max(majors, key=lambda major: (majors[major], -major), default=0)
     for name, basics in view.basics.items():
         major = basics.version_number // 10_000
         if basics.in_recovery and not view.clone(name):
-            yield Finding(
-                NAME,
-                "standby",
-                Severity.error,
-                actual="in recovery",
-                expected="a primary",
-                hint="set the node's host and port to those of the primary",
-                node=name,
-            )
+            yield RULES.finding("standby", node=name)
         if major < OLDEST_MAJOR:
-            yield Finding(
-                NAME,
-                "too_old",
-                Severity.error,
-                actual=f"PostgreSQL {basics.version}",
-                expected=f"PostgreSQL {OLDEST_MAJOR} or newer",
-                hint="upgrade the server",
-                node=name,
-            )
+            yield RULES.finding("too_old", node=name, version=basics.version)
         elif major != usual:
-            yield Finding(
-                NAME,
+            yield RULES.finding(
                 "version_differs",
-                Severity.warning,
-                actual=f"PostgreSQL {basics.version}",
-                expected=f"PostgreSQL {usual}, the version of most nodes",
-                hint=f"move its shards to nodes with PostgreSQL {usual}, by streamed moves"
-                if major < usual
-                else f"move the shards of all other nodes to nodes with PostgreSQL {major}, by "
-                "streamed moves",
                 node=name,
+                version=basics.version,
+                usual=usual,
+                whose="its shards" if major < usual else "the shards of all other nodes",
+                newer=max(major, usual),
             )
 
 
 CHECK = Check(
-    NAME,
+    RULES,
     "shardctl can log in to every node, and each is a primary of a supported version",
     judge,
     look,

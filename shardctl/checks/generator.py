@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardctl.checks import registers
 from shardctl.checks.check import Check
-from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.findings import ERROR, Rule, Rules
 from shardctl.ids import generator
 from shardctl.postgres import catalog, queries, room
 
@@ -16,14 +16,60 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Place, View
+    from shardctl.checks.findings import Finding
     from shardctl.state.cluster import ClusterRow
     from shardctl.topology.model import NodeName, ShardId, Topology
 
-NAME = "generator"
 QUERIES = queries.load("shardctl.checks", "generator.sql")
 
 _SEQUENCES = [generator.COUNTER, generator.REGISTER]
+_INIT = "run `shardctl init`"
+_MADE = "the function that `shardctl init` creates"
+_FUNCTION = "the function of shardctl for {generator} ids"
+RULES = Rules(
+    "generator",
+    {
+        "function_missing": Rule(ERROR, "absent", _FUNCTION, _INIT),
+        "function_differs": Rule(ERROR, "the body differs from shardctl's", _FUNCTION, _INIT),
+        "role_missing": Rule(ERROR, "absent", "a role with access to the shards", _INIT),
+        "state_not_granted": Rule(ERROR, "lacks {lacks}", "granted", _INIT),
+        "next_id_missing": Rule(ERROR, "absent", _MADE, _INIT),
+        "next_id_differs": Rule(ERROR, "the body differs from shardctl's", _MADE, _INIT),
+        "other_shard": Rule(
+            ERROR,
+            "makes ids of shard {what}",
+            "ids of this shard",
+            f"{_INIT}; then search for rows with wrong ids: `shardctl verify --check ids --deep`",
+        ),
+        "sequence_missing": Rule(ERROR, "absent", "a sequence", f"{_INIT}{{what}}"),
+        "sequence_differs": Rule(
+            ERROR, "{what}", "the settings that `shardctl init` gives it", "{how}"
+        ),
+        "not_granted": Rule(ERROR, "{role} lacks {what}", "granted to {role}", _INIT),
+        "granted_too_much": Rule(
+            ERROR,
+            "{role} has {what}",
+            "no right to change the sequences that make ids",
+            f"{_INIT}: with it, the role can stop this shard's ids for ever",
+        ),
+        **registers.RULES.of,
+    },
+)
 _NUMBER = re.compile(r"shardctl\.next_id\(.*,\s*(\d+)\s*\)", re.DOTALL)
+
+
+_AGAIN = "; run `shardctl verify` again afterwards: the new counter may be behind the register"
+_REPEATING = f"{_INIT}: with these settings ids can repeat or run out"
+_LOGGED = "run ALTER SEQUENCE ... SET LOGGED: an unlogged sequence restarts after a crash"
+
+
+class _Fault(NamedTuple):
+    """What is wrong in shards alike: a rule's code, the object, and words for the texts."""
+
+    code: str
+    name: str
+    what: str = ""
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +157,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         if state is not None:
             yield from _functions(topology, name, wanted, _as_made(state, seen.functions, wanted))
         yield from _roles(topology, name, seen)
-    found: dict[tuple[str, str, str, str, str], list[ShardId]] = {}
+    found: dict[_Fault, list[ShardId]] = {}
     held: dict[ShardId, registers.Held] = {}
     for name, seen in view.seen.items():
         basics = view.basics[name]
@@ -125,18 +171,12 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         for key, schemas in _of_grants(topology, seen).items():
             found.setdefault(key, []).extend(shards[schema] for schema in schemas)
         held |= {shards[schema]: one for schema, one in seen.held.items()}
-    for (code, what, actual, expected, hint), numbers in sorted(found.items()):
-        yield Finding(
-            NAME,
-            code,
-            Severity.error,
-            actual=actual,
-            expected=expected,
-            hint=hint,
-            shards=tuple(sorted(numbers)),
-            object=what or None,
+    for (code, thing, what, role), numbers in sorted(found.items()):
+        how = _LOGGED if "UNLOGGED" in what else _REPEATING
+        yield RULES.finding(
+            code, shards=sorted(numbers), object=thing or None, what=what, role=role, how=how
         )
-    yield from registers.judge(NAME, topology, held)
+    yield from registers.judge(topology, held)
 
 
 def _as_made(
@@ -163,20 +203,13 @@ def _functions(
     """Compare the shared functions with the template."""
     missing = generator.names(one for one in wanted if one not in there)
     other = generator.names(one for one, body in wanted.items() if there.get(one, body) != body)
-    for code, names, actual in (
-        ("function_missing", missing, "absent"),
-        ("function_differs", other, "the body differs from shardctl's"),
-    ):
+    for code, names in (("function_missing", missing), ("function_differs", other)):
         if names:
-            yield Finding(
-                NAME,
+            yield RULES.finding(
                 code,
-                Severity.error,
-                actual=actual,
-                expected=f"the function of shardctl for {topology.id.generator} ids",
-                hint="run `shardctl init`",
                 node=node,
                 object=", ".join(f"shardctl.{name}" for name in names),
+                generator=topology.id.generator,
             )
 
 
@@ -186,94 +219,51 @@ def _roles(topology: Topology, node: NodeName, seen: Seen) -> Iterator[Finding]:
             f"{k.privilege} on {k.object}" for k in seen.lacks if (k.schema, k.role) == (None, role)
         ]
         if role not in seen.roles or lacks:
-            missing = role not in seen.roles
-            yield Finding(
-                NAME,
-                "role_missing" if missing else "state_not_granted",
-                Severity.error,
-                actual="absent" if missing else f"lacks {', '.join(lacks)}",
-                expected="a role with access to the shards" if missing else "granted",
-                hint="run `shardctl init`",
-                node=node,
-                object=role,
-            )
+            code = "state_not_granted" if role in seen.roles else "role_missing"
+            yield RULES.finding(code, node=node, object=role, lacks=", ".join(lacks))
 
 
-def _of_sequences(
-    seen: Seen, schema: str, *, counter: bool, register: bool
-) -> Iterator[tuple[str, str, str, str, str]]:
+def _of_sequences(seen: Seen, schema: str, *, counter: bool, register: bool) -> Iterator[_Fault]:
     for name, there in ((generator.COUNTER, counter), (generator.REGISTER, register)):
         if not there:
-            hint = "run `shardctl init`"
-            if name == generator.COUNTER:
-                hint += (
-                    "; run `shardctl verify` again afterwards: the new counter may be "
-                    "behind the register"
-                )
-            yield "sequence_missing", name, "absent", "a sequence", hint
+            yield _Fault("sequence_missing", name, _AGAIN if name == generator.COUNTER else "")
         elif oddity := seen.odd.get((schema, name)):
-            hint = "run `shardctl init`: with these settings ids can repeat or run out"
-            if "UNLOGGED" in oddity:
-                hint = (
-                    "run ALTER SEQUENCE ... SET LOGGED: an unlogged sequence restarts after a crash"
-                )
-            yield (
-                "sequence_differs",
-                name,
-                oddity,
-                "the settings that `shardctl init` gives it",
-                hint,
-            )
+            yield _Fault("sequence_differs", name, oddity)
 
 
-def _of_wrapper(
-    schema: str, shard: ShardId, body: str | None
-) -> tuple[str, str, str, str, str] | None:
-    name, hint = f"{generator.WRAPPER}()", "run `shardctl init`"
+def _of_wrapper(schema: str, shard: ShardId, body: str | None) -> _Fault | None:
+    name = f"{generator.WRAPPER}()"
     if body is None:
-        return "next_id_missing", name, "absent", "the function that `shardctl init` creates", hint
+        return _Fault("next_id_missing", name)
     if body == generator.wrapper_body(schema, shard):
         return None
     number = _NUMBER.search(body)
     if number is not None and int(number[1]) != shard:
-        actual = f"makes ids of shard {number[1]}"
-        hint += "; then search for rows with wrong ids: `shardctl verify --check ids --deep`"
-        return "other_shard", name, actual, "ids of this shard", hint
-    return (
-        "next_id_differs",
-        name,
-        "the body differs from shardctl's",
-        "the function that `shardctl init` creates",
-        hint,
-    )
+        return _Fault("other_shard", name, number[1])
+    return _Fault("next_id_differs", name)
 
 
-def _of_grants(topology: Topology, seen: Seen) -> dict[tuple[str, str, str, str, str], list[str]]:
+def _of_grants(topology: Topology, seen: Seen) -> dict[_Fault, list[str]]:
     """Group what roles lack in shards, or have too much: one finding for a role and all of it."""
     lacks: dict[tuple[str, str, bool], list[Lack]] = {}
     for lack in seen.lacks:
         if lack.schema is not None and lack.role in topology.database.app_roles:
             lacks.setdefault((lack.schema, lack.role, lack.excess), []).append(lack)
-    groups: dict[tuple[str, str, str, str, str], list[str]] = {}
+    groups: dict[_Fault, list[str]] = {}
     for (schema, role, excess), of_role in lacks.items():
         objects = list(dict.fromkeys(lack.object for lack in of_role))
         lacking = "; ".join(
-            f"{', '.join(k.privilege for k in of_role if k.object == name)} on {name}"
-            for name in objects
+            f"{', '.join(k.privilege for k in of_role if k.object == one)} on {one}"
+            for one in objects
         )
-        what = objects[0] if len(objects) == 1 else ""
-        key = ("granted_too_much", what, f"{role} has {lacking}",
-               "no right to change the sequences that make ids",
-               "run `shardctl init`: with it, the role can stop this shard's ids for ever",
-               ) if excess else (
-               "not_granted", what, f"{role} lacks {lacking}", f"granted to {role}",
-               "run `shardctl init`")  # fmt: skip
-        groups.setdefault(key, []).append(schema)
+        name = objects[0] if len(objects) == 1 else ""
+        code = "granted_too_much" if excess else "not_granted"
+        groups.setdefault(_Fault(code, name, lacking, role), []).append(schema)
     return groups
 
 
 CHECK = Check(
-    NAME,
+    RULES,
     "every shard generates its own ids with shardctl's functions, for all application roles",
     judge,
     look,

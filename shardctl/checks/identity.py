@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import Check
-from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.findings import ERROR, Rule, Rules
 from shardctl.state.format import FORMAT
 
 if TYPE_CHECKING:
@@ -13,9 +13,46 @@ if TYPE_CHECKING:
 
     from shardctl.checks.basics import Basics
     from shardctl.checks.check import View
+    from shardctl.checks.findings import Finding
     from shardctl.topology.model import NodeName, Topology
 
-NAME = "identity"
+RULES = Rules(
+    "identity",
+    {
+        "not_initialised": Rule(
+            ERROR,
+            "schema shardctl is missing",
+            "node {node} of cluster {cluster}",
+            "run `shardctl init`",
+        ),
+        "same_server": Rule(
+            ERROR,
+            "the same server as node {first}",
+            "a separate server",
+            "correct the host and port of one of the two nodes in the topology",
+        ),
+        "other_node": Rule(ERROR, "{actual}", "{wanted}cluster {cluster}", "{hint}"),
+        "format_newer": Rule(
+            ERROR,
+            "format {format}",
+            f"at most {FORMAT}, the newest that this shardctl supports",
+            "use a newer shardctl",
+        ),
+        "differs": Rule(
+            ERROR,
+            "{actual}",
+            "{expected}",
+            "restore it in the topology: it is fixed for the life of the cluster (`init` can "
+            "change `shards.key` before the first row)",
+        ),
+        "generator_differs": Rule(
+            ERROR,
+            "generator {there}",
+            "generator {wanted}",
+            "run `shardctl init` to change it, or correct the topology",
+        ),
+    },
+)
 
 
 def judge(view: View[None]) -> Iterator[Finding]:
@@ -30,72 +67,41 @@ def judge(view: View[None]) -> Iterator[Finding]:
             continue
         if state is None:
             if topology.nodes[name].shards:
-                yield Finding(
-                    NAME,
-                    "not_initialised",
-                    Severity.error,
-                    actual="schema shardctl is missing",
-                    expected=f"node {name} of cluster {topology.cluster}",
-                    hint="run `shardctl init`",
-                    node=name,
-                )
+                yield RULES.finding("not_initialised", node=name, cluster=topology.cluster)
             continue
         first = twins.get(name)
         if first is not None:
-            yield Finding(
-                NAME,
-                "same_server",
-                Severity.error,
-                actual=f"the same server as node {first}",
-                expected="a separate server",
-                hint="correct the host and port of one of the two nodes in the topology",
-                node=name,
-            )
+            yield RULES.finding("same_server", node=name, first=first)
         elif (state.cluster, state.node) != (topology.cluster, name):
-            yield Finding(
-                NAME,
+            yield RULES.finding(
                 "other_node",
-                Severity.error,
-                actual=f"node {state.node} of cluster {state.cluster}",
-                expected=f"node {name} of cluster {topology.cluster}",
-                hint="correct the node's host and port in the topology; shardctl does not "
-                "write to this server",
                 node=name,
+                actual=f"node {state.node} of cluster {state.cluster}",
+                wanted=f"node {name} of ",
+                cluster=topology.cluster,
+                hint="correct the node's host and port in the topology; shardctl does not write "
+                "to this server",
             )
         elif state.format > FORMAT:
-            yield Finding(
-                NAME,
-                "format_newer",
-                Severity.error,
-                actual=f"format {state.format}",
-                expected=f"at most {FORMAT}, the newest that this shardctl supports",
-                hint="use a newer shardctl",
-                node=name,
-                object="shardctl.cluster",
+            yield RULES.finding(
+                "format_newer", node=name, object="shardctl.cluster", format=state.format
             )
         else:
             for difference in state.differences(topology):
-                yield Finding(
-                    NAME,
+                yield RULES.finding(
                     "differs",
-                    Severity.error,
-                    actual=difference.actual,
-                    expected=difference.expected,
-                    hint="restore it in the topology: it is fixed for the life of the cluster "
-                    "(`init` can change `shards.key` before the first row)",
                     node=name,
                     object=difference.what,
+                    actual=difference.actual,
+                    expected=difference.expected,
                 )
             if state.generator != topology.id.generator:
-                yield Finding(
-                    NAME,
+                yield RULES.finding(
                     "generator_differs",
-                    Severity.error,
-                    actual=f"generator {state.generator}",
-                    expected=f"generator {topology.id.generator}",
-                    hint="run `shardctl init` to change it, or correct the topology",
                     node=name,
                     object="shardctl.next_id",
+                    there=state.generator,
+                    wanted=topology.id.generator,
                 )
 
 
@@ -113,15 +119,14 @@ def _of_another_cluster(view: View[None]) -> dict[NodeName, str]:
 def _wrong_cluster(view: View[None], wrong: Mapping[NodeName, str]) -> Iterator[Finding]:
     """Report a wrong `cluster:` once, whatever the number of nodes."""
     for cluster in set(wrong.values()):
-        yield Finding(
-            NAME,
+        yield RULES.finding(
             "other_node",
-            Severity.error,
-            actual=f"nodes {', '.join(wrong)} are of cluster {cluster}",
-            expected=f"cluster {view.topology.cluster}",
-            hint="use the topology of that cluster, or correct `cluster:`; shardctl does not "
-            "write to these servers",
             object="cluster",
+            actual=f"nodes {', '.join(wrong)} are of cluster {cluster}",
+            wanted="",
+            cluster=view.topology.cluster,
+            hint="use the topology of that cluster, or correct `cluster:`; shardctl does not write "
+            "to these servers",
         )
 
 
@@ -159,4 +164,4 @@ def strangers(topology: Topology, basics: Mapping[NodeName, Basics]) -> set[Node
     }
 
 
-CHECK = Check(NAME, "every server is the node and the cluster that the topology names", judge)
+CHECK = Check(RULES, "every server is the node and the cluster that the topology names", judge)

@@ -11,8 +11,8 @@ from psycopg import errors, sql
 
 from shardctl.checks import ids_deep
 from shardctl.checks.check import Check
-from shardctl.checks.findings import Finding, Severity
-from shardctl.checks.ids_odd import Code, Odd, Ruler
+from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules, Severity
+from shardctl.checks.ids_odd import Odd, Ruler
 from shardctl.ids import generator, times
 from shardctl.ids.layout import Layout
 from shardctl.postgres import catalog, queries
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Place, View
+    from shardctl.checks.findings import Finding
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import ShardId
 
-NAME = "ids"
 QUERIES = queries.load("shardctl.checks", "ids.sql")
 
 LOCK_SHARE = 0.3
@@ -41,6 +41,89 @@ LOCK_WAIT = "1s"
 LOCK_WAIT_EACH = "10ms"
 
 FEW_YEARS = 5
+
+_ID, _KEY = "id {example} in shard {shard}", "key {example} in shard {shard}"
+RULES = Rules(
+    "ids",
+    {
+        "negative": Rule(
+            ERROR,
+            f"{_ID}{{more}}",
+            "positive ids from next_id()",
+            "give these rows new ids from next_id() of their shard",
+        ),
+        "other_shard": Rule(
+            ERROR,
+            f"{_ID}, made for shard {{other}}{{more}}",
+            "ids from next_id() of the same shard",
+            # The key decides where it is named: a row that was moved by its key keeps its id.
+            "list misplaced rows with `shardctl rows misplaced`, whose --sql moves them; keep the "
+            "other rows or give them new ids; `shardctl verify --check ids --deep` finds all of "
+            "them",
+        ),
+        "future": Rule(
+            ERROR,
+            f"{_ID}{{more}}",
+            "ids older than the node's clock",
+            "check the id's time with `shardctl decode-id ID`; if a clock was wrong, correct it; "
+            "otherwise give the rows new ids",
+        ),
+        "duplicate": Rule(
+            ERROR,
+            f"{_ID} and in shard {{other}}{{more}}",
+            "every id in only one shard",
+            "compare both rows; if they are equal, delete the one that `shardctl rows misplaced` "
+            "lists",
+        ),
+        "other_key": Rule(
+            ERROR,
+            f"{_KEY} belongs to shard {{other}}{{more}}",
+            "rows whose key belongs to this shard",
+            "list these rows with `shardctl rows misplaced`; its --sql writes what moves them",
+        ),
+        "no_key": Rule(
+            ERROR,
+            f"{_KEY} is not an id of any shard{{more}}",
+            "integer keys that are ids of this cluster (shards: {{key: id}})",
+            "correct the key: no shard can have made it, so no application finds the row by it",
+        ),
+        "locked": Rule(
+            WARNING,
+            f"locked by another session, for more than {LOCK_WAIT}",
+            "readable ids",
+            "wait until the session that alters the tables ends, then run `shardctl verify --check "
+            "ids` again",
+        ),
+        "key_not_integer": Rule(
+            NOTE,
+            "the key is not an integer; --deep compares only integer keys",
+            "keys that are compared with their shard",
+            "`shardctl rows misplaced --table {table}` compares keys of every kind",
+        ),
+        "key_absent": Rule(
+            # A migration's line stays behind when its table is dropped or renamed.
+            WARNING + NOTE,
+            "no shard has this column",
+            "the key column that a migration or the topology names",
+            "name the right column in a new migration, `-- shardctl: key {table}.COLUMN`, or in "
+            "`database.keys`; if the table has a new name, the key of that",
+        ),
+        "check_not_valid": Rule(
+            WARNING,
+            f"constraint {keys.CHECK} is NOT VALID: existing rows were not checked",
+            "a validated constraint",
+            "run `shardctl migrate`: it validates the constraint, or names the shards with rows "
+            "of other shards",
+        ),
+        "years_left": Rule(
+            WARNING + ERROR,
+            "ids last until {end}, for {years:.1f} years",
+            f"at least {FEW_YEARS} years",
+            "plan a new cluster with another `id:` in its topology: it cannot be changed in this "
+            "cluster",
+        ),
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +257,16 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     for (table, code), pairs in groupby(odd, key=lambda pair: (pair[0].table, pair[0].code)):
         group = list(pairs)
         nodes = {node for _, node in group}
-        kind = _KINDS[code]
-        yield Finding(
-            NAME,
+        first, count = group[0][0], sum(one.count or 0 for one, _ in group)
+        yield RULES.finding(
             code,
-            kind.severity,
-            actual=_description([one for one, _ in group]),
-            expected=kind.expected,
-            hint=kind.hint,
             node=nodes.pop() if len(nodes) == 1 else None,
             shards=tuple(dict.fromkeys(one.shard for one, _ in group)),
             object=table,
+            example=first.example,
+            shard=first.shard,
+            other=first.other,
+            more=f"; {count} rows in all" if count > 1 else "",
         )
     yield from _years_left(view)
     yield from _unvalidated(view)
@@ -194,27 +276,11 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         named = {*view.topology.database.keys, *(table for of in seen for table in of)}
         for table, column in keys.of_cluster(view.topology, view.migrations).items():
             if not keyed.get(table, True):
-                yield Finding(
-                    NAME,
-                    "key_not_integer",
-                    Severity.note,
-                    actual="the key is not an integer; --deep compares only integer keys",
-                    expected="keys that are compared with their shard",
-                    hint=f"`shardctl rows misplaced --table {table}` compares keys of every kind",
-                    object=f"{table}.{column}",
-                )
+                yield RULES.finding("key_not_integer", object=f"{table}.{column}", table=table)
             elif table not in keyed:
-                yield Finding(
-                    NAME,
-                    "key_absent",
-                    # A migration's line stays behind when its table is dropped or renamed.
-                    Severity.warning if table in named else Severity.note,
-                    actual="no shard has this column",
-                    expected="the key column that a migration or the topology names",
-                    hint=f"name the right column in a new migration, `-- shardctl: key {table}."
-                    "COLUMN`, or in `database.keys`; if the table has a new name, the key of that",
-                    object=f"{table}.{column}",
-                )
+                severity = Severity.warning if table in named else Severity.note
+                what = f"{table}.{column}"
+                yield RULES.finding("key_absent", severity, object=what, table=table)
 
 
 def _unvalidated(view: View[Seen]) -> Iterator[Finding]:
@@ -224,17 +290,7 @@ def _unvalidated(view: View[Seen]) -> Iterator[Finding]:
         for shard, table in seen.unvalidated:
             tables.setdefault(table, []).append(shard)
     for table, shards in sorted(tables.items()):
-        yield Finding(
-            NAME,
-            "check_not_valid",
-            Severity.warning,
-            actual=f"constraint {keys.CHECK} is NOT VALID: existing rows were not checked",
-            expected="a validated constraint",
-            hint="run `shardctl migrate`: it validates the constraint, or names the shards "
-            "with rows of other shards",
-            shards=tuple(sorted(shards)),
-            object=table,
-        )
+        yield RULES.finding("check_not_valid", shards=sorted(shards), object=table)
 
 
 def _years_left(view: View[Seen]) -> Iterator[Finding]:
@@ -243,84 +299,11 @@ def _years_left(view: View[Seen]) -> Iterator[Finding]:
     years = layout.years_left(now_ms)
     if years < FEW_YEARS:
         end = times.render(layout.last_ms)
-        yield Finding(
-            NAME,
-            "years_left",
-            Severity.error if years <= 0 else Severity.warning,
-            actual=f"ids last until {end}, for {max(years, 0):.1f} years",
-            expected=f"at least {FEW_YEARS} years",
-            hint="plan a new cluster with another `id:` in its topology: it cannot be "
-            "changed in this cluster",
-            object="id layout",
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    severity: Severity
-    expected: str
-    hint: str
-
-
-_KINDS: dict[Code, _Kind] = {
-    "negative": _Kind(
-        Severity.error,
-        "positive ids from next_id()",
-        "give these rows new ids from next_id() of their shard",
-    ),
-    "other_shard": _Kind(
-        Severity.error,
-        "ids from next_id() of the same shard",
-        # The key decides where it is named: a row that was moved by its key keeps its id.
-        "list misplaced rows with `shardctl rows misplaced`, whose --sql moves them; keep the "
-        "other rows or give them new ids; `shardctl verify --check ids --deep` finds all of them",
-    ),
-    "future": _Kind(
-        Severity.error,
-        "ids older than the node's clock",
-        "check the id's time with `shardctl decode-id ID`; if a clock was wrong, "
-        "correct it; otherwise give the rows new ids",
-    ),
-    "duplicate": _Kind(
-        Severity.error,
-        "every id in only one shard",
-        "compare both rows; if they are equal, delete the one that `shardctl rows misplaced` lists",
-    ),
-    "other_key": _Kind(
-        Severity.error,
-        "rows whose key belongs to this shard",
-        "list these rows with `shardctl rows misplaced`; its --sql writes what moves them",
-    ),
-    "no_key": _Kind(
-        Severity.error,
-        "integer keys that are ids of this cluster (shards: {key: id})",
-        "correct the key: no shard can have made it, so no application finds the row by it",
-    ),
-    "locked": _Kind(
-        Severity.warning,
-        "readable ids",
-        "wait until the session that alters the tables ends, then run `shardctl verify "
-        "--check ids` again",
-    ),
-}
-
-
-def _description(group: Sequence[Odd]) -> str:
-    """Describe the first fault, and count all where they were counted."""
-    first = group[0]
-    text = {
-        "negative": f"id {first.example} in shard {first.shard}",
-        "other_shard": f"id {first.example} in shard {first.shard}, made for shard {first.other}",
-        "future": f"id {first.example} in shard {first.shard}",
-        "duplicate": f"id {first.example} in shard {first.shard} and in shard {first.other}",
-        "other_key": f"key {first.example} in shard {first.shard} belongs to shard {first.other}",
-        "no_key": f"key {first.example} in shard {first.shard} is not an id of any shard",
-        "locked": f"locked by another session, for more than {LOCK_WAIT}",
-    }[first.code]
-    count = sum(one.count or 0 for one in group)
-    return f"{text}; {count} rows in all" if count > 1 else text
+        severity = Severity.error if years <= 0 else Severity.warning
+        left = max(years, 0)
+        yield RULES.finding("years_left", severity, object="id layout", end=end, years=left)
 
 
 CHECK = Check(
-    NAME, "every id was generated by the shard that holds it, and not in the future", judge, look
+    RULES, "every id was generated by the shard that holds it, and not in the future", judge, look
 )

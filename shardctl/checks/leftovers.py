@@ -4,42 +4,99 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from itertools import groupby
+from datetime import UTC
 from typing import TYPE_CHECKING
 
 from shardctl.access import read_only
-from shardctl.checks import (
-    leftovers_moves,
-    leftovers_read_only,
-    leftovers_repack,
-    leftovers_reverses,
-    leftovers_streams,
-    retired,
-)
+from shardctl.checks import leftovers_moves, leftovers_streams, retired
 from shardctl.checks.check import Check
-from shardctl.checks.findings import Finding, Severity
-from shardctl.meter import duration, size
+from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules
+from shardctl.meter import size
 from shardctl.postgres import queries, repack_left
 from shardctl.state import journal, leash, ledger, move_objects
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
     from shardctl.access.read_only import Mark
     from shardctl.checks.check import Place, View
+    from shardctl.checks.findings import Finding
     from shardctl.checks.retired import Retired
     from shardctl.postgres.repack_left import Leftover
     from shardctl.state.ledger import Entry
     from shardctl.state.move_objects import MoveObject, Stream
     from shardctl.topology.model import NodeName, ShardId
 
-NAME = "leftovers"
 QUERIES = queries.load("shardctl.checks", "leftovers.sql")
 
 _OF_MOVE = re.compile("shardctl_[0-9a-f]{8}")
+_SLOT = "{kind} slot{whose}, {used}, retains {held}"
 
 IDLE_S = 300
 """How long a session may be idle in a transaction."""
+
+RULES = Rules(
+    "leftovers",
+    {
+        **leftovers_moves.RULES.of,
+        **leftovers_streams.RULES.of,
+        "read_only": Rule(
+            NOTE,
+            "writes are refused {since}by {by}",
+            "read-only for as long as required",
+            "run {off} to accept writes again",
+        ),
+        "read_only_in_part": Rule(
+            ERROR,
+            "{refusing} of {tables} tables refuse writes, {since}by {by}",
+            "all tables of a shard refuse writes, or none",
+            "run `shardctl read-only on {ranges}` to finish it, or {off} to undo it",
+        ),
+        "table_missing": Rule(
+            ERROR,
+            "the table is missing",
+            "the table: without it shardctl cannot read or start moves",
+            "restore it from a backup, or create it as another node has it "
+            "(docs/operations/failures.md)",
+        ),
+        "slot_unknown": Rule(
+            WARNING,
+            _SLOT,
+            "a journal entry for the move, or no slot",
+            "stop the clone that streams from it, then run `SELECT "
+            "pg_drop_replication_slot('{object}')` on that node",
+        ),
+        "slot_of_move": Rule(
+            WARNING,
+            _SLOT,
+            "no slot: the move has ended",
+            "run `shardctl moves doctor` to drop it",
+        ),
+        "slot_inactive": Rule(WARNING, _SLOT, "{expected}", "{hint}"),
+        "prepared_transaction": Rule(
+            WARNING,
+            "prepared for {age_s}",
+            "no prepared transactions: they hold locks and block moves",
+            "run `COMMIT PREPARED 'GID'` or `ROLLBACK PREPARED 'GID'` in that database",
+        ),
+        "idle_in_transaction": Rule(
+            WARNING,
+            "pid {pid} idle in transaction for {longest_s}{more}",
+            "less than {most_s}: such a session holds locks and blocks VACUUM and moves",
+            "fix the application; to end a session: `SELECT pg_terminate_backend(PID)` on that "
+            "node",
+        ),
+        "repack_left": Rule(
+            WARNING,
+            "a killed pg_repack left {objects}",
+            "nothing: the trigger that was left slows every write and fills a log table",
+            "when no pg_repack is running, run `DROP EXTENSION pg_repack CASCADE`, then `CREATE "
+            "EXTENSION pg_repack`",
+        ),
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +112,15 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """A session that is idle in a transaction."""
-
-    pid: int
-    application: str
-    idle_s: int
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
-    """What one node has; `prepared` are ages in seconds by global identifier.
+    """What one node has; `found` are what sessions left, as code, object and words.
 
     `retired` are schemas that a move in the node's journal has retired; `read_only` are shards
     that are so, at least in part, and `shards` all by their schemas.
     """
 
     slots: tuple[Slot, ...]
-    prepared: Mapping[str, int]
-    sessions: tuple[Session, ...]
+    found: Sequence[tuple[str, str | None, Mapping[str, Any]]]
     retired: tuple[Retired, ...]
     read_only: Mapping[ShardId, Mark]
     repacked: tuple[Leftover, ...]
@@ -90,8 +137,7 @@ def look(place: Place) -> Seen:
     watched = leash.watched(place.connection, [slot.name for slot in found])
     return Seen(
         slots=tuple(replace(slot, watched=slot.name in watched) for slot in found),
-        prepared=dict(ask(QUERIES["prepared"]).fetchall()),
-        sessions=tuple(Session(*row) for row in ask(QUERIES["idle"], {"seconds": IDLE_S})),
+        found=ask(QUERIES["found"], {"seconds": IDLE_S}).fetchall(),
         retired=retired.measure(place.connection, retired.schemas(place.basics, known=True)),
         read_only={place.shards[schema]: mark for schema, mark in marks.items()},
         repacked=repack_left.read(place.connection),
@@ -106,156 +152,79 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     kept = {node: seen.retired for node, seen in view.seen.items()}
     slots = {slot.name: slot.held_bytes for seen in view.seen.values() for slot in seen.slots}
     yield from leftovers_moves.judge(view, kept, slots)
-    yield from _unwatched(view)
-    yield from _near_limit(view)
-    yield from leftovers_reverses.judge(NAME, view.moves)
-    yield from _missing(view)
-    yield from leftovers_streams.judge(
-        NAME,
-        {node: (seen.of_moves, seen.streams) for node, seen in view.seen.items()},
-        view.moves,
-    )
-    marks = {node: seen.read_only for node, seen in view.seen.items()}
-    yield from leftovers_read_only.judge(NAME, marks)
+    yield from leftovers_moves.reverses(view.moves)
+    for node, basics in view.basics.items():
+        for table in basics.missing:
+            yield RULES.finding("table_missing", node=node, object=table)
+    of_streams = {node: (seen.of_moves, seen.streams) for node, seen in view.seen.items()}
+    yield from leftovers_streams.judge(of_streams, view.moves)
+    for node, seen in view.seen.items():
+        for mark, shards in read_only.alike(seen.read_only).items():
+            yield _read_only(node, mark, shards)
     moves = {entry.slot: entry for entry in view.moves}
     reversing = {journal.slot(reverse) for reverse in ledger.kept_reverses(view.moves, over=True)}
     for node, seen in view.seen.items():
         for slot in seen.slots:
             if slot.name not in reversing or slot.name in moves:
                 yield from _slot(node, slot, moves.get(slot.name))
-        for gid, age_s in seen.prepared.items():
-            yield Finding(
-                NAME,
-                "prepared_transaction",
-                Severity.warning,
-                actual=f"prepared for {duration(age_s)}",
-                expected="no prepared transactions: they hold locks and block moves",
-                hint="run `COMMIT PREPARED 'GID'` or `ROLLBACK PREPARED 'GID'` in that database",
+        for code, name, words in seen.found:
+            yield RULES.finding(code, node=node, object=name, **words)
+        for one in seen.repacked:
+            shard = seen.shards.get(one.schema or "")
+            yield RULES.finding(
+                "repack_left",
                 node=node,
-                object=gid,
-            )
-        yield from _idle(node, seen.sessions)
-        yield from leftovers_repack.judge(NAME, node, seen.repacked, seen.shards)
-
-
-def _missing(view: View[Seen]) -> Iterator[Finding]:
-    """Find tables of schema shardctl that were dropped."""
-    for node, basics in view.basics.items():
-        for table in basics.missing:
-            yield Finding(
-                NAME,
-                "table_missing",
-                Severity.error,
-                actual="the table is missing",
-                expected="the table: without it shardctl cannot read or start moves",
-                hint="run `shardctl init` to create it again, empty; if a move was running, "
-                "restore the table's rows from a backup",
-                node=node,
-                object=table,
-            )
-
-
-def _unwatched(view: View[Seen]) -> Iterator[Finding]:
-    """Find slots of open moves whose guard is missing: a restart of the server ends it."""
-    moves = {entry.slot: entry for entry in view.moves if entry.open}
-    for node, seen in view.seen.items():
-        for slot in seen.slots:
-            entry = moves.get(slot.name)
-            if entry is None or slot.watched:
-                continue
-            yield Finding(
-                NAME,
-                "slot_unwatched",
-                Severity.warning,
-                actual=f"slot of move {entry.move.id} retains {size(slot.held_bytes or 0)} of "
-                "WAL, and its guard is not running (a server restart ends the guard)",
-                expected="a guard that drops the slot before it fills the disk",
-                hint=(
-                    "run `shardctl moves resume`: it starts the guard again and continues the move"
-                )
-                + (
-                    ", or `shardctl moves abort` to drop the slot" if "abort" in entry.can() else ""
-                ),
-                node=node,
-                object=slot.name,
-            )
-
-
-def _near_limit(view: View[Seen]) -> Iterator[Finding]:
-    """Find slots of open moves that hold back more than half of what their limit allows."""
-    moves = {entry.slot: entry for entry in view.moves if entry.open}
-    for node, seen in view.seen.items():
-        for slot in seen.slots:
-            entry = moves.get(slot.name)
-            limit = entry.move.plan.get("options", {}).get("max_wal_bytes") if entry else None
-            if entry is None or not leash.is_near(slot.held_bytes, limit):
-                continue
-            yield Finding(
-                NAME,
-                "slot_near_limit",
-                Severity.warning,
-                actual=f"slot of move {entry.move.id} retains {size(slot.held_bytes)} of WAL; at "
-                f"{size(limit)} the server drops it, and the move aborts",
-                expected="a target that keeps up with its source",
-                hint=f"check the log and the disk of node {entry.move.target}; if the move has "
-                "stopped, run `shardctl moves resume --max-wal SIZE` with a higher limit",
-                node=node,
-                object=slot.name,
+                shards=() if shard is None else (shard,),
+                object=one.name or f"table {one.oid}, which no longer exists",
+                objects=", ".join(one.objects),
             )
 
 
 def _slot(node: NodeName, slot: Slot, move: Entry | None) -> Iterator[Finding]:
-    """Find a slot without a client, or whose move is over; an open move's is reported with it."""
-    if move.open if move else slot.active and not _OF_MOVE.fullmatch(slot.name):
+    """Find a slot without a client, or whose move is over; of an open move's, only its bounds."""
+    if move is not None and move.open:
+        held = slot.held_bytes
+        yield from leftovers_moves.bounds(node, move, held_bytes=held, watched=slot.watched)
         return
-    held = "no WAL" if slot.held_bytes is None else f"{size(slot.held_bytes)} of WAL"
-    used = "active" if slot.active else "inactive"
-    whose, expected = "", "a replica that uses the slot, or no slot"
-    hint = "if no replica needs it, run `SELECT pg_drop_replication_slot('NAME')` on that node"
-    if move:
-        whose = f" of a move in state {move.state}"
-        expected = "no slot: the move has ended"
-        hint = "run `shardctl moves doctor` to drop it"
-    elif _OF_MOVE.fullmatch(slot.name):
-        whose = " of a move that no journal has"
-        expected = "a journal entry for the move, or no slot"
-        hint = (
-            "stop the clone that streams from it, then run `SELECT "
-            f"pg_drop_replication_slot('{slot.name}')` on that node"
-        )
-    yield Finding(
-        NAME,
-        "slot_of_move" if move else "slot_unknown" if slot.active else "slot_inactive",
-        Severity.warning,
-        actual=f"{slot.kind} slot{whose}, {used}, retains {held}",
-        expected=expected,
-        hint=hint,
+    of_move = bool(_OF_MOVE.fullmatch(slot.name))
+    if not move and slot.active and not of_move:
+        return
+    code = "slot_of_move" if move else "slot_unknown" if slot.active else "slot_inactive"
+    of_none = RULES.of["slot_unknown"]
+    expected, hint = of_none.expected, of_none.hint.format(object=slot.name)
+    if not of_move:
+        expected = "a replica that uses the slot, or no slot"
+        hint = "if no replica needs it, run `SELECT pg_drop_replication_slot('NAME')` on that node"
+    whose = " of a move that no journal has" if of_move else ""
+    yield RULES.finding(
+        code,
         node=node,
         object=slot.name,
+        kind=slot.kind,
+        whose=f" of a move in state {move.state}" if move else whose,
+        used="active" if slot.active else "inactive",
+        held="no WAL" if slot.held_bytes is None else f"{size(slot.held_bytes)} of WAL",
+        expected=expected,
+        hint=hint,
     )
 
 
-def _idle(node: NodeName, sessions: Iterable[Session]) -> Iterator[Finding]:
-    ordered = sorted(sessions, key=lambda session: (session.application, -session.idle_s))
-    for application, group in groupby(ordered, key=lambda session: session.application):
-        longest, *others = group
-        more = f", and {len(others)} more for less time" if others else ""
-        yield Finding(
-            NAME,
-            "idle_in_transaction",
-            Severity.warning,
-            actual=f"pid {longest.pid} idle in transaction for {duration(longest.idle_s)}{more}",
-            expected=f"less than {duration(IDLE_S)}: such a session holds locks and blocks VACUUM "
-            "and moves",
-            hint="fix the application; to end a session: `SELECT pg_terminate_backend(PID)` "
-            "on that node",
-            node=node,
-            object=application or None,
-        )
+def _read_only(node: NodeName, mark: Mark, shards: tuple[ShardId, ...]) -> Finding:
+    return RULES.finding(
+        "read_only" if mark.whole else "read_only_in_part",
+        node=node,
+        shards=shards,
+        since=f"since {mark.since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, " if mark.since else "",
+        by=mark.by,
+        refusing=mark.refusing,
+        tables=mark.tables,
+        ranges=ranges.of(shards),
+        off=f"`shardctl read-only off {ranges.of(shards)}`",
+    )
 
 
 CHECK = Check(
-    NAME,
+    RULES,
     "no unfinished moves, stuck streams, partly read-only shards, unused slots, prepared "
     "transactions, forgotten sessions, remains of pg_repack",
     judge,

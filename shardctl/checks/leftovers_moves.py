@@ -1,4 +1,4 @@
-"""Moves that are unfinished or ended badly, and what they leave to be pruned."""
+"""Moves that are unfinished, ended badly or can be reversed, and what they leave to be pruned."""
 
 from __future__ import annotations
 
@@ -7,20 +7,96 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from shardctl.checks import retired
-from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules, Severity
 from shardctl.meter import duration, size
-from shardctl.topology.model import ShardId
+from shardctl.state import leash
+from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from shardctl.checks.check import View
+    from shardctl.checks.findings import Finding
     from shardctl.checks.retired import Retired
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import NodeName, Topology
 
-NAME = "leftovers"
+_KEPT = "nothing after `shardctl prune`"
+_FINISH = "run `shardctl moves finish {object}` to drop what is left"
+
+RULES = Rules(
+    "leftovers",
+    {
+        "move_running": Rule(
+            NOTE,
+            "{way}, {state}: {holder} is running it",
+            "a move that ends",
+            "run `shardctl moves show {object}` to see its phase",
+        ),
+        "move_unfinished": Rule(
+            WARNING + ERROR,
+            "unfinished, {state}: {way}, started by {who} on {started}{held}",
+            "a running or finished move",
+            "run `shardctl moves resume {object}` to continue it{abort}",
+        ),
+        "move_unconfirmed": Rule(
+            WARNING,
+            "unconfirmed: rows were not compared after the move {way}",
+            "compared rows",
+            "if you trust the target, run `shardctl prune --accept-unconfirmed` to drop the "
+            "retired schemas",
+        ),
+        "copies_differ": Rule(
+            ERROR,
+            "{way}: the copies of {tables} differ",
+            "equal copies on source and target",
+            "compare the tables with the retired copies (`shardctl prune` keeps them); if the "
+            "target is correct, drop the retired copies by hand",
+        ),
+        "retired_kept": Rule(
+            NOTE,
+            "{what}, kept until {due}",
+            _KEPT,
+            "then run `shardctl prune{accept}` to free the space",
+        ),
+        "retired_due": Rule(
+            NOTE, "{what}", _KEPT, "run `shardctl prune{accept}` to free the space"
+        ),
+        "slot_unwatched": Rule(
+            WARNING,
+            "slot {whose} retains {held_bytes} of WAL, and its guard is not running (a server "
+            "restart ends the guard)",
+            "a guard that drops the slot before it fills the disk",
+            "run {hint}",
+        ),
+        "slot_near_limit": Rule(
+            WARNING,
+            "slot {whose} retains {held_bytes} of WAL; at {limit_bytes} the server drops it, and "
+            "the move {ends}",
+            "less than half of the limit",
+            "{hint}",
+        ),
+        "reverse_open": Rule(
+            NOTE,
+            "{way}: can be reversed until {until}{held}",
+            "nothing is kept for a reverse, after `shardctl moves finish`",
+            "run `shardctl moves finish {object}` when the move need not be reversed",
+        ),
+        "reverse_expired": Rule(
+            NOTE + WARNING,
+            "{way}: could be reversed until {until}{held}",
+            "nothing is kept for a reverse",
+            _FINISH,
+        ),
+        "reverse_lost": Rule(
+            WARNING,
+            "{way}: cannot be reversed, because slot {slot} was dropped (at its limit of WAL) or "
+            "has lost its WAL",
+            "a slot that keeps what a reverse needs, or nothing",
+            _FINISH,
+        ),
+    },
+)
 
 
 def judge(
@@ -36,33 +112,41 @@ def judge(
     left = {one.move for found in kept.values() for one in found}
     for entry in view.moves:
         if entry.state == "running":
-            yield _running(entry)
+            yield _about(entry, "move_running", state=_state(entry), holder=entry.holder)
         elif entry.open:
             yield _unfinished(entry, held_bytes.get(entry.slot))
         elif entry.state == "unconfirmed" and entry.move.id in left:
+            tables = ", ".join((entry.move.report or {}).get("differing", ())) or "some tables"
             differs = entry.move.proof == "differs"
-            yield _differing(entry) if differs else _unconfirmed(entry)
+            yield _about(entry, "copies_differ" if differs else "move_unconfirmed", tables=tables)
     moves = {entry.move.id: entry for entry in view.moves}
     for node, found in kept.items():
         ordered = sorted(found, key=lambda one: (one.move, one.schema))
         for move, group in groupby(ordered, key=lambda one: one.move):
-            if (entry := moves[move]).due is not None:
-                yield _retired(view.topology, node, entry, list(group))
+            one = list(group)
+            if (due := moves[move].due) is not None:
+                shards = retired.shards(view.topology, move, one)
+                yield _retired(node, moves[move], due, one, shards)
 
 
-def _running(entry: Entry) -> Finding:
-    """Report a running move."""
+def _about(
+    entry: Entry,
+    code: str,
+    severity: Severity | None = None,
+    node: NodeName | None = None,
+    **words: object,
+) -> Finding:
+    """Report something of a move and its shards."""
     move = entry.move
-    return Finding(
-        NAME,
-        "move_running",
-        Severity.note,
-        actual=f"from {move.source} to {move.target}, {_state(entry)}: "
-        f"{entry.holder} is running it",
-        expected="a move that ends",
-        hint=f"run `shardctl moves show {move.id}` to see its phase",
-        shards=_shards(entry),
+    return RULES.finding(
+        code,
+        severity,
+        node=node,
+        pooler=None,
+        shards=[ShardId(shard) for shard in move.shards],
         object=move.id,
+        way=f"from {move.source} to {move.target}",
+        **words,
     )
 
 
@@ -76,75 +160,114 @@ def _unfinished(entry: Entry, held_bytes: int | None) -> Finding:
             f"{size(limit['limit_bytes'])}, and was dropped"
         )
     abort = f", or `shardctl moves abort {move.id}` to abort it" if "abort" in entry.can() else ""
-    return Finding(
-        NAME,
+    return _about(
+        entry,
         "move_unfinished",
         # Up to the fence the source serves its shards as ever, and behind the cutover the target.
         Severity.error if entry.changing_hands else Severity.warning,
-        actual=f"unfinished, {_state(entry)}: from {move.source} to {move.target}, started by "
-        f"{move.who} on {_at(move.started)}{held}",
-        expected="a running or finished move",
-        hint=f"run `shardctl moves resume {move.id}` to continue it{abort}",
-        shards=_shards(entry),
-        object=move.id,
+        state=_state(entry),
+        who=move.who,
+        started=_at(move.started),
+        held=held,
+        abort=abort,
     )
 
 
-def _differing(entry: Entry) -> Finding:
-    """Report a finished move whose copies differ."""
-    move = entry.move
-    tables = ", ".join((move.report or {}).get("differing", ())) or "some tables"
-    return Finding(
-        NAME,
-        "copies_differ",
-        Severity.error,
-        actual=f"from {move.source} to {move.target}: the copies of {tables} differ",
-        expected="equal copies on source and target",
-        hint="compare the tables with the retired copies (`shardctl prune` keeps them); if "
-        "the target is correct, drop the retired copies by hand",
-        shards=_shards(entry),
-        object=move.id,
-    )
-
-
-def _unconfirmed(entry: Entry) -> Finding:
-    """Report a finished move whose copies were not compared."""
-    move = entry.move
-    return Finding(
-        NAME,
-        "move_unconfirmed",
-        Severity.warning,
-        actual=f"unconfirmed: rows were not compared after the move from {move.source} to "
-        f"{move.target}",
-        expected="compared rows",
-        hint="if you trust the target, run `shardctl prune --accept-unconfirmed` to drop "
-        "the retired schemas",
-        shards=_shards(entry),
-        object=move.id,
-    )
-
-
-def _retired(topology: Topology, node: NodeName, entry: Entry, found: list[Retired]) -> Finding:
-    """Report a node's retired schemas of one move when prune may drop them; `due` is known."""
-    due, now = entry.due, found[0].seen
+def _retired(
+    node: NodeName, entry: Entry, due: datetime, found: list[Retired], shards: Sequence[ShardId]
+) -> Finding:
+    """Report a node's retired schemas of one move, and when prune may drop them."""
+    now = found[0].seen
     sizes = [one.size_bytes for one in found if one.size_bytes is not None]
     space = size(sum(sizes)) if sizes else "unknown size"
     age = (now - (entry.move.ended or entry.move.changed)).total_seconds()
-    what = f"{len(found)} retired schema{'' if len(found) == 1 else 's'}, {space}, of a move"
-    accept = " --accept-unconfirmed" if entry.state == "unconfirmed" else ""
-    over = due is not None and due <= now
-    return Finding(
-        NAME,
-        "retired_due" if over else "retired_kept",
-        Severity.note,
-        actual=f"{what} that ended {duration(max(age, 0))} ago"
-        + ("" if over or due is None else f", kept until {_at(due)}"),
-        expected="nothing after `shardctl prune`",
-        hint=f"{'run' if over else 'then run'} `shardctl prune{accept}` to free the space",
+    return RULES.finding(
+        "retired_due" if due <= now else "retired_kept",
         node=node,
-        shards=retired.shards(topology, entry.move.id, found),
+        shards=shards,
         object=entry.move.id,
+        what=f"{len(found)} retired schema{'' if len(found) == 1 else 's'}, {space}, of a move "
+        f"that ended {duration(max(age, 0))} ago",
+        due=_at(due),
+        accept=" --accept-unconfirmed" if entry.state == "unconfirmed" else "",
     )
+
+
+def bounds(
+    node: NodeName, entry: Entry, *, held_bytes: int | None, watched: bool
+) -> Iterator[Finding]:
+    """Find the slot of an open move whose guard is missing, or that comes near its limit."""
+    limit = entry.move.plan.get("options", {}).get("max_wal_bytes")
+    whose = f"of move {entry.move.id}"
+    if not watched:
+        hint = "`shardctl moves resume`: it starts the guard again and continues the move"
+        if "abort" in entry.can():
+            hint += ", or `shardctl moves abort` to drop the slot"
+        yield RULES.finding(
+            "slot_unwatched",
+            node=node,
+            object=entry.slot,
+            whose=whose,
+            held_bytes=held_bytes or 0,
+            hint=hint,
+        )
+    if leash.is_near(held_bytes, limit):
+        yield RULES.finding(
+            "slot_near_limit",
+            node=node,
+            object=entry.slot,
+            whose=whose,
+            held_bytes=held_bytes,
+            limit_bytes=limit,
+            ends="aborts",
+            hint=f"check the log and the disk of node {entry.move.target}; if the move has "
+            "stopped, run `shardctl moves resume --max-wal SIZE` with a higher limit",
+        )
+
+
+def reverses(moves: Sequence[Entry]) -> Iterator[Finding]:
+    """Find moves that can be reversed, and leftovers of those that no longer can."""
+    for entry in moves:
+        reverse, move, node = entry.reverse, entry.move, NodeName(entry.move.target)
+        if reverse is None or not reverse.can:
+            continue
+        held = reverse.held_bytes
+        # A slot whose guard has ended still keeps WAL.
+        grave = reverse.state == "expired" and held is not None
+        yield _about(
+            entry,
+            f"reverse_{reverse.state}",
+            Severity.warning if grave else None,
+            node,
+            until=_at(reverse.until),
+            held="" if held is None else f"; slot {reverse.slot} retains {size(held)} of WAL",
+            slot=reverse.slot,
+        )
+        if reverse.state != "open" or held is None:
+            continue
+        whose = f"for the reverse of move {move.id}"
+        finish = f"`shardctl moves finish {move.id}`"
+        if not reverse.watched:
+            yield RULES.finding(
+                "slot_unwatched",
+                node=node,
+                object=reverse.slot,
+                whose=whose,
+                held_bytes=held,
+                hint="`shardctl moves doctor`: it starts the guard again; or run "
+                f"{finish} to drop the slot",
+            )
+        elif leash.is_near(held, reverse.limit_bytes):
+            yield RULES.finding(
+                "slot_near_limit",
+                node=node,
+                object=reverse.slot,
+                whose=whose,
+                held_bytes=held,
+                limit_bytes=reverse.limit_bytes,
+                ends="cannot be reversed",
+                hint=f"run `shardctl moves reverse {move.id}` or {finish}",
+            )
 
 
 def _state(entry: Entry) -> str:
@@ -155,7 +278,3 @@ def _state(entry: Entry) -> str:
 
 def _at(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _shards(entry: Entry) -> tuple[ShardId, ...]:
-    return tuple(ShardId(shard) for shard in entry.move.shards)

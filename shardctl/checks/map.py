@@ -4,19 +4,74 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl import meter
 from shardctl.checks import retired
 from shardctl.checks.check import Check
-from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from shardctl.checks.check import Place, View
+    from shardctl.checks.findings import Finding
     from shardctl.topology.model import ShardId
 
-NAME = "map"
+RULES = Rules(
+    "map",
+    {
+        "shard_missing": Rule(
+            ERROR,
+            "no live schema",
+            "a live schema on {owner}",
+            "if `shardctl status` shows a retired schema of it, rename that; otherwise restore it "
+            "from a backup, or run `shardctl init` if it never existed",
+        ),
+        "shard_misplaced": Rule(
+            ERROR,
+            "live on {node} only",
+            "live on {owner}",
+            "use the newest topology file; a schema may have been moved by hand",
+        ),
+        "shard_twice": Rule(
+            ERROR,
+            "live on {node} too",
+            "live on {owner} only",
+            "check that the owner has all data of this copy, then drop the copy",
+        ),
+        "stray_schema": Rule(
+            WARNING,
+            "schema {strays}",
+            "only shards 0-{last}",
+            "find out what the schema is for, then drop or rename it",
+        ),
+        "map_differs": Rule(
+            ERROR,
+            "shardctl.map: {listed}",
+            "the topology: {wanted}",
+            "use the newest topology file: `shardctl moves list` names the moves",
+        ),
+        "map_version": Rule(
+            WARNING,
+            "version {version}",
+            "version {newest}, as other nodes have",
+            "the node was away while shards moved between other nodes: run `shardctl init`",
+        ),
+        "retired_schema": Rule(
+            NOTE,
+            "{size_bytes}",
+            "nothing after `shardctl prune`",
+            "no move in the node's journal retired it, so `shardctl prune` keeps it: check it, "
+            "then drop it by hand",
+        ),
+        "table_shadowed": Rule(
+            ERROR,
+            "table {object}",
+            "no table of this name in a schema behind the shards' on the search_path",
+            "rename or drop it: after a shard has moved, statements for that shard would use this "
+            "table",
+        ),
+    },
+)
 
 
 def look(place: Place) -> dict[str, int | None]:
@@ -33,43 +88,28 @@ def judge(view: View[dict[str, int | None]]) -> Iterator[Finding]:
     yield from _retired(view)
     for name, basics in view.basics.items():
         for schema, table in basics.shadows:
-            yield Finding(
-                NAME,
-                "table_shadowed",
-                Severity.error,
-                actual=f"table {schema}.{table}",
-                expected="no table of this name in a schema behind the shards' on the search_path",
-                hint="rename or drop it: after a shard has moved, statements for that shard "
-                "would use this table",
-                node=name,
-                object=f"{schema}.{table}",
-            )
+            yield RULES.finding("table_shadowed", node=name, object=f"{schema}.{table}")
 
 
 def _shards(view: View[dict[str, int | None]]) -> Iterator[Finding]:
     owners = view.topology.owners()
     lives = _lives(view)
     between, copied = _changing_hands(view), _being_copied(view)
-    missing: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
-    misplaced: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
-    twice: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
+    found: dict[tuple[str, NodeName, NodeName], list[ShardId]] = {}
     for shard, owner in owners.items():
         if shard in between:
             continue
         places = lives.get(shard, [])
         if not places and owner in view.basics:
-            missing.setdefault((owner, owner), []).append(shard)
+            found.setdefault(("shard_missing", owner, owner), []).append(shard)
         for other in places:
             if other != owner and (other, shard) not in copied:
                 # An owner that cannot be looked at may well have its shard.
-                kind = twice if owner in places or owner not in view.basics else misplaced
-                kind.setdefault((other, owner), []).append(shard)
-    for (node, owner), shards in missing.items():
-        yield _about("shard_missing", node, shards, ("no live schema", f"a live schema on {owner}"))
-    for (node, owner), shards in misplaced.items():
-        yield _about("shard_misplaced", node, shards, (f"live on {node} only", f"live on {owner}"))
-    for (node, owner), shards in twice.items():
-        yield _about("shard_twice", node, shards, (f"live on {node} too", f"live on {owner} only"))
+                twice = owner in places or owner not in view.basics
+                code = "shard_twice" if twice else "shard_misplaced"
+                found.setdefault((code, other, owner), []).append(shard)
+    for (code, node, owner), shards in sorted(found.items()):
+        yield RULES.finding(code, node=node, shards=sorted(shards), owner=owner)
 
 
 def _being_copied(view: View[dict[str, int | None]]) -> set[tuple[NodeName, int]]:
@@ -100,15 +140,8 @@ def _strays(view: View[dict[str, int | None]]) -> Iterator[Finding]:
         strays = sorted(schema for schema, number in numbers.items() if number >= count)
         if strays:
             shown = ", ".join(strays[:5]) + (f", ... ({len(strays)})" if len(strays) > 5 else "")
-            yield Finding(
-                NAME,
-                "stray_schema",
-                Severity.warning,
-                actual=f"schema {shown}",
-                expected=f"only shards 0-{count - 1}",
-                hint="find out what the schema is for, then drop or rename it",
-                node=name,
-                object=strays[0],
+            yield RULES.finding(
+                "stray_schema", node=name, object=strays[0], strays=shown, last=count - 1
             )
 
 
@@ -126,20 +159,20 @@ def _maps(view: View[dict[str, int | None]]) -> Iterator[Finding]:
         if wrong or extra:
             listed = sorted({f"node {there[s]}" if s in there else "no row" for s in wrong})
             wanted = sorted({f"node {owners[s]}" for s in wrong})
-            found = "shardctl.map: " + (", ".join(listed) or "shards that are not in the topology")
-            right = "the topology: " + (", ".join(wanted) or "no such shards")
-            yield _about("map_differs", name, [*wrong, *extra], (found, right))
+            yield RULES.finding(
+                "map_differs",
+                node=name,
+                shards=sorted([*wrong, *extra]),
+                listed=", ".join(listed) or "shards that are not in the topology",
+                wanted=", ".join(wanted) or "no such shards",
+            )
         elif state.map_version < newest and not between:
-            yield Finding(
-                NAME,
+            yield RULES.finding(
                 "map_version",
-                Severity.warning,
-                actual=f"version {state.map_version}",
-                expected=f"version {newest}, as other nodes have",
-                hint="the node was away while shards moved between other nodes: run `shardctl "
-                "init`",
                 node=name,
                 object="shardctl.map",
+                version=state.map_version,
+                newest=newest,
             )
 
 
@@ -151,41 +184,8 @@ def _changing_hands(view: View[dict[str, int | None]]) -> set[int]:
 def _retired(view: View[dict[str, int | None]]) -> Iterator[Finding]:
     for name, sizes in view.seen.items():
         for schema, size in sorted(sizes.items()):
-            yield Finding(
-                NAME,
-                "retired_schema",
-                Severity.note,
-                actual="of unknown size" if size is None else meter.size(size),
-                expected="nothing after `shardctl prune`",
-                hint="no move in the node's journal retired it, so `shardctl prune` keeps "
-                "it: check it, then drop it by hand",
-                node=name,
-                object=schema,
-            )
+            known = "of unknown size" if size is None else size
+            yield RULES.finding("retired_schema", node=name, object=schema, size_bytes=known)
 
 
-_HINTS = {
-    "shard_missing": "if `shardctl status` shows a retired schema of it, rename that; otherwise "
-    "restore it from a backup, or run `shardctl init` if it never existed",
-    "shard_misplaced": "use the newest topology file; a schema may have been moved by hand",
-    "shard_twice": "check that the owner has all data of this copy, then drop the copy",
-    "map_differs": "use the newest topology file: `shardctl moves list` names the moves",
-}
-
-
-def _about(
-    code: str, node: NodeName, shards: Sequence[ShardId], difference: tuple[str, str]
-) -> Finding:
-    return Finding(
-        NAME,
-        code,
-        Severity.error,
-        actual=difference[0],
-        expected=difference[1],
-        hint=_HINTS[code],
-        node=node,
-        shards=tuple(sorted(shards)),
-    )
-
-
-CHECK = Check(NAME, "every shard exists on its node only, and all maps agree", judge, look)
+CHECK = Check(RULES, "every shard exists on its node only, and all maps agree", judge, look)

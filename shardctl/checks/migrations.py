@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import Check
-from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.findings import ERROR, WARNING, Rule, Rules, Severity
 from shardctl.ids.generator import quote_literal
 from shardctl.state.cluster import QUERIES
 
@@ -13,9 +13,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from shardctl.checks.check import Place, View
+    from shardctl.checks.findings import Finding
     from shardctl.topology.model import ShardId
 
-NAME = "migrations"
+RULES = Rules(
+    "migrations",
+    {
+        "pending": Rule(
+            WARNING + ERROR, "it has not run", "{expected}", "run `shardctl migrate`{row}"
+        ),
+        "checksum_differs": Rule(
+            ERROR,
+            "a file with SHA-256 {checksum} ran",
+            "SHA-256 {wanted}, that of the file",
+            "restore the file as it ran, and write the change as a new migration",
+        ),
+        "unknown_file": Rule(
+            WARNING,
+            "it ran, but the file is missing",
+            "a file of this name in the migrations' folder",
+            "use the newest migrations' folder, or restore the file from version control",
+        ),
+    },
+)
 
 Ran = dict[str, dict["ShardId", str]]
 """file -> shard -> the checksum with which it ran there"""
@@ -48,16 +68,7 @@ def judge(view: View[Ran]) -> Iterator[Finding]:
             yield _pending(migration.name, migration.checksum, lacking, everywhere=not checksums)
         yield from _changed(migration.name, migration.checksum, checksums)
     for file in sorted(ran.keys() - known):
-        yield Finding(
-            NAME,
-            "unknown_file",
-            Severity.warning,
-            actual="it ran, but the file is missing",
-            expected="a file of this name in the migrations' folder",
-            hint="use the newest migrations' folder, or restore the file from version control",
-            shards=tuple(sorted(ran[file])),
-            object=file,
-        )
+        yield RULES.finding("unknown_file", shards=sorted(ran[file]), object=file)
 
 
 def _merge(nodes: Iterable[Ran]) -> dict[str, dict[ShardId, str]]:
@@ -70,26 +81,18 @@ def _merge(nodes: Iterable[Ran]) -> dict[str, dict[ShardId, str]]:
 
 def _pending(file: str, checksum: str, lacking: set[ShardId], *, everywhere: bool) -> Finding:
     shards = tuple(sorted(lacking))
-    if everywhere:
-        severity, expected = Severity.warning, "it runs once in every shard"
-        hint = "run `shardctl migrate`"
-    else:
-        severity, expected = Severity.error, "it ran, as in the other shards"
-        hint = (
-            "run `shardctl migrate`; if the migration's objects exist and only its row "
-            "was deleted, insert the row again into shardctl.migration on the shard's "
-            f"node: shard, file, checksum {shards[0]}, {quote_literal(file).strip()}, "
-            f"'{checksum}'"
-        )
-    return Finding(
-        NAME,
+    row = (
+        "; if the migration's objects exist and only its row was deleted, insert the row again "
+        f"into shardctl.migration on the shard's node: shard, file, checksum {shards[0]}, "
+        f"{quote_literal(file).strip()}, '{checksum}'"
+    )
+    return RULES.finding(
         "pending",
-        severity,
-        actual="it has not run",
-        expected=expected,
-        hint=hint,
+        Severity.warning if everywhere else Severity.error,
         shards=shards,
         object=file,
+        expected="it runs once in every shard" if everywhere else "it ran, as in the other shards",
+        row="" if everywhere else row,
     )
 
 
@@ -100,18 +103,11 @@ def _changed(file: str, wanted: str, checksums: Mapping[ShardId, str]) -> Iterat
         if checksum != wanted:
             others.setdefault(checksum, []).append(shard)
     for checksum, shards in others.items():
-        yield Finding(
-            NAME,
-            "checksum_differs",
-            Severity.error,
-            actual=f"a file with SHA-256 {checksum} ran",
-            expected=f"SHA-256 {wanted}, that of the file",
-            hint="restore the file as it ran, and write the change as a new migration",
-            shards=tuple(shards),
-            object=file,
+        yield RULES.finding(
+            "checksum_differs", shards=shards, object=file, checksum=checksum, wanted=wanted
         )
 
 
 CHECK = Check(
-    NAME, "every migration ran in every shard, with the file's present content", judge, look
+    RULES, "every migration ran in every shard, with the file's present content", judge, look
 )

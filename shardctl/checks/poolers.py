@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from shardctl.checks import poolers_asked
 from shardctl.checks import poolers_logins as logins
 from shardctl.checks.check import Check
-from shardctl.checks.findings import Finding, Severity
-from shardctl.checks.poolers_loaded import APPLY, connected, left_over, offered
-from shardctl.checks.poolers_words import NAME, brief, shards_of
+from shardctl.checks.poolers_loaded import connected, left_over, offered
+from shardctl.checks.poolers_words import APPLY, RULES, brief, shards_of
 from shardctl.pgbouncer import faults, render, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardctl.checks.check import View
+    from shardctl.checks.findings import Finding
     from shardctl.checks.poolers_logins import Secrets
     from shardctl.checks.poolers_look import Looked
     from shardctl.errors import ShardctlError
@@ -34,15 +34,12 @@ def judge(view: View[Secrets]) -> Iterator[Finding]:
     for name, looked in view.poolers.items():
         pooler = topology.poolers[name]
         if looked.error is not None:
-            yield Finding(
-                NAME,
+            yield RULES.finding(
                 "unreachable",
-                Severity.error,
-                actual=_bare(looked.error, pooler),
-                expected="a console that answers",
-                hint=looked.error.hint,
                 pooler=name,
                 object=f"{pooler.host}:{pooler.port}",
+                error=_bare(looked.error, pooler),
+                hint=looked.error.hint,
             )
             continue
         entries = render.entries(topology, pooler)
@@ -83,55 +80,33 @@ def _file(
     """Compare the file with what rendering gives."""
     path = str(pooler.databases_file)
     if looked.refused is not None:
-        yield Finding(
-            NAME,
-            "refused",
-            Severity.error,
-            actual=_bare(looked.refused, pooler),
-            expected=f"a pooler that {APPLY} can update",
-            hint=looked.refused.hint,
-            pooler=pooler.name,
-        )
+        error, hint = _bare(looked.refused, pooler), looked.refused.hint
+        yield RULES.finding("refused", pooler=pooler.name, error=error, hint=hint)
     if looked.text is None:
         if looked.refused is None:
-            yield Finding(
-                NAME, "file_missing", Severity.error,
-                actual="absent", expected="the file of aliases", hint=APPLY,
-                pooler=pooler.name, object=path,
-            )  # fmt: skip
+            yield RULES.finding("file_missing", pooler=pooler.name, object=path)
         return
     header = render.header(looked.text)
     if looked.text.strip() and (header is None or header.edited):
-        yield Finding(
-            NAME,
-            "file_edited",
-            Severity.error,
-            actual="changed by hand" if header else "not written by shardctl",
-            expected="the file as shardctl wrote it",
-            hint="run `shardctl pgbouncer diff` to see the changes; `shardctl pgbouncer "
-            "apply --force` replaces the file",
-            pooler=pooler.name,
-            object=path,
-        )
+        actual = "changed by hand" if header else "not written by shardctl"
+        yield RULES.finding("file_edited", pooler=pooler.name, object=path, actual=actual)
         return
     # Where no node has the map's version, the file is only compared with its own.
     wanted = version or (header.map_version if header else 0)
     if looked.text != render.databases(topology, pooler, wanted):
         actual, others = _origin(topology, header, wanted)
-        yield Finding(
-            NAME,
+        yield RULES.finding(
             "file_differs",
-            Severity.error,
+            pooler=pooler.name,
+            object=path,
             actual=actual,
-            expected=f"the aliases of map version {wanted}" if wanted else "the aliases",
+            wanted=f" of map version {wanted}" if wanted else "",
             hint=(
                 "check that the topology is the newest and that the pooler belongs to it; "
                 "then run `shardctl pgbouncer apply --force` to replace the file"
             )
             if others
             else f"run `shardctl pgbouncer diff` to see the changes, then {APPLY}",
-            pooler=pooler.name,
-            object=path,
         )
 
 
@@ -149,51 +124,33 @@ def _origin(topology: Topology, header: Header | None, wanted: int) -> tuple[str
 def _held(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Find aliases whose clients wait, or are turned away."""
     if looked.held:
-        yield Finding(
-            NAME,
+        yield RULES.finding(
             "paused",
-            Severity.error,
-            actual="paused: clients wait",
-            expected="clients are served",
-            hint="if no operator or move has paused it, run RESUME on the pooler's console",
             pooler=pooler.name,
             object="the whole pooler",
+            needs="has paused",
+            alias="",
         )
     ours = [looked.offered[e.alias] for e in entries if e.alias in looked.offered]
-    for code, aliases, verb in (
-        ("paused", [one.name for one in ours if one.paused], "RESUME"),
-        ("disabled", [one.name for one in ours if one.disabled], "ENABLE"),
+    for code, aliases in (
+        ("paused", [one.name for one in ours if one.paused]),
+        ("disabled", [one.name for one in ours if one.disabled]),
     ):
         if aliases:
-            yield Finding(
-                NAME,
+            yield RULES.finding(
                 code,
-                Severity.error,
-                actual="paused: clients wait"
-                if code == "paused"
-                else "disabled: clients are rejected",
-                expected="clients are served",
-                hint=f'if no operator or move needs it, run {verb} "{aliases[0]}" on the '
-                "pooler's console",
                 pooler=pooler.name,
                 shards=shards_of(aliases, entries),
                 object=brief(aliases),
+                needs="needs",
+                alias=f' "{aliases[0]}"',
             )
 
 
 def _retry(pooler: Pooler, looked: Looked) -> Iterator[Finding]:
     """Find what a command left that was killed while it resumed clients."""
     if serving.was_left_short(looked.config):
-        yield Finding(
-            NAME,
-            "login_retry",
-            Severity.warning,
-            actual=f"{serving.SHORT_S} s, the value during a move",
-            expected="the server_login_retry of the pooler's configuration",
-            hint="if no move is running, run RELOAD on the pooler's console",
-            pooler=pooler.name,
-            object="server_login_retry",
-        )
+        yield RULES.finding("login_retry", pooler=pooler.name, object="server_login_retry")
 
 
 def _pooling(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
@@ -205,33 +162,20 @@ def _pooling(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterat
     reported = everywhere and isinstance(looked.refused, faults.PoolingUnfit)
     if (everywhere or pools) and not reported:
         users = sorted({pool["user"] or "" for pool in pools})
-        yield Finding(
-            NAME,
-            "pool_mode",
-            Severity.warning,
-            actual="session" if everywhere else f"session for {', '.join(users)}",
-            expected="transaction",
-            hint="set pool_mode = transaction: with session pooling a move waits for "
-            "sessions to end, not only transactions",
-            pooler=pooler.name,
-            object="pool_mode",
-        )
+        of = "" if everywhere else f" for {', '.join(users)}"
+        yield RULES.finding("pool_mode", pooler=pooler.name, object="pool_mode", users=of)
     if everywhere:
         return
     number = tuple(map(int, looked.version.split(".")[:2]))
     if number < PREPARED or looked.config.get("max_prepared_statements") == "0":
         lacks = number < PREPARED
-        yield Finding(
-            NAME,
+        yield RULES.finding(
             "no_prepared_statements",
-            Severity.note,
-            actual=f"PgBouncer {looked.version} "
-            + ("has none" if lacks else "has max_prepared_statements = 0"),
-            expected="protocol-level prepared statements",
-            hint="disable prepared statements in clients (psycopg: prepare_threshold=None), or "
-            + ("install 1.21 or newer" if lacks else "raise max_prepared_statements"),
             pooler=pooler.name,
             object="prepared statements",
+            version=looked.version,
+            what="none" if lacks else "max_prepared_statements = 0",
+            remedy="install 1.21 or newer" if lacks else "raise max_prepared_statements",
         )
 
 
@@ -242,7 +186,7 @@ def _bare(error: ShardctlError, pooler: Pooler) -> str:
 
 
 CHECK = Check(
-    NAME,
+    RULES,
     "every pooler offers the aliases of the map and serves all its clients",
     judge,
     logins.look,

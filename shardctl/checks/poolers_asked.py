@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl import fanout
-from shardctl.checks.findings import Finding, Severity
-from shardctl.checks.poolers_words import NAME, brief, shards_of
+from shardctl.checks.poolers_words import RULES, brief, shards_of
 from shardctl.pgbouncer.console import CommandRefused, Console, PoolerLost, PoolerUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from shardctl.checks.findings import Finding
     from shardctl.pgbouncer.console import Alias, Row
     from shardctl.pgbouncer.render import Entry
     from shardctl.topology.model import Database, Pooler
@@ -92,44 +92,34 @@ def judge(pooler: Pooler, asked: Sequence[Asked], entries: Sequence[Entry]) -> I
         aliases = sorted(wrong)
         first = wrong[aliases[0]]
         paths = [path for path in first.paths if _schema(path) != first.alias]
-        yield Finding(
-            NAME,
+        yield RULES.finding(
             "search_path",
-            Severity.error,
-            actual=f"search_path is {paths[0] or 'empty'} on {len(paths)} of {len(first.paths)} "
-            f"connections of user {first.user}",
-            expected=first.alias,
-            hint=f'run RECONNECT "{aliases[0]}" on the pooler\'s console; then find the client '
-            "that sends RESET ALL, DISCARD ALL or SET search_path (docs/poolers.md, drivers)",
             pooler=pooler.name,
             shards=shards_of(aliases, entries),
             object=brief(aliases),
+            path=paths[0] or "empty",
+            count=len(paths),
+            all=len(first.paths),
+            user=first.user,
+            first=first.alias,
         )
     if unasked := [one for one in asked if one.alias in right and one.unasked]:
         all_idle = sum(len(one.paths) + one.unasked for one in unasked)
-        yield Finding(
-            NAME,
+        yield RULES.finding(
             "search_path_unasked",
-            Severity.note,
-            actual=f"the search_path of {sum(one.unasked for one in unasked)} of {all_idle} "
-            "idle connections could not be read",
-            expected="the search_path of each idle connection",
-            hint="run RECONNECT with the alias's name on the pooler's console: it replaces "
-            "these connections",
             pooler=pooler.name,
             object=brief(sorted({one.alias for one in unasked})),
+            count=sum(one.unasked for one in unasked),
+            all=all_idle,
         )
     for user, error in {one.user: one.error for one in asked if one.error}.items():
-        yield Finding(
-            NAME,
+        yield RULES.finding(
             "search_path_unknown",
-            Severity.note,
-            actual=f"cannot read the search_path as user {user}: {error}",
-            expected="the search_path of each alias in use",
-            hint=f"allow shardctl to log in to {pooler.host}:{pooler.port} as {user} (add a "
-            "line to ~/.pgpass)",
             pooler=pooler.name,
             object=f"aliases of {user}",
+            user=user,
+            error=error,
+            address=f"{pooler.host}:{pooler.port}",
         )
 
 

@@ -6,18 +6,16 @@ import ipaddress
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from shardctl.checks.findings import Finding, Severity
-from shardctl.checks.poolers_words import NAME, brief, shards_of
+from shardctl.checks.poolers_words import RULES, brief, shards_of
 from shardctl.pgbouncer import apply, faults, ini
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from shardctl.checks.findings import Finding
     from shardctl.checks.poolers_look import Looked
     from shardctl.pgbouncer.render import Entry
     from shardctl.topology.model import NodeName, Pooler, Topology
-
-APPLY = "`shardctl pgbouncer apply`"
 
 
 def offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
@@ -37,16 +35,12 @@ def offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterato
             wrong.append(alias)
     if wrong:
         there = looked.offered.get(wrong[0])
-        yield Finding(
-            NAME,
+        yield RULES.finding(
             "not_loaded",
-            Severity.error,
-            actual=f"leads to {there.host}:{there.port}/{there.dbname}" if there else "not offered",
-            expected="what the file contains",
-            hint=f"run {APPLY} to reload the file; the pooler's log shows why it was not loaded",
             pooler=pooler.name,
             shards=shards_of(wrong, entries),
             object=brief(wrong),
+            there=f"leads to {there.host}:{there.port}/{there.dbname}" if there else "not offered",
         )
 
 
@@ -65,16 +59,7 @@ def left_over(
         else []
     )
     if found:
-        yield Finding(
-            NAME,
-            "left_over",
-            Severity.error,
-            actual="offered, but no file contains it",
-            expected="only aliases of the file",
-            hint=f"run {APPLY} to reload the file",
-            pooler=pooler.name,
-            object=brief(found),
-        )
+        yield RULES.finding("left_over", pooler=pooler.name, object=brief(found))
 
 
 def connected(
@@ -105,16 +90,14 @@ def connected(
             wrong[name, entry.node].add(alias)
     for (name, owner), found in wrong.items():
         aliases = sorted(found)
-        yield Finding(
-            NAME,
+        yield RULES.finding(
             "wrong_server",
-            Severity.error,
-            actual=f"connections to {name}",
-            expected=f"connections to node {owner}, which owns the shards",
-            hint=f'run RECONNECT "{aliases[0]}" on the pooler\'s console',
             pooler=pooler.name,
             shards=shards_of(aliases, entries),
             object=brief(aliases),
+            there=name,
+            owner=owner,
+            first=aliases[0],
         )
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.checks.findings import Finding, Severity
-from shardctl.checks.poolers_words import NAME, shards_of
+from shardctl.checks.poolers_words import PAGE, RULES, shards_of
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardctl.checks.check import Place, View
+    from shardctl.checks.findings import Finding
     from shardctl.checks.poolers_look import Looked
     from shardctl.pgbouncer.render import Entry
     from shardctl.topology.model import NodeName, Pooler, ShardId
@@ -24,7 +24,6 @@ Secrets = dict[str, str | None] | None
 """Digests of SCRAM secrets by role, None for one of another kind; None to those who may not."""
 
 QUERIES = queries.load("shardctl.checks", "poolers.sql")
-PAGE = "docs/howto/change-passwords.md"
 
 
 def look(place: Place) -> Secrets:
@@ -46,45 +45,35 @@ def judge(
         for node in looked.logins:
             if node not in differing and node not in refused:
                 continue
-            yield Finding(
-                NAME,
+            yield RULES.finding(
                 "login_refused",
-                Severity.error,
+                pooler=pooler.name,
+                shards=_shards(entries, node),
+                object=f"{role} on node {node}",
                 actual=refused.get(node) or "the SCRAM secret differs from the pooler's auth_file",
-                expected=f"role {role} can log in to node {node}",
+                role=role,
+                where=node,
                 hint=f"set the role's SCRAM secret on the node to the pooler's ({PAGE})"
                 if node in differing or "password" in refused[node]
                 else (
                     f"allow role {role} to log in from the pooler: check pg_hba.conf and "
                     f"the role on node {node}"
                 ),
-                pooler=pooler.name,
-                shards=_shards(entries, node),
-                object=f"{role} on node {node}",
             )
         if looked.secrets is None and len(nodes := _kinds(view, looked, role)) > 1:
-            yield Finding(
-                NAME,
-                "secrets_differ",
-                Severity.warning,
-                actual=f"nodes {', '.join(nodes)} have different SCRAM secrets",
-                expected="the same secret on all nodes: PgBouncer keeps only one",
-                hint=f"set the role's SCRAM secret on all nodes to the pooler's ({PAGE})",
-                pooler=pooler.name,
-                object=role,
+            yield RULES.finding(
+                "secrets_differ", pooler=pooler.name, object=role, nodes=", ".join(nodes)
             )
         kept = (looked.secrets or {}).get(role)
         compared = [node for node in untried if kept and role in (view.seen.get(node) or {})]
         if len(compared) < len(untried):
-            yield Finding(
-                NAME,
+            yield RULES.finding(
                 "login_untried",
-                Severity.note,
-                actual=f"not tested: {next(iter(untried.values()))}",
-                expected=f"role {role} can log in to {', '.join(untried)}",
-                hint=f"add its password for {pooler.host}:{pooler.port} to your passfile ({PAGE})",
                 pooler=pooler.name,
                 object=role,
+                why=next(iter(untried.values())),
+                nodes=", ".join(untried),
+                address=f"{pooler.host}:{pooler.port}",
             )
 
 

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.findings import ERROR, WARNING, Rule, Rules
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from shardctl.checks.findings import Finding
     from shardctl.topology.model import ShardId, Topology
+
+
+RULES = Rules(
+    "generator",
+    {
+        "register_ahead": Rule(
+            ERROR,
+            f"{{blocks}} ahead of {generator.COUNTER}: the counter was set back",
+            "the block of the counter",
+            "set the counter to the end of the register's block; the next id then starts a new "
+            "block: {setval}{more}",
+        ),
+        "register_behind": Rule(
+            WARNING,
+            f"{{blocks}} behind {generator.COUNTER}",
+            "the block of the counter, or the one before",
+            "the next id fixes this; to fix it now, run on the shard's node: SELECT "
+            "shardctl.open_block({shard}){more}",
+        ),
+    },
+)
 
 
 class Held(NamedTuple):
@@ -43,7 +65,7 @@ def ahead(layout: Layout, held: Held) -> int:
     return -behind if behind <= mask // 2 else mask + 1 - behind
 
 
-def judge(check: str, topology: Topology, held: Mapping[ShardId, Held]) -> Iterator[Finding]:
+def judge(topology: Topology, held: Mapping[ShardId, Held]) -> Iterator[Finding]:
     """Find registers ahead of their counters, and ones that are far behind.
 
     One block behind is how it is for a moment while a block is opened, and after a crash,
@@ -59,29 +81,23 @@ def judge(check: str, topology: Topology, held: Mapping[ShardId, Held]) -> Itera
         shard = next(iter(before))
         last = (held[shard].counter or 0) >> layout.sequence_bits
         end = (last + before[shard] + 1 << layout.sequence_bits) - 1
-        yield Finding(
-            check,
+        yield RULES.finding(
             "register_ahead",
-            Severity.error,
-            actual=f"{_blocks(before)} ahead of {generator.COUNTER}: the counter was set back",
-            expected="the block of the counter",
-            hint="set the counter to the end of the register's block; the next id then "
-            f"starts a new block: {_setval(topology, shard, end)}{_more(before, shard)}",
             shards=tuple(before),
             object=generator.REGISTER,
+            blocks=_blocks(before),
+            setval=_setval(topology, shard, end),
+            more=_more(before, shard),
         )
     if after:
         shard = next(iter(after))
-        yield Finding(
-            check,
+        yield RULES.finding(
             "register_behind",
-            Severity.warning,
-            actual=f"{_blocks(after)} behind {generator.COUNTER}",
-            expected="the block of the counter, or the one before",
-            hint="the next id fixes this; to fix it now, run on the shard's node: SELECT "
-            f"shardctl.open_block({shard}){_more(after, shard)}",
             shards=tuple(after),
             object=generator.REGISTER,
+            blocks=_blocks(after),
+            shard=shard,
+            more=_more(after, shard),
         )
 
 

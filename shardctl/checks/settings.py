@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardctl.checks.check import Check
-from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules, Severity
 from shardctl.postgres import catalog, queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
     from shardctl.checks.check import Place, View
+    from shardctl.checks.findings import Finding
     from shardctl.postgres.catalog import RoleSettings
     from shardctl.topology.model import NodeName
 
-NAME = "settings"
 QUERIES = queries.load("shardctl.checks", "settings.sql")
 
 SENDERS = 2
@@ -33,199 +33,91 @@ sessions. The other two fifths, 20 shards, stay for the application and verify.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """What one parameter should be, and what happens otherwise."""
-
-    name: str
-    wanted: str
-    code: str
-    severity: Severity
-    why: str
-    restart: bool = False
+def _set(
+    severities: tuple[Severity, ...], actual: str, wanted: str, *, restart: bool = False
+) -> Rule:
+    """Make the rule of a parameter that has one right value."""
+    after = "restart the server" if restart else "`SELECT pg_reload_conf()`"
+    hint = f"run `ALTER SYSTEM SET {{object}} = {wanted}`, then {after}"
+    return Rule(severities, actual, wanted, hint)
 
 
-_RULES = (
-    _Rule("fsync", "on", "fsync_off", Severity.error, "after a crash the server's data is lost"),
-    _Rule(
-        "full_page_writes",
-        "on",
-        "full_page_writes_off",
-        Severity.error,
-        "a crash can corrupt pages",
-    ),
-    _Rule(
-        "autovacuum",
-        "on",
-        "autovacuum_off",
-        Severity.error,
-        "tables bloat, and transaction ids run out",
-    ),
-    _Rule(
-        "track_counts",
-        "on",
-        "track_counts_off",
-        Severity.warning,
-        "autovacuum finds no tables to vacuum",
-    ),
-    _Rule(
-        "zero_damaged_pages",
-        "off",
-        "zero_damaged_pages_on",
-        Severity.error,
-        "damaged pages are zeroed silently",
-    ),
-    _Rule(
-        "ignore_checksum_failure",
-        "off",
-        "ignore_checksum_failure_on",
-        Severity.error,
-        "damaged pages are read as if they were valid",
-    ),
-    _Rule(
-        "hot_standby",
-        "on",
-        "hot_standby_off",
-        Severity.warning,
-        "shardctl cannot query the replay position of a clone",
-        restart=True,
-    ),
+_FEW = Rule(
+    WARNING,
+    "{most}, {used} of them in use",
+    "at least {free} free, for a move",
+    "run `ALTER SYSTEM SET {object} = {least}` or a higher value, then restart the server",
 )
-_NUMBERS = (
-    "max_connections",
-    "max_locks_per_transaction",
-    "max_prepared_transactions",
-    "max_replication_slots",
-    "max_wal_senders",
+RULES = Rules(
+    "settings",
+    {
+        "fsync_off": _set(ERROR, "off: after a crash the server's data is lost", "on"),
+        "full_page_writes_off": _set(ERROR, "off: a crash can corrupt pages", "on"),
+        "autovacuum_off": _set(ERROR, "off: tables bloat, and transaction ids run out", "on"),
+        "track_counts_off": _set(WARNING, "off: autovacuum finds no tables to vacuum", "on"),
+        "zero_damaged_pages_on": _set(ERROR, "on: damaged pages are zeroed silently", "off"),
+        "ignore_checksum_failure_on": _set(
+            ERROR, "on: damaged pages are read as if they were valid", "off"
+        ),
+        "hot_standby_off": _set(
+            WARNING,
+            "off: shardctl cannot query the replay position of a clone",
+            "on",
+            restart=True,
+        ),
+        "wal_level_minimal": Rule(
+            ERROR,
+            "minimal: this node cannot be cloned",
+            "replica or logical",
+            "run `ALTER SYSTEM SET wal_level = replica`, then restart the server",
+        ),
+        "wal_senders_few": _FEW,
+        "replication_slots_few": _FEW,
+        "lock_table_small": Rule(
+            WARNING,
+            "room for {slots} locks; a shard has {relations} relations",
+            "at least {needed}, for {at_once} shards in one transaction",
+            "run `ALTER SYSTEM SET max_locks_per_transaction = {least}`, then restart the server",
+        ),
+        "restart_pending": Rule(
+            WARNING,
+            "{object} = {value} until the server restarts",
+            "the value in the server's files",
+            "restart the server (`pg_ctl restart`); or keep the value: run `ALTER SYSTEM SET "
+            "{object} = {value}` and `SELECT pg_reload_conf()`",
+        ),
+        "role_setting_differs": Rule(
+            NOTE + ERROR,
+            "{actual}",
+            "{usual}, as on node {model}",
+            catalog.SET_ALIKE,
+        ),
+    },
 )
-_NAMES = ("wal_level", *_NUMBERS, *(rule.name for rule in _RULES))
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One node's parameters, and how much of them is in use; `relations` of its largest shard."""
+class Seen(NamedTuple):
+    """What is wrong with one node's parameters, as code, parameter and words; and of its roles."""
 
-    settings: Mapping[str, str]
-    senders: int
-    slots: int
-    relations: int
-    pending: Sequence[str] = ()
-    """Parameters that wait for a restart, as ALTER SYSTEM has them, with the values in force."""
-    roles: RoleSettings = field(default_factory=dict)
-
-    def number(self, name: str) -> int:
-        """Give a parameter that is a number."""
-        return int(self.settings[name])
-
-    @property
-    def lock_slots(self) -> int:
-        """The locks that the lock table was made for."""
-        return self.number("max_locks_per_transaction") * (
-            self.number("max_connections") + self.number("max_prepared_transactions")
-        )
+    found: Sequence[tuple[str, str, Mapping[str, Any]]]
+    roles: RoleSettings
 
 
 def look(place: Place) -> Seen:
-    """Read the parameters and what is in use."""
-    settings = place.connection.execute(QUERIES["settings"], {"names": list(_NAMES)}).fetchall()
-    senders, slots, relations, pending = queries.one(
-        place.connection, QUERIES["used"], {"schemas": list(place.shards)}
+    """Let the server say what is wrong, and read with what roles' sessions begin."""
+    given = {"senders": SENDERS, "shards": SHARDS_AT_ONCE, "schemas": list(place.shards)}
+    return Seen(
+        place.connection.execute(QUERIES["found"], given).fetchall(),
+        catalog.read_role_settings(place.connection, place.topology.database),
     )
-    roles = catalog.read_role_settings(place.connection, place.topology.database)
-    return Seen(dict(settings), senders, slots, relations, pending, roles)
 
 
 def judge(view: View[Seen]) -> Iterator[Finding]:
     """Find parameters that lose data, and those with which no move can be made."""
     for node, seen in view.seen.items():
-        for rule in _RULES:
-            actual = seen.settings[rule.name]
-            if actual != rule.wanted:
-                advice = f"run `ALTER SYSTEM SET {rule.name} = {rule.wanted}`, then {_after(rule)}"
-                yield Finding(
-                    NAME,
-                    rule.code,
-                    rule.severity,
-                    actual=f"{actual}: {rule.why}",
-                    expected=rule.wanted,
-                    hint=advice,
-                    node=node,
-                    object=rule.name,
-                )
-        yield from _moves(node, seen)
-        yield from _locks(node, seen)
-        yield from _pending(node, seen)
+        for code, name, words in seen.found:
+            yield RULES.finding(code, node=node, object=name, **words)
     yield from _roles({node: seen.roles for node, seen in view.seen.items()})
-
-
-def _after(rule: _Rule) -> str:
-    return "restart the server" if rule.restart else "`SELECT pg_reload_conf()`"
-
-
-def _moves(node: NodeName, seen: Seen) -> Iterator[Finding]:
-    level = seen.settings["wal_level"]
-    if level == "minimal":
-        # It also forbids senders, so these need no finding of their own.
-        yield Finding(
-            NAME,
-            "wal_level_minimal",
-            Severity.error,
-            actual="minimal: this node cannot be cloned",
-            expected="replica or logical",
-            hint="run `ALTER SYSTEM SET wal_level = replica`, then restart the server",
-            node=node,
-            object="wal_level",
-        )
-        return
-    for name, used, wanted, code in (
-        ("max_wal_senders", seen.senders, SENDERS, "wal_senders_few"),
-        ("max_replication_slots", seen.slots, 1, "replication_slots_few"),
-    ):
-        most = seen.number(name)
-        if most - used < wanted:
-            yield Finding(
-                NAME,
-                code,
-                Severity.warning,
-                actual=f"{most}, {used} of them in use",
-                expected=f"at least {wanted} free, for a move",
-                hint=f"run `ALTER SYSTEM SET {name} = {used + wanted}` or a higher value, "
-                "then restart the server",
-                node=node,
-                object=name,
-            )
-
-
-def _locks(node: NodeName, seen: Seen) -> Iterator[Finding]:
-    needed = seen.relations * SHARDS_AT_ONCE
-    if seen.lock_slots < needed:
-        per_transaction = -(-needed * seen.number("max_locks_per_transaction") // seen.lock_slots)
-        yield Finding(
-            NAME,
-            "lock_table_small",
-            Severity.warning,
-            actual=f"room for {seen.lock_slots} locks; a shard has {seen.relations} relations",
-            expected=f"at least {needed}, for {SHARDS_AT_ONCE} shards in one transaction",
-            hint=f"run `ALTER SYSTEM SET max_locks_per_transaction = {per_transaction}`, "
-            "then restart the server",
-            node=node,
-            object="max_locks_per_transaction",
-        )
-
-
-def _pending(node: NodeName, seen: Seen) -> Iterator[Finding]:
-    for parameter in seen.pending:
-        yield Finding(
-            NAME,
-            "restart_pending",
-            Severity.warning,
-            actual=f"{parameter} until the server restarts",
-            expected="the value in the server's files",
-            hint="restart the server (`pg_ctl restart`); or keep the value: run `ALTER "
-            f"SYSTEM SET {parameter}` and `SELECT pg_reload_conf()`",
-            node=node,
-            object=parameter.partition(" = ")[0],
-        )
 
 
 def _roles(of: Mapping[NodeName, RoleSettings]) -> Iterator[Finding]:
@@ -241,20 +133,19 @@ def _roles(of: Mapping[NodeName, RoleSettings]) -> Iterator[Finding]:
             model = next(node for node, value in values.items() if value == usual)
             for node, value in values.items():
                 if value != usual:
-                    yield Finding(
-                        NAME,
+                    yield RULES.finding(
                         "role_setting_differs",
                         Severity.error if name in catalog.DECISIVE else Severity.note,
-                        actual=catalog.shown_setting(name, value),
-                        expected=f"{catalog.shown_setting(name, usual)}, as on node {model}",
-                        hint=catalog.SET_ALIKE,
                         node=node,
                         object=f"{name} of role {role}",
+                        actual=catalog.shown_setting(name, value),
+                        usual=catalog.shown_setting(name, usual),
+                        model=model,
                     )
 
 
 CHECK = Check(
-    NAME,
+    RULES,
     "no parameter risks data or prevents moves, and roles have the same ones everywhere",
     judge,
     look,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardctl.checks import migrations
 from shardctl.checks.check import Check
-from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.findings import ERROR, NOTE, Rule, Rules
 from shardctl.checks.structure_groups import Group, Thing, compare
-from shardctl.checks.structure_texts import finding
+from shardctl.checks.structure_texts import OF_THINGS, finding
 from shardctl.ids import generator
 from shardctl.postgres import queries, room
 from shardctl.state import keys
@@ -18,12 +18,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Place, View
+    from shardctl.checks.findings import Finding
     from shardctl.topology.model import ShardId
 
-NAME = "structure"
 QUERIES = queries.load("shardctl.checks", "structure.sql")
 MOST_DETAILED = 50
 """Of so many different structures a node, the details are read; beyond, all is different."""
+
+RULES = Rules(
+    "structure",
+    {
+        **OF_THINGS.of,
+        "unlike": Rule(
+            ERROR,
+            f"more than {MOST_DETAILED} different structures on one node",
+            "the same structure in all shards",
+            "fix the other findings, then run verify again: it shows the rest",
+        ),
+        "not_compared": Rule(
+            NOTE,
+            "on PostgreSQL {major}: compared with each other only",
+            "PostgreSQL {usual}, as most shards have",
+            "nothing during an upgrade: each version writes definitions its own way",
+        ),
+    },
+)
 
 _EMPTY = "empty"
 _GENERATOR = [generator.COUNTER, generator.REGISTER]
@@ -127,20 +146,12 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
             if digest in details
         ]
         for difference in compare(groups):
-            yield finding(NAME, view.topology, difference)
+            yield finding(view.topology, difference)
         unlike = sorted(
             shard for digest, found in of_same.items() if digest not in details for shard in found
         )
         if unlike:
-            yield Finding(
-                NAME,
-                "unlike",
-                Severity.error,
-                actual=f"more than {MOST_DETAILED} different structures on one node",
-                expected="the same structure in all shards",
-                hint="fix the other findings, then run verify again: it shows the rest",
-                shards=tuple(unlike),
-            )
+            yield RULES.finding("unlike", shards=unlike)
     yield from _not_compared(majors)
 
 
@@ -150,17 +161,10 @@ def _not_compared(majors: Mapping[ShardId, int]) -> Iterator[Finding]:
         return
     usual, *others = sorted(Counter(majors.values()).items(), key=lambda item: (-item[1], item[0]))
     for major, _ in others:
-        yield Finding(
-            NAME,
-            "not_compared",
-            Severity.note,
-            actual=f"on PostgreSQL {major}: compared with each other only",
-            expected=f"PostgreSQL {usual[0]}, as most shards have",
-            hint="nothing during an upgrade: each version writes definitions its own way",
-            shards=tuple(sorted(shard for shard, its in majors.items() if its == major)),
-        )
+        shards = sorted(shard for shard, its in majors.items() if its == major)
+        yield RULES.finding("not_compared", shards=shards, major=major, usual=usual[0])
 
 
 CHECK = Check(
-    NAME, "every shard has the same tables, columns, indexes, constraints, grants", judge, look
+    RULES, "every shard has the same tables, columns, indexes, constraints, grants", judge, look
 )

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.findings import ERROR, WARNING, Rule, Rules
 from shardctl.checks.structure_groups import RELATIONS
 from shardctl.ids.generator import quote_identifier
 
 if TYPE_CHECKING:
+    from shardctl.checks.findings import Finding
     from shardctl.checks.structure_groups import Difference, Thing
     from shardctl.topology.model import Topology
 
 _HARMLESS = frozenset({"table", "view", "sequence", "index"})
 """Kinds whose extra ones change no statement that works in the other shards."""
+_OTHERS = ("column", "constraint", "trigger")
+_TEXTS = ("{actual}", "{expected}", "{hint}")
+OF_THINGS = Rules(
+    "structure",
+    {
+        f"{kind}_{change}": Rule(
+            WARNING if change == "extra" and kind in _HARMLESS else ERROR, *_TEXTS
+        )
+        for kind in (*sorted(_HARMLESS), *_OTHERS)
+        for change in ("missing", "extra", "differs")
+    }
+    | dict.fromkeys(("owner_differs", "grant_differs"), Rule(ERROR, *_TEXTS)),
+)
 
 
-def finding(check: str, topology: Topology, difference: Difference) -> Finding:
+def finding(topology: Topology, difference: Difference) -> Finding:
     """Name which shards differ, in what, and how to fix it."""
     key = difference.key
     if key.kind in {"grant", "owner"}:
@@ -25,16 +39,13 @@ def finding(check: str, topology: Topology, difference: Difference) -> Finding:
         change = "missing"
     else:
         change = "extra" if difference.expected is None else "differs"
-    harmless = change == "extra" and key.kind in _HARMLESS
-    return Finding(
-        check,
+    return OF_THINGS.finding(
         f"{key.kind}_{change}",
-        Severity.warning if harmless else Severity.error,
+        shards=difference.shards,
+        object=_name(difference),
         actual=_described(difference, difference.actual),
         expected=_described(difference, difference.expected),
         hint=_hint(topology, difference, change),
-        shards=difference.shards,
-        object=_name(difference),
     )
 
 

@@ -14,7 +14,7 @@ from shardctl import fanout
 from shardctl.checks import basics as basic
 from shardctl.checks import connection, identity, ids, poolers, poolers_look
 from shardctl.checks.check import Place, View
-from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.findings import ERROR, Finding, Rule, Rules, Severity
 from shardctl.checks.registry import CHECKS
 from shardctl.errors import Misused
 from shardctl.libpq import reason_of
@@ -36,6 +36,15 @@ logger = logging.getLogger(__name__)
 
 _WIDTH = 16
 _PHASE = "checking structure"
+OF_EVERY = {
+    "not_examined": Rule(
+        ERROR,
+        "{reason}",
+        "a completed check",
+        "fix this first: node {node} could not be checked",
+    )
+}
+"""The rules of every check that has a look of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +172,7 @@ def judge(
     moves = ledger.entries(copy for one in basics.values() for copy in one.journal)
     findings = [finding for one in looked.values() for finding in one.findings]
     for check in scope.checks:
-        of_all = check.name in {connection.NAME, identity.NAME}
+        of_all = check.name in {connection.CHECK.name, identity.CHECK.name}
         view: View[Any] = View(
             topology=topology,
             migrations=scope.migrations,
@@ -176,7 +185,7 @@ def judge(
         findings += check.judge(view)
     if scope.names:
         # Only the chosen checks are reported, and what could not be examined.
-        if identity.NAME not in scope.names:
+        if identity.CHECK.name not in scope.names:
             everything: View[None] = View(
                 topology, scope.migrations, basics, {}, scope.deep, moves=moves
             )
@@ -229,9 +238,11 @@ def look(
         session.execute("SET lock_timeout TO '3s'")
         basics = basic.read(session, topology, node)
     except psycopg.Error as error:
-        return Looked(None, {}, (_not_examined(connection.NAME, node.name, reason_of(error)),))
+        return Looked(
+            None, {}, (_not_examined(connection.CHECK.name, node.name, reason_of(error)),)
+        )
     except cluster.SchemaTaken as error:
-        return Looked(None, {}, (_not_examined(identity.NAME, node.name, error.message),))
+        return Looked(None, {}, (_not_examined(identity.CHECK.name, node.name, error.message),))
     progress.advance(node.name)
     state = basics.state
     strange = state is None or (state.cluster, state.node) != (topology.cluster, node.name)
@@ -257,12 +268,4 @@ def look(
 
 
 def _not_examined(name: str, node: NodeName, reason: str) -> Finding:
-    return Finding(
-        name,
-        "not_examined",
-        Severity.error,
-        actual=reason,
-        expected="a completed check",
-        hint=f"fix this first: node {node} could not be checked",
-        node=node,
-    )
+    return Rules(name, OF_EVERY).finding("not_examined", node=node, reason=reason)

@@ -29,18 +29,6 @@ def test_an_inactive_slot_is_found_with_what_it_holds_back(fleet_healthy_shared:
     assert re.search(r"retains [\d,]+ (bytes|[kMG]B) of WAL$", finding.actual)
 
 
-def test_a_logical_slot_is_found_too(fleet_healthy_shared: Fleet) -> None:
-    fleet_healthy_shared.execute(
-        "a", "SELECT pg_create_logical_replication_slot('decoded', 'pgoutput')"
-    )
-    try:
-        (finding,) = verify(fleet_healthy_shared)
-    finally:
-        fleet_healthy_shared.execute("a", "SELECT pg_drop_replication_slot('decoded')")
-    assert told([finding]) == [("leftovers", "slot_inactive", "a", (), "decoded")]
-    assert finding.actual.startswith("logical slot")
-
-
 def test_a_prepared_transaction_is_found(fleet_healthy_shared: Fleet) -> None:
     gid = "it's 100% left"
     with fleet_healthy_shared.connect("a") as connection:
@@ -83,7 +71,3 @@ def test_sessions_idle_in_transaction_are_told_by_application(
         assert finding.actual.endswith(", and 1 more for less time")
         assert "secret" not in str(finding)
     assert told([finding]) == [("leftovers", "idle_in_transaction", "a", (), "100% web")]
-
-
-def test_clocks_of_one_machine_agree(fleet_healthy_shared: Fleet) -> None:
-    assert verify(fleet_healthy_shared, "clock") == []

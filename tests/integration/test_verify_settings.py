@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from shardctl.checks import settings
 from tests.fixtures.fleets.verify import told, verify
 from tests.fixtures.servers.postgres import wait_for
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.rolled_back import RolledBack
-    from tests.fixtures.servers.postgres import PgServer
+    from tests.fixtures.servers.postgres import PgServer, StartServer
 
 
 @contextmanager
@@ -58,12 +59,13 @@ def test_what_loses_data_is_found(fleet_healthy_shared: Fleet) -> None:
         fleet_healthy_shared.servers["b"], {name: value for name, (value, _) in LOSING.items()}
     ):
         findings = verify(fleet_healthy_shared)
-    assert told(findings) == [
-        ("settings", f"{name}_{value}", "b", (), name) for name, (value, _) in LOSING.items()
-    ]
-    for finding, (name, (_, severity)) in zip(findings, LOSING.items(), strict=True):
-        assert finding.severity.value == severity
-        assert f"ALTER SYSTEM SET {name} = " in finding.hint
+    assert {(f.check, f.code, f.node, f.object, f.severity.value) for f in findings} == {
+        ("settings", f"{name}_{value}", "b", name, severity)
+        for name, (value, severity) in LOSING.items()
+    }
+    assert {f.hint.split(" = ")[0] for f in findings} == {
+        f"run `ALTER SYSTEM SET {n}" for n in LOSING
+    }
     assert verify(fleet_healthy_shared) == []
 
 
@@ -99,23 +101,37 @@ def test_roles_that_begin_with_other_settings_on_one_node_are_found(
     ]
 
 
-def test_the_relations_of_the_largest_shard_are_counted(rolled_back: RolledBack) -> None:
-    rolled_back.execute("b", "CREATE TABLE shard6.notes (note text PRIMARY KEY)")
-    # photos, notes, an index each, two sequences, and the TOAST table of notes with its index.
-    assert rolled_back.look("b", "settings").relations == 8
-
-
-def test_slots_in_use_are_not_free(fleet_healthy_shared: Fleet) -> None:
-    """Ten is the default of both; an inactive slot is told by `leftovers`."""
-    names = [f"slot_{n}" for n in range(10)]
-    for name in names:
-        fleet_healthy_shared.execute("a", f"SELECT pg_create_physical_replication_slot('{name}')")
-    try:
-        (finding,) = verify(fleet_healthy_shared, "settings")
-    finally:
-        for name in names:
-            fleet_healthy_shared.execute("a", f"SELECT pg_drop_replication_slot('{name}')")
+def test_the_locks_that_a_shards_relations_take_are_counted(rolled_back: RolledBack) -> None:
+    for number in range(40):
+        rolled_back.execute("b", f"CREATE TABLE shard6.notes_{number} (note text PRIMARY KEY)")
+    (finding,) = rolled_back.verify("settings")
     assert told([finding]) == [
-        ("settings", "replication_slots_few", "a", (), "max_replication_slots")
+        ("settings", "lock_table_small", "b", (), "max_locks_per_transaction")
     ]
-    assert finding.actual == "10, 10 of them in use"
+    # photos and its index, two sequences, and of each other table an index, TOAST and its index.
+    assert finding.actual.endswith("; a shard has 164 relations")
+    assert finding.expected.startswith(f"at least {164 * 50}, for 50 shards ")
+
+
+def test_what_prevents_moves_is_found(pg_server: StartServer) -> None:
+    poor = pg_server({"wal_level": "minimal", "max_wal_senders": "0", "hot_standby": "off"})
+
+    def found() -> dict[str, object]:
+        given = {"senders": settings.SENDERS, "shards": settings.SHARDS_AT_ONCE, "schemas": []}
+        with poor.connect() as session:
+            rows = session.execute(settings.QUERIES["found"], given)
+            return {code: words for code, _, words in rows if "off" not in code}
+
+    assert found() == {"wal_level_minimal": {}}
+    with poor.connect() as session:
+        session.execute("ALTER SYSTEM SET wal_level = replica")
+        session.execute("ALTER SYSTEM SET hot_standby = on")
+    poor.stop()
+    poor.start()
+    few = {"most": "0", "used": 0, "free": 2, "least": 2}
+    assert found() == {"wal_senders_few": few}
+    with poor.connect() as session:
+        session.execute("ALTER SYSTEM SET max_wal_senders = 3")
+        session.execute("SELECT pg_reload_conf()")
+    wait_for(lambda: found() == {"wal_senders_few": few, "restart_pending": {"value": "'0'"}})
+    poor.stop()

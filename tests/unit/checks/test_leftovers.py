@@ -9,7 +9,6 @@ import pytest
 
 from shardctl.checks.leftovers import Slot
 from shardctl.checks.retired import Retired
-from shardctl.postgres.repack_left import Leftover
 from shardctl.state.journal import Move, MoveState
 from shardctl.state.ledger import Copy
 from shardctl.state.move_objects import MoveObject, Stream
@@ -50,15 +49,6 @@ def retire(seen: Facts, *, after: timedelta = timedelta(0), size: int | None = 8
     kept = tuple(Retired(name, size, NOW + after) for name in SCHEMAS)
     seen.see(A, "leftovers", retired=kept)
     seen.schemas(A, **dict.fromkeys(SCHEMAS, empty_schema()))
-
-
-def test_what_a_killed_repack_left_is_told_with_its_table() -> None:
-    seen = healthy()
-    left = Leftover(4711, "shard2", "photos", ("trigger repack_trigger",))
-    seen.see(A, "leftovers", repacked=(left,))
-    (finding,) = seen.findings()
-    assert told([finding]) == [("leftovers", "repack_left", "a", (2,), "shard2.photos")]
-    assert "DROP EXTENSION pg_repack CASCADE" in finding.hint
 
 
 def test_a_move_is_a_note_while_somebody_is_at_it_and_then_a_warning() -> None:

@@ -22,16 +22,6 @@ def ran(seen: Facts, file: Migration, *shards: int, checksum: str | None = None)
         seen.put(node, "migrations", {**seen.seen(node, "migrations"), file.name: there})
 
 
-def test_a_file_that_did_not_run_in_some_shards_is_an_error() -> None:
-    seen = healthy()
-    ran(seen, PHOTOS, 0, 1, 3, 4, 6, 7)
-    [finding] = seen.findings()
-    assert told([finding]) == [("migrations", "pending", None, (2, 5), PHOTOS.name)]
-    assert finding.severity is Severity.error
-    assert "shardctl migrate" in finding.hint
-    assert f"2, '{PHOTOS.name}', '{PHOTOS.checksum}'" in finding.hint
-
-
 def test_a_new_file_is_a_warning_until_it_has_run() -> None:
     seen = healthy()
     seen.migrations = (PHOTOS, LIKES)

@@ -11,7 +11,6 @@ import pytest
 from shardctl.checks.poolers_asked import Asked
 from shardctl.pgbouncer import faults, render
 from shardctl.pgbouncer.console import Alias
-from shardctl.topology.model import PoolerName
 from tests.fixtures.fleets import facts
 from tests.fixtures.fleets.facts import P1, A, B, Facts, pooled
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 NodeMap = tuple[str, str, tuple[int, ...], str | None]
 """A finding's code, severity, shards and object."""
 
-ALL = tuple(range(8))
 FILE = "/etc/pgbouncer/shards.ini"
 
 
@@ -64,39 +62,8 @@ def keep_other_aliases(seen: Facts) -> None:
     seen.pool(servers=[server("shard2", port), server("shard6", port)])
 
 
-def edit_file(seen: Facts) -> None:
-    write(seen, text_of(seen) + "mine = host=127.0.0.1 port=1 dbname=x\n")
-    offered = seen.poolers[P1].offered
-    mine = Alias("mine", "127.0.0.1", 1, "x", paused=False, disabled=False)
-    seen.pool(offered={**offered, "mine": mine})
-
-
-def take_one_off(seen: Facts) -> None:
-    offered = dict(seen.poolers[P1].offered)
-    del offered["shard3"]
-    seen.pool(offered=offered)
-
-
-def offer_one_too_many(seen: Facts) -> None:
-    more = Alias("shard8", "127.0.0.1", 1, "app", paused=False, disabled=False)
-    seen.pool(offered={**seen.poolers[P1].offered, "shard8": more})
-
-
-def lead_one_astray(seen: Facts) -> None:
-    port = seen.topology.nodes[A].port
-    seen.alias("shard5", port=port)
-    seen.pool(servers=[server("shard5", port)])  # to where it is told to go
-
-
 def server(alias: str, port: int, addr: str = "127.0.0.1") -> dict[str, str | None]:
     return {"database": alias, "addr": addr, "port": str(port)}
-
-
-def pool_sessions(seen: Facts) -> None:
-    seen.pool(
-        refused=faults.PoolingUnfit(P1, "pool_mode = session"), seen=None,
-        config={"pool_mode": "session"},
-    )  # fmt: skip
 
 
 def have_a_fallback_in_the_file(seen: Facts) -> None:
@@ -108,50 +75,20 @@ def write_file_oneself(seen: Facts) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Facts], None], NodeMap]] = {
-    "the file is not there": (
-        lambda seen: write(seen, None), ("file_missing", "error", (), FILE),
-    ),
-    "the file was changed by hand": (edit_file, ("file_edited", "error", (), FILE)),
     "the file is somebody's own": (write_file_oneself, ("file_edited", "error", (), FILE)),
     "the file has a fallback database": (
         have_a_fallback_in_the_file, ("file_edited", "error", (), FILE),
     ),
     "the file is empty": (lambda seen: write(seen, ""), ("file_differs", "error", (), FILE)),
     "the file is of another map": (keep_other_aliases, ("file_differs", "error", (), FILE)),
-    "nothing of the file is loaded": (
-        lambda seen: seen.pool(offered={}),
-        ("not_loaded", "error", ALL, "app_a, app_b, shard0 and 7 more"),
-    ),
-    "one alias is not loaded": (take_one_off, ("not_loaded", "error", (3,), "shard3")),
-    "one alias leads to the other node": (
-        lead_one_astray, ("not_loaded", "error", (5,), "shard5"),
-    ),
-    "one alias leads to another database": (
-        lambda seen: seen.alias("shard0", dbname="postgres"),
-        ("not_loaded", "error", (0,), "shard0"),
-    ),
-    "one alias is left over": (offer_one_too_many, ("left_over", "error", (), "shard8")),
-    "an alias is paused": (
-        lambda seen: seen.alias("shard2", paused=True), ("paused", "error", (2,), "shard2"),
-    ),
-    "a node's alias is paused": (
-        lambda seen: seen.alias("app_b", paused=True), ("paused", "error", (4, 5, 6, 7), "app_b"),
-    ),
     "many aliases are paused": (
         lambda seen: seen.alias(*(f"shard{n}" for n in range(1, 6)), paused=True),
         ("paused", "error", (1, 2, 3, 4, 5), "shard1, shard2, shard3 and 2 more"),
-    ),
-    "the whole pooler is paused": (
-        lambda seen: seen.pool(held=True), ("paused", "error", (), "the whole pooler"),
-    ),
-    "an alias is disabled": (
-        lambda seen: seen.alias("shard4", disabled=True), ("disabled", "error", (4,), "shard4"),
     ),
     "a killed command has left a short retry": (
         lambda seen: seen.pool(config={"server_login_retry": "0.01"}),
         ("login_retry", "warning", (), "server_login_retry"),
     ),
-    "sessions are pooled before shards": (pool_sessions, ("refused", "error", (), None)),
 }  # fmt: skip
 
 
@@ -165,19 +102,6 @@ def test_the_fault_is_found_and_nothing_else_is_told(fault: str) -> None:
     seen = pooled()
     breaks(seen)
     assert told(seen) == [expected]
-
-
-def test_sessions_that_are_pooled_before_nodes_are_a_warning() -> None:
-    seen = pooled(aliases=("node",))
-    seen.pool(config={"pool_mode": "session"})
-    assert told(seen) == [("pool_mode", "warning", (), "pool_mode")]
-    seen = pooled()
-    one = {"database": "shard2", "user": "app", "pool_mode": "session"}
-    seen.pool(pools=[one, {**one, "database": "reports", "user": "other"}])
-    [finding] = seen.findings()
-    assert (finding.code, finding.severity, finding.actual) == (
-        "pool_mode", "warning", "session for app",
-    )  # fmt: skip
 
 
 def test_connections_without_their_search_path_are_told_by_alias() -> None:
@@ -261,21 +185,6 @@ def test_a_file_that_apply_would_not_replace_is_told_as_such(other: str) -> None
     assert "--force" in finding.hint
 
 
-def test_two_poolers_with_one_fault_are_two_findings() -> None:
-    seen = pooled()
-    seen.alias("shard2", paused=True)
-    p2 = PoolerName("p2")
-    other = dataclasses.replace(seen.topology.poolers[P1], name=p2)
-    seen.topology = dataclasses.replace(seen.topology, poolers={**seen.topology.poolers, p2: other})
-    seen.poolers[p2] = dataclasses.replace(
-        seen.poolers[P1], text=render.databases(seen.topology, other, 1)
-    )
-    assert [(f.pooler, f.code, f.shards) for f in seen.findings()] == [
-        ("p1", "paused", (2,)),
-        ("p2", "paused", (2,)),
-    ]
-
-
 def test_databases_of_the_operators_are_none_of_our_business() -> None:
     seen = pooled()
     port = seen.topology.nodes[A].port
@@ -354,18 +263,9 @@ def test_one_nodes_wrong_map_is_not_the_poolers_fault() -> None:
     assert [f.code for f in seen.findings()] == ["map_differs"]
 
 
-def test_when_no_node_tells_the_map_the_files_are_not_said_to_differ() -> None:
-    seen = pooled()
-    seen.alias("shard2", paused=True)
-    for node in (A, B):
-        seen.unreachable(node)
-    assert [f.code for f in seen.findings()] == ["unreachable", "unreachable", "paused"]
-
-
 ALL_2000 = tuple(range(2000))
 OF_MANY: dict[str, tuple[Callable[[Facts], None], list[tuple[str, tuple[int, ...]]]]] = {
     "nothing": (lambda _: None, []),
-    "an empty file": (lambda seen: write(seen, ""), [("file_differs", ())]),
     "nothing loaded": (lambda seen: seen.pool(offered={}), [("not_loaded", ALL_2000)]),
     "all paused one by one": (
         lambda seen: seen.alias(*(f"shard{n}" for n in ALL_2000), paused=True),

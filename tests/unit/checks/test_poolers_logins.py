@@ -46,21 +46,6 @@ def test_a_role_that_gets_in_everywhere_is_told_nothing_of() -> None:
     assert seen(kept={"app": None}, nodes=(ONE, OTHER)).findings() == ()
 
 
-def test_a_node_that_refuses_the_role() -> None:
-    found = only(seen(of_b=Attempt("app", "shard4", refused=REFUSED)))
-    assert (found.code, found.severity.value, found.object) == (
-        "login_refused",
-        "error",
-        "app on node b",
-    )
-    assert found.shards == (4, 5, 6, 7)
-    assert found.actual == REFUSED
-    assert "docs/howto/change-passwords.md" in found.hint
-    reason = "no pg_hba.conf entry for host"
-    found = only(seen(of_b=Attempt("app", "shard4", refused=reason)))
-    assert "pg_hba.conf" in found.hint
-
-
 def test_a_secret_that_is_not_the_poolers_though_older_sessions_still_serve() -> None:
     found = only(seen(kept={"app": ONE}, nodes=(ONE, OTHER)))
     assert (found.code, found.shards) == ("login_refused", (4, 5, 6, 7))

@@ -147,13 +147,6 @@ def test_nodes_that_are_not_there_are_down_or_absent(tmp_path: Path) -> None:
     assert title(seen).startswith("cluster test, map unknown, ")
 
 
-def test_the_disk_is_that_of_a_directory_of_this_machine(tmp_path: Path) -> None:
-    there = local_node(tmp_path, "a", 1, range(1), data_directory=tmp_path)
-    disk = measure(there)
-    assert disk is not None
-    assert 0 <= disk.free_bytes <= disk.total_bytes
-
-
 def test_what_df_prints_instead_of_numbers_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
