@@ -45,7 +45,7 @@ def _full(unread: Sequence[Unread]) -> str | None:
         return None
     node, reason = unread[0]
     return (
-        f"node {node}: {reason}; start it, or run `shardctl init` if its tables are missing, then "
+        f"node {node}: {reason}; start it, or restore its tables if they are missing, then "
         f"try again; if {FULL}"
     )
 

@@ -91,7 +91,7 @@ def doubted_moves(
 
 
 def _open(said: Mapping[NodeName, Said], away: Collection[str]) -> list[Move]:
-    entries = ledger.entries(copy for one in said.values() for copy in one.journal or ())
+    entries = ledger.entries(copy for one in said.values() for copy in one.journal)
     found = [entry.move for entry in entries if entry.open]
     return [move for move in found if move.source in away or move.target in away]
 
@@ -119,6 +119,4 @@ def _doubts(topology: Topology, said: Mapping[NodeName, Said]) -> list[ShardctlE
     for name, one in said.items():
         if one.map.keys() != owners.keys() and (name in known or topology.nodes[name].shards):
             doubts.append(nodes_do_not_agree(f"node {name} has only a part of the map"))
-        if one.journal is None:
-            doubts.append(nodes_do_not_agree(f"node {name} has no journal of moves"))
     return doubts

@@ -202,8 +202,6 @@ def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, com
     if plan.schema:
         connection.execute(format.ddl().encode())
         cluster.make(connection, topology, plan.node)
-    for statement in format.restoring([name.removeprefix("shardctl.") for name in plan.tables]):
-        connection.execute(statement.encode())
     events.record(connection, command, "begun")
     if plan.functions or plan.key_rule:
         script = generator.render(

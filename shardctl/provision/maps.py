@@ -161,8 +161,7 @@ def _read(topology: Topology, session: Connection, node: Node) -> Said:
     row = cluster.read(session) if cluster.is_present(session) else None
     if row is None:
         return Said(None, {}, ())
-    lost = cluster.missing(session, row)
-    copies = None if lost else ledger.copies(session, topology, node.name, row)
+    copies = ledger.copies(session, topology, node.name, row)
     if identity.is_clone(session, node, row):
         return Said(None, {}, copies)
     identity.check(row, topology, node.name)

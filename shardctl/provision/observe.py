@@ -35,13 +35,12 @@ MAINTENANCE_DATABASES = ("postgres", "template1")
 class Said:
     """The map and the moves that a readable node has.
 
-    `version` is None where the server has no map: a new one, or the clone of a move. `journal`
-    is None where its table is missing.
+    `version` is None where the server has no map: a new one, or the clone of a move.
     """
 
     version: int | None
     map: Mapping[ShardId, NodeName]
-    journal: Sequence[Copy] | None
+    journal: Sequence[Copy]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +70,12 @@ class Observed:
     """Schemas of the node's shards that refuse writes, at least in part; also while they move."""
     unvalidated: Sequence[tuple[str, str]] = ()
     """(schema, table) whose CHECK of the key is not validated."""
-    missing: tuple[str, ...] = ()
-    """Tables of schema shardctl that were dropped."""
     intruders: tuple[Intruder, ...] = ()
     """By what a role could run its code in our sessions."""
     filled: tuple[str, str] | None = None
     """(schema, table) of the first that has rows, where the rule for keys is to change."""
-    journal: tuple[Copy, ...] | None = ()
-    """The moves that the node knows; None where their table was dropped."""
+    journal: tuple[Copy, ...] = ()
+    """The moves that the node knows."""
 
     def said(self) -> Said:
         """Give the map and the moves that it has."""
@@ -213,7 +210,6 @@ def _observe_database(
         for file, checksum, shards in connection.execute(STATE["migrations"]):
             migrations[file, checksum] = frozenset(shards)
     schemas = [topology.schema(shard) for shard in node.shards]
-    missing = cluster.missing(connection, state)
     return Observed(
         node=node.name,
         lock_slots=slots,
@@ -230,10 +226,9 @@ def _observe_database(
         behind=catalog.read_behind(connection, topology, tables),
         read_only=frozenset(read_only.marks(connection, schemas)),
         unvalidated=catalog.read_unvalidated(connection, keys.CHECK, schemas),
-        missing=missing,
         intruders=catalog.read_intruders(connection),
         filled=_filled(connection, schemas) if state and state.rekeyed(topology) else None,
-        journal=None if missing else ledger.copies(connection, topology, node.name, state),
+        journal=ledger.copies(connection, topology, node.name, state),
     )
 
 

@@ -83,8 +83,6 @@ class NodePlan:
     database: bool = False
     schema: bool = False
     """Whether schema shardctl is missing."""
-    tables: tuple[str, ...] = ()
-    """Tables of schema shardctl that were dropped, to be made again."""
     functions: tuple[str, ...] = ()
     """Functions of schema shardctl to create or replace."""
     new_functions: bool = False
@@ -103,7 +101,6 @@ class NodePlan:
             lines.append(Change("create", "database", self.node))
         if self.schema:
             lines.append(Change("create", "state", self.node, name="shardctl"))
-        lines += [Change("create", "state", self.node, name=table) for table in self.tables]
         verb: Action = "create" if self.new_functions else "replace"
         lines += [Change(verb, "function", self.node, name=f"shardctl.{f}") for f in self.functions]
         if self.key_rule is not None:
@@ -214,7 +211,6 @@ def _node(
         roles=tuple(role for role in roles if role not in one.roles),
         database=not one.database,
         schema=not present,
-        tables=one.missing,
         functions=tuple(functions),
         new_functions=not one.functions,
         key_rule=topology.key_rule if one.state and one.state.rekeyed(topology) else None,

@@ -132,7 +132,7 @@ def refusals(
 
 def _changing_hands(observed: Sequence[Observed]) -> list[Move]:
     """List the open moves in the middle of their cutover."""
-    entries = ledger.entries(copy for one in observed for copy in one.journal or ())
+    entries = ledger.entries(copy for one in observed for copy in one.journal)
     return [entry.move for entry in entries if entry.changing_hands]
 
 
@@ -143,7 +143,7 @@ def _streaming(
     if not migrations:
         return []
     waiting = {one.node for one in observed if pending(topology, one, migrations)}
-    entries = ledger.entries(copy for one in observed for copy in one.journal or ())
+    entries = ledger.entries(copy for one in observed for copy in one.journal)
     return [
         Refused(
             "move_unfinished",
@@ -169,7 +169,7 @@ def reversible(
     would not fit there any more.
     """
     waiting = {one.node for one in observed if pending(topology, one, migrations)}
-    entries = ledger.entries(copy for one in observed for copy in one.journal or ())
+    entries = ledger.entries(copy for one in observed for copy in one.journal)
     return [
         entry.move
         for entry in entries

@@ -10,7 +10,7 @@ from psycopg.rows import class_row
 from shardctl.errors import ShardctlError
 from shardctl.ids.layout import Layout
 from shardctl.postgres import queries
-from shardctl.state.format import FORMAT, RESTORABLE
+from shardctl.state.format import FORMAT
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ QUERIES = queries.load("shardctl.state", "queries.sql")
 
 KEY_RULE = "shards.key"
 """What `Difference.what` calls the rule by which integer keys name their shards."""
+
+
+_HISTORY = ("event", "move", "move_step", "move_progress", "stream", "stream_copy")
+"""Tables of schema shardctl without which the node still knows itself and the map."""
 
 
 class Difference(NamedTuple):
@@ -92,10 +96,10 @@ def is_present(connection: Connection) -> bool:
 
 
 def missing(connection: Connection, state: ClusterRow | None) -> tuple[str, ...]:
-    """Name tables of schema shardctl that were dropped, and that `init` makes again."""
+    """Name tables of schema shardctl that were dropped."""
     if state is None or state.format != FORMAT:
         return ()
-    found = connection.execute(QUERIES["missing"], {"names": list(RESTORABLE)})
+    found = connection.execute(QUERIES["missing"], {"names": list(_HISTORY)})
     return tuple(f"shardctl.{name}" for (name,) in found)
 
 

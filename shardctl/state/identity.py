@@ -48,7 +48,7 @@ def cloning(session: Connection, node: Node, state: ClusterRow | None) -> Move |
 
     It may be promoted already, and has claimed nothing yet. None where it is no such clone.
     """
-    if node.shards or state is None or state.node == node.name or cluster.missing(session, state):
+    if node.shards or state is None or state.node == node.name:
         return None
     move = journal.cloning(session, node.name)
     if move is None:

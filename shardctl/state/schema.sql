@@ -1,5 +1,4 @@
 -- Schema shardctl: what shardctl keeps in every node's database.
--- (To make a dropped table again, init takes the statements whose text names it first.)
 
 CREATE SCHEMA shardctl;
 COMMENT ON SCHEMA shardctl IS 'What shardctl knows of this cluster; see its docs/topology.md.';

@@ -116,7 +116,7 @@ def judge(context: Context) -> Iterator[ShardctlError]:
                 f"node {name}",
                 "no_journal",
                 f"tables of schema shardctl are missing: {listed(peer.missing)}",
-                hint="run `shardctl init`, which makes them again",
+                hint="restore them (docs/operations/failures.md)",
             )
         if name == plan.source:
             missing = sorted(set(plan.schemas) - set(peer.live))

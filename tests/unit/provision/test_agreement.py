@@ -86,7 +86,6 @@ def test_the_whole_map_is_asked_of_all() -> None:
     assert "node c has only a part of the map" in refused({A: said(), C: said(map=part)})
     assert "node c has only a part of the map" in refused({A: said(), C: said(None, map={})})
     assert names({A: said(), C: said(), D: said(None, map={})}) == ["b"]
-    assert "node a has no journal of moves" in refused({A: said(journal=None), C: said()})
 
 
 def test_a_map_that_contradicts_the_file_is_told_as_that() -> None:
