@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(arguments: Sequence[str] | None, settings: Settings, streams: Streams) -> int:
     """Run the command line, print its error, and return the exit code."""
-    PRINTED.json, PRINTED.plan = False, None
+    PRINTED.json = False
     words = list(sys.argv[1:] if arguments is None else arguments)
     code = 0
     error: ShardctlError | None = None
@@ -140,10 +140,6 @@ def _run(arguments: Sequence[str] | None, settings: Settings, streams: Streams) 
         code = typer.main.get_command(app).main(
             words, "shardctl", standalone_mode=False, obj=settings
         )
-        if PRINTED.plan is not None:
-            from shardctl.cli import output
-
-            output.end_plan()
         sys.stdout.flush()
         error = streams.unwritten
     except ShardctlError as raised:
@@ -173,7 +169,7 @@ def _bug(error: Exception) -> Bug:
 def _report(error: ShardctlError, settings: Settings) -> None:
     """Print the parts of an error, each with its hint.
 
-    With `-o json`, standard output gets them as an object if it has no other.
+    With `-o json`, standard output gets them as an object if it has no result.
     """
     from shardctl.cli import output
 

@@ -10,6 +10,7 @@ import typer
 import typer.core
 import typer.main
 
+from shardctl.cli.options import LockWaitOption, Report, ReportOption
 from shardctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,14 +44,21 @@ def _anywhere(
 ) -> None: ...
 
 
-def _with_dry_run(
-    detailed_exitcode: Annotated[
+def _of_changes(
+    output: ReportOption = Report.table,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check everything and show the plan, but change nothing."),
+    ] = False,
+    detailed: Annotated[
         bool,
         typer.Option(
             "--detailed-exitcode",
             help="With --dry-run: exit 0 for nothing to do, 2 for pending changes, 1 for an error.",
         ),
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to the question.")] = False,
+    lock_wait: LockWaitOption = None,
 ) -> None: ...
 
 
@@ -58,9 +66,6 @@ def _made(options: Callable[..., None]) -> list[Any]:
     app = typer.Typer(add_completion=False)
     app.command()(options)
     params: list[Any] = typer.main.get_command(app).params
-    for param in params:
-        # Each run reads them several times, and typer's processing of a text takes milliseconds.
-        param.process_value = _as_given
     return params
 
 
@@ -71,8 +76,11 @@ def _as_given(ctx: Any, value: Any) -> Any:
 
 ANYWHERE = _made(_anywhere)
 """Options of the run: every command and group accepts them."""
-WITH_DRY_RUN = _made(_with_dry_run)
-"""Options of commands that have `--dry-run`."""
+for _param in ANYWHERE:
+    # Each run reads them several times, and typer's processing of a text takes milliseconds.
+    _param.process_value = _as_given
+OF_CHANGES = _made(_of_changes)
+"""Options of commands that change something, whose values are in the settings."""
 
 
 def _show_values(params: Iterable[Any]) -> None:
@@ -110,10 +118,6 @@ class Command(typer.core.TyperCommand):
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        names = [param.name for param in self.params]
-        if "dry_run" in names:
-            behind = names.index("dry_run") + 1
-            self.params[behind:behind] = WITH_DRY_RUN
         _show_values(self.params)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -128,19 +132,45 @@ class Command(typer.core.TyperCommand):
         return [*super().get_params(ctx), *ANYWHERE]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; raises UsageError for --detailed-exitcode without --dry-run."""
+        """Parse the arguments."""
         settings: Settings = ctx.obj
         rest = super().parse_args(ctx, args)
         _of_run(ctx)
         settings.output = str(ctx.params.get("output", ""))
-        settings.changes = "yes" in ctx.params and not ctx.params.get("dry_run")
-        settings.detailed = bool(ctx.params.pop("detailed_exitcode", False))
-        if settings.detailed and not ctx.params["dry_run"] and not ctx.resilient_parsing:
+        return rest
+
+
+class HereChanging(Command):
+    """A command that changes something: it shows a plan, and most ask before they change it."""
+
+    left_out: tuple[str, ...] = ("lock_wait",)
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        own = {*self.left_out, *(param.name for param in self.params)}
+        self._added = [param for param in OF_CHANGES if param.name not in own]
+        self.params += self._added
+        _show_values(self.params)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; raises UsageError for --detailed-exitcode without --dry-run."""
+        settings: Settings = ctx.obj
+        rest = super().parse_args(ctx, args)
+        for name in (param.name for param in self._added):
+            setattr(settings, name, ctx.params.pop(name, None))
+        settings.changes = not settings.dry_run
+        if settings.detailed and not settings.dry_run and not ctx.resilient_parsing:
             raise UsageError(
                 "--detailed-exitcode works only with --dry-run",
                 hint="add --dry-run, or leave out --detailed-exitcode",
             )
         return rest
+
+
+class Changing(HereChanging):
+    """A command that changes the fleet, and can wait for other ones that do."""
+
+    left_out = ()
 
 
 class Group(typer.core.TyperGroup):

@@ -31,10 +31,18 @@ class Settings:
     """The format of the result; None before the command's own options are read."""
     detailed: bool = False
     """Whether the exit code of a dry run shows pending changes."""
+    dry_run: bool = False
+    yes: bool = False
+    lock_wait: Duration | None = None
     changes: bool = False
     """Whether the command changes the fleet after a question, and is not a dry run."""
     pending: bool = False
     """Whether the command found something to change."""
+
+    @property
+    def json(self) -> bool:
+        """Whether the result is printed as JSON."""
+        return self.output == "json"
 
     def guess(self, words: Sequence[str]) -> None:
         """Read the options that affect errors from a command line that could not be parsed."""
@@ -52,22 +60,16 @@ class Settings:
         return 1 if code else 2 if self.pending else 0
 
 
-def note_changes(ctx: typer.Context, changes: object) -> None:
-    """Record whether changes are pending, for `--detailed-exitcode`."""
-    settings: Settings = ctx.obj
-    settings.pending = bool(changes)
-
-
 def topology_file(ctx: typer.Context) -> Path:
     """Return the file that `--topology`, `$SHARDCTL_TOPOLOGY` or the default names."""
     settings: Settings = ctx.obj
     return settings.topology or DEFAULT_TOPOLOGY
 
 
-def load_topology(ctx: typer.Context, *, lock_wait: Duration | None = None) -> Topology:
+def load_topology(ctx: typer.Context) -> Topology:
     """Read the topology, and open the log.
 
-    With `lock_wait`, wait that long until no other command changes the fleet; raises NodeLocked.
+    With --lock-wait, wait that long until no other command changes the fleet; raises NodeLocked.
     """
     from shardctl.cli import log
     from shardctl.topology import loader
@@ -75,12 +77,13 @@ def load_topology(ctx: typer.Context, *, lock_wait: Duration | None = None) -> T
     settings: Settings = ctx.obj
     log.open_log(verbose=settings.verbose)
     topology = loader.load_trusted(topology_file(ctx))
-    if lock_wait:
+    if settings.lock_wait:
         from shardctl.cli.output import say
         from shardctl.state import turn
 
         command = ctx.command_path.partition(" ")[2]
-        held = turn.wait(topology, lock_wait.total_seconds(), command=command, notice=say)
+        wait_s = settings.lock_wait.total_seconds()
+        held = turn.wait(topology, wait_s, command=command, notice=say)
         ctx.call_on_close(held.close)
         # A move that has ended has written into it.
         topology = loader.load_trusted(topology_file(ctx))

@@ -7,7 +7,7 @@ import typer
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
-from shardctl.cli.output import plural, print_csv, print_json, print_line, print_table, print_tsv
+from shardctl.cli.output import emit, plural, print_json, print_line, print_table
 from shardctl.errors import UsageError
 
 app = command_app(help="Show how hosts are reached, or test it.", invoke_without_command=True)
@@ -28,9 +28,6 @@ def hosts(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
     from shardctl.checks import host_routes
 
     routes = host_routes.routes(load_topology(ctx))
-    if output is Listing.json:
-        print_json({"format": 1, "hosts": [route.as_json() for route in routes]})
-        return
     rows = [
         (
             route.server.name,
@@ -42,12 +39,7 @@ def hosts(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
         for route in routes
     ]
     header = ("server", "kind", "address", "way", "os_user")
-    if output is Listing.tsv:
-        print_tsv(rows)
-    elif output is Listing.csv:
-        print_csv((header, *rows))
-    else:
-        print_table(header, rows)
+    emit(output, header, rows, {"hosts": [route.as_json() for route in routes]})
 
 
 @app.command()
@@ -66,7 +58,7 @@ def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
         print_json({"format": 1, "ok": checks.ok(found), "results": results})
     else:
         rows = [(o.host, o.server or "-", o.test, o.state.value, o.found) for o in found]
-        print_table(("host", "server", "test", "state", "found"), rows, coloured="state")
+        print_table(("host", "server", "test", "state", "found"), rows)
         for one in found:
             if one.hint:
                 of = f", {one.server}" if one.server else ""

@@ -6,31 +6,23 @@ from typing import Annotated
 
 import typer
 
-from shardctl.cli.command import command_app
+from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     LOCK_TIMEOUT,
     AllOrNothingOption,
     AttemptsOption,
-    DryRunOption,
     JobsOption,
     LockTimeoutOption,
-    LockWaitOption,
-    Report,
-    ReportOption,
-    YesOption,
 )
 
 app = command_app()
 
 
-@app.command()
+@app.command(cls=Changing)
 def init(
     ctx: typer.Context,
     *,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
     adopt: Annotated[
         bool,
         typer.Option("--adopt", help="Take over schemas that shardctl did not create."),
@@ -40,7 +32,6 @@ def init(
     ] = False,
     all_or_nothing: AllOrNothingOption = False,
     jobs: JobsOption = 4,
-    lock_wait: LockWaitOption = None,
     lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
     attempts: AttemptsOption = 10,
 ) -> None:
@@ -66,13 +57,10 @@ def init(
     provision.run(
         ctx,
         lambda: plan_init(
-            load_topology(ctx, lock_wait=lock_wait),
+            load_topology(ctx),
             adopt=adopt,
             poolers=not without_poolers,
             strict=all_or_nothing,
         ),
         options,
-        output,
-        dry_run=dry_run,
-        yes=yes,
     )

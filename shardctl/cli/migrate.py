@@ -6,20 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli.command import command_app
+from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     LOCK_TIMEOUT,
     AllOrNothingOption,
     AttemptsOption,
-    DryRunOption,
     FinishReverseOption,
     JobsOption,
     LockTimeoutOption,
-    LockWaitOption,
-    Report,
-    ReportOption,
-    YesOption,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +23,7 @@ if TYPE_CHECKING:
 app = command_app()
 
 
-@app.command()
+@app.command(cls=Changing)
 def migrate(
     ctx: typer.Context,
     *,
@@ -36,12 +31,8 @@ def migrate(
         str | None,
         typer.Option("--shards", metavar="LIST", help="For example 0-3,17; all by default."),
     ] = None,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
     all_or_nothing: AllOrNothingOption = False,
     jobs: JobsOption = 4,
-    lock_wait: LockWaitOption = None,
     lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
     attempts: AttemptsOption = 10,
     finish_reverse: FinishReverseOption = False,
@@ -66,7 +57,7 @@ def migrate(
     options = Options(jobs=jobs, retrying=retrying)
 
     def plan() -> FleetPlan:
-        topology = load_topology(ctx, lock_wait=lock_wait)
+        topology = load_topology(ctx)
         return plan_migrate(
             topology,
             strict=all_or_nothing,
@@ -78,7 +69,4 @@ def migrate(
         ctx,
         plan,
         options,
-        output,
-        dry_run=dry_run,
-        yes=yes,
     )

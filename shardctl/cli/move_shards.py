@@ -6,29 +6,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import completion, picture, values
-from shardctl.cli.command import command_app
-from shardctl.cli.context import load_topology, note_changes
+from shardctl.cli import changing, completion, picture, values
+from shardctl.cli.command import Changing, command_app
+from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     DANGEROUS,
-    DryRunOption,
     FinishReverseOption,
     IgnoreStandbyOption,
-    LockWaitOption,
     MaxPauseOption,
     MaxWalOption,
-    Report,
-    ReportOption,
     TerminateOption,
-    YesOption,
 )
-from shardctl.cli.output import confirm, plural, print_at_end, print_table, say
+from shardctl.cli.output import plural, say
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
+    from shardctl.fanout import Progress
     from shardctl.moves.plan import MovePlan, Options
     from shardctl.moves.preflight.check import Facts
     from shardctl.moves.preflight.poolers import PoolerFact
+    from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
 app = command_app()
@@ -38,7 +35,7 @@ _SHOWN = 4
 """Aliases of each pooler that the plan lists."""
 
 
-@app.command()
+@app.command(cls=Changing)
 def move_shards(
     ctx: typer.Context,
     shards: Annotated[
@@ -80,9 +77,6 @@ def move_shards(
             "of the cluster, else clone.",
         ),
     ] = None,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
     max_pause: MaxPauseOption = None,
     retain: Annotated[
         values.Duration | None,
@@ -113,7 +107,6 @@ def move_shards(
         ),
     ] = _KEEP_REVERSE,
     finish_reverse: FinishReverseOption = False,
-    lock_wait: LockWaitOption = None,
     terminate: TerminateOption = False,
     rehearse_only: Annotated[
         bool,
@@ -145,13 +138,12 @@ def move_shards(
     interrupted or killed at any moment, `shardctl moves resume` continues it; until the point of
     no return, `shardctl moves abort` undoes it.
     """
+    from shardctl.cli import moves_report
     from shardctl.cli.moves_found import report_step
-    from shardctl.cli.moves_report import finish, finish_rehearsal
-    from shardctl.cli.progress import bars
     from shardctl.moves import reversing, service
     from shardctl.state import lock
 
-    topology = load_topology(ctx, lock_wait=lock_wait)
+    topology = load_topology(ctx)
     options = _options(
         topology,
         max_pause,
@@ -169,21 +161,28 @@ def move_shards(
     decided = service.plan(topology, chosen, to, options, method=method)
     facts = service.preflight(topology, decided)
     lock.require_all_free(topology, service.locked(decided), command=service.COMMAND)
-    shown = _show(decided, facts, output)
-    note_changes(ctx, decided.shards)
-    if dry_run:
-        return
-    moved = plural(len(decided.shards), "shard")
     doing = "Rehearse the move of" if rehearse_only else "Move"
-    confirm(f"{doing} {moved} from {decided.source} to {decided.target}?", yes=yes)
-    if finish_reverse:
-        reversing.finish_each(topology, facts.reversible, notice=say)
-    with bars() as progress:
-        context = service.start(topology, decided, progress, report_step(decided.id), notice=say)
-    if rehearse_only:
-        finish_rehearsal(topology, context, output, shown)
-    else:
-        finish(topology, context, output)
+
+    def carry_out(progress: Progress) -> Entry:
+        if finish_reverse:
+            reversing.finish_each(topology, facts.reversible, notice=say)
+        service.start(topology, decided, progress, report_step(decided.id), notice=say)
+        return service.read(topology).entry(decided.id)
+
+    changing.run(
+        ctx,
+        pending=decided.shards,
+        header=("what", "plan"),
+        rows=_rows(decided, facts),
+        notes=facts.notes,
+        plan=_json(decided, facts),
+        question=f"{doing} {plural(len(decided.shards), 'shard')} from {decided.source} to "
+        f"{decided.target}?",
+        carry_out=carry_out,
+        result=moves_report.as_json,
+        report=moves_report.show_end,
+        done=moves_report.ending,
+    )
 
 
 def _options(
@@ -243,38 +242,27 @@ def _shards(
     )
 
 
-def _show(decided: MovePlan, facts: Facts, output: Report) -> dict[str, Any]:
-    """Print the plan and return it as JSON."""
+def _rows(decided: MovePlan, facts: Facts) -> list[tuple[str, str]]:
+    """Return the rows of the plan."""
     from shardctl.topology import ranges
 
-    shown = _json(decided, facts)
-    if output is Report.json:
-        print_at_end(shown)
-        return shown
-    print_table(
-        ("what", "plan"),
-        [
-            ("move", f"{decided.id}: shards {picture.shorten(ranges.of(decided.shards))}"),
-            ("from, to", f"{decided.source} -> {decided.target}"),
-            ("method", decided.method),
-            ("size of these shards", picture.size(sum(facts.sizes.values()))),
-            ("to be copied", picture.size(facts.source_bytes)),
-            ("takes", _takes(facts)),
-            ("free on the target", picture.size(facts.disk_free_bytes)),
-            ("WAL kept at most", picture.size(facts.max_wal_bytes)),
-            ("clients wait", f"about {facts.predicted_pause_ms:.0f} ms"),
-            ("prune gives back", picture.size(facts.reclaimed_bytes)),
-            *((f"pooler {p.name}", _pooler(p)) for p in facts.poolers),
-        ],
-    )
-    for note in facts.notes:
-        say(f"note: {note}")
-    return shown
+    return [
+        ("move", f"{decided.id}: shards {picture.shorten(ranges.of(decided.shards))}"),
+        ("from, to", f"{decided.source} -> {decided.target}"),
+        ("method", decided.method),
+        ("size of these shards", picture.size(sum(facts.sizes.values()))),
+        ("to be copied", picture.size(facts.source_bytes)),
+        ("takes", _takes(facts)),
+        ("free on the target", picture.size(facts.disk_free_bytes)),
+        ("WAL kept at most", picture.size(facts.max_wal_bytes)),
+        ("clients wait", f"about {facts.predicted_pause_ms:.0f} ms"),
+        ("prune gives back", picture.size(facts.reclaimed_bytes)),
+        *((f"pooler {p.name}", _pooler(p)) for p in facts.poolers),
+    ]
 
 
 def _json(decided: MovePlan, facts: Facts) -> dict[str, Any]:
     return {
-        "format": 1,
         "move": decided.id,
         "source": decided.source,
         "target": decided.target,

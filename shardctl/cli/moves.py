@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import (
+    changing,
     moves_doctor,
     moves_report,
     moves_reverse,
@@ -14,40 +15,34 @@ from shardctl.cli import (
     values,
 )
 from shardctl.cli import watch as watching
-from shardctl.cli.command import command_app
-from shardctl.cli.context import load_topology, note_changes
+from shardctl.cli.command import Changing, command_app
+from shardctl.cli.context import load_topology
 from shardctl.cli.moves_found import find, report_step, report_unread
 from shardctl.cli.options import (
-    DryRunOption,
     Listing,
     ListingOption,
-    LockWaitOption,
     MaxWalOption,
     Report,
     ReportOption,
     TerminateOption,
     WatchOption,
-    YesOption,
 )
 from shardctl.cli.output import (
-    confirm,
-    print_csv,
-    print_json,
-    print_table,
-    print_tsv,
+    emit,
     say,
 )
 
 if TYPE_CHECKING:
+    from shardctl.fanout import Progress
     from shardctl.state.ledger import Entry
 
 app = command_app(
     help="List, show, resume, abort or reverse moves, and clear what they left.",
     no_args_is_help=True,
 )
-app.command()(moves_reverse.reverse)
-app.command()(moves_reverse.finish)
-app.command()(moves_doctor.doctor)
+app.command(cls=Changing)(moves_reverse.reverse)
+app.command(cls=Changing)(moves_reverse.finish)
+app.command(cls=Changing)(moves_doctor.doctor)
 
 MoveArgument = Annotated[
     str | None,
@@ -78,18 +73,14 @@ def list_moves(ctx: typer.Context, *, output: ListingOption = Listing.table) -> 
 
     ledger = service.read(load_topology(ctx))
     report_unread(ledger)
-    rows = [moves_shown.row(entry) for entry in ledger.entries]
-    short = map(moves_shown.short_row, ledger.entries)
-    if output is Listing.json:
-        print_json({"format": 1, "moves": [entry.as_json() for entry in ledger.entries]})
-    elif output is Listing.tsv:
-        print_tsv(rows)
-    elif output is Listing.csv:
-        print_csv((moves_shown.HEADER, *rows))
-    elif not ledger.entries:
-        print("no move has started yet")
-    else:
-        print_table(moves_shown.HEADER, short, coloured="state")
+    row = moves_shown.short_row if output is Listing.table else moves_shown.row
+    emit(
+        output,
+        moves_shown.HEADER,
+        map(row, ledger.entries),
+        {"moves": [entry.as_json() for entry in ledger.entries]},
+        nothing="no move has started yet",
+    )
 
 
 @app.command()
@@ -132,15 +123,11 @@ def show(
         moves_report.show_move(entry, output)
 
 
-@app.command()
+@app.command(cls=Changing)
 def resume(
     ctx: typer.Context,
     move: MoveArgument = None,
     *,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    lock_wait: LockWaitOption = None,
-    yes: YesOption = False,
     max_pause: Annotated[
         values.Duration | None,
         typer.Option(
@@ -165,11 +152,10 @@ def resume(
     A move that stopped before its point of no return tries its cutover again; a later one is
     finished. If the source is permanently lost, the move ends only with --source-destroyed.
     """
-    from shardctl.cli.progress import bars
     from shardctl.moves import service
 
     pause = max_pause.total_seconds() if max_pause else None
-    topology = load_topology(ctx, lock_wait=lock_wait)
+    topology = load_topology(ctx)
     entry = find(topology, move)
     service.require_resumable(
         topology,
@@ -178,14 +164,9 @@ def resume(
         terminate=terminate,
         source_destroyed=source_destroyed,
     )
-    note_changes(ctx, entry)
-    if dry_run or output is Report.table:
-        moves_report.show_entry(entry, output)
-    if dry_run:
-        return
-    confirm(f"Resume move {entry.move.id}?", yes=yes)
-    with bars() as progress:
-        context = service.resume(
+
+    def carry_out(progress: Progress) -> Entry:
+        service.resume(
             topology,
             entry,
             progress,
@@ -196,20 +177,25 @@ def resume(
             terminate=terminate,
             source_destroyed=source_destroyed,
         )
-    moves_report.finish(topology, context, output)
-    if output is Report.json:
-        moves_report.show_entry(find(topology, entry.move.id), output)
+        return service.read(topology).entry(entry.move.id)
+
+    changing.run(
+        ctx,
+        pending=entry,
+        **moves_report.row(entry),
+        question=f"Resume move {entry.move.id}?",
+        carry_out=carry_out,
+        result=moves_report.as_json,
+        report=moves_report.show_end,
+        done=moves_report.ending,
+    )
 
 
-@app.command()
+@app.command(cls=Changing)
 def abort(
     ctx: typer.Context,
     move: MoveArgument = None,
     *,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    lock_wait: LockWaitOption = None,
-    yes: YesOption = False,
     target_destroyed: Annotated[
         bool,
         typer.Option(
@@ -224,19 +210,13 @@ def abort(
     Where a streamed move's target is permanently lost, --target-destroyed closes the move without
     it.
     """
-    from shardctl.cli.progress import bars
     from shardctl.moves import service
 
-    topology = load_topology(ctx, lock_wait=lock_wait)
+    topology = load_topology(ctx)
     entry = find(topology, move)
     service.require_abortable(topology, entry, with_target=not target_destroyed)
-    note_changes(ctx, entry)
-    if dry_run or output is Report.table:
-        moves_report.show_entry(entry, output)
-    if dry_run:
-        return
-    confirm(f"Abort move {entry.move.id} and delete its copy on {entry.move.target}?", yes=yes)
-    with bars() as progress:
+
+    def carry_out(progress: Progress) -> Entry:
         service.abort(
             topology,
             entry,
@@ -245,6 +225,16 @@ def abort(
             notice=say,
             target_destroyed=target_destroyed,
         )
-    if output is Report.json:
-        moves_report.show_entry(find(topology, entry.move.id), output)
-    say(f"move {entry.move.id} is aborted; node {entry.move.source} still owns its shards")
+        return service.read(topology).entry(entry.move.id)
+
+    changing.run(
+        ctx,
+        pending=entry,
+        **moves_report.row(entry),
+        question=f"Abort move {entry.move.id} and delete its copy on {entry.move.target}?",
+        carry_out=carry_out,
+        result=moves_report.as_json,
+        done=lambda _: (
+            f"move {entry.move.id} is aborted; node {entry.move.source} still owns its shards"
+        ),
+    )

@@ -6,33 +6,14 @@ from typing import TYPE_CHECKING
 
 import typer  # the command's signature is read when it is called
 
-from shardctl.cli import picture
-from shardctl.cli.context import load_topology, note_changes
-from shardctl.cli.options import (
-    DryRunOption,
-    Listing,
-    ListingOption,
-    LockWaitOption,
-    YesOption,
-)
-from shardctl.cli.output import (
-    confirm,
-    end_plan,
-    plural,
-    print_at_end,
-    print_csv,
-    print_table,
-    print_tsv,
-    say,
-)
+from shardctl.cli import changing, picture
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import Listing, ListingOption
+from shardctl.cli.output import plural, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from shardctl.fanout import Progress
     from shardctl.moves.doctor import Left
-    from shardctl.provision.agreement import NodeLeftOut
-    from shardctl.state.ledger import Entry
-    from shardctl.topology.model import Topology
 
 _HEADER = ("node", "kind", "name", "move", "detail", "WAL held", "verdict")
 
@@ -40,10 +21,7 @@ _HEADER = ("node", "kind", "name", "move", "detail", "WAL held", "verdict")
 def doctor(
     ctx: typer.Context,
     *,
-    output: ListingOption = Listing.table,
-    dry_run: DryRunOption = False,
-    lock_wait: LockWaitOption = None,
-    yes: YesOption = False,
+    output: ListingOption = Listing.table,  # noqa: ARG001  # the settings have it
 ) -> None:
     """List what ended moves have left on any node, show it, and clear it.
 
@@ -53,56 +31,41 @@ def doctor(
     cannot be read. Where a server restart has ended the guard of a slot that is kept for a reverse,
     it is started again. Exit code 3 if a node could not be read.
     """
-    from shardctl.errors import together
     from shardctl.moves import doctor as looking
-    from shardctl.moves import reversing
+    from shardctl.moves import doctor_clear, reversing
     from shardctl.provision.agreement import NodeLeftOut
     from shardctl.state import lock
 
-    topology = load_topology(ctx, lock_wait=lock_wait)
+    topology = load_topology(ctx)
     fleet = looking.look(topology, purpose=lock.purpose(looking.COMMAND))
     skipped = [NodeLeftOut(node, reason) for node, reason in fleet.unread.items()]
     found = looking.left(fleet)
-    _show(found, output, skipped)
     chosen = [one for one in found if one.why_not is None]
     unguarded = reversing.unguarded(fleet.ledger.entries)
     for entry in unguarded:
         say(f"move {entry.move.id}: the slot for its reverse has lost its guard")
-    note_changes(ctx, [*chosen, *unguarded])
-    if not dry_run and (chosen or unguarded):
-        _clear(topology, chosen, unguarded, yes=yes)
-    if skipped:
-        end_plan()
-        raise together(skipped)
-
-
-def _clear(
-    topology: Topology, chosen: Sequence[Left], unguarded: Sequence[Entry], *, yes: bool
-) -> None:
-    from shardctl.moves import doctor_clear, reversing
-
     again = f" and start {plural(len(unguarded), 'guard')} again" if unguarded else ""
-    confirm(f"Clear {plural(len(chosen), 'object')}{again}?", yes=yes)
-    for entry in unguarded:
-        reversing.guard(topology, entry)
-    cleared: list[Left] = []
-    doctor_clear.clear(topology, chosen, cleared.append)
-    say(f"done: {plural(len(cleared), 'object')} cleared")
+    where = "the nodes that could be read" if skipped else "any node"
 
+    def clear(_: Progress) -> int:
+        for entry in unguarded:
+            reversing.guard(topology, entry)
+        cleared: list[Left] = []
+        doctor_clear.clear(topology, chosen, cleared.append)
+        return len(cleared)
 
-def _show(found: Sequence[Left], output: Listing, skipped: Sequence[NodeLeftOut]) -> None:
-    rows = [_row(one) for one in found]
-    if output is Listing.json:
-        print_at_end({"format": 1, "left": [one.as_json() for one in found]})
-    elif output is Listing.tsv:
-        print_tsv(rows)
-    elif output is Listing.csv:
-        print_csv((_HEADER, *rows))
-    elif not found:
-        where = "the nodes that could be read" if skipped else "any node"
-        print(f"nothing to clear: moves have left nothing on {where}")
-    else:
-        print_table(_HEADER, rows)
+    changing.run(
+        ctx,
+        pending=[*chosen, *unguarded],
+        header=_HEADER,
+        rows=map(_row, found),
+        nothing=f"nothing to clear: moves have left nothing on {where}",
+        plan={"left": [one.as_json() for one in found]},
+        question=f"Clear {plural(len(chosen), 'object')}{again}?",
+        carry_out=clear,
+        done=lambda count: f"done: {plural(count, 'object')} cleared",
+        left_out=skipped,
+    )
 
 
 def _row(left: Left) -> tuple[str, ...]:

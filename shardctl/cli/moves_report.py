@@ -7,34 +7,38 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.cli import moves_shown, picture
 from shardctl.cli.options import Report
-from shardctl.cli.output import plural, print_json, print_line, print_table, say
+from shardctl.cli.output import plural, print_json, print_line, print_table
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shardctl.moves.context import MoveContext
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import Topology
 
 _BAR = 30
 
 
-def show_entry(entry: Entry, output: Report) -> None:
-    """Print a move's row."""
-    if output is Report.json:
-        print_json({"format": 1, **entry.as_json()})
-    else:
-        print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], coloured="state")
+def row(entry: Entry) -> dict[str, Any]:
+    """Give a move as `changing.run` shows it before it is changed."""
+    return {
+        "header": moves_shown.HEADER,
+        "rows": [moves_shown.short_row(entry)],
+        "plan": entry.as_json(),
+    }
+
+
+def as_json(entry: Entry) -> dict[str, Any]:
+    """Give a move with its steps and its report."""
+    return {**entry.as_json(), **entry.details()}
 
 
 def show_move(entry: Entry, output: Report) -> None:
     """Print a move with its steps and its report."""
     if output is Report.json:
-        print_json({"format": 1, **entry.as_json(), **entry.details()})
+        print_json({"format": 1, **as_json(entry)})
         return
-    print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], coloured="state")
-    print_table(moves_shown.STEPS, moves_shown.steps(entry), coloured="state")
+    print_table(moves_shown.HEADER, [moves_shown.short_row(entry)])
+    print_table(moves_shown.STEPS, moves_shown.steps(entry))
     if reported := moves_shown.copied(entry):
         print_line(reported)
     print(f"method: {entry.move.method}")
@@ -45,34 +49,24 @@ def show_move(entry: Entry, output: Report) -> None:
     _show_report(entry.move.report or {})
 
 
-def finish(topology: Topology, context: MoveContext, output: Report) -> None:
-    """Print how a move ended: for how long clients waited, what was compared, what comes next."""
-    from shardctl.moves import service
-
-    entry = service.read(topology).entry(context.plan.id)
+def show_end(entry: Entry) -> None:
+    """Print how a move ended: for how long clients waited, and what was compared."""
     report = entry.move.report or {}
-    if output is Report.table:
-        for line in _result(report):
-            print_line(line)
+    if entry.state == "aborted" and (found := report.get("rehearsal")):
+        _show_rehearsal(found)
+        return
+    for line in _result(report):
+        print_line(line)
+
+
+def ending(entry: Entry) -> str:
+    """Return the last line of a move: its state, and what comes next."""
+    move = entry.move
+    if entry.state == "aborted":
+        return f"rehearsal {move.id} has ended: both nodes are as they were before it"
     if entry.state == "unconfirmed":
-        say(f"move {entry.move.id} is unconfirmed: {_doubt(entry.move.proof, report)}")
-        return
-    say(f"move {entry.move.id} is {entry.state}; {_next(entry)}")
-
-
-def finish_rehearsal(
-    topology: Topology, context: MoveContext, output: Report, plan: Mapping[str, Any]
-) -> None:
-    """Print what a rehearsal has found, which has left nothing behind; JSON has the plan, too."""
-    from shardctl.moves import service
-
-    move = service.read(topology).entry(context.plan.id).move
-    found = (move.report or {}).get("rehearsal")
-    if output is Report.json:
-        print_json({**plan, "rehearsal": found})
-        return
-    _show_rehearsal(found or {})
-    say(f"rehearsal {move.id} has ended: both nodes are as they were before it")
+        return f"move {move.id} is unconfirmed: {_doubt(move.proof, move.report or {})}"
+    return f"move {move.id} is {entry.state}; {_next(entry)}"
 
 
 def _next(entry: Entry) -> str:

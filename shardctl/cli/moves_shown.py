@@ -98,8 +98,8 @@ def until_over(
 
         last = look()
         drawn = Group(
-            fit(HEADER, [short_row(last)], width, coloured="state"),
-            fit(STEPS, steps(last), width, coloured="state"),
+            fit(HEADER, [short_row(last)], width),
+            fit(STEPS, steps(last), width),
             Text(copied(last)),
         )
         return drawn, last.open

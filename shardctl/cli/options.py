@@ -28,11 +28,6 @@ class Listing(StrEnum):
 
 ReportOption = Annotated[Report, typer.Option("-o", "--output", help="Format of the result.")]
 ListingOption = Annotated[Listing, typer.Option("-o", "--output", help="Format of the result.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to the question.")]
-DryRunOption = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Check everything and show the plan, but change nothing."),
-]
 AllOrNothingOption = Annotated[
     bool,
     typer.Option("--all-or-nothing", help="If a node is unreachable, change nothing and exit 1."),

@@ -16,7 +16,7 @@ from shardctl.cli.printed import PRINTED
 from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
@@ -28,20 +28,34 @@ _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 def print_json(value: Any) -> None:
     """Print one JSON value on one line of standard output."""
-    PRINTED.json, PRINTED.plan = True, None
+    PRINTED.json = True
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     print(printable.in_json(text))
 
 
-def print_at_end(plan: Any) -> None:
-    """Print a plan as JSON when the command has ended well; an error is printed in its place."""
-    PRINTED.plan = plan
+def emit(
+    output: str | None,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    value: Mapping[str, Any],
+    *,
+    nothing: str = "",
+) -> None:
+    """Print a result: rows as a table, TSV or CSV, or `value` with its format number as JSON.
 
-
-def end_plan() -> None:
-    """Print the plan that waits for the command's end, if there is one."""
-    if PRINTED.plan is not None:
-        print_json(PRINTED.plan)
+    In place of a table without rows it prints `nothing`. In the table's header, `_` is a space.
+    """
+    rows = list(rows)
+    if output == "json":
+        print_json({"format": 1, **value})
+    elif output == "tsv":
+        print_tsv(rows)
+    elif output == "csv":
+        print_csv((header, *rows))
+    elif rows:
+        print_table([name.replace("_", " ") for name in header], rows)
+    elif nothing:
+        print(nothing)
 
 
 def print_tsv(rows: Iterable[Sequence[str | None]]) -> None:
@@ -99,14 +113,12 @@ def console(*, stderr: bool = False) -> Console:
     return Screen(file=stream, width=width, highlight=False)
 
 
-def print_table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, coloured: str = ""
-) -> None:
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table for people on standard output; see `tables.fit`."""
     from shardctl.cli import tables
 
     out = console()
-    out.print(tables.fit(header, rows, out.width, coloured=coloured))
+    out.print(tables.fit(header, rows, out.width))
 
 
 def print_line(text: str) -> None:

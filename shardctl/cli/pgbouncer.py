@@ -6,33 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import completion
-from shardctl.cli.command import command_app
-from shardctl.cli.context import load_topology, note_changes
+from shardctl.cli import changing, completion
+from shardctl.cli.command import Changing, command_app
+from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     AllOrNothingOption,
-    DryRunOption,
-    LockWaitOption,
     Report,
     ReportOption,
-    YesOption,
 )
-from shardctl.cli.output import (
-    confirm,
-    end_plan,
-    plural,
-    print_at_end,
-    print_json,
-    print_table,
-    say,
-)
-from shardctl.errors import Problems
+from shardctl.cli.output import plural, print_json, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.provision.agreement import NodeLeftOut
-    from shardctl.provision.poolers import Compared, PoolersPlan
+    from shardctl.provision.poolers import Compared
     from shardctl.topology.model import Pooler, Topology
 
 app = command_app(
@@ -98,19 +86,15 @@ def diff(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=Changing)
 def apply(
     ctx: typer.Context,
     pooler: NamesArgument = None,
     *,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
     force: Annotated[
         bool,
         typer.Option("--force", help="Replace a file that was edited or is not shardctl's."),
     ] = False,
-    lock_wait: LockWaitOption = None,
     all_or_nothing: AllOrNothingOption = False,
 ) -> None:
     """Bring every pooler's aliases up to date, and check that it offers them.
@@ -120,28 +104,44 @@ def apply(
     the map in the databases: a stale file must not route clients to a node that does not own their
     shard. It lists unreachable nodes, exit code 3, if the reachable nodes agree on the map.
     """
-    from shardctl.cli.progress import bars
     from shardctl.provision import maps, poolers
     from shardctl.state import lock
 
     purpose = lock.purpose(poolers.APPLY)
-    topology = load_topology(ctx, lock_wait=lock_wait)
+    topology = load_topology(ctx)
     chosen = _choose(topology, pooler)
     agreed = maps.agreed(topology, purpose=purpose, strict=all_or_nothing)
     plan = poolers.plan(
         topology, chosen, agreed.version, force=force, purpose=purpose, unread=agreed.unread
     )
     poolers.require_free(plan)
-    _show(plan, agreed.left_out, output)
-    note_changes(ctx, plan.changes())
-    if not dry_run and plan.changes():
-        confirm(f"Change {plural(len(plan.changes()), 'pooler')}?", yes=yes)
-        with bars() as progress:
-            poolers.apply(plan, progress)
-        say(f"done: {plural(len(plan.changes()), 'pooler')}, map version {agreed.version}")
-    if agreed.left_out:
-        end_plan()
-        raise Problems(list(agreed.left_out))
+    poolers_changed = plural(len(plan.changes()), "pooler")
+    changing.run(
+        ctx,
+        pending=plan.changes(),
+        header=("pooler", "action", "file", "aliases"),
+        rows=[
+            (
+                wanted.seen.pooler.name,
+                ACTIONS[wanted.action],
+                str(wanted.seen.pooler.databases_file),
+                f"{len(wanted.entries):,}",
+            )
+            for wanted in plan.wanted
+        ],
+        plan={
+            "map_version": plan.map_version,
+            "poolers": [
+                {"name": w.seen.pooler.name, "action": w.action, "aliases": len(w.entries)}
+                for w in plan.wanted
+            ],
+            "left_out": [one.as_json() for one in agreed.left_out],
+        },
+        question=f"Change {poolers_changed}?",
+        carry_out=lambda progress: poolers.apply(plan, progress),
+        done=lambda _: f"done: {poolers_changed}, map version {agreed.version}",
+        left_out=agreed.left_out,
+    )
 
 
 def _choose(topology: Topology, names: list[str] | None) -> list[Pooler]:
@@ -156,37 +156,6 @@ def _choose(topology: Topology, names: list[str] | None) -> list[Pooler]:
 def _report_left_out(left_out: Sequence[NodeLeftOut]) -> None:
     for one in left_out:
         say(f"note: {one.message}")
-
-
-def _show(plan: PoolersPlan, left_out: Sequence[NodeLeftOut], output: Report) -> None:
-    if output is Report.json:
-        rows = [
-            {"name": w.seen.pooler.name, "action": w.action, "aliases": len(w.entries)}
-            for w in plan.wanted
-        ]
-        print_at_end(
-            {
-                "format": 1,
-                "map_version": plan.map_version,
-                "poolers": rows,
-                "left_out": [one.as_json() for one in left_out],
-            }
-        )
-        return
-    if not plan.wanted:
-        return
-    print_table(
-        ("pooler", "action", "file", "aliases"),
-        [
-            (
-                wanted.seen.pooler.name,
-                ACTIONS[wanted.action],
-                str(wanted.seen.pooler.databases_file),
-                f"{len(wanted.entries):,}",
-            )
-            for wanted in plan.wanted
-        ],
-    )
 
 
 ACTIONS = {

@@ -7,8 +7,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from shardctl.cli import picture
-from shardctl.cli.context import note_changes
-from shardctl.cli.options import Report
 from shardctl.cli.output import confirm, errors_json, plural, print_json, print_table, say
 from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
 
@@ -17,6 +15,7 @@ if TYPE_CHECKING:
 
     import typer
 
+    from shardctl.cli.context import Settings
     from shardctl.provision.fleet import FleetPlan, Options
     from shardctl.provision.plan import Change
 
@@ -25,15 +24,12 @@ def run(
     ctx: typer.Context,
     make_plan: Callable[[], FleetPlan],
     options: Options,
-    output: Report,
-    *,
-    dry_run: bool,
-    yes: bool,
 ) -> None:
     """Observe, plan, show, and unless `dry_run`, ask, apply and report.
 
     JSON is one object, printed at the end, because it contains the result.
     """
+    settings: Settings = ctx.obj
     from shardctl.provision.fleet import require_free
 
     began = time.monotonic()
@@ -41,13 +37,13 @@ def run(
     try:
         plan = make_plan()
         require_free(plan)
-        note_changes(ctx, plan.changes())
+        settings.pending = bool(plan.changes())
         for note in plan.notes:
             say(f"note: {note}")
-        if output is Report.table:
+        if not settings.json:
             show(plan)
-        if not dry_run and plan.changes():
-            confirm(_question(plan), yes=yes)
+        if not settings.dry_run and plan.changes():
+            confirm(_question(plan), yes=settings.yes)
             _finish_reverses(plan)
             began = time.monotonic()
             _carry_out(plan, options)
@@ -55,11 +51,11 @@ def run(
         if plan.left_out:
             raise Problems(list(plan.left_out))
     except ShardctlError as error:
-        if output is Report.json:
-            print_json(_json(plan, error, dry_run=dry_run))
+        if settings.json:
+            print_json(_json(plan, error, dry_run=settings.dry_run))
         raise
-    if output is Report.json:
-        print_json(_json(plan, None, dry_run=dry_run))
+    if settings.json:
+        print_json(_json(plan, None, dry_run=settings.dry_run))
 
 
 def _question(plan: FleetPlan) -> str:

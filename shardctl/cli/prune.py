@@ -6,29 +6,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import picture
-from shardctl.cli.command import command_app
-from shardctl.cli.context import load_topology, note_changes
-from shardctl.cli.options import DryRunOption, LockWaitOption, Report, ReportOption, YesOption
-from shardctl.cli.output import confirm, plural, print_at_end, print_table, say
+from shardctl.cli import changing, picture
+from shardctl.cli.command import Changing, command_app
+from shardctl.cli.context import load_topology
+from shardctl.cli.moves_found import report_unread
+from shardctl.cli.output import plural, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardctl.moves.ledger import Ledger
+    from shardctl.fanout import Progress
     from shardctl.moves.prune_drop import Retired
 
 app = command_app()
 
 
-@app.command()
+@app.command(cls=Changing)
 def prune(
     ctx: typer.Context,
     *,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    lock_wait: LockWaitOption = None,
     now: Annotated[
         bool, typer.Option("--now", help="Ignore the retention time (`retain`).")
     ] = False,
@@ -45,12 +41,11 @@ def prune(
     nodes' maps disagree, the owner does not have the shard, or a session or object uses it. It
     lists each with its reason.
     """
-    from shardctl.cli.progress import bars
     from shardctl.moves import prune as pruning
     from shardctl.moves import service
     from shardctl.state import lock
 
-    topology = load_topology(ctx, lock_wait=lock_wait)
+    topology = load_topology(ctx)
     ledger = service.read(topology)
     found = pruning.plan(
         topology,
@@ -59,40 +54,36 @@ def prune(
         now=now,
         purpose=lock.purpose(pruning.COMMAND),
     )
-    _show(found, ledger, output)
+    report_unread(ledger)
     chosen = [one for one in found if one.why_not is None]
-    note_changes(ctx, chosen)
-    if dry_run or not chosen:
-        return
-    confirm(f"Drop {_counted(chosen)}?", yes=yes)
-    try:
-        with bars() as progress:
+    counted = _counted(chosen)
+
+    def drop(progress: Progress) -> None:
+        try:
             pruning.carry_out(topology, chosen, progress, accept_unconfirmed=accept_unconfirmed)
-    except pruning.PruneUnfinished as error:
-        say(f"{_counted(error.dropped)} dropped")
-        raise
-    say(f"done: {_counted(chosen)} dropped; the space is free")
+        except pruning.PruneUnfinished as error:
+            say(f"{_counted(error.dropped)} dropped")
+            raise
+
+    changing.run(
+        ctx,
+        pending=chosen,
+        header=("node", "schema", "size", "verdict"),
+        rows=[
+            (o.node, o.schema, picture.size(o.size_bytes), o.why_not or "may be dropped")
+            for o in found
+        ],
+        nothing="nothing to prune: no node has retired schemas",
+        plan={
+            "retired": [one.as_json() for one in found],
+            "reclaimed_bytes": sum(one.size_bytes for one in chosen),
+        },
+        question=f"Drop {counted}?",
+        carry_out=drop,
+        done=lambda _: f"done: {counted} dropped; the space is free",
+    )
 
 
 def _counted(schemas: Sequence[Retired]) -> str:
     space = picture.size(sum(one.size_bytes for one in schemas))
     return f"{plural(len(schemas), 'retired schema')} ({space})"
-
-
-def _show(found: list[Retired], ledger: Ledger, output: Report) -> None:
-    for node, reason in ledger.unread:
-        say(f"shardctl: node {node}: cannot read its journal: {reason}")
-    if output is Report.json:
-        free = sum(one.size_bytes for one in found if one.why_not is None)
-        retired = [one.as_json() for one in found]
-        print_at_end({"format": 1, "retired": retired, "reclaimed_bytes": free})
-    elif not found:
-        print("nothing to prune: no node has retired schemas")
-    else:
-        print_table(
-            ("node", "schema", "size", "verdict"),
-            [
-                (o.node, o.schema, picture.size(o.size_bytes), o.why_not or "may be dropped")
-                for o in found
-            ],
-        )

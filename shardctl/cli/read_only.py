@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import completion, picture, values
-from shardctl.cli.command import command_app
-from shardctl.cli.context import load_topology, note_changes
-from shardctl.cli.options import DryRunOption, LockWaitOption, Report, ReportOption, YesOption
-from shardctl.cli.output import confirm, plural, print_at_end, print_table, say
+from shardctl.cli import changing, completion, picture, values
+from shardctl.cli.command import Changing, command_app
+from shardctl.cli.context import load_topology
+from shardctl.cli.output import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.access.read_only import Wanted
-    from shardctl.access.read_only_fleet import NodePlan
     from shardctl.topology.model import ShardId, Topology
 
 app = command_app(
@@ -47,24 +45,13 @@ WaitOption = Annotated[
 ]
 
 
-class Named(NamedTuple):
-    """The shards as given: exactly one of the two is set."""
-
-    shards: str | None
-    node: str | None
-
-
-@app.command()
+@app.command(cls=Changing)
 def on(
     ctx: typer.Context,
     shards: ShardsArgument = None,
     *,
     node: NodeOption = None,
     wait: WaitOption = WAIT,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    lock_wait: LockWaitOption = None,
 ) -> None:
     """Refuse writes to the tables of shards for all roles, owners and superusers too.
 
@@ -74,21 +61,16 @@ def on(
     """
     from shardctl.access.read_only import Wanted
 
-    named = Named(shards, node)
-    _run(ctx, Wanted.on, named, wait, output, dry_run=dry_run, yes=yes, lock_wait=lock_wait)
+    _run(ctx, Wanted.on, shards, node, wait)
 
 
-@app.command()
+@app.command(cls=Changing)
 def off(
     ctx: typer.Context,
     shards: ShardsArgument = None,
     *,
     node: NodeOption = None,
     wait: WaitOption = WAIT,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    lock_wait: LockWaitOption = None,
 ) -> None:
     """Accept writes to shards again, and restore their schemas.
 
@@ -96,51 +78,65 @@ def off(
     """
     from shardctl.access.read_only import Wanted
 
-    named = Named(shards, node)
-    _run(ctx, Wanted.off, named, wait, output, dry_run=dry_run, yes=yes, lock_wait=lock_wait)
+    _run(ctx, Wanted.off, shards, node, wait)
 
 
 def _run(
     ctx: typer.Context,
     wanted: Wanted,
-    named: Named,
+    shards: str | None,
+    node: str | None,
     wait: values.Duration,
-    output: Report,
-    *,
-    dry_run: bool,
-    yes: bool,
-    lock_wait: values.Duration | None,
 ) -> None:
     """Plan, show, ask, carry out, report."""
     from shardctl.access import read_only_fleet as fleet
-    from shardctl.cli.progress import bars
     from shardctl.state import lock
+    from shardctl.topology import ranges
 
-    topology = load_topology(ctx, lock_wait=lock_wait)
-    chosen = _shards(topology, named)
+    topology = load_topology(ctx)
+    chosen = _shards(topology, shards, node)
     plans = fleet.plan(topology, chosen, wanted, purpose=lock.purpose(wanted.command))
     changed = [one.node for one in plans if one.todo]
     lock.require_all_free(topology, changed, command=wanted.command)
-    _show(topology, plans, wanted, output)
     count = sum(len(one.todo) for one in plans)
-    note_changes(ctx, count)
-    if dry_run or not count:
-        return
-    where = f"{plural(count, 'shard')} on {plural(sum(bool(p.todo) for p in plans), 'node')}"
-    asked = f"Refuse writes to {where}?" if wanted == "on" else f"Accept writes to {where}?"
-    confirm(asked, yes=yes)
-    with bars() as progress:
-        fleet.carry_out(topology, plans, wanted, wait_s=wait.total_seconds(), progress=progress)
-    say(f"done: {where} {'refuse' if wanted == 'on' else 'accept'} writes")
+    where = f"{plural(count, 'shard')} on {plural(len(changed), 'node')}"
+    verb, are = ("Refuse", "already") if wanted == "on" else ("Accept", "not")
+    alike = plural(len(chosen), "shard") + (" is" if len(chosen) == 1 else " are")
+    changing.run(
+        ctx,
+        pending=count,
+        header=("node", "read-only", "shards", "tables", "unchanged"),
+        rows=[
+            (
+                one.node,
+                wanted.value,
+                picture.shorten(ranges.of(one.todo)),
+                f"{one.tables:,}",
+                picture.shorten(ranges.of(one.unchanged)),
+            )
+            for one in plans
+            if count
+        ],
+        nothing=f"nothing to do: {alike} {are} read-only",
+        plan={
+            "cluster": topology.cluster,
+            "read_only": wanted.value,
+            "nodes": [one.as_json() for one in plans],
+        },
+        question=f"{verb} writes to {where}?",
+        carry_out=lambda progress: fleet.carry_out(
+            topology, plans, wanted, wait_s=wait.total_seconds(), progress=progress
+        ),
+        done=lambda _: f"done: {where} {verb.lower()} writes",
+    )
 
 
-def _shards(topology: Topology, named: Named) -> Sequence[ShardId]:
+def _shards(topology: Topology, text: str | None, name: str | None) -> Sequence[ShardId]:
     """Return the chosen shards: a list, or all of a node; raises UsageError."""
     from shardctl.errors import UsageError
     from shardctl.topology import routes
     from shardctl.topology.model import NodeName
 
-    text, name = named
     if text is not None and name is not None:
         raise UsageError("SHARDS and --node exclude each other", hint="give one of them")
     if text is None and name is None:
@@ -151,36 +147,3 @@ def _shards(topology: Topology, named: Named) -> Sequence[ShardId]:
     if node is None:
         raise UsageError(f"unknown node {name!r}", hint=f"nodes: {', '.join(topology.nodes)}")
     return node.shards
-
-
-def _show(topology: Topology, plans: Sequence[NodePlan], wanted: Wanted, output: Report) -> None:
-    from shardctl.topology import ranges
-
-    if output is Report.json:
-        nodes = [one.as_json() for one in plans]
-        print_at_end(
-            {
-                "format": 1,
-                "cluster": topology.cluster,
-                "read_only": wanted.value,
-                "nodes": nodes,
-            }
-        )
-    elif not any(one.todo for one in plans):
-        count = sum(len(one.unchanged) for one in plans)
-        are = "already read-only" if wanted == "on" else "not read-only"
-        print(f"nothing to do: {plural(count, 'shard')} {'is' if count == 1 else 'are'} {are}")
-    else:
-        print_table(
-            ("node", "read-only", "shards", "tables", "unchanged"),
-            [
-                (
-                    one.node,
-                    wanted.value,
-                    picture.shorten(ranges.of(one.todo)),
-                    f"{one.tables:,}",
-                    picture.shorten(ranges.of(one.unchanged)),
-                )
-                for one in plans
-            ],
-        )

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import picture, values
-from shardctl.cli.command import command_app
-from shardctl.cli.context import load_topology, note_changes
-from shardctl.cli.options import DryRunOption, LockWaitOption, Report, ReportOption, YesOption
-from shardctl.cli.output import confirm, plural, print_json, print_table, say
+from shardctl.cli import changing, picture, values
+from shardctl.cli.command import Changing, command_app
+from shardctl.cli.context import load_topology
+from shardctl.cli.output import plural, print_table, say
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from shardctl.errors import ShardctlError
     from shardctl.maintenance.repack import Candidate, Options, Plan
     from shardctl.maintenance.repack_run import Repacked, Result
@@ -32,7 +33,7 @@ _LEFT_OUT = {
 }
 
 
-@app.command()
+@app.command(cls=Changing)
 def repack(
     ctx: typer.Context,
     shards: Annotated[
@@ -40,10 +41,6 @@ def repack(
         typer.Argument(metavar="[SHARDS]", help="For example 2-3,17; all by default."),
     ] = None,
     *,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    lock_wait: LockWaitOption = None,
     min_bloat: Annotated[
         int,
         typer.Option(
@@ -88,33 +85,33 @@ def repack(
     the order of the index that it is clustered by, or of its primary key. If it is interrupted or
     killed, run it again: it repacks the rest.
     """
-    from shardctl.cli.progress import bars
     from shardctl.maintenance import repack as repacking
     from shardctl.maintenance import repack_run
     from shardctl.state import lock
     from shardctl.topology import routes
 
-    topology = load_topology(ctx, lock_wait=lock_wait)
+    topology = load_topology(ctx)
     options = _options(
         min_bloat, recent, jobs, wait_timeout, terminate=terminate, check=not no_superuser_check
     )
     chosen = topology.owners() if shards is None else routes.listed(topology, shards)
     plan = repacking.plan(topology, chosen, options)
     lock.require_all_free(topology, plan.nodes, command=repacking.COMMAND)
-    if output is Report.table or dry_run:
-        _show(plan, output)
-    note_changes(ctx, plan.nodes)
-    if dry_run:
-        return
-    result = None
-    if plan.nodes:
-        confirm(_question(plan), yes=yes)
-        with bars() as progress:
-            result = repack_run.carry_out(topology, plan, progress, say)
-    if result is not None:
-        _report(plan, result, output)
-    elif output is Report.json:
-        _show(plan, output)
+    shown = [one for one in plan.candidates if one.verdict in ("repack", "refused")]
+    result = changing.run(
+        ctx,
+        pending=plan.nodes,
+        header=("node", "table", "size", "bloat, estimated", "verdict"),
+        rows=map(_row, shown[:_SHOWN]),
+        nothing="nothing to repack",
+        notes=[*_notes(plan, shown)],
+        plan=_json(plan, None),
+        question=_question(plan),
+        carry_out=lambda progress: repack_run.carry_out(topology, plan, progress, say),
+        result=lambda result: _json(plan, result),
+        report=_report,
+        done=_done,
+    )
     _end(plan, result.error if result else None)
 
 
@@ -135,34 +132,22 @@ def _options(
     return Options(min_bloat / 100, recent.total_seconds(), jobs, settings)
 
 
-def _show(plan: Plan, output: Report) -> None:
-    """Print the tables to repack and those that cannot be, the worst first."""
-    if output is Report.json:
-        print_json(_json(plan, None))
-        return
-    for node, note in plan.notes:
-        say(f"note: node {node}: {note}")
+def _notes(plan: Plan, shown: Sequence[Candidate]) -> Iterator[str]:
+    """Tell what the table of the worst tables leaves out."""
+    if len(shown) > _SHOWN:
+        size = picture.size(sum(one.table.size_bytes for one in shown[_SHOWN:]))
+        yield f"{plural(len(shown) - _SHOWN, 'table')} more ({size}); -o json has them all"
+    for verdict, why in _LEFT_OUT.items():
+        if count := plan.left_out(verdict):  # type: ignore[arg-type]  # its keys are verdicts
+            yield f"skipped: {plural(count, 'table')}: {why}"
+    yield from (f"node {node}: {note}" for node, note in plan.notes)
     for node, leftovers in plan.leftovers.items():
         for one in leftovers:
-            of = one.name or "a dropped table"
-            objects = ", ".join(one.objects)
-            say(f"note: node {node}: leftovers of a killed pg_repack of {of}: {objects}")
-            say("  drop them with DROP EXTENSION pg_repack CASCADE, and CREATE EXTENSION pg_repack")
-    shown = [one for one in plan.candidates if one.verdict in ("repack", "refused")]
-    if shown:
-        print_table(
-            ("node", "table", "size", "bloat, estimated", "verdict"),
-            [_row(one) for one in shown[:_SHOWN]],
-        )
-        if len(shown) > _SHOWN:
-            size = picture.size(sum(one.table.size_bytes for one in shown[_SHOWN:]))
-            print(f"and {plural(len(shown) - _SHOWN, 'table')} more ({size}); -o json has them all")
-    else:
-        print("nothing to repack")
-    for verdict, why in _LEFT_OUT.items():
-        count = plan.left_out(verdict)  # type: ignore[arg-type]  # its keys are verdicts
-        if count:
-            say(f"skipped: {plural(count, 'table')}: {why}")
+            of, objects = one.name or "a dropped table", ", ".join(one.objects)
+            yield (
+                f"node {node}: leftovers of a killed pg_repack of {of}: {objects}\n"
+                "  drop them with DROP EXTENSION pg_repack CASCADE, and CREATE EXTENSION pg_repack"
+            )
 
 
 def _row(one: Candidate) -> tuple[str, str, str, str, str]:
@@ -180,27 +165,26 @@ def _question(plan: Plan) -> str:
     return f"Repack {plural(len(plan.chosen), 'table')} ({size}) on {nodes}?"
 
 
-def _report(plan: Plan, result: Result, output: Report) -> None:
+def _report(result: Result) -> None:
     """Print the freed space: a line for each node and table name, over all its shards."""
-    repacked = result.repacked
-    if output is Report.json:
-        print_json(_json(plan, result))
-        return
 
     def key(one: Repacked) -> tuple[str, str]:
         return one.candidate.node, one.candidate.table.name
 
     rows = []
-    for (node, name), group in groupby(sorted(repacked, key=key), key):
+    for (node, name), group in groupby(sorted(result.repacked, key=key), key):
         same = list(group)
         before, after = sum(o.before_bytes for o in same), sum(o.after_bytes for o in same)
         sizes = map(picture.size, (before, after, before - after))
         rows.append((node, name, f"{len(same):,}", *sizes))
     if rows:
         print_table(("node", "table", "shards", "before", "after", "freed"), rows)
-    given = sum(one.before_bytes - one.after_bytes for one in repacked)
+
+
+def _done(result: Result) -> str:
+    given = picture.size(sum(one.before_bytes - one.after_bytes for one in result.repacked))
     done = "" if result.error else "done: "
-    say(f"{done}{plural(len(repacked), 'table')} repacked; {picture.size(given)} freed")
+    return f"{done}{plural(len(result.repacked), 'table')} repacked; {given} freed"
 
 
 def _json(plan: Plan, result: Result | None) -> dict[str, Any]:
@@ -225,7 +209,6 @@ def _json(plan: Plan, result: Result | None) -> dict[str, Any]:
             reported["state"], reported["reason"] = "left", left[one]
         tables.append(reported)
     return {
-        "format": 1,
         "tables": tables,
         "left_out": {verdict: plan.left_out(verdict) for verdict in _LEFT_OUT},  # type: ignore[arg-type]  # as above
         "leftovers": [

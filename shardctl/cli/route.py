@@ -9,7 +9,7 @@ import typer
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption
-from shardctl.cli.output import print_csv, print_json, print_table, print_tsv, say
+from shardctl.cli.output import emit, print_json, say
 from shardctl.cli.printed import PRINTED
 from shardctl.errors import Problems, ShardctlError, UsageError
 
@@ -171,9 +171,5 @@ def _print(
             )
         aliases = ",".join(route.aliases.values())
         rows.append((key, str(route.shard), route.schema, route.node.name, aliases, node_dsn))
-    if output is Listing.tsv:
-        print_tsv(rows)
-    elif output is Listing.csv:
-        print_csv((HEADER, *rows))
-    elif output is Listing.table and rows:
-        print_table(HEADER, rows)
+    if output is not Listing.json:
+        emit(output, HEADER, rows, {})

@@ -9,7 +9,7 @@ import typer
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption
-from shardctl.cli.output import plural, print_csv, print_json, print_table, print_tsv, say
+from shardctl.cli.output import emit, plural, say
 from shardctl.printable import one_line, printable
 
 if TYPE_CHECKING:
@@ -92,28 +92,20 @@ def misplaced(
 def _show(topology: Topology, report: Found, output: Listing, *, statements: bool) -> None:
     import sys
 
-    if output is Listing.json:
-        print_json(
-            {
-                "format": 1,
-                "cluster": topology.cluster,
-                "misplaced": [one.as_json() for one in report.found],
-                "problems": [one.error_json() for one in report.problems],
-            }
-        )
-    elif output is Listing.tsv:
-        print_tsv(_lines(report.found))
-    elif output is Listing.csv:
-        print_csv((_MISPLACED, *_lines(report.found)))
-    elif report.found and statements:
+    if report.found and statements and output is Listing.table:
         for line in _script(topology, report.found):
             # On a screen no value may be more than text; a file has the values as they are.
             print(printable(line) if sys.stdout.isatty() else line)
-    elif report.found:
-        header = [word.replace("_", " ") for word in _MISPLACED]
-        print_table(header, [[*map(one_line, cells)] for cells in _lines(report.found)])
-    else:
-        print("no row is in a wrong shard")
+        return
+    rows = [*_lines(report.found)]
+    if output is Listing.table:
+        rows = [(*map(one_line, cells),) for cells in rows]
+    found = {
+        "cluster": topology.cluster,
+        "misplaced": [one.as_json() for one in report.found],
+        "problems": [one.error_json() for one in report.problems],
+    }
+    emit(output, _MISPLACED, rows, found, nothing="no row is in a wrong shard")
 
 
 def _script(topology: Topology, found: Sequence[Misplaced]) -> Iterator[str]:

@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import completion, values
-from shardctl.cli.command import command_app
-from shardctl.cli.context import load_topology, note_changes
-from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
+from shardctl.cli.command import HereChanging, command_app
+from shardctl.cli.context import load_topology
 from shardctl.cli.output import confirm, plural, print_json, print_table, say
 from shardctl.errors import Interrupted, Problems, Refused, ShardctlError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shardctl.cli.context import Settings
     from shardctl.maintenance.run import Result
+    from shardctl.topology.model import Topology
 
 app = command_app()
 
 
-@app.command()
+@app.command(cls=HereChanging)
 def run(
     ctx: typer.Context,
     command: Annotated[str, typer.Argument(metavar="COMMAND", help="Shell command, quoted.")],
@@ -48,9 +49,6 @@ def run(
             help="Kill it after this time, for example 30s.",
         ),
     ] = None,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
 ) -> None:
     """Run a shell command on every host in parallel; equal outputs are printed once.
 
@@ -62,37 +60,47 @@ def run(
     from shardctl.maintenance import run as running
     from shardctl.maintenance import targets
 
-    ctx.obj.changes = False  # its output is its result: it ends when its reader does
+    settings: Settings = ctx.obj
+    settings.changes = False  # its output is its result: it ends when its reader does
     topology = load_topology(ctx)
     chosen = targets.machines(topology) if on is None else targets.servers(topology, on)
-    note_changes(ctx, chosen)
-    if chosen and not dry_run:
+    settings.pending = bool(chosen)
+    if chosen and not settings.dry_run:
         noun = "host" if on is None else "server"
-        confirm(f"Run this command on {plural(len(chosen), noun)}?", yes=yes)
+        confirm(f"Run this command on {plural(len(chosen), noun)}?", yes=settings.yes)
     seconds = timeout.total_seconds() if timeout else None
-    work = running.Run("id -un" if dry_run else command, user, seconds)
+    work = running.Run("id -un" if settings.dry_run else command, user, seconds)
     try:
         with bars() as progress:
             results = work.on(chosen, progress)
     except KeyboardInterrupt as interrupt:
-        _show(work.results, command, output, dry_run=dry_run)
-        for note in [] if dry_run else running.record(topology, command, work.results):
-            say(f"note: {note}")
+        _show(work.results, command, settings)
+        _record(topology, command, work.results, settings)
         raise Interrupted(
             "interrupted: shardctl killed the command on every host where it was running",
             hint="its changes until then remain",
         ) from interrupt
-    _show(results, command, output, dry_run=dry_run)
-    for note in [] if dry_run else running.record(topology, command, results):
-        say(f"note: {note}")
+    _show(results, command, settings)
+    _record(topology, command, results, settings)
     _leave(results)
 
 
-def _show(results: Sequence[Result], command: str, output: Report, *, dry_run: bool) -> None:
-    if output is Report.json:
+def _record(
+    topology: Topology, command: str, results: Sequence[Result], settings: Settings
+) -> None:
+    """Record what ran on the nodes where it did, and tell where that failed."""
+    from shardctl.maintenance import run as running
+
+    for note in [] if settings.dry_run else running.record(topology, command, results):
+        say(f"note: {note}")
+
+
+def _show(results: Sequence[Result], command: str, settings: Settings) -> None:
+    if settings.json:
         reported = [one.as_json() for one in results]
+        dry_run = settings.dry_run
         print_json({"format": 1, "command": command, "dry_run": dry_run, "results": reported})
-    elif dry_run:
+    elif settings.dry_run:
         rows = [
             (one.target.label, one.target.machine, one.stdout.strip() or "-") for one in results
         ]

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli.command import command_app
-from shardctl.cli.context import load_topology, note_changes, topology_file
-from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
-from shardctl.cli.output import confirm, print_json, print_table, say
+from shardctl.cli.command import HereChanging, command_app
+from shardctl.cli.context import load_topology, topology_file
+from shardctl.cli.options import Report, ReportOption
+from shardctl.cli.output import confirm, emit, say
 from shardctl.cli.progress import bars
 from shardctl.cli.traffic import traffic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from shardctl.cli.context import Settings
     from shardctl.postgres.control import Foreseen
     from shardctl.sandbox.poolers import PoolerDown, PoolerState, PoolerUp
     from shardctl.sandbox.servers import Down, State, Up
@@ -59,14 +60,8 @@ def new(
     say("  run `shardctl sandbox up` to start the servers")
 
 
-@app.command()
-def up(
-    ctx: typer.Context,
-    *,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; up never asks
-) -> None:
+@app.command(cls=HereChanging)
+def up(ctx: typer.Context) -> None:
     """Start a server for every node that owns shards, and every pooler; skips running ones.
 
     Also starts other nodes that have data: members without shards, and the target of an unfinished
@@ -75,17 +70,18 @@ def up(
     """
     from shardctl.sandbox import poolers, servers
 
+    settings: Settings = ctx.obj
     topology = load_topology(ctx)
     if topology.poolers and not poolers.available():
         say(f"note: {poolers.WITHOUT} poolers")
-    if dry_run:
+    if settings.dry_run:
         plan = servers.foresee(topology)
         pooled = poolers.foresee(topology)
         both: list[tuple[Node | Pooler, Foreseen]] = [*plan, *pooled]
-        note_changes(ctx, any(does != "up" for _, does in both))
+        settings.pending = any(does != "up" for _, does in both)
         _print(
             topology,
-            output,
+            settings.output,
             ("server", "address", "plan"),
             [(one.name, f"{one.host}:{one.port}", FORESEEN[does]) for one, does in both],
             nodes=[_foreseen(n, does) for n, does in plan],
@@ -98,7 +94,7 @@ def up(
         offering = poolers.up(topology, progress)
     _print(
         topology,
-        output,
+        settings.output,
         ("server", "address", "result"),
         [*map(_up_row, found), *map(_pooler_up_row, offering)],
         nodes=map(_up_json, found),
@@ -106,32 +102,30 @@ def up(
     )
 
 
-@app.command()
+@app.command(cls=HereChanging)
 def down(
     ctx: typer.Context,
     *,
     delete: Annotated[
         bool, typer.Option("--delete", help="Also remove the data that `sandbox up` created.")
     ] = False,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
 ) -> None:
     """Stop the poolers and the servers of all nodes, including nodes without shards."""
     from shardctl.sandbox import poolers, servers
 
+    settings: Settings = ctx.obj
     topology = load_topology(ctx)
     seen = servers.status(topology)
     ours = [str(one.node.data_directory) for one in seen if delete and one.ours]
     for path in ours:
-        say(f"{'would be' if dry_run else 'to be'} removed: {path}")
-    if dry_run:
+        say(f"{'would be' if settings.dry_run else 'to be'} removed: {path}")
+    if settings.dry_run:
         pooled = poolers.status(topology)
         pids = [*(one.pid for one in seen), *(one.pid for one in pooled)]
-        note_changes(ctx, ours or any(pids))
+        settings.pending = bool(ours) or any(pids)
         _print(
             topology,
-            output,
+            settings.output,
             STATUS,
             [*map(_row, seen), *map(_pooler_row, pooled)],
             nodes=map(_json, seen),
@@ -139,7 +133,7 @@ def down(
         )
         return
     if delete:
-        confirm(f"Stop the servers and remove {len(ours)} data directories?", yes=yes)
+        confirm(f"Stop the servers and remove {len(ours)} data directories?", yes=settings.yes)
     with bars() as progress:
         try:
             ended = poolers.down(topology, progress, delete=delete)
@@ -147,7 +141,7 @@ def down(
             found = servers.down(topology, progress, delete=delete)
     _print(
         topology,
-        output,
+        settings.output,
         ("server", "result", "data"),
         [
             *(_down_row(one.node.name, one) for one in found),
@@ -176,23 +170,20 @@ def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
     )
 
 
-app.command()(traffic)
+app.command(cls=HereChanging)(traffic)
 
 
 def _print(
     topology: Topology,
-    output: Report,
+    output: str | None,
     header: tuple[str, ...],
     rows: Iterable[tuple[str, ...]],
     *,
     nodes: Iterable[dict[str, object]],
     poolers: Iterable[dict[str, object]],
 ) -> None:
-    if output is Report.json:
-        found = {"nodes": list(nodes), "poolers": list(poolers)}
-        print_json({"format": 1, "cluster": topology.cluster, **found})
-    else:
-        print_table(header, rows)
+    found = {"nodes": list(nodes), "poolers": list(poolers)}
+    emit(output, header, rows, {"cluster": topology.cluster, **found})
 
 
 def _up_row(one: Up) -> tuple[str, str, str]:

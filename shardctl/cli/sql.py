@@ -11,20 +11,14 @@ import typer
 
 from shardctl import inputs
 from shardctl.cli import values
-from shardctl.cli.command import command_app
-from shardctl.cli.context import load_topology, note_changes
-from shardctl.cli.options import (
-    DryRunOption,
-    JobsOption,
-    Listing,
-    ListingOption,
-    LockWaitOption,
-    YesOption,
-)
+from shardctl.cli.command import Changing, command_app
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import JobsOption, Listing, ListingOption
 from shardctl.cli.output import confirm, plural, say
 from shardctl.errors import Interrupted, UsageError, together
 
 if TYPE_CHECKING:
+    from shardctl.cli.context import Settings
     from shardctl.maintenance.sql import Run
     from shardctl.maintenance.sql_plan import Plan
     from shardctl.topology.model import ShardId, Topology
@@ -32,7 +26,7 @@ if TYPE_CHECKING:
 app = command_app()
 
 
-@app.command()
+@app.command(cls=Changing)
 def sql(
     ctx: typer.Context,
     statement: Annotated[
@@ -63,9 +57,6 @@ def sql(
     ] = None,
     jobs: JobsOption = 4,
     output: ListingOption = Listing.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    lock_wait: LockWaitOption = None,
 ) -> None:
     """Run a statement in every shard, or on every node, in parallel, and join the rows.
 
@@ -79,20 +70,22 @@ def sql(
     from shardctl.state import lock
 
     text = _text(statement, file)
-    ctx.obj.changes = False  # its output is its result: it ends when its reader does
-    topology = load_topology(ctx, lock_wait=lock_wait if write else None)
+    settings: Settings = ctx.obj
+    settings.changes = False  # its output is its result: it ends when its reader does
+    settings.lock_wait = settings.lock_wait if write else None
+    topology = load_topology(ctx)
     chosen = _shards(topology, shards, nodes=nodes)
     plan = sql_plan.plan(topology, text, shards=chosen, write=write)
     if write:
         lock.require_all_free(topology, plan.places.nodes, command=sql_plan.COMMAND)
     for note in plan.places.notes:
         say(f"note: {note}")
-    note_changes(ctx, write and plan.places.chosen)
-    if dry_run:
+    settings.pending = write and bool(plan.places.chosen)
+    if settings.dry_run:
         sql_output.show_plan(plan, output)
         return
-    if write and plan.places.chosen:
-        confirm(f"Run this statement in {_places(plan)}?", yes=yes)
+    if settings.pending:
+        confirm(f"Run this statement in {_places(plan)}?", yes=settings.yes)
     began = time.monotonic()
     run = Run(plan, timeout.ms if timeout else 0, jobs)
     try:

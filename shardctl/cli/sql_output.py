@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.cli import picture
 from shardctl.cli.options import Listing
-from shardctl.cli.output import print_csv, print_json, print_table, print_tsv, say
+from shardctl.cli.output import emit, print_csv, print_json, print_table, print_tsv, say
 from shardctl.cli.progress import bars
 from shardctl.errors import Refused, ShardctlError
 from shardctl.maintenance import folding
@@ -39,22 +39,14 @@ class Shown:
 def show_plan(plan: Plan, output: Listing) -> None:
     """Print where the statement would run."""
     found = plan.places.by_node().items()
-    if output is Listing.json:
-        nodes = [
-            {"node": node, "shards": [p.shard for p in places if p.shard is not None]}
-            for node, places in found
-        ]
-        print_json({"format": 1, "write": plan.write, "nodes": nodes})
-    else:
-        rows = [(node, _which(places)) for node, places in found]
-        if output is Listing.tsv:
-            print_tsv(rows)
-        elif output is Listing.csv:
-            print_csv((("node", "shards"), *rows))
-        else:
-            print_table(
-                ("node", "shards"), [(node, picture.shorten(which)) for node, which in rows]
-            )
+    rows = [(node, _which(places)) for node, places in found]
+    if output is Listing.table:
+        rows = [(node, picture.shorten(which)) for node, which in rows]
+    nodes = [
+        {"node": node, "shards": [p.shard for p in places if p.shard is not None]}
+        for node, places in found
+    ]
+    emit(output, ("node", "shards"), rows, {"write": plan.write, "nodes": nodes})
     for place, error in plan.places.left_out:
         say(f"{folding.where([place])}: {error.message}")
 

@@ -51,10 +51,10 @@ def tables(found: Status, width: int) -> list[RenderableType]:
     """Make a table of the nodes, of the poolers and of open moves where there are any."""
     made = [_nodes(found, width)]
     if found.poolers:
-        made.append(fit(_POOLERS, map(_pooler_row, found.poolers), width, coloured="state"))
+        made.append(fit(_POOLERS, map(_pooler_row, found.poolers), width))
     if found.unclosed:
         rows = (_move_row(found, move) for move in found.unclosed)
-        made.append(fit(_MOVES, rows, width, coloured="state"))
+        made.append(fit(_MOVES, rows, width))
     return made
 
 
@@ -63,7 +63,7 @@ def _nodes(found: Status, width: int) -> RenderableType:
     replication = any(n.slots or n.standbys for n in found.nodes)
     header = (*_NODES, "replication") if replication else _NODES
     rows = (_row(node)[: len(header)] for node in found.nodes)
-    return fit(header, rows, width, coloured="role")
+    return fit(header, rows, width)
 
 
 def _pooler_row(one: PoolerStatus) -> tuple[str, ...]:

@@ -33,10 +33,8 @@ COLOURS = {
 """Of words that say how bad something is; the words stay."""
 
 
-def fit(
-    header: Sequence[str], rows: Iterable[Sequence[str]], width: int, *, coloured: str = ""
-) -> RenderableType:
-    """Make a table that is no wider than `width`; the cells of column `coloured` have COLOURS.
+def fit(header: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> RenderableType:
+    """Make a table that is no wider than `width`; states and roles have COLOURS.
 
     Where even the longest words of all columns do not fit side by side, each row is a block
     with a line for each column. Nothing is cut off.
@@ -46,13 +44,11 @@ def fit(
     room = width - _EDGES - _GAP * (len(header) - 1)
     widths = _widths(columns, room)
     if widths is None:
-        return _blocks(header, cells, width, coloured)
-    return _table(header, cells, widths, coloured)
+        return _blocks(header, cells, width)
+    return _table(header, cells, widths)
 
 
-def _table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int], coloured: str
-) -> Table:
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -63,16 +59,14 @@ def _table(
     for row in rows:
         table.add_row(
             *(
-                Text(_wrapped(cell, width), _colour(name, cell, coloured))
+                Text(_wrapped(cell, width), _colour(name, cell))
                 for name, cell, width in zip(header, row, widths, strict=True)
             )
         )
     return table
 
 
-def _blocks(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, coloured: str
-) -> Table:
+def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:
     """Write a line for each column of each row, with what is not empty."""
     from rich.table import Table
     from rich.text import Text
@@ -86,14 +80,14 @@ def _blocks(
         table.add_row("", "")
         for name, cell in zip(header, row, strict=True):
             if cell:
-                text = Text(_wrapped(cell, room), _colour(name, cell, coloured))
+                text = Text(_wrapped(cell, room), _colour(name, cell))
                 table.add_row(Text(name, "bold"), text)
     table.add_row("", "")
     return table
 
 
-def _colour(name: str, cell: str, coloured: str) -> str:
-    return COLOURS.get(cell, "") if name == coloured else ""
+def _colour(name: str, cell: str) -> str:
+    return COLOURS.get(cell, "") if name in {"state", "role"} else ""
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import picture, values
-from shardctl.cli.context import load_topology, note_changes
-from shardctl.cli.options import DryRunOption, Report, ReportOption, YesOption
+from shardctl.cli.context import Settings, load_topology
 from shardctl.cli.output import plural, print_json, print_line, print_table, say
 
 if TYPE_CHECKING:
@@ -92,9 +91,6 @@ def traffic(
     keep_table: Annotated[
         bool, typer.Option("--keep-table", help="Keep the load's table and its rows.")
     ] = False,
-    output: ReportOption = Report.table,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,  # noqa: ARG001  # every changing command takes it; this never asks
 ) -> None:
     """Write, update and read rows in every shard, then check each acknowledged one.
 
@@ -120,12 +116,13 @@ def traffic(
         logins=logins,
         connect=connect,
     )
-    note_changes(ctx, given)
-    if dry_run:
-        _foresee(topology, given, output)
+    settings: Settings = ctx.obj
+    settings.pending = True
+    if settings.dry_run:
+        _foresee(topology, given, settings)
         return
     found = _run(topology, given, seconds.total_seconds(), keep_table=keep_table)
-    if output is Report.json:
+    if settings.json:
         print_json({"format": 1, "cluster": topology.cluster, **found.as_json()})
     else:
         show(found)
@@ -194,7 +191,7 @@ def _given(
     )
 
 
-def _foresee(topology: Topology, given: _Given, output: Report) -> None:
+def _foresee(topology: Topology, given: _Given, settings: Settings) -> None:
     """Run every check of the real run, and print what it would do."""
     from shardctl.topology import ranges
     from shardctl.traffic import table
@@ -206,7 +203,7 @@ def _foresee(topology: Topology, given: _Given, output: Report) -> None:
     table.require_alone(topology, [name for name in topology.nodes if fleet.holding(name)])
     shards = sorted(fleet.map.owners if given.shards is None else given.shards)
     poolers = [pooler.name for pooler in route.poolers]
-    if output is Report.json:
+    if settings.json:
         found = {"table": TABLE, "shards": shards, "aliases": aliases, "poolers": poolers}
         print_json({"format": 1, "cluster": topology.cluster, **found})
     else:

@@ -169,7 +169,7 @@ class Sandbox:
         watcher: list[str | Path] = [sys.executable, "-c", fleet.WATCHER]
         done = fleet.run([*watcher, *argv, "--yes", "-o", "json"])
         took, peak = done.stderr.split()[-2:]
-        return self._moved(json.loads(done.stdout)["move"], float(took), int(peak))
+        return self._moved(json.loads(done.stdout)["id"], float(took), int(peak))
 
     def _moved(self, move: str, took: float, peak_kb: int) -> Moved:
         shown = json.loads(self.call("moves", "show", move, "-o", "json"))

@@ -109,7 +109,7 @@ def _change(fleet: Sandbox, schema: str, count: int) -> None:
 
 def _reverse(fleet: Sandbox, move: str) -> float:
     """Reverse the move, and give the seconds in which the copies have caught up."""
-    made = json.loads(fleet.call("moves", "reverse", move, "--yes", "-o", "json"))["move"]
+    made = json.loads(fleet.call("moves", "reverse", move, "--yes", "-o", "json"))["id"]
     shown = json.loads(fleet.call("moves", "show", made, "-o", "json"))
     [took_ms] = [one["elapsed_ms"] for one in shown["steps"] if one["name"] == "follow"]
     return float(took_ms) / 1000

@@ -109,7 +109,7 @@ def test_a_reverse_takes_shards_and_what_came_since_to_the_older_version(
 ) -> None:
     done = fleet_mixed.shardctl("move-shards", "2-3", "--to", "b", "--yes", "-o", "json")
     assert done.returncode == 0, done.stderr
-    move = json.loads(done.stdout)["move"]
+    move = json.loads(done.stdout)["id"]
     before = sorted(fleet_mixed.query("b", EVERY_ROW))
     fleet_mixed.shards = {"a": "0-1", "b": "2-7"}
     fleet_mixed.execute("b", CHANGES)

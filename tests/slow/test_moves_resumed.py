@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from tests.fixtures.moves.spares import MovedFleet
 
 
-def test_with_json_a_whole_move_prints_its_plan_alone(fleet_spares: MovedFleet) -> None:
+def test_with_json_a_whole_move_prints_its_result_alone(fleet_spares: MovedFleet) -> None:
     done = fleet_spares.here(
         "move-shards", "--from", "a", "--all", "--to", "c", "--yes", "-o", "json"
     )
     assert done.returncode == 0, done.stderr
-    assert one_json(done)["shards"] == [0, 1, 2, 3]
+    found = one_json(done)
+    assert (found["state"], found["shards"]) == ("done", [0, 1, 2, 3])
+    assert found["report"]["proof"] == "compared"
     assert fleet_spares.owned() == {"a": "none", "b": "4-7", "c": "0-3", "d": "none"}
     assert fleet_spares.here("prune", "--yes", "--now").returncode == 0
     assert fleet_spares.problems() == []

@@ -30,7 +30,7 @@ def test_a_move_can_be_reversed_for_an_hour_unless_told_otherwise(fleet_own: Lab
     planned = json.loads(done(fleet_own, *STREAM, "-o", "json", "--dry-run"))
     assert any("reversed for 1 h" in note for note in planned["notes"])
     moved = run(fleet_own, *STREAM, "-o", "json")
-    move, at = json.loads(moved.stdout)["move"], r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+    move, at = json.loads(moved.stdout)["id"], r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
     assert re.search(
         rf"\nmove {move} is done; until {at}, `shardctl moves reverse {move}` gives the shards "
         rf"back, and `moves finish {move}` gives that up; from {at} on, `shardctl prune` frees "
@@ -60,7 +60,7 @@ def test_a_move_can_be_reversed_for_an_hour_unless_told_otherwise(fleet_own: Lab
 
 
 def test_finish_gives_it_up(fleet_own: Lab) -> None:
-    move = json.loads(done(fleet_own, *STREAM, "-o", "json"))["move"]
+    move = json.loads(done(fleet_own, *STREAM, "-o", "json"))["id"]
     kept = json.loads(done(fleet_own, "prune", "--dry-run", "--now", "-o", "json"))["retired"]
     assert all("moves finish" in one["refused"] for one in kept)
     before = json.loads(done(fleet_own, "moves", "finish", move, "--dry-run", "-o", "json"))

@@ -70,5 +70,5 @@ def test_what_is_wrong_is_coloured_in_its_column_and_only_there() -> None:
     out = io.StringIO()
     console = Console(file=out, width=80, force_terminal=True, color_system="standard")
     rows = [("error", "error"), ("fine", "error")]
-    console.print(tables.fit(("state", "text"), rows, 80, coloured="state"))
+    console.print(tables.fit(("state", "text"), rows, 80))
     assert out.getvalue().count("\x1b[1;31m") == 1
