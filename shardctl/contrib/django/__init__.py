@@ -9,24 +9,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_PLACES = {
-    "shard_databases": "fleet",
-    "database": "fleet",
-    "ShardRouter": "routing",
-    "evenly": "routing",
-    "shard_alias": "routing",
-    "shard_atomic": "routing",
-    "use_shard": "routing",
-    "NoShardKey": "errors",
-    "SeveralShards": "errors",
-    "KeyChanged": "errors",
-    "ShardedId": "models",
-    "ShardedManager": "models",
-    "ShardedModel": "models",
-    "ShardedQuerySet": "models",
-    "ShardedAdmin": "admin",
-    "ShardedRunner": "runner",
+_MODULES = {
+    "fleet": ("shard_databases", "database", "shard_alias"),
+    "routing": ("ShardRouter", "evenly", "shard_atomic", "use_shard"),
+    "errors": ("NoShardKey", "SeveralShards", "KeyChanged"),
+    "models": ("ShardedId", "ShardedManager", "ShardedModel", "ShardedQuerySet"),
+    "admin": ("ShardedAdmin",),
+    "runner": ("ShardedRunner",),
 }
+_PLACES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = list(_PLACES)
 

@@ -73,32 +73,23 @@ def entry() -> dict[str, Any]:
 
 def database() -> ShardedDatabase:
     """Give the process's ShardedDatabase: for `scatter`, `insert_many`, `stats` and the like."""
-    return opened(entry())
-
-
-def opened(settings: dict[str, Any]) -> ShardedDatabase:
-    """Give the ShardedDatabase of an entry of DATABASES, opened when it is first used."""
-    options = settings["OPTIONS"]
+    topology = entry()["OPTIONS"]["topology"] if in_tests is None else str(in_tests.topology)
     # Without a lock, which a thread might have while another one forks. One that is not kept has
     # no connections yet.
-    return _opened.get(options["topology"]) or _opened.setdefault(
-        options["topology"], _open(settings)
-    )
+    return _opened.get(topology) or _opened.setdefault(topology, _open(topology))
 
 
-def reopen(topology: str | None) -> None:
-    """Let all shards be those of another topology's fleet from now on; None: their own again."""
+def use(running: ShardFleet | None) -> None:
+    """Let all shards be those of a test fleet from now on; None are the topology's own."""
+    global in_tests  # noqa: PLW0603  # a process has one
+    in_tests = running
     for db in _opened.values():
         db.close()
     _opened.clear()
-    for settings in _settings().values():
-        options = settings["OPTIONS"]
-        options.setdefault("own", options["topology"])
-        options["topology"] = topology or options["own"]
 
 
-def alias_for_key(key: Key) -> str:
-    """Name the alias of a key's shard; raises key_unsupported, key_not_an_id."""
+def shard_alias(key: Key) -> str:
+    """Name the alias of a key's shard, for `using=`; raises key_unsupported, key_not_an_id."""
     return alias_of(database().shard_of(key))
 
 
@@ -117,12 +108,12 @@ def _settings() -> dict[str, dict[str, Any]]:
     return found
 
 
-def _open(settings: dict[str, Any]) -> ShardedDatabase:
+def _open(topology: str) -> ShardedDatabase:
     from django.db import connections  # noqa: PLC0415  # settings import this module
     from django.db.backends.postgresql.base import Cursor  # noqa: PLC0415  # same
 
-    as_django = connections.create_connection(alias_of(settings["OPTIONS"]["number"]))
-    given = dict(settings["OPTIONS"]["router"])
+    as_django = connections.create_connection(alias_of(0))
+    given = dict(entry()["OPTIONS"]["router"])
     if in_tests is not None:
         given = _local(given)
     pool = given.pop("pool", None) or PoolSettings()
@@ -132,11 +123,8 @@ def _open(settings: dict[str, Any]) -> ShardedDatabase:
         if pool.configure is not None:
             pool.configure(connection)
 
-    db = ShardedDatabase(
-        settings["OPTIONS"]["topology"],
-        pool=replace(pool, configure=configure, cursor_factory=Cursor),
-        **given,
-    )
+    as_given = replace(pool, configure=configure, cursor_factory=Cursor)
+    db = ShardedDatabase(topology, pool=as_given, **given)
     atexit.register(db.close)
     return db
 

@@ -35,7 +35,7 @@ def read(
     listed = [key.to_python(getattr(one, "pk", one)) for one in keys]
     if not listed:
         return []
-    connection = connections[fleet.alias_for_key(listed[0])]
+    connection = connections[fleet.shard_alias(listed[0])]
     query = rows.query.clone()
     query.clear_ordering(force=True)
     compiler = query.get_compiler(connection=connection)
@@ -57,13 +57,13 @@ def read(
             "merge() reads rows of one table as they are: no joins, select_related(), "
             "annotate(), values(), distinct() or slices; order and limit are its arguments"
         )
-    order = [_column(model, name) for name in _listed(order_by)]
+    named = [order_by] if isinstance(order_by, str) else order_by or ()
     asked = {
         "fields": list(dict.fromkeys(one.target.column for one in columns)),
         "table": model._meta.db_table,
         "where": None if where is None else sql.SQL(where),
         "parameters": list(parameters),
-        "order_by": order,
+        "order_by": [_column(model, name) for name in named],
         "limit": limit,
     }
     here, elsewhere = _parted(listed)
@@ -79,7 +79,7 @@ def read(
         found = compiler.apply_converters(found, converters)
     names = [one.target.attname for one in columns]
     place = names.index(key.attname)
-    return [model.from_db(fleet.alias_for_key(row[place]), names, row) for row in found]
+    return [model.from_db(fleet.shard_alias(row[place]), names, row) for row in found]
 
 
 def _parted(keys: Sequence[Any]) -> tuple[list[tuple[Any, list[Any]]], list[Any]]:
@@ -97,7 +97,7 @@ def _parted(keys: Sequence[Any]) -> tuple[list[tuple[Any, list[Any]]], list[Any]
     here: dict[str, list[Any]] = {}
     elsewhere = []
     for one in keys:
-        alias = fleet.alias_for_key(one)
+        alias = fleet.shard_alias(one)
         if alias in opened:
             here.setdefault(alias, []).append(one)
         else:
@@ -118,12 +118,6 @@ def _asked(
     assert cursor.pgresult is not None  # noqa: S101  # a SELECT has one
     types = tuple(map(cursor.pgresult.ftype, range(cursor.pgresult.nfields)))
     return Answer(cursor.fetchall(), cursor.rowcount, types)
-
-
-def _listed(order_by: str | Sequence[str] | None) -> Sequence[str]:
-    if order_by is None:
-        return ()
-    return (order_by,) if isinstance(order_by, str) else order_by
 
 
 def _column(model: Any, name: str) -> str:

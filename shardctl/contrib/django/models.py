@@ -32,15 +32,11 @@ if TYPE_CHECKING:
 class ShardedId(models.BigAutoField):
     """A primary key that the row's shard makes: its default there is `next_id()`."""
 
+    __module__ = "shardctl.contrib.django"  # as migrations name it
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["primary_key"] = True
         super().__init__(*args, **kwargs)
-
-    def deconstruct(self) -> tuple[str, str, list[Any], dict[str, Any]]:
-        """Name it by the package that applications import."""
-        name, _, args, kwargs = super().deconstruct()
-        del kwargs["primary_key"]
-        return name, "shardctl.contrib.django.ShardedId", args, kwargs
 
     def db_type_suffix(self, connection: Any) -> str:  # noqa: ARG002
         """Give what CREATE TABLE has after the type."""
@@ -194,6 +190,7 @@ class ShardedQuerySet(models.QuerySet[Any]):
 class ShardedManager(models.Manager.from_queryset(ShardedQuerySet)):  # type: ignore[misc]
     """The manager of a sharded model, which migrations know it by."""
 
+    __module__ = "shardctl.contrib.django"  # as migrations name it
     use_in_migrations = True
 
     def __init__(self, shard_key: str | None = None) -> None:
@@ -207,10 +204,7 @@ class ShardedManager(models.Manager.from_queryset(ShardedQuerySet)):  # type: ig
 
     def deconstruct(self) -> Any:
         """Give migrations the name of the key."""
-        as_manager, path, query_set, _, kwargs = super().deconstruct()
-        if path == f"{__name__}.ShardedManager":
-            path = "shardctl.contrib.django.ShardedManager"
-        return as_manager, path, query_set, (self.shard_key,), kwargs
+        return (*super().deconstruct()[:3], (self.shard_key,), {})
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.shard_key == self.shard_key
@@ -248,7 +242,7 @@ class ShardedModel(models.Model):
         if not self._state.adding and fleet.is_shard(self._state.db):
             return self._state.db
         key = self.key_value()
-        return None if key is None else fleet.alias_for_key(key)
+        return None if key is None else fleet.shard_alias(key)
 
     def alias_to_save(self, using: str | None) -> str:
         """Name the alias of the shard that the row belongs to; raises KeyChanged, NoShardKey."""
@@ -260,7 +254,7 @@ class ShardedModel(models.Model):
             if saved is not None and field.to_python(key) != saved:
                 raise KeyChanged(type(self).__name__, field.attname)
         if key is not None:
-            return fleet.alias_for_key(field.to_python(key))
+            return fleet.shard_alias(field.to_python(key))
         if isinstance(field, ShardedId):
             given = using if fleet.is_shard(using) else current()
             return given or fleet.alias_of(evenly())
@@ -364,7 +358,7 @@ def _of_lookup(lookup: Any) -> frozenset[str] | None:
         return None
     key_field = getattr(field.model, "key_field", None)
     if key_field is not None and field is key_field():
-        return _shards(fleet.alias_for_key, values)
+        return _shards(fleet.shard_alias, values)
     return _shards(fleet.alias_for_id, values) if isinstance(field, ShardedId) else None
 
 

@@ -29,11 +29,6 @@ SQL_ALIAS = "shards"
 _current: ContextVar[str | None] = ContextVar("shard", default=None)
 
 
-def shard_alias(key: Key) -> str:
-    """Name the alias of a key's shard, for `using=`; raises key_unsupported, key_not_an_id."""
-    return fleet.alias_for_key(key)
-
-
 def evenly() -> int:
     """Choose a shard for what has no key yet, each as often as the others."""
     return secrets.randbelow(fleet.database().shard_count)
@@ -47,7 +42,7 @@ def use_shard(key: Key | None = None, *, number: int | None = None) -> Iterator[
     """
     if (key is None) is (number is None):
         raise TypeError("pass a shard key, or number= for a shard's number")
-    alias = fleet.alias_for_key(key) if key is not None else fleet.alias_of(number or 0)
+    alias = fleet.shard_alias(key) if key is not None else fleet.alias_of(number or 0)
     with use_alias(alias):
         yield alias
 
@@ -139,7 +134,7 @@ def of_instance(model: Any, instance: Any) -> str | None:
         return instance.shard_alias() if same else None
     key = model.key_field()
     value = getattr(instance, key.target_field.attname) if _refers(key, instance) else None
-    return None if value is None else fleet.alias_for_key(value)
+    return None if value is None else fleet.shard_alias(value)
 
 
 def _refers(field: Any, instance: Any) -> bool:

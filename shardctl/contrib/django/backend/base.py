@@ -40,7 +40,6 @@ class ShardConnection:
         self.autocommit = True
         self.closed = False
         self.adapters = AdaptersMap(wrapper.adapters)
-        self._options = wrapper.settings_dict
         self._number = wrapper.settings_dict["OPTIONS"]["number"]
         self.block: Any = None
         """The open transaction of the router's."""
@@ -56,19 +55,16 @@ class ShardConnection:
         if self.closed:
             raise psycopg.OperationalError("the connection is closed")
         if self.lent is None:
-            block = fleet.opened(self._options).shard(number=self._number)
+            block = fleet.database().shard(number=self._number)
             self.lent, self.block = block.__enter__(), block
         return self.lent
 
     def execute(self, statement: Any, parameters: Any) -> psycopg.Cursor[Any]:
         """Run a statement: in the open transaction, or in one of its own."""
-        if self.closed:
-            raise psycopg.OperationalError("the connection is closed")
-        if not self.autocommit:
-            with self.noted():
-                return self.begin().execute(statement, parameters)
-        db = fleet.opened(self._options)
-        return db.execute(statement, parameters, number=self._number)
+        if self.autocommit and not self.closed:
+            return fleet.database().execute(statement, parameters, number=self._number)
+        with self.noted():
+            return self.begin().execute(statement, parameters)
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -200,10 +196,6 @@ class Operations(operations.DatabaseOperations):
         """Empty all shards of a test run, for `flush`; raises ImproperlyConfigured elsewhere."""
         fleet.empty()
 
-    def sequence_reset_sql(self, style: Any, model_list: Any) -> list[str]:  # noqa: ARG002
-        """Ids come from next_id(), whose sequences never go back."""
-        return []
-
 
 class Introspection(introspection.DatabaseIntrospection):
     """What is there, as far as it is asked for one shard."""
@@ -246,9 +238,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
     @cached_property
     def pg_version(self) -> int:
         """Give the version of the shard's server; few features ask."""
-        with fleet.opened(self.settings_dict).shard(
-            number=self.settings_dict["OPTIONS"]["number"]
-        ) as connection:
+        number = self.settings_dict["OPTIONS"]["number"]
+        with fleet.database().shard(number=number) as connection:
             return connection.info.server_version
 
     def get_connection_params(self) -> dict[str, Any]:
