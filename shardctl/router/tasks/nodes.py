@@ -89,9 +89,11 @@ class AsyncNodes:
             connection.prepare_threshold = None
             yield connection
             connections.restore(connection)
-            if connection.info.transaction_status is TransactionStatus.INERROR:
+            status = connection.pgconn.transaction_status
+            if status == TransactionStatus.INERROR:
                 raise errors.InFailedSqlTransaction(_CAUGHT)
-            await connection.commit()
+            if status != TransactionStatus.IDLE:  # else what it was lent to has committed
+                await connection.commit()
         finally:
             await self._give_back(connection)
 
@@ -190,7 +192,7 @@ class AsyncNodes:
     async def _begin(self, node: NodeName, statement: bytes, seconds: float | None) -> AsyncBounded:
         connection = await self._take(node, seconds, None)
         try:
-            await connection.execute(statement, prepare=False)
+            await connection.wait(connections.done(connection, statement))
         except BaseException:
             await self._give_back(connection)
             raise

@@ -91,9 +91,11 @@ class Nodes:
             connection.prepare_threshold = None
             yield connection
             connections.restore(connection)
-            if connection.info.transaction_status is TransactionStatus.INERROR:
+            status = connection.pgconn.transaction_status
+            if status == TransactionStatus.INERROR:
                 raise errors.InFailedSqlTransaction(_CAUGHT)
-            connection.commit()
+            if status != TransactionStatus.IDLE:  # else what it was lent to has committed
+                connection.commit()
         finally:
             self._give_back(connection)
 
@@ -192,7 +194,7 @@ class Nodes:
     def _begin(self, node: NodeName, statement: bytes, seconds: float | None) -> Bounded:
         connection = self._take(node, seconds, None)
         try:
-            connection.execute(statement, prepare=False)
+            connection.wait(connections.done(connection, statement))
         except BaseException:
             self._give_back(connection)
             raise
