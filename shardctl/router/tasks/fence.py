@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from shardctl.router.known import Known
     from shardctl.router.places import Source
+    from shardctl.router.statements import Answer
     from shardctl.router.tasks.nodes import AsyncNodes
     from shardctl.state.map import NodeMap
     from shardctl.topology.model import NodeName, ShardId
@@ -116,17 +117,12 @@ class AsyncFence:
     async def _begin(self, source: Source) -> None:
         conninfo = places.asked(source.keywords)
         try:
-            reported = await self._nodes.outwaited(lambda _: self._reported_by(conninfo))
+            answer = await self._nodes.outwaited(lambda _: self._nodes.ask(conninfo, maps.READ))
         except psycopg.Error as error:
             raise MapUnread(reasons([error])) from error
-        if reported is None:
+        if (reported := _reported(answer)) is None:
             raise MapUnread(reasons([reported]))
         self._known.begin(reported.map, places.of_source(source, reported))
-
-    async def _reported_by(self, conninfo: str) -> NodeMap | None:
-        """Ask one connection string for the map; None where init has not finished."""
-        answer = await self._nodes.ask(conninfo, maps.READ)
-        return maps.of_row(answer.rows[0]) if answer.rows else None
 
     async def _fenced(
         self,
@@ -139,7 +135,9 @@ class AsyncFence:
         schemas = {self._known.schema(shard): shard for shard in shards}
         until = max(deadline, _given_up(limit))
         try:
-            answer = await self._nodes.execute(node, _STANDING, [list(schemas)], until=until)
+            answer = await self._nodes.execute(
+                node, _STANDING, [list(schemas)], until=until, short=True
+            )
         except (psycopg.OperationalError, NoConnection, TimeoutError):
             # It may be gone since the shards have moved; then a map names their node.
             return list(shards)
@@ -280,14 +278,20 @@ class AsyncFence:
     ) -> NodeMap | None:
         """Ask a node; None without an answer, or if it is a clone, which has its source's name."""
         try:
-            reported = await self._reported_by(self._known.places.asking(node))
+            answer = await self._nodes.ask_node(node, maps.READ, _given_up(None))
         finally:
             if asked is not None:
                 asked.discard(node)
+        reported = _reported(answer)
         if reported is None or reported.node != node:
             return None
         self._known.require_same(reported)
         return reported
+
+
+def _reported(answer: Answer) -> NodeMap | None:
+    """Take a node's map from its answer; None where init has not finished."""
+    return maps.of_row(answer.rows[0]) if answer.rows else None
 
 
 def _given_up(limit: float | None) -> float:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from shardctl.router.known import Known
     from shardctl.router.places import Source
+    from shardctl.router.statements import Answer
     from shardctl.router.threads.nodes import Nodes
     from shardctl.state.map import NodeMap
     from shardctl.topology.model import NodeName, ShardId
@@ -114,17 +115,12 @@ class Fence:
     def _begin(self, source: Source) -> None:
         conninfo = places.asked(source.keywords)
         try:
-            reported = self._nodes.outwaited(lambda _: self._reported_by(conninfo))
+            answer = self._nodes.outwaited(lambda _: self._nodes.ask(conninfo, maps.READ))
         except psycopg.Error as error:
             raise MapUnread(reasons([error])) from error
-        if reported is None:
+        if (reported := _reported(answer)) is None:
             raise MapUnread(reasons([reported]))
         self._known.begin(reported.map, places.of_source(source, reported))
-
-    def _reported_by(self, conninfo: str) -> NodeMap | None:
-        """Ask one connection string for the map; None where init has not finished."""
-        answer = self._nodes.ask(conninfo, maps.READ)
-        return maps.of_row(answer.rows[0]) if answer.rows else None
 
     def _fenced(
         self,
@@ -137,7 +133,7 @@ class Fence:
         schemas = {self._known.schema(shard): shard for shard in shards}
         until = max(deadline, _given_up(limit))
         try:
-            answer = self._nodes.execute(node, _STANDING, [list(schemas)], until=until)
+            answer = self._nodes.execute(node, _STANDING, [list(schemas)], until=until, short=True)
         except (psycopg.OperationalError, NoConnection, TimeoutError):
             # It may be gone since the shards have moved; then a map names their node.
             return list(shards)
@@ -278,14 +274,20 @@ class Fence:
     ) -> NodeMap | None:
         """Ask a node; None without an answer, or if it is a clone, which has its source's name."""
         try:
-            reported = self._reported_by(self._known.places.asking(node))
+            answer = self._nodes.ask_node(node, maps.READ, _given_up(None))
         finally:
             if asked is not None:
                 asked.discard(node)
+        reported = _reported(answer)
         if reported is None or reported.node != node:
             return None
         self._known.require_same(reported)
         return reported
+
+
+def _reported(answer: Answer) -> NodeMap | None:
+    """Take a node's map from its answer; None where init has not finished."""
+    return maps.of_row(answer.rows[0]) if answer.rows else None
 
 
 def _given_up(limit: float | None) -> float:

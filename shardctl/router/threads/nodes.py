@@ -64,14 +64,16 @@ class Nodes:
         *,
         types: bool = False,
         until: float | None = None,
+        short: bool = False,
     ) -> Answer:
         """Run one statement in a transaction of its own; again while its pooler has no server.
 
         At `until` the server ends it, and a little later it is given up: raises TimeoutError,
-        NoConnection or QueryCanceled then.
+        NoConnection or QueryCanceled then. A `short` question is only given up, which saves the
+        round trips of a transaction.
         """
         return self.outwaited(
-            partial(self._execute, node, statement, parameters, types, until), until
+            partial(self._execute, node, statement, parameters, types, until, short), until
         )
 
     def cursor(self, node: NodeName, statement: bytes, parameters: Parameters) -> Any:
@@ -98,6 +100,17 @@ class Nodes:
                 connection.commit()
         finally:
             self._give_back(connection)
+
+    def ask_node(self, node: NodeName, statement: bytes, until: float) -> Answer:
+        """Run a short statement over a connection of the node's pool if one is idle, else as `ask`.
+
+        A login takes several times as long, and none may be possible just then.
+        """
+        pool = self.pools.get(node)
+        if pool is not None and pool.get_stats()["pool_available"]:
+            with suppress(NoConnection):  # another call was quicker
+                return self._execute(node, statement, (), False, until, True, 0.0)
+        return self.ask(self._known.places.asking(node), statement)
 
     def ask(self, conninfo: str, statement: bytes) -> Answer:
         """Run a statement on a connection of its own."""
@@ -158,11 +171,12 @@ class Nodes:
         parameters: Parameters,
         types: bool,
         until: float | None,
+        short: bool,
         seconds: float | None,
     ) -> Answer:
         connection = self._take(node, seconds, until)
         try:
-            if until is not None:
+            if until is not None and not short:
                 left_ms = max(1, math.ceil(min(until - time.monotonic(), _LONGEST_S) * 1000))
                 begin = b"BEGIN; SET LOCAL statement_timeout TO %d" % left_ms
                 connection.execute(begin, prepare=False)
