@@ -1,5 +1,5 @@
 -- name: referring
--- Part of others: types whose values are OIDs of objects, and types that have such within
+-- Part of another: types whose values are OIDs of objects, and types that have such within
 WITH RECURSIVE held (outside, inside) AS MATERIALIZED (
     SELECT oid, typelem FROM pg_type WHERE typelem <> 0 AND typlen = -1
     UNION ALL SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd'
@@ -13,17 +13,6 @@ WITH RECURSIVE held (outside, inside) AS MATERIALIZED (
     UNION
     SELECT h.outside FROM referring AS r JOIN held AS h ON h.inside = r.oid
 )
-
--- name: referring_columns
--- Columns of tables in these schemas that hold OIDs of objects, and how many there are
-{referring}
-SELECT n.nspname || '.' || c.relname || '.' || a.attname, count(*) OVER ()
-FROM pg_attribute AS a
-JOIN pg_class AS c ON c.oid = a.attrelid
-JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE n.nspname IN ({schemas}) AND c.relkind IN ('r', 'm')
-  AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid IN (SELECT oid FROM referring)
-ORDER BY 1 LIMIT {shown}
 
 -- name: tables
 -- Tables with rows of their own in these schemas, the largest first: blocks, columns, and for each

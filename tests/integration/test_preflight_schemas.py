@@ -28,7 +28,7 @@ def test_unlogged_tables(preflight_fleet: Movable) -> None:
     made = "CREATE UNLOGGED TABLE shard2.cache (id int)"
     with preflight_fleet.having(made, "DROP TABLE shard2.cache"):
         assert (
-            "unlogged tables or sequences would be empty on the clone: shard2.cache"
+            "unlogged tables or sequences would be empty on the target: shard2.cache"
             in preflight_fleet.only_source("unlogged")
         )
     made = "CREATE UNLOGGED TABLE shard0.cache (id int)"  # which stays

@@ -1,3 +1,63 @@
+-- check: contents
+-- about: the shards have nothing that is lost, or that writes past the fence
+-- at: source
+-- again: cutover
+-- any:
+--   prepared_transactions:
+--     says: it has prepared transactions
+--     hint: 'run COMMIT PREPARED or ROLLBACK PREPARED: a clone would have them, too, and no slot is made
+--       before they end'
+--   unlogged:
+--     says: unlogged tables or sequences would be empty on the target
+--     hint: run ALTER TABLE (or SEQUENCE) ... SET LOGGED, or drop them
+--   large_objects:
+--     says: 'it has {names}, which belong to no shard: no fence protects them, and no stream carries them'
+--     hint: store them as bytea in the shards' tables, then remove them with lo_unlink or vacuumlo
+--   subscriptions:
+--     says: 'it has subscriptions: {names}; they bypass the fence, and a clone would consume their changes'
+--     hint: drop them, or disable those that do not write into moved shards
+--   publications:
+--     says: 'publications have tables of moved shards: {names}; point their subscribers to node {target}
+--       after the move'
+-- clone:
+--   tablespaces:
+--     says: it has tablespaces outside its data directory
+--     hint: 'move their tables and indexes to pg_default, then drop them: a clone has no directory for them'
+--   slots_away:
+--     says: replication slots without a connected standby
+--   slots_logical:
+--     says: logical replication slots are not copied
+SELECT 'prepared_transactions', quote_literal(gid) || ' in database ' || database FROM pg_prepared_xacts
+UNION ALL
+SELECT 'unlogged', n.nspname || '.' || c.relname
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relpersistence = 'u' AND c.relkind IN ('r', 'S')
+UNION ALL
+-- Who can log in can make them.
+SELECT 'large_objects', to_char(count(*), 'FM999,999,999,999') || ' large objects of '
+                        || string_agg(DISTINCT pg_get_userbyid(lomowner)::text, ', ')
+FROM pg_largeobject_metadata HAVING count(*) > 0
+UNION ALL
+SELECT 'subscriptions', s.subname || ' in database ' || d.datname
+FROM pg_subscription AS s JOIN pg_database AS d ON d.oid = s.subdbid
+WHERE s.subenabled
+   OR EXISTS (SELECT FROM pg_subscription_rel AS r
+              JOIN pg_class AS c ON c.oid = r.srrelid
+              JOIN pg_namespace AS n ON n.oid = c.relnamespace
+              WHERE r.srsubid = s.oid AND n.nspname = ANY (%(schemas)s::name[]))
+UNION ALL
+-- But for those of moves.
+SELECT DISTINCT 'publications', p.pubname::text FROM pg_publication_tables AS p
+WHERE p.schemaname = ANY (%(schemas)s::name[]) AND p.pubname !~ '^shardctl_[0-9a-f]{8}$'
+UNION ALL
+SELECT 'tablespaces', spcname::text FROM pg_tablespace
+WHERE spcname NOT IN ('pg_default', 'pg_global')
+UNION ALL
+SELECT CASE slot_type WHEN 'logical' THEN 'slots_logical' ELSE 'slots_away' END, slot_name::text
+FROM pg_replication_slots
+WHERE slot_name <> %(slot)s AND (slot_type = 'logical' OR NOT active)
+ORDER BY 1, 2
+
 -- check: replica identities
 -- about: a stream can name each row that clients update or delete
 -- at: source
@@ -90,7 +150,7 @@ WHERE n.nspname = 'shardctl' OR n.nspname = ANY (%(schemas)s::name[])
 ORDER BY 2
 
 -- check: kinds of objects
--- about: the shards have nothing that a stream loses or stops at
+-- about: no object of the shards would be lost, run twice, or mean something else on the target
 -- at: source
 -- again: copy
 -- stream:
@@ -114,15 +174,28 @@ ORDER BY 2
 --   extensions_inside:
 --     says: it has extensions in moved schemas, which a streamed move does not copy
 --     hint: ALTER EXTENSION ... SET SCHEMA public, or use --method clone
+--   oid_columns:
+--     says: it has columns that hold OIDs of objects (regclass and its kind), which mean other objects on
+--       another server
+--     hint: keep names instead (ALTER TABLE ... ALTER COLUMN ... TYPE text), or give --method clone
+-- clone:
+--   oid_columns:
+--     says: 'columns hold OIDs of objects (regclass and the like): {names}; the clone keeps all OIDs, so
+--       they stay valid on node {target}, except those of objects in shards that stay: prune drops their
+--       copies there'
 WITH RECURSIVE moved AS MATERIALIZED (
     SELECT n.oid, n.nspname FROM pg_namespace AS n
     JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
 ), relation AS MATERIALIZED (
     SELECT c.*, m.nspname || '.' || c.relname AS name
     FROM pg_class AS c JOIN moved AS m ON m.oid = c.relnamespace
-), hashed (name, type) AS (
-    -- Of hash keys with PostgreSQL's own hash: the types that values are made of.
-    SELECT r.name, given.type FROM relation AS r
+), used (kind, name, type) AS (
+    -- Of columns, and of hash keys with PostgreSQL's own hash: the types that values are made of.
+    SELECT 'oid_columns', r.name || '.' || a.attname, a.atttypid FROM relation AS r
+    JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
+    WHERE r.relkind IN ('r', 'm')
+    UNION
+    SELECT 'enum_hashes', r.name, given.type FROM relation AS r
     JOIN pg_partitioned_table AS p ON p.partrelid = r.oid AND p.partstrat = 'h'
     CROSS JOIN LATERAL unnest(p.partattrs::smallint[], p.partclass::oid[]) AS k (number, class)
     JOIN pg_opclass AS o ON o.oid = k.class AND o.oid < 16384
@@ -132,7 +205,7 @@ WITH RECURSIVE moved AS MATERIALIZED (
         AND (a.attnum = k.number OR k.number = 0 AND i.typtype = 'p' AND a.attnum > 0)
     CROSS JOIN LATERAL (VALUES (i.oid), (a.atttypid)) AS given (type)
     UNION
-    SELECT u.name, inner_type.oid FROM hashed AS u
+    SELECT u.kind, u.name, inner_type.oid FROM used AS u
     JOIN pg_type AS t ON t.oid = u.type
     CROSS JOIN LATERAL (
         SELECT t.typbasetype AS oid WHERE t.typtype = 'd'
@@ -143,8 +216,10 @@ WITH RECURSIVE moved AS MATERIALIZED (
                     AND c.attnum > 0 AND NOT c.attisdropped
     ) AS inner_type
 )
-SELECT 'enum_hashes', u.name FROM hashed AS u JOIN pg_type AS t ON t.oid = u.type
-WHERE t.typtype = 'e' OR t.oid = 'anyenum'::regtype
+SELECT u.kind, u.name FROM used AS u JOIN pg_type AS t ON t.oid = u.type
+WHERE CASE u.kind WHEN 'enum_hashes' THEN t.typtype = 'e' OR t.oid = 'anyenum'::regtype
+                  ELSE t.typnamespace = 'pg_catalog'::regnamespace AND t.typtype = 'b'
+                       AND t.typname LIKE 'reg%%' END
 UNION SELECT 'foreign_tables', name FROM relation WHERE relkind = 'f'
 UNION SELECT 'materialized_views', name FROM relation WHERE relkind = 'm' AND relispopulated
 UNION SELECT 'forced_row_security', name FROM relation WHERE relforcerowsecurity

@@ -8,9 +8,7 @@ SELECT set_config('default_transaction_read_only', 'on', false),
 SELECT current_setting('server_version_num')::integer, current_setting('server_version'),
        pg_is_in_recovery(),
        CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE')
-            THEN (SELECT sum(pg_tablespace_size(oid)) FROM pg_tablespace)::bigint END,
-       array(SELECT spcname::text FROM pg_tablespace
-             WHERE spcname NOT IN ('pg_default', 'pg_global') ORDER BY 1)
+            THEN (SELECT sum(pg_tablespace_size(oid)) FROM pg_tablespace)::bigint END
 
 -- name: settings
 -- Parameters in force, by name
@@ -130,41 +128,6 @@ SELECT count(*), count(*) FILTER (WHERE c.relname <> ALL (%(generator)s)) FROM p
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind = 'S'
 
--- name: prepared
--- Prepared transactions of the whole server
-SELECT gid, database::text FROM pg_prepared_xacts ORDER BY prepared
-
--- name: unlogged
--- Unlogged tables and sequences in these schemas
-SELECT n.nspname || '.' || c.relname, count(*) OVER ()
-FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
-WHERE c.relpersistence = 'u' AND c.relkind IN ('r', 'S')
-ORDER BY 1 LIMIT %(shown)s
-
--- name: large_objects
--- How many large objects the database has, and whose they are: who can log in can make them
-SELECT count(*), coalesce(string_agg(DISTINCT pg_get_userbyid(lomowner)::text, ', '), '')
-FROM pg_largeobject_metadata
-
--- name: subscriptions
--- Subscriptions that run, or that write into these schemas
-SELECT s.subname::text, d.datname::text
-FROM pg_subscription AS s JOIN pg_database AS d ON d.oid = s.subdbid
-WHERE s.subenabled
-   OR EXISTS (SELECT FROM pg_subscription_rel AS r
-              JOIN pg_class AS c ON c.oid = r.srrelid
-              JOIN pg_namespace AS n ON n.oid = c.relnamespace
-              JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
-              WHERE r.srsubid = s.oid)
-ORDER BY 1
-
--- name: publications
--- Publications that hold tables of these schemas, those of moves left out
-SELECT DISTINCT p.pubname::text FROM pg_publication_tables AS p
-JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = p.schemaname
-WHERE p.pubname !~ '^shardctl_[0-9a-f]{8}$' ORDER BY 1
-
 -- name: standbys
 -- Physical standbys that stream from here, but for the move's own
 SELECT r.application_name, coalesce(host(r.client_addr), 'a socket')
@@ -173,11 +136,6 @@ LEFT JOIN pg_replication_slots AS s ON s.active_pid = r.pid
 WHERE s.slot_type IS DISTINCT FROM 'logical' AND r.state IN ('catchup', 'streaming')
   AND r.application_name NOT IN ('pg_basebackup', 'pg_receivewal', %(slot)s, %(purpose)s)
 ORDER BY 1
-
--- name: slots
--- Slots whose standbys are away, and logical ones, which no clone gets
-SELECT slot_name::text, slot_type FROM pg_replication_slots
-WHERE slot_name <> %(slot)s AND (slot_type = 'logical' OR NOT active) ORDER BY 1
 
 -- name: transactions
 -- Transactions of this database that are older, and whether they hold or await locks here

@@ -32,8 +32,6 @@ class Replication:
     """How many of each are in use."""
     standbys: tuple[tuple[str, str], ...]
     """Name and address of each that streams from the source."""
-    other_slots: tuple[tuple[str, str], ...]
-    """Name and kind of slots that are not the move's own."""
 
 
 def look(context: Context) -> Replication:
@@ -44,7 +42,6 @@ def look(context: Context) -> Replication:
         senders=senders,
         slots=slots,
         standbys=tuple(context.session.execute(QUERIES["standbys"], ours).fetchall()),
-        other_slots=tuple(context.session.execute(QUERIES["slots"], ours).fetchall()),
     )
 
 
@@ -114,18 +111,6 @@ def standbys(context: Context) -> Iterator[SourceUnfit]:
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Report which standbys are ignored, and which slots are not copied."""
-    found = context.need(look)
-    yield from ignored(context)
-    away = [name for name, kind in found.other_slots if kind == "physical"]
-    if away:
-        yield f"replication slots without a connected standby: {listed(away)}"
-    logical = [name for name, kind in found.other_slots if kind == "logical"]
-    if logical:
-        yield f"logical replication slots are not copied: {listed(logical)}"
-
-
-def ignored(context: Context) -> Iterator[str]:
     """Say which standbys are ignored."""
     if context.plan.options.ignore_standby:
         for name, address in context.need(look).standbys:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.meter import listed
 from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import OLDEST_MAJOR, queries
@@ -50,7 +49,6 @@ class Server:
     version: str
     in_recovery: bool
     bytes: int | None
-    tablespaces: tuple[str, ...]
     settings: Mapping[str, str]
 
     @property
@@ -75,26 +73,12 @@ def look(context: Context) -> Server:
 
 def read(session: Connection) -> Server:
     """Query a server's version, role, size and parameters."""
-    number, version, in_recovery, size, tablespaces = queries.one(session, QUERIES["server"])
+    number, version, in_recovery, size = queries.one(session, QUERIES["server"])
     settings = session.execute(QUERIES["settings"], {"names": list(_SETTINGS)})
-    return Server(number, version, in_recovery, size, tuple(tablespaces), dict(settings.fetchall()))
+    return Server(number, version, in_recovery, size, dict(settings.fetchall()))
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
-    """Refuse a server that cannot be cloned."""
-    server = context.need(look)
-    yield from judge_primary(context)
-    if server.tablespaces:
-        yield SourceUnfit(
-            context.plan.source,
-            "tablespaces",
-            f"it has tablespaces outside its data directory: {listed(server.tablespaces)}",
-            hint="move their tables and indexes to pg_default, then drop them: a clone has no "
-            "directory for them",
-        )
-
-
-def judge_primary(context: Context) -> Iterator[SourceUnfit]:
     """Refuse a standby, and a server that is too old."""
     node, server = context.source, context.need(look)
     if server.major < OLDEST_MAJOR:

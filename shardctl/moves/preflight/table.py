@@ -164,6 +164,7 @@ def _given(context: Context) -> dict[str, Any]:
     """Give what queries know of a move; `streams_as` is who writes or reads the stream's rows."""
     return {
         "schemas": list(context.plan.schemas),
+        "slot": context.plan.slot,
         "streams_as": context.topology.database.replication_user,
     }
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import timedelta
 
 import pytest
 
-from shardctl.moves.preflight.transactions import Transaction
 from shardctl.moves.wal import Wal
 from shardctl.state.journal import Move, MoveState, StepRecord
 from tests.fixtures.fleets.facts import NOW
@@ -33,12 +31,9 @@ def test_what_is_noted_of_the_source() -> None:
     seen = fit()
     assert "archiving" not in seen.notes()
     seen.source(settings={"archive_mode": "on"}, wal=Wal(2**40, "", keep_bytes=64 << 20))
-    seen.source(other_slots=(("away", "physical"), ("decoded", "logical")))
     told = seen.notes()
     assert "node c will not archive WAL" in told
     assert "keeps at most 64 MB of WAL for the target (max_slot_wal_keep_size)" in told
-    assert "replication slots without a connected standby: away" in told
-    assert "logical replication slots are not copied: decoded" in told
 
 
 def test_other_standbys() -> None:
@@ -57,18 +52,6 @@ def test_a_standby_for_a_source() -> None:
     assert "is a standby" in seen.only("standby")
 
 
-def test_too_few_slots_and_senders() -> None:
-    seen = fit()
-    seen.source(slots=10)
-    told = seen.only("replication_slots")
-    assert "max_replication_slots is 10 and 10 are in use, but a move needs 1 free" in told
-    seen.source(slots=9, senders=9)
-    told = seen.only("wal_senders")
-    assert "max_wal_senders is 10 and 9 are in use, but a move needs 2 free" in told
-    seen.source(senders=8)
-    assert seen.refused() == {}
-
-
 def test_a_server_with_too_little() -> None:
     seen = fit()
     seen.source(settings={"wal_level": "minimal", "max_wal_senders": "0"})
@@ -82,35 +65,6 @@ def test_a_server_with_too_little() -> None:
     assert "node a: the fence takes 180 locks in one transaction" in told
     assert "room for 150 beside" in told
     assert "node c: the claim takes 200 locks in one transaction" in told
-
-
-def test_a_table_that_somebody_holds_locked() -> None:
-    seen = fit()
-    seen.source(sizes={"shard1": None, "shard2": 1, "shard3": 1})  # shard 1 stays
-    assert seen.refused() == {}
-    seen.source(sizes={"shard2": None, "shard3": 1})
-    assert "holds an AccessExclusiveLock on tables in shard2" in seen.only("locked")
-
-
-def test_transactions_that_are_older_than_the_budget() -> None:
-    seen = fit()
-    seen.choose(max_pause_s=0.6)
-    writer = Transaction(4711, "slow", 0.7, writes=True, reads=True)
-    seen.source(transactions=(writer,))
-    told = seen.only("old_transactions")
-    assert "older than --max-pause (0.6 s), so the cutover would time out: pid 4711 (slow, " in told
-    seen.source(transactions=(dataclasses.replace(writer, writes=False),))
-    assert seen.refused() == {}
-    assert "does not wait for transactions that only read: pid 4711" in seen.notes()
-    seen.source(transactions=(dataclasses.replace(writer, writes=False, reads=False),))
-    assert seen.refused() == {}
-    assert "4711" not in seen.notes()
-
-
-def test_rights_that_the_login_role_lacks() -> None:
-    seen = fit()
-    seen.source(lacking=("REPLICATION", "pg_monitor"))
-    assert "lacks rights that a move needs: REPLICATION; pg_monitor" in seen.only("rights")
 
 
 def test_a_rate_that_pg_basebackup_would_not_take() -> None:

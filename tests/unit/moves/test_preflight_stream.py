@@ -96,28 +96,9 @@ def test_a_standby_that_is_away_is_named_before_the_copy_and_not_refused() -> No
     assert "of_standby" not in seen.notes()
 
 
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"prepared": (("gid", "app"),)}, "prepared_transactions"),
-        ({"unlogged": Some(("shard2.fast",), 1)}, "unlogged"),
-        ({"large_objects": 3}, "large_objects"),
-        ({"subscriptions": (("other", "app"),)}, "subscriptions"),
-        ({"crossings": Some(("table public.all (on table shard2.part)",), 1)}, "crossing"),
-        ({"referring": Some(("shard2.t.c",), 1)}, "oid_columns"),
-        ({"shadows": (("public", "photos"),)}, "table_shadowed"),
-    ],
-)
-def test_contents_that_no_stream_carries(changes: dict[str, Any], code: str) -> None:
-    seen = streamed()
-    seen.contents(**changes)
-    assert seen.only(code)
-
-
 def test_what_stays_where_it_is_does_not_matter_to_a_stream() -> None:
     seen = streamed()
     seen.contents(tables=Some(("public.shared",), 1), closed={"other": "no login"})
-    seen.source(tablespaces=("slow",))
     assert seen.refused() == {}
 
 
