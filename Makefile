@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Tests start Python some thousand times; each time it would compile all of shardctl.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo example test slow fault lint unit bench docs site dist lock newest clean
+.PHONY: help demo example test slow fault chaos lint unit bench docs site dist lock newest clean
 
 help: ## Name the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
@@ -30,9 +30,15 @@ slow: $(VENV)/.for-test ## Run what takes long or needs a quiet machine, other v
 	@tests/system-packages.sh chromium chromium-driver
 	@$(PYTEST) -n 4 -m 'embedded or timed or long' tests/integration tests/unit
 	@$(PYTEST) -n 4 tests/slow tests/fault
+	@$(MAKE) --no-print-directory chaos MINUTES=5
 
 fault: $(VENV)/.for-test ## Break moves at every point
 	@SHARDCTL_EVERY_POINT=1 $(PYTEST) -n 4 tests/fault
+
+MINUTES := 60
+SEED := $(shell date +%j)
+chaos: $(VENV)/.for-test ## Let moves and faults of a seed meet, and judge what clients saw; `make chaos MINUTES=5 SEED=7`
+	@$(BIN)/python -m tests.chaos.run $(MINUTES) $(SEED) build/chaos
 
 lint: $(VENV)/.for-test ## Check style, types and who imports whom
 	@$(BIN)/ruff check --quiet

@@ -32,7 +32,7 @@ from tests.bench.measure import Row, milliseconds, say
 from tests.fixtures.servers.postgres import BASE, PREFIX, free_run, stop_all_below, sweep, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from shardctl.topology.model import Node, Topology
 
@@ -270,10 +270,12 @@ def sandbox(
     *,
     aliases: Sequence[str] = ("shard", "node"),
     programs: Path | None = None,
+    prepare: Callable[[str, Path], str] = lambda text, _: text,
 ) -> Iterator[Sandbox]:
     """Start servers with PostgreSQL's own settings and a pooler, and make them a fleet.
 
-    `programs` has those of the servers; None is what `sandbox up` finds.
+    `programs` has those of the servers; None is what `sandbox up` finds. `prepare` may change the
+    topology's text, and the migrations in the directory.
     The directory is named and locked like the tests' directories: should this process be
     killed with -9, the next run of the tests or the benches sweeps up after it.
     """
@@ -300,7 +302,7 @@ def sandbox(
             text = re.sub(
                 r"(?m)(data_directory: [^}]*)\}$", rf"\1, bin_directory: {programs}}}", text
             )
-        one.path.write_text(text, encoding="utf-8")
+        one.path.write_text(prepare(text, directory), encoding="utf-8")
         one.call("sandbox", "up")
         one.call("init", "--yes")
         with pytest.MonkeyPatch.context() as environment:

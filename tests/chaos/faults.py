@@ -1,0 +1,249 @@
+"""What goes wrong on purpose; each fault is over when its function returns."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+if TYPE_CHECKING:
+    import random
+    import subprocess
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tests.chaos.world import World
+
+_ours = "application_name LIKE 'shardctl%'"
+_TABLES = ("chaos_rows", "chaos_notes", "chaos_parts", "chaos_keyless")
+
+
+class Harm:
+    """Faults around one command that works on some nodes and shards."""
+
+    def __init__(
+        self,
+        world: World,
+        command: subprocess.Popen[str],
+        nodes: Sequence[str],
+        shards: Sequence[int],
+        chance: random.Random,
+    ) -> None:
+        self.world, self.command, self.nodes, self.shards = world, command, nodes, shards
+        self.random = chance
+
+    def command_killed(self) -> None:
+        """SIGKILL for shardctl and what it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.command.pid, signal.SIGKILL)
+
+    def command_stopped(self) -> None:
+        """SIGSTOP for shardctl for some seconds, at times beyond the pause's budget."""
+        self._stopped([self.command.pid], self.random.choice([0.3, 2, 8]))
+
+    def guards_killed(self) -> None:
+        """SIGKILL for the guards on the poolers' host."""
+        for pid in self.world.guards():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def pooler_killed(self) -> None:
+        """SIGKILL for a pooler, which is started again."""
+        self._killed(self.world.pid_of_pooler(self._pooler()))
+        self.world.heal()
+
+    def pooler_stopped(self) -> None:
+        """SIGSTOP for a pooler for some seconds."""
+        self._stopped([self.world.pid_of_pooler(self._pooler())], self.random.uniform(0.2, 3))
+
+    def server_crashed(self) -> None:
+        """SIGQUIT for a server, which recovers when it is started again."""
+        pid = self.world.pid_of_node(self._node())
+        if pid is not None:
+            os.kill(pid, signal.SIGQUIT)
+            _gone(pid)
+        self.world.heal()
+
+    def server_stopped(self) -> None:
+        """SIGSTOP for all processes of a server for some seconds."""
+        node = self._node()
+        with contextlib.suppress(psycopg.Error):
+            pids = [pid for (pid,) in self.world.ask(node, "SELECT pid FROM pg_stat_activity")]
+            self._stopped([self.world.pid_of_node(node), *pids], self.random.uniform(0.2, 3))
+
+    def sessions_ended(self) -> None:
+        """End shardctl's own sessions on a node."""
+        self._ask(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {_ours}")
+
+    def senders_ended(self) -> None:
+        """End what sends and applies the stream."""
+        self._ask(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type IN"
+            " ('walsender', 'logical replication worker')"
+        )
+
+    def clients_ended(self) -> None:
+        """End the clients' sessions on a node."""
+        self._ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+
+    def slots_dropped(self) -> None:
+        """Drop a move's slots that are idle just now."""
+        self._ask(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            " WHERE slot_name LIKE 'shardctl%' AND NOT active"
+        )
+
+    def little_wal(self) -> None:
+        """Let the source keep next to no WAL for slots, for a moment."""
+        node = self._node()
+        with self._altered(node, "max_slot_wal_keep_size", "1MB"):
+            self._ask("SELECT pg_switch_wal()", node)
+            self._ask("CHECKPOINT", node)
+            time.sleep(self.random.uniform(0.5, 2))
+
+    def table_locked(self) -> None:
+        """LOCK TABLE of a moved shard, for a while."""
+        self._in_transaction("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE")
+
+    def table_altered(self) -> None:
+        """Add a column to a table of a moved shard, in a transaction that stays open."""
+        name = f"added_{self.random.randrange(10**9)}"
+        self._in_transaction(f"ALTER TABLE {{}} ADD COLUMN {name} int")
+
+    def table_granted(self) -> None:
+        """GRANT on a table of a moved shard, in a transaction that stays open."""
+        self._in_transaction("GRANT SELECT ON {} TO pg_monitor")
+
+    def table_made(self) -> None:
+        """Create a table in a moved shard, in a transaction that stays open."""
+        name = f"made_{self.random.randrange(10**9)}"
+        self._in_transaction(f"CREATE TABLE {{schema}}.{name} (id bigint PRIMARY KEY)")
+
+    def table_vacuumed(self) -> None:
+        """VACUUM FULL of a table of a moved shard."""
+        self._alone("VACUUM FULL {}")
+
+    def topology_edited(self) -> None:
+        """Another operator writes a comment into the topology file."""
+        file = self.world.file
+        new = file.with_name("edited.yaml")
+        new.write_text(f"{file.read_text()}# {self.random.randrange(10**9)}\n")
+        new.rename(file)
+
+    def stale_operator(self) -> None:
+        """A command with the topology file of the first day."""
+        self.world.call(*self.random.choice(_COMMANDS), seconds=120, file=self.world.first)
+
+    def another_operator(self) -> None:
+        """Another operator's command meanwhile."""
+        words = self.random.choice(_COMMANDS)
+        self.world.call(*words, seconds=120)
+
+    @contextlib.contextmanager
+    def _altered(self, node: str, name: str, value: str) -> Iterator[None]:
+        setting = sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), value)
+        back = sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name))
+        try:
+            self._set(node, setting)
+            yield
+        finally:
+            self._set(node, back)
+
+    def _set(self, node: str, statement: sql.Composed) -> None:
+        with contextlib.suppress(psycopg.Error), self.world.connect(node) as connection:
+            connection.execute(statement)
+            connection.execute("SELECT pg_reload_conf()")
+
+    def _in_transaction(self, statement: str) -> None:
+        with (
+            contextlib.suppress(psycopg.Error),
+            self.world.connect(self._node()) as connection,
+            connection.transaction(),
+        ):
+            connection.execute("SET LOCAL lock_timeout = '2s'")
+            connection.execute(self._of_table(statement))
+            time.sleep(self.random.uniform(0.1, 1.5))
+
+    def _alone(self, statement: str) -> None:
+        with contextlib.suppress(psycopg.Error), self.world.connect(self._node()) as connection:
+            connection.execute("SET lock_timeout = '2s'")
+            connection.execute(self._of_table(statement))
+
+    def _of_table(self, statement: str) -> sql.Composed:
+        schema = sql.Identifier(f"shard{self.random.choice(self.shards)}")
+        table = sql.SQL("{}.{}").format(schema, sql.Identifier(self.random.choice(_TABLES)))
+        return sql.SQL(statement).format(table, schema=schema)
+
+    def _ask(self, question: str, node: str | None = None) -> None:
+        """Ask a node that may be down, or refuse."""
+        with contextlib.suppress(psycopg.Error):
+            self.world.ask(node or self._node(), question)
+
+    def _node(self) -> str:
+        return self.random.choice(self.nodes)
+
+    def _pooler(self) -> str:
+        found: str = self.random.choice(list(self.world.written()["poolers"]))
+        return found
+
+    def _killed(self, pid: int | None) -> None:
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            _gone(pid)
+
+    def _stopped(self, pids: Sequence[int | None], seconds: float) -> None:
+        there = [pid for pid in pids if pid is not None and _send(pid, signal.SIGSTOP)]
+        time.sleep(seconds)
+        for pid in there:
+            _send(pid, signal.SIGCONT)
+
+
+FAULTS: dict[str, Callable[[Harm], None]] = {
+    name: one for name, one in vars(Harm).items() if callable(one) and not name.startswith("_")
+}
+"""By name; all of them, in the order above."""
+
+_COMMANDS = (
+    ["verify"],
+    ["verify", "--deep"],
+    ["status"],
+    ["init", "--yes"],
+    ["migrate", "--yes"],
+    ["pgbouncer", "apply", "--yes"],
+    ["prune", "--yes", "--now"],
+    ["moves", "doctor"],
+    ["moves", "list"],
+)
+
+
+def run(harm: Harm, name: str) -> tuple[float, float]:
+    """Do one, and tell when."""
+    began = time.time()
+    FAULTS[name](harm)
+    return began, time.time()
+
+
+def _send(pid: int, which: signal.Signals) -> bool:
+    try:
+        os.kill(pid, which)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _gone(pid: int) -> None:
+    """Wait until a process has ended."""
+    while _alive(pid):
+        time.sleep(0.01)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

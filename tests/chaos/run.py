@@ -1,0 +1,239 @@
+"""`make chaos MINUTES=60 SEED=1`: moves and faults beside clients, and what the checker says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.bench import fleet, moving
+from tests.chaos import checker, faults, history, page, schedule
+from tests.chaos.checker import Ended, Violation
+from tests.chaos.world import World, as_mapping, finish, ranges
+from tests.fixtures.servers.postgres import free_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.chaos.schedule import Round
+
+SHARDS, NODES = 32, 4
+USUAL_S = 8.0
+"""About how long a streamed move of a few small shards takes beside this load."""
+GUARDED_S = 12.0
+"""How long aliases may be paused: the budget of 5 s, a guard's second and its work, and a fault."""
+AFTERWARDS_S = 15.0
+"""How long after a fault clients may still meet its errors."""
+TRIES = 6
+
+
+@dataclass
+class Run:
+    """What a run has done so far."""
+
+    world: World
+    directory: Path
+    log: Any
+    windows: list[tuple[float, float, str]] = field(default_factory=list)
+    owners: list[list[str]] = field(default_factory=list)
+    found: list[Violation] = field(default_factory=list)
+    moves: int = 0
+
+    def say(self, what: str, **more: Any) -> None:
+        """Note what was done, when, and what came of it."""
+        self.log.write(json.dumps({"at": round(time.time(), 3), "what": what} | more) + "\n")
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {what} {more.get('result', '')}\n")
+
+    def round(self, one: Round) -> None:
+        """Do a command beside its faults, and see that all ends."""
+        chance = random.Random(one.seed)  # noqa: S311  # no secret
+        began = time.time()
+        words, nodes, shards = self._command(one.act, chance)
+        command = self.world.start(*words, at=one.at if one.act in _STOPS else None)
+        ended: dict[str, Any] = {}
+        watcher = threading.Thread(target=_follow, args=[command, ended])
+        watcher.start()
+        harm = faults.Harm(self.world, command, nodes, shards, chance)
+        for share, name in one.faults:
+            while watcher.is_alive() and time.time() < began + share * USUAL_S:
+                watcher.join(0.05)
+            since = time.time()
+            faults.FAULTS[name](harm)
+            self.windows.append((since, time.time() + AFTERWARDS_S, name))
+            self.say(f"fault {name}", took=round(time.time() - since, 2))
+        watcher.join()
+        self.say(
+            " ".join(words), at_substep=one.at, result=ended["code"], said=ended["said"][-600:]
+        )
+        if one.at is not None:
+            self.windows.append((began, time.time() + AFTERWARDS_S, f"stopped by {one.at[1]}"))
+        self.world.heal()
+        if one.act == "read-only":
+            self.world.call("read-only", "off", words[2], "--yes")
+            self.windows.append((began, time.time(), "read-only"))
+        self._end(one.ends)
+        self.owners.append(self.world.owners())
+
+    def _command(self, act: str, chance: random.Random) -> tuple[list[str], list[str], list[int]]:
+        """Make up a command's words, the nodes and the shards that it concerns."""
+        source, target, shards = schedule.shards_to_move(self.world.owners(), chance)
+        others = [n for n in range(SHARDS) if n not in shards]
+        match act:
+            case "reverse" if reversible := self._reversible():
+                one = chance.choice(reversible)
+                return (
+                    ["moves", "reverse", one["id"], "--yes"],
+                    [one["source"], one["target"]],
+                    one["shards"],
+                )
+            case "prune":
+                return ["prune", "--yes", "--now"], [source, target], shards
+            case "migrate":
+                self._write_migration()
+                return ["migrate", "--yes"], [source, target], shards
+            case "read-only":
+                number = str(chance.choice(others))
+                return ["read-only", "on", number, "--yes"], [source, target], shards
+        keep = chance.choice(["0", "0", "10m"])
+        method = ["--keep-reverse", keep, "--finish-reverse"]
+        words = ["move-shards", ranges(shards), "--to", target, "--yes", "--lock-wait", "60s"]
+        self.moves += 1
+        return [*words, *method], [source, target], shards
+
+    def _reversible(self) -> list[dict[str, Any]]:
+        return [one for one in self.world.moves() if "reverse" in one["can"]]
+
+    def _write_migration(self) -> None:
+        folder = self.world.file.parent / "migrations"
+        number = len(list(folder.glob("*.sql"))) + 1
+        text = f"CREATE TABLE more_{number} (id bigint PRIMARY KEY DEFAULT next_id());\n"
+        (folder / f"{number:04}_more.sql").write_text(text)
+
+    def _end(self, how: str) -> None:
+        """End what is unfinished: each by one `resume` or `abort`, now that nothing is broken."""
+        for tried in range(TRIES):
+            left = [one for one in self.world.moves() if one["state"] in _UNENDED]
+            if not left:
+                return
+            if tried > 1:
+                what = f"{left[0]['id']} is {left[0]['state']} after {tried} commands"
+                self.found.append(Violation("unfinished", what))
+            can = left[0]["can"]
+            verb = (
+                how if how in can else next((v for v in ("resume", "abort") if v in can), "resume")
+            )
+            code, said = self.world.call("moves", verb, left[0]["id"], "--yes")
+            self.say(f"moves {verb} {left[0]['id']}", result=code, said=said[-600:])
+            how = "abort" if tried % 2 else "resume"
+        self.found.append(Violation("unfinished", f"{left[0]['id']} for good"))
+        raise RuntimeError(f"a move does not end: {left[0]}")
+
+    def settled(self) -> None:
+        """End all reverses, and see that all agree and that nothing is left over."""
+        self.world.heal()
+        self._end("resume")
+        for one in self.world.moves():
+            if "finish" in one["can"]:
+                self.world.call("moves", "finish", one["id"], "--yes")
+        self.owners.append(self.world.owners())
+        self.found += [Violation("left_over", one) for one in self.world.left_over()]
+        self.found += [Violation("disagree", one) for one in self.world.disagreements()]
+        code, said = self.world.call("verify", "--strict")
+        self.say("verify --strict", result=code, said=said)
+
+
+_STOPS = ("move", "clone", "reverse")
+_UNENDED = ("running", "unfinished", "unconfirmed")
+
+
+def _follow(command: subprocess.Popen[str], ended: dict[str, Any]) -> None:
+    """Wait for a command; one that has stopped itself goes on after eight seconds."""
+    stopped = threading.Event()
+
+    def wake() -> None:
+        while not stopped.wait(1):
+            with contextlib.suppress(OSError, IndexError):
+                state = Path(f"/proc/{command.pid}/stat").read_text().rpartition(")")[2].split()[0]
+                if state == "T" and not stopped.wait(7):
+                    os.kill(command.pid, signal.SIGCONT)
+
+    waker = threading.Thread(target=wake)
+    waker.start()
+    ended["code"], ended["said"] = finish(command, 240)
+    stopped.set()
+    waker.join()
+
+
+@contextlib.contextmanager
+def clients(world: World, directory: Path) -> Iterator[None]:
+    """Let clients work during the block."""
+    argv: list[str | Path] = [sys.executable, "-m", "tests.chaos.clients", world.first, directory]
+    with subprocess.Popen(
+        argv, cwd=fleet.ROOT, stdin=subprocess.PIPE, start_new_session=True
+    ) as one:
+        try:
+            yield
+        finally:
+            assert one.stdin is not None
+            one.stdin.close()
+            try:
+                one.wait(90)
+            finally:
+                if one.poll() is None:
+                    one.kill()
+
+
+def main(minutes: float, seed: int, directory: Path) -> int:
+    """Do it; give 1 where a promise was not kept."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    with moving.sandbox(SHARDS, NODES, 0, prepare=_prepared) as sandbox:
+        first = sandbox.path.with_name("first.yaml")
+        shutil.copy(sandbox.path, first)
+        world = World(sandbox, first)
+        with (directory / "schedule").open("w", buffering=1) as log:
+            run = Run(world, directory, log)
+            run.owners.append(world.owners())
+            until = time.monotonic() + minutes * 60
+            with world.watched(), clients(world, directory):
+                for one in schedule.rounds(seed):
+                    if time.monotonic() > until:
+                        break
+                    run.say("round", round=asdict(one))
+                    run.round(one)
+                run.settled()
+            operations = list(history.read(directory))
+            rows = list(world.rows())
+    run.found += checker.check(operations, Ended(rows, as_mapping(run.owners)))
+    stopped = {name for _, _, name in run.windows}
+    longest = GUARDED_S if stopped else GUARDED_S / 2
+    run.found += checker.pauses(world.pauses, longest)
+    text = page.write(directory / "index.html", run, operations, rows, seed)
+    sys.stdout.write(text)
+    return 1 if run.found else 0
+
+
+def _prepared(text: str, directory: Path) -> str:
+    """Add a second pooler and the tables of chaos to a sandbox that is about to be made."""
+    source = Path(__file__).with_name("tables.sql").read_text()
+    (directory / "migrations" / "0003_chaos.sql").write_text(source)
+    port = free_run(1).start
+    [line] = [one for one in text.splitlines() if one.startswith("  p1:")]
+    second = line.replace("p1", "p2").replace(
+        f"port: {line.split('port: ')[1].split(',')[0]}", f"port: {port}"
+    )
+    return text.replace(line, f"{line}\n{second}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])))

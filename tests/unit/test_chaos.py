@@ -1,0 +1,138 @@
+"""The checker of chaos: a history that keeps the promises, and one that breaks each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos import checker, schedule
+from tests.chaos.checker import Ended
+from tests.chaos.faults import FAULTS
+from tests.chaos.history import Operation, Pause, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+History = tuple[list[Operation], list[Row]]
+
+WRITTEN = Operation(
+    "c", "alias", "insert", 0, "c-1", 1.0, 1.1, "acknowledged", 1, "a", id=10, serial=1
+)
+CHANGED = replace(WRITTEN, kind="update", begin=5.0, end=5.1, version=2, node="b")
+READ = replace(CHANGED, kind="read", begin=6.0, end=6.1)
+OTHER = replace(WRITTEN, row="c-2", begin=2.0, end=2.1, id=11, serial=2)
+LOST = replace(WRITTEN, row="c-3", outcome="unknown", node=None, id=None, serial=None)
+REFUSED = replace(LOST, row="c-4", outcome="refused")
+ROW = Row("b", 0, "c-1", 2, 10, 1, twins=(2, 2, 2))
+ENDED = [ROW, replace(ROW, row="c-2", version=1, id=11, serial=2, twins=(1, 1, 1))]
+RETIRED = [replace(row, node="a", live=False, version=1) for row in ENDED]
+
+
+def judge(operations: list[Operation], rows: list[Row]) -> set[str]:
+    """Shard 0 has moved from a to b."""
+    return {one.code for one in checker.check(operations, Ended(rows, {0: ["a", "b"]}))}
+
+
+def history() -> History:
+    return [WRITTEN, OTHER, LOST, REFUSED, CHANGED, READ], [*ENDED, *RETIRED]
+
+
+def test_what_keeps_the_promises_passes() -> None:
+    operations, rows = history()
+    assert judge(operations, rows) == set()
+    unknown = replace(ROW, row="c-3", version=1, id=12, serial=3, twins=(1, 1, 1))
+    assert judge(operations, [*rows, unknown]) == set()
+
+
+def without(row: Row) -> Callable[[History], History]:
+    return lambda of: (of[0], [one for one in of[1] if one != row])
+
+
+def with_rows(*rows: Row) -> Callable[[History], History]:
+    return lambda of: (of[0], [*of[1], *rows])
+
+
+def with_operations(*operations: Operation) -> Callable[[History], History]:
+    return lambda of: ([*of[0], *operations], of[1])
+
+
+BREAKS: dict[str, tuple[str, Callable[[History], History]]] = {
+    "a row is gone": ("lost", without(ENDED[1])),
+    "a change is gone": (
+        "lost",
+        lambda of: (of[0], [replace(one, version=1, twins=(1,)) for one in of[1]]),
+    ),
+    "a row is there twice": ("twice", with_rows(replace(ROW, node="a"))),
+    "a row is where its shard is not": (
+        "elsewhere",
+        lambda of: (of[0], [replace(one, node="a") if one.live else one for one in of[1]]),
+    ),
+    "a retired copy knows more": ("newer_retired", with_rows(replace(RETIRED[0], version=3))),
+    "a refused row was written": (
+        "refused_but_written",
+        with_rows(replace(ROW, row="c-4", version=1, id=14, serial=4, twins=(1,))),
+    ),
+    "half of an operation was written": (
+        "torn",
+        lambda of: (of[0], [replace(one, twins=(one.version, 0)) for one in of[1]]),
+    ),
+    "two rows have one id": (
+        "id_twice",
+        with_operations(replace(WRITTEN, row="c-5", serial=5)),
+    ),
+    "two rows have one serial number": (
+        "serial_twice",
+        with_operations(replace(WRITTEN, row="c-5", id=15)),
+    ),
+    "a reader does not see what was acknowledged": (
+        "unseen",
+        with_operations(replace(READ, version=1)),
+    ),
+    "a reader does not see a row any more": (
+        "unseen",
+        with_operations(replace(READ, version=0, begin=3.0, end=3.1, node="a")),
+    ),
+    "the old owner acknowledges after the new one": (
+        "not_the_owner",
+        with_operations(replace(OTHER, kind="read", begin=7.0, end=7.1)),
+    ),
+    "a node acknowledges that never owned the shard": (
+        "not_the_owner",
+        with_operations(replace(OTHER, kind="read", begin=7.0, end=7.1, node="c")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_what_breaks_a_promise_is_found(name: str) -> None:
+    code, spoil = BREAKS[name]
+    assert code in judge(*spoil(history()))
+
+
+def test_a_shard_that_comes_back_is_served_by_its_first_owner_again() -> None:
+    back = replace(OTHER, kind="read", begin=7.0, end=7.1)
+    owners = {0: ["a", "b", "a"]}
+    rows = [replace(one, node="a") for one in ENDED]
+    assert checker.check([*history()[0], back], Ended(rows, owners)) == []
+    again = replace(back, node="b", begin=8.0, end=8.1)
+    [found] = checker.check([*history()[0], back, again], Ended(rows, owners))
+    assert found.code == "not_the_owner"
+
+
+def test_a_pause_that_outlasts_its_guard_is_found() -> None:
+    short, long = Pause("p1 shard0", 1.0, 6.0), Pause("p2 shard1", 1.0, 14.0)
+    assert [one.what for one in checker.pauses([short, long], 12)] == [
+        "p2 shard1 for 13.0 s at 1.0"
+    ]
+
+
+def test_a_seed_repeats_the_schedule_in_which_every_fault_comes() -> None:
+    first = list(islice(schedule.rounds(7), 60))
+    assert first == list(islice(schedule.rounds(7), 60))
+    assert first != list(islice(schedule.rounds(8), 60))
+    assert {name for one in first for _, name in one.faults} == set(FAULTS)
+    stops = {one.at[0] for one in islice(schedule.rounds(7), 200) if one.at is not None}
+    assert stops == set(range(1, schedule.SUBSTEPS + 1))
