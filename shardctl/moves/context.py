@@ -108,6 +108,8 @@ class MoveContext:
     """Why an abort cannot reach the target: what the move made there stays until another one."""
     file_by_hand: bool = False
     """Whether the move ends though the topology file cannot be written: the operator edits it."""
+    structure: str | None = None
+    """The digest of the structure of what a stream has copied, once it is known."""
     snapshot: str | None = None
     """The id of the target's snapshot of the cutover, held by the session `snapshot`."""
     sessions: dict[tuple[NodeName, Use], Connection] = field(default_factory=dict)

@@ -12,14 +12,12 @@ from shardctl.moves.steps import (
     copy,
     cutover,
     follow,
-    indexes,
     keep_reverse,
     rehearse,
     reopen,
     reserve,
     retire,
     stream_reserve,
-    structure,
     subscribe,
 )
 
@@ -54,9 +52,7 @@ METHODS: Mapping[str, Method] = {
         "copies the shards to a node that serves already, which follows by logical replication",
         steps=(
             stream_reserve.STEP,
-            structure.STEP,
             copy.STEP,
-            indexes.STEP,
             subscribe.STEP,
             rehearse.STEP,
             keep_reverse.STEP,

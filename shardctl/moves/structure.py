@@ -36,6 +36,7 @@ def note(context: MoveContext) -> None:
         digest = structure_digest.digest(session, plan.schemas)
         note = Jsonb({"digest": digest, "parts": parts(session, plan.schemas)})
         session.execute(QUERIES["note"], {"move": plan.id, "note": note})
+    context.structure = digest
 
 
 def parts(session: Connection, schemas: Sequence[str]) -> Parts:
@@ -73,12 +74,6 @@ def _objects(noted: Sequence[Sequence[str]]) -> dict[str, str]:
     return {name: digest for name, digest in noted}  # noqa: C416  # lists are not tuples
 
 
-class _Noted(str):
-    """The digest of what was copied."""
-
-    __slots__ = ()
-
-
 def require_same(context: MoveContext, schemas: Sequence[str]) -> None:
     """See that it is what was copied, under the names of the moment; raises StructureChanged."""
     with context.on(context.plan.source):
@@ -91,12 +86,10 @@ def require(context: MoveContext, digest: str, schemas: Sequence[str]) -> None:
     plan = context.plan
     with context.on(plan.source):
         session = context.session(plan.source)
-
-        def read() -> _Noted:
+        if context.structure is None:
             row = session.execute(QUERIES["noted"], {"move": plan.id}).fetchone()
-            return _Noted(row[0] if row else "")
-
-        if digest != context.own(_Noted, read):
+            context.structure = row[0] if row else ""
+        if digest != context.structure:
             raise StructureChanged(plan.source, plan.id, _changes(context, schemas))
 
 

@@ -69,7 +69,7 @@ def require_refused(fleet: MovingFleet, commands: Sequence[tuple[str, ...]] = RE
         assert done.returncode == 0, (command, done.stdout, done.stderr)
 
 
-RAN = ("reserve", "structure", "copy", "indexes")
+RAN = ("reserve", "copy", "follow")
 """Steps behind which a second operator comes."""
 
 
@@ -120,7 +120,7 @@ def test_nobody_takes_a_move_from_its_process_in_any_step(
 def test_two_operators_who_begin_the_same_move(fleet_stream: MovingFleet) -> None:
     fleet, target = fleet_stream, streamed.TARGET
     with Clients(fleet, target=target) as clients:
-        movers = [fleet.mover("start", "step structure run") for _ in range(2)]
+        movers = [fleet.mover("start", "step copy run") for _ in range(2)]
         first = [one for one in movers if one.next() is not None]
         assert len(first) == 1, [one.said for one in movers]
         [second] = [one for one in movers if one is not first[0]]
@@ -190,7 +190,7 @@ def test_a_pg_repack_by_hand_is_carried_over(fleet_stream: MovingFleet) -> None:
     argv = [server.binaries.program("pg_repack"), "-h", server.host, "-p", str(server.port)]
     argv += ["-U", "postgres", "-d", fleet_stream.database, "--no-superuser-check"]
     argv += ["--table", "shard2.writes", "--table", "shard3.writes"]
-    points = ["step structure ran", "step copy ran", "step indexes ran", "step follow ran"]
+    points = [streamed.ROWS, streamed.REST, "step copy ran", "step follow ran"]
     patient(fleet_stream)
     fleet_stream.ask("a", "CREATE EXTENSION pg_repack")
     file = "SELECT relfilenode FROM pg_class WHERE oid = 'shard2.writes'::regclass"

@@ -72,9 +72,9 @@ HARMLESS = (
 """What a stream carries over, or does not concern it."""
 
 
-BEFORE = "step structure run"
+BEFORE = "step copy run"
 """Where the structure is not noted yet: DDL goes along with the copy."""
-COPIED = ("step structure ran", streamed.COPYING, "step copy ran", "step indexes ran")
+COPIED = (streamed.ROWS, streamed.COPYING, streamed.REST, "step copy ran")
 """Where a stream is to carry what happens."""
 LATER = ("step follow ran", "span fence begin")
 HELD = (streamed.COPYING, "span fence begin")

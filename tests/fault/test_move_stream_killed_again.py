@@ -52,7 +52,7 @@ def test_a_streamed_move_killed_before_any_effect_gets_to_its_end(
     prove_streamed(fleet_stream, clients)
 
 
-@pytest.mark.parametrize("point", ["span decide begin", "step copy ran"])
+@pytest.mark.parametrize("point", ["span decide begin", streamed.REST])
 @pytest.mark.parametrize("first", range(1, ABORT_APART, EVERY))
 def test_an_abort_killed_before_any_effect_gets_to_its_end(
     fleet_stream: MovingFleet, first: int, point: str

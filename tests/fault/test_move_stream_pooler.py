@@ -53,7 +53,7 @@ def kill_guard(fleet: MovingFleet) -> None:
 
 @pytest.mark.parametrize(
     "point",
-    ["span decide begin", "step structure run", "step copy run", "step follow run",
+    ["span decide begin", "step copy run", streamed.REST, "step follow run",
      "span stage files begin", "span pause begin", "span fence begin", "span drain begin",
      "span arrive begin", "span claim begin", "span route begin", "span route begin +2"],
 )  # fmt: skip

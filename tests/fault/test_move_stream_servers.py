@@ -59,8 +59,8 @@ def test_a_server_that_hangs_for_longer_than_the_budget(
     ("point", "verb"),
     [
         ("span drain begin", "resume"),
-        ("step structure run", "abort"),
-        ("step indexes run", "resume"),
+        (streamed.ROWS, "abort"),
+        (streamed.REST, "resume"),
         ("step follow run", "abort"),
         ("span pause begin", "resume"),
         ("step confirm run", "resume"),

@@ -27,7 +27,7 @@ from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import TargetUncleaned
-from shardctl.moves.steps import confirm, indexes, reserve, stream_reserve, structure, subscribe
+from shardctl.moves.steps import confirm, copy, reserve, stream_reserve, subscribe
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.connection import NodeLost
 from shardctl.postgres.logical import slot
@@ -179,8 +179,8 @@ def test_a_decision_that_the_source_has_lost_is_not_claimed_when_the_source_was_
         claimed.extend(context.session(move.target).execute(stream.serves(context)))
         run(context)
 
-    run = structure.run
-    monkeypatch.setattr(structure, "run", claims)  # what copies again begins with it
+    run = copy.make_tables
+    monkeypatch.setattr(copy, "make_tables", claims)  # what copies again begins with it
     fleet_own.resume()
     assert claimed == [(False,)]
     assert fleet_own.leads("shard2") == "b"
@@ -429,7 +429,7 @@ def test_prune_leaves_nothing_of_shards_that_went_and_came_back(fleet_own: Lab) 
 def test_ddl_that_stops_the_indexes_is_copied_again_by_resume_and_every_hint_says_so(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = indexes.STEP.run
+    run = copy.make_rest
 
     def altered(context: MoveContext) -> None:
         with fleet_own.connect("a") as session:
@@ -437,7 +437,7 @@ def test_ddl_that_stops_the_indexes_is_copied_again_by_resume_and_every_hint_say
             session.execute("CREATE INDEX noted ON shard2.photos (note)")
         run(context)
 
-    replace_step(monkeypatch, indexes.STEP, altered)
+    monkeypatch.setattr(copy, "make_rest", altered)
     with pytest.raises(MoveStopped) as caught:
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
     assert [one.code for one in caught.value.parts()] == ["structure_changed", "move_stopped"]
@@ -447,6 +447,47 @@ def test_ddl_that_stops_the_indexes_is_copied_again_by_resume_and_every_hint_say
     fleet_own.resume()
     assert fleet_own.copy("b").state is MoveState.done
     assert fleet_own.ask("b", "SELECT to_regclass('shard2.noted')::text") == [("shard2.noted",)]
+
+
+def test_indexes_that_are_broken_off_are_made_again_without_the_rows(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = "SELECT pg_relation_filenode('shard2.photos')"
+    monkeypatch.setattr(copy, "_gather_statistics", lose)
+    with pytest.raises(MoveStopped):
+        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    monkeypatch.undo()
+    assert fleet_own.entry().steps[-1].step == "copy"
+    copied, last = fleet_own.ask("b", file), fleet_own.put(2)
+    fleet_own.resume()
+    assert fleet_own.ask("b", file) == copied
+    assert (last,) in fleet_own.ask("b", "SELECT id FROM shard2.photos")
+    assert fleet_own.copy("b").proof == "compared"
+    assert left(fleet_own) == []
+    assert fleet_own.problems() == []
+
+
+@pytest.mark.long
+def test_indexes_that_cannot_be_made_of_the_copied_rows_begin_another_copy(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of rows that the source had then, and has no more."""
+    run = copy.make_rest
+
+    def broken(context: MoveContext, **given: bool) -> None:
+        fleet_own.ask("b", "INSERT INTO shard2.photos SELECT * FROM shard2.photos RETURNING 1")
+        run(context, **given)
+
+    fleet_own.put(2)
+    monkeypatch.setattr(copy, "make_rest", broken)
+    with pytest.raises(MoveStopped) as caught:
+        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    assert caught.value.error.code == "structure_not_made"
+    monkeypatch.undo()
+    fleet_own.resume()
+    assert [one for one in fleet_own.notices if "shardctl copies the shards again" in one]
+    assert fleet_own.copy("b").proof == "compared"
+    assert left(fleet_own) == []
 
 
 def try_methods(fleet_own: Lab) -> None:

@@ -18,7 +18,7 @@ from shardctl.moves import (
     stream,
 )
 from shardctl.moves.step import TargetUncleaned
-from shardctl.moves.steps import indexes, subscribe
+from shardctl.moves.steps import copy, subscribe
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.logical import subscription
 from shardctl.provision import fleet
@@ -119,7 +119,7 @@ def test_a_row_that_someone_put_into_the_copy_stops_the_move_with_its_error(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker fails on it for ever; the move says so before clients wait."""
-    run = indexes.STEP.run
+    run = copy.make_rest
     monkeypatch.setattr(arrivals, "_LOOK_S", 0.2)
     monkeypatch.setattr(subscribe, "_SECONDS", 5.0)
 
@@ -129,7 +129,7 @@ def test_a_row_that_someone_put_into_the_copy_stops_the_move_with_its_error(
         run(context)
         fleet_own.ask("a", "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 2) RETURNING id")
 
-    replace_step(monkeypatch, indexes.STEP, collide)
+    monkeypatch.setattr(copy, "make_rest", collide)
     with pytest.raises(MoveStopped) as caught:
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
     assert isinstance(caught.value.error, arrivals.MarkNotSeen)

@@ -13,10 +13,10 @@ from shardctl.moves import (
     service,
     wal,
 )
-from shardctl.moves.steps import indexes
+from shardctl.moves.steps import copy
 from shardctl.state.journal import MoveState
 from shardctl.state.progress import Kept
-from tests.fixtures.moves.stream_moves import left, planned, replace_step
+from tests.fixtures.moves.stream_moves import left, planned
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_the_operator_sees_the_wal_that_is_held_back(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, Any] = {}
-    run = indexes.STEP.run
+    run = copy.make_rest
 
     def look(context: MoveContext) -> None:
         with held_wal.shown(context) as shown:
@@ -53,7 +53,7 @@ def test_the_operator_sees_the_wal_that_is_held_back(
             seen.update(progress(fleet_own))
         run(context)
 
-    replace_step(monkeypatch, indexes.STEP, look)
+    monkeypatch.setattr(copy, "make_rest", look)
     fleet_own.start(planned(fleet_own, [2, 3], "b", max_wal_bytes=32 << 20))
     assert seen["wal_limit_bytes"] == 32 << 20
     assert 16 << 20 < seen["wal_bytes"] < 32 << 20

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.moves import cutover, stream
-from shardctl.moves.steps import indexes
+from shardctl.moves.steps import subscribe
 from shardctl.moves.stopped import MoveStopped
 from tests.fixtures import commands
 from tests.fixtures.moves.own import lose
@@ -23,19 +23,19 @@ def test_an_aborted_move_shows_where_it_stopped_and_what_was_undone(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps that never began are not among them, and the error remains to be read."""
-    replace_step(monkeypatch, indexes.STEP, lose)
+    replace_step(monkeypatch, subscribe.STEP, lose)
     with pytest.raises(MoveStopped) as caught:
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
     fleet_own.abort()
     done = commands.here("--topology", str(fleet_own.file), "moves", "show", "-o", "json")
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
-    assert (shown["state"], shown["step"]) == ("aborted", "indexes")
-    assert [one["name"] for one in shown["steps"]] == ["reserve", "structure", "copy", "indexes"]
+    assert (shown["state"], shown["step"]) == ("aborted", "follow")
+    assert [one["name"] for one in shown["steps"]] == ["reserve", "copy", "follow"]
     steps = {one["name"]: one for one in shown["steps"]}
-    assert [steps[name]["state"] for name in ("reserve", "structure", "copy")] == ["undone"] * 3
+    assert [steps[name]["state"] for name in ("reserve", "copy")] == ["undone"] * 2
     assert all(one["elapsed_ms"] > 0 for one in steps.values())
-    assert steps["indexes"]["error"] in str(caught.value.error)
+    assert steps["follow"]["error"] in str(caught.value.error)
 
 
 def timeline(lab: Lab, *, width: int) -> tuple[list[str], list[dict[str, Any]]]:
@@ -95,7 +95,7 @@ def test_a_move_whose_cutover_was_undone_shows_how_far_it_came(
 def test_a_move_before_its_cutover_shows_what_is_predicted(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replace_step(monkeypatch, indexes.STEP, lose)
+    replace_step(monkeypatch, subscribe.STEP, lose)
     with pytest.raises(MoveStopped):
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
     lines, found = timeline(fleet_own, width=80)

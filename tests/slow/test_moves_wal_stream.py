@@ -32,7 +32,7 @@ def exceed(fleet: MovingFleet) -> None:
     limits.exceed(fleet)
 
 
-@pytest.mark.parametrize("point", ["step indexes run", "step follow run", "step cutover run"])
+@pytest.mark.parametrize("point", [streamed.REST, "step follow run", "step cutover run"])
 def test_a_move_that_reaches_the_limit_aborts_itself(limited: MovingFleet, point: str) -> None:
     mover = limited.mover("start", point)
     mover.at(point)

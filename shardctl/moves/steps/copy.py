@@ -1,11 +1,22 @@
-"""Copy: the rows of one moment, from which the stream goes on."""
+"""Copy: the moved shards on the target, closed: tables, the rows of one moment, and the rest.
+
+The rows of a snapshot, which ends with its session, are copied at once or again. Indexes and
+constraints that were broken off are made again without them.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
-from shardctl.errors import together
+import psycopg
+from psycopg import sql
+
+from shardctl.access import read_only
+from shardctl.access.structure_digest import StructureChanged
+from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.meter import BYTES
 from shardctl.moves import held_wal, marks, stream_origin
 from shardctl.moves import structure as structures
@@ -13,14 +24,22 @@ from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight import wal
 from shardctl.moves.step import Step
 from shardctl.moves.steps import stream_reserve
-from shardctl.moves.steps import structure as before
-from shardctl.moves.steps.structure import COPYING
-from shardctl.postgres import slots
-from shardctl.postgres.logical import copying, publication, slot
-from shardctl.postgres.logical.route import end_sessions
+from shardctl.postgres import catalog, queries, slots
+from shardctl.postgres.logical import (
+    closing,
+    copying,
+    publication,
+    slot,
+    stream_login,
+    structure,
+    subscription,
+)
+from shardctl.postgres.logical.route import Route, end_sessions
+from shardctl.state import journal
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
@@ -28,45 +47,90 @@ if TYPE_CHECKING:
     from shardctl.postgres.logical.slot import Blocker
     from shardctl.topology.model import NodeName
 
+QUERIES = queries.load("shardctl.moves.steps", "stream_steps.sql")
+
+logger = logging.getLogger(__name__)
+
+_DONE = "closed"
+"""The target's mark when its copies have everything and refuse writes."""
 _JOBS = 4
+_AT_ONCE = 50
 
 
 def probe(context: MoveContext) -> bool:
-    """See whether the target has the rows, and the source keeps the WAL that follows them."""
+    """See whether the target has the copies, and the source keeps the WAL that follows them."""
     if context.past_cutover():
         return True
     plan = context.plan
+    with context.on(plan.target):
+        done = marks.seen(context.session(plan.target), plan.id, _DONE)
+    return done and _has_rows(context)
+
+
+def _has_rows(context: MoveContext) -> bool:
+    plan = context.plan
     with context.on(plan.source):
-        there = slots.keeps(context.session(plan.source), plan.slot)
-    return there and stream_origin.is_copied(context)
+        kept = slots.keeps(context.session(plan.source), plan.slot)
+    return kept and stream_origin.is_copied(context)
 
 
 def run(context: MoveContext) -> None:
-    """Publish, make the slot with its snapshot, and copy what that sees.
+    """Make the copies; where the rows are there, only the rest.
 
-    The snapshot ends with its session, so a copy that was begun is made again.
+    What the rest cannot be made of, or what is not what the source has any more, is copied again.
     """
+    plan = context.plan
+    if _has_rows(context):
+        try:
+            structures.require_same(context, plan.schemas)
+            make_rest(context, again=True)
+        except (StructureChanged, structure.NotMade) as error:
+            context.notice(f"{error.message}; shardctl copies the shards again")
+        else:
+            return
+    make_tables(context)
+    copy_rows(context)
+    make_rest(context)
+
+
+def make_tables(context: MoveContext) -> None:
+    """Make the tables; what an earlier attempt has made is dropped first."""
     plan = context.plan
     with context.on(plan.target):
         there = context.session(plan.target)
-        begun = marks.seen(there, plan.id, COPYING)
-        copied = marks.seen(there, plan.id, marks.COPIED)
-    if begun:
-        why = "the stream cannot go on from its copy" if copied else "the copy was not finished"
-        context.notice(f"node {plan.target}: {why}, so shardctl restarts it")
-        before.run(context)
-    with context.on(plan.target):
-        marks.put(context.session(plan.target), plan.id, COPYING)
+        if catalog.present(there, plan.schemas):
+            copied = marks.seen(there, plan.id, marks.COPIED)
+            why = "the stream cannot go on from its copy" if copied else "the copy was not finished"
+            context.notice(f"node {plan.target}: {why}, so shardctl restarts it")
     _drop(context)
+    _end_stream(context)
+    with context.on(plan.source):
+        marks.forget(context.session(plan.source), plan.id)
+        marks.note_timeline(context.session(plan.source), plan.id)
+    structures.note(context)
+    with context.kept_progress() as shown:
+        shown.expect(plan.target, "making tables", 0)
+        structure.make_tables(_route(context), plan.schemas, **_how(context))
+    with context.on(plan.target):
+        closing.withhold(there, plan.schemas, keep=context.topology.database.user)
+        with context.on(plan.source):
+            refuses = read_only.marks(context.session(plan.source), plan.schemas)
+        if refuses:  # the copies get the triggers of a read-only shard, which call it
+            there.execute(read_only.QUERIES["function"])
+        copy_migrations(context)
+
+
+def copy_rows(context: MoveContext) -> None:
+    """Publish, make the slot with its snapshot, and copy what that sees."""
+    plan, gone = context.plan, threading.Event()
     with context.on(plan.source):
         session = context.session(plan.source)
         _publish(context, session)
         stream_reserve.arm(context)
-        gone = threading.Event()
         with (
             structures.explaining(context),
             slot.make(
-                before.route(context),
+                _route(context),
                 plan.slot,
                 watch=session,
                 report=lambda one: _tell(context, one),
@@ -75,7 +139,7 @@ def run(context: MoveContext) -> None:
             held_wal.slot_required(context),
         ):
             copying.copy(
-                before.route(context),
+                _route(context),
                 copying.tables(session, plan.schemas),
                 snapshot=snapshot,
                 jobs=_JOBS,
@@ -83,9 +147,87 @@ def run(context: MoveContext) -> None:
                 report=_reporting(shown, plan.target),
                 stop=gone,
             )
-    with context.on(plan.source):
         slots.require(session, plan.source, plan.slot)
     stream_origin.note_copied(context)
+
+
+def make_rest(context: MoveContext, *, again: bool = False) -> None:
+    """Make indexes, constraints and triggers, close the copies, and gather statistics.
+
+    `again` drops first what an earlier attempt has made of them.
+    """
+    plan = context.plan
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        end_sessions(there, plan.slot)  # programs of a killed shardctl go on without it
+        with (
+            structures.explaining(context),
+            held_wal.shown(context, gone=lambda: _end(context)) as shown,
+            held_wal.slot_required(context),
+        ):
+            shown.expect(plan.target, "making indexes", 0)
+            structure.make_rest(
+                _route(context), plan.schemas, jobs=_JOBS, again=again, **_how(context)
+            )
+            closing.close(there, plan.id, plan.schemas, keep=context.topology.database.user)
+            shown.expect(plan.target, "gathering statistics", 0)
+            _gather_statistics(context)
+        marks.put(there, plan.id, _DONE)
+
+
+def undo(context: MoveContext) -> None:
+    """Drop slot and publication, then the schemas on the target."""
+    _end_stream(context)
+    context.remove_progress()
+    if not context.target_lost:
+        _drop(context)
+
+
+def copy_migrations(context: MoveContext) -> None:
+    """Write down on the target which migrations ran in the moved shards."""
+    plan = context.plan
+    there, given = context.session(plan.target), {"shards": list(plan.shards)}
+    with context.on(plan.source):
+        row = context.session(plan.source).execute(QUERIES["migrations"], given).fetchone()
+    there.execute(QUERIES["forget_migrations"], given)
+    there.execute(QUERIES["note_migrations"], {"rows": (row and row[0]) or []})
+
+
+def require_unclaimed(context: MoveContext) -> None:
+    """See that the target does not own the shards, and cannot claim them; raises Unfinished."""
+    plan = context.plan
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        given = {"target": plan.target, "shards": list(plan.shards)}
+        if there.execute(QUERIES["owned"], given).fetchone() is not None:
+            why = f"its map gives it shards of move {plan.id}"
+        elif marks.last(there, plan.id, marks.DECISION) is not None:
+            why = f"it has the decision of move {plan.id}"
+        else:
+            return
+    raise Unfinished(
+        f"node {plan.target}: {why}", hint="run `shardctl moves resume` to finish the move"
+    )
+
+
+def _route(context: MoveContext) -> Route:
+    """Give from where to where the move copies; its sessions have the move's name."""
+    return Route(context.source, context.target, context.topology.database, context.plan.slot)
+
+
+def _how(context: MoveContext) -> Mapping[str, Any]:
+    """Give the newer major version of both servers, and the owners of what is moved.
+
+    Those only where a role has to have CREATE to be given something.
+    """
+    plan = context.plan
+    source, there = context.session(plan.source), context.session(plan.target)
+    major = max(one.info.server_version // 10_000 for one in (source, there))
+    with context.on(plan.target):
+        needed = stream_login.is_needed(there)
+    with context.on(plan.source):
+        makers = structure.owners(source, plan.schemas) if needed else ()
+    return {"major": major, "makers": makers}
 
 
 def _publish(context: MoveContext, session: Connection) -> None:
@@ -100,12 +242,6 @@ def _publish(context: MoveContext, session: Connection) -> None:
         raise together(found)
     tables = publication.tables(session, plan.schemas)
     publication.create(session, plan.slot, tables, move=plan.id)
-
-
-def undo(context: MoveContext) -> None:
-    """Drop slot and publication."""
-    _drop(context)
-    context.remove_progress()
 
 
 def _reporting(shown: Progress, target: NodeName) -> Callable[[int, int], None]:
@@ -123,13 +259,6 @@ def _reporting(shown: Progress, target: NodeName) -> Callable[[int, int], None]:
     return report
 
 
-def _drop(context: MoveContext) -> None:
-    plan = context.plan
-    with context.on(plan.source):
-        end_sessions(context.session(plan.source), plan.slot)
-    held_wal.stop(context)
-
-
 def _tell(context: MoveContext, blocker: Blocker) -> None:
     context.notice(
         f"node {context.plan.source}: PostgreSQL makes the replication slot when this transaction "
@@ -137,4 +266,60 @@ def _tell(context: MoveContext, blocker: Blocker) -> None:
     )
 
 
-STEP = Step("copy", "publishes the tables and copies their rows", probe, run, undo)
+def _end(context: MoveContext) -> None:
+    """End the programs that make indexes for a stream that cannot go on; in another thread."""
+    way = _route(context)
+    try:
+        with way.connect(context.target) as session:
+            end_sessions(session, way.name)
+    except (ShardctlError, psycopg.Error) as error:
+        logger.info("move %s: %s", context.plan.id, error)
+
+
+def _gather_statistics(context: MoveContext) -> None:
+    """Let the planner know the copies: no vacuum touches them until clients are served."""
+    plan = context.plan
+    there = context.session(plan.target)
+    tables = publication.tables(there, plan.schemas)
+    for first in range(0, len(tables), _AT_ONCE):
+        some = tables[first : first + _AT_ONCE]
+        names = sql.SQL(", ").join(sql.Identifier(*table) for table in some)
+        there.execute(sql.SQL("ANALYZE {}").format(names))
+
+
+def _end_stream(context: MoveContext) -> None:
+    """Drop what the source has for the stream, and end what reads there for an earlier attempt."""
+    plan = context.plan
+    with context.on(plan.source):
+        end_sessions(context.session(plan.source), plan.slot)
+    held_wal.stop(context)
+
+
+def _drop(context: MoveContext) -> None:
+    """Drop what this move has made on the target, and nothing of a shard that the target owns."""
+    plan, name = context.plan, context.plan.slot
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        if journal.find(there, plan.id) is None:
+            return  # it is written before anything is made: schemas of these names are others'
+        require_unclaimed(context)
+        # Programs and copies of a killed shardctl go on without it.
+        end_sessions(there, name)
+        subscription.drop(there, name)
+        # Marks of cutovers, too: after a failover of the source their attempts may come again.
+        marks.forget(there, plan.id)
+        structure.drop(there, plan.schemas)
+        keep = context.topology.database.user
+        closing.remove(there, plan.id, (), keep=keep, wanted=(), deadline=time.monotonic())
+        there.execute(QUERIES["forget_migrations"], {"shards": list(plan.shards)})
+
+
+STEP = Step(
+    "copy",
+    "makes the moved shards' tables on the target, copies their rows, makes indexes and "
+    "constraints, and closes the copies",
+    probe,
+    run,
+    undo,
+    leaves=lambda plan: f"copies of shards {ranges.of(plan.shards)}, which serve no client",
+)

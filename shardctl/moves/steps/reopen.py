@@ -9,7 +9,7 @@ from psycopg import sql
 from shardctl.errors import together
 from shardctl.moves import marks, reverse_kept, reverse_looks, stream_origin, structure
 from shardctl.moves.step import Step
-from shardctl.moves.steps import structure as copies
+from shardctl.moves.steps import copy as copies
 from shardctl.postgres import slots
 from shardctl.postgres.logical import closing, publication
 from shardctl.state import reverses

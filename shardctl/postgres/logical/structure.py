@@ -45,6 +45,10 @@ _LOCK_WAIT_MS = 30_000
 _AT_ONCE = 50
 
 
+class NotMade(Refused):
+    """A structure that the target's server refuses."""
+
+
 def owners(session: Connection, schemas: Sequence[str]) -> tuple[str, ...]:
     """List the roles that own the schemas or something in them."""
     found = session.execute(_QUERIES["owners"], {"schemas": list(schemas)})
@@ -87,11 +91,18 @@ def make_tables(
 
 
 def make_rest(
-    route: Route, schemas: Sequence[str], *, major: int, jobs: int, makers: Sequence[str] = ()
+    route: Route,
+    schemas: Sequence[str],
+    *,
+    major: int,
+    jobs: int,
+    makers: Sequence[str] = (),
+    again: bool = False,
 ) -> None:
     """Make indexes, constraints, triggers, rules and policies on the target, `jobs` at a time.
 
-    `major`, `makers`, and what is raised, are those of `make_tables`.
+    `again` drops first what was made of them. `major`, `makers`, and what is raised, are those of
+    `make_tables`.
     """
     programs = clients.find(major)
     if makers:
@@ -100,6 +111,8 @@ def make_rest(
                 session.execute(_let_make(sql.Identifier(schema), makers))
     with _archive(programs, route, schemas, "post-data") as archive:
         things, rights = _contents(programs, route, archive)
+        if again:
+            _drop_rest(programs, route, schemas, archive)
         late = any(map(_WITH_RIGHTS.match, things.read_text(encoding="utf-8").splitlines()))
         before = _made(route, schemas) if late else []
         for contents in (things, rights):
@@ -123,6 +136,25 @@ def drop(session: Connection, schemas: Sequence[str]) -> None:
     for schema in schemas:
         name = sql.Identifier(schema)
         session.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(name))
+
+
+def _drop_rest(programs: Binaries, route: Route, schemas: Sequence[str], archive: Path) -> None:
+    """Drop what was made of an archive, as pg_restore does it before it makes anything.
+
+    What it cannot drop, as a trigger of a partition, goes with something else, or is found when it
+    is made again. It leaves the indexes of partitions, which go with those of their tables once
+    they belong to them.
+    """
+    script, drops = archive.with_name("script"), archive.with_name("drops")
+    argv = [programs.program("pg_restore"), "--clean", "--if-exists", f"--file={script}"]
+    _run(route, [*argv, f"--use-list={archive.with_name('things')}", str(archive)])
+    drops.write_bytes(script.read_bytes().partition(b"\n-- Name: ")[0])
+    argv = [programs.program("psql"), "-X", "-q", "-w", f"--file={drops}"]
+    _run(route, [*argv, "-d", route.conninfo(route.target, _RESTORING)])
+    with route.connect(route.target) as session:
+        found = [one for (one,) in session.execute(_QUERIES["indexes"], {"schemas": list(schemas)})]
+        for first in range(0, len(found), _AT_ONCE):
+            session.execute(";".join(found[first : first + _AT_ONCE]).encode())
 
 
 @contextmanager
@@ -217,7 +249,7 @@ def _run(route: Route, argv: Sequence[str]) -> str:
     try:
         return Local().run(argv).stdout
     except CommandFailed as error:
-        raise Refused(
+        raise NotMade(
             "structure_not_made",
             f"node {route.target.name}: {Path(argv[0]).name} could not make the structure: "
             f"{_said(error)}",

@@ -1,3 +1,16 @@
+-- name: indexes
+-- What drops the indexes that are left of some schemas, or their constraints
+SELECT CASE WHEN k.oid IS NULL THEN pg_catalog.format('DROP INDEX %%I.%%I', n.nspname, i.relname)
+       ELSE pg_catalog.format('ALTER TABLE %%I.%%I DROP CONSTRAINT %%I', n.nspname, c.relname, k.conname)
+       END
+FROM pg_catalog.pg_index AS x
+JOIN pg_catalog.pg_class AS i ON i.oid = x.indexrelid AND NOT i.relispartition
+JOIN pg_catalog.pg_class AS c ON c.oid = x.indrelid AND c.relkind IN ('r', 'p')
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_constraint AS k
+       ON k.conindid = i.oid AND k.conrelid = c.oid AND k.contype IN ('p', 'u', 'x')
+WHERE n.nspname = ANY (%(schemas)s::name[])
+
 -- name: owners
 -- Which roles own something in the moved schemas, or the schemas
 WITH moved AS MATERIALIZED (
