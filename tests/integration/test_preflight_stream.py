@@ -433,6 +433,9 @@ def test_expressions_that_rely_on_the_search_path(context: Context) -> None:
         "shard2.doubled(text) in shard2.empty",
         "shard2.fit(text) in shard2.worded",
     )
+    told = by_code(expressions.judge(context))["search_path"]
+    assert f"partition keys call functions that rely on search_path: {found.failing[0]}" in told
+    assert f"owns them: {', '.join(found.untried)}" in next(expressions.notes(context))
 
 
 @pytest.mark.parametrize("owned", ["TABLE shard2.checked", "FUNCTION shard2.spy(text)"])
@@ -495,6 +498,8 @@ def test_a_login_for_replication_that_fails(context: Context) -> None:
     reason = context.ask(subscription.look).reason
     assert reason is not None
     assert "walsender" in reason or reason == "permission denied to start WAL sender"
+    told = by_code(subscription.judge(context))["replication_login"]
+    assert f"its server cannot log in to node a as no_replication: {reason}" in told
     make(context, "DROP ROLE no_replication")
 
 

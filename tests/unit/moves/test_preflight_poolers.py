@@ -7,18 +7,9 @@ import dataclasses
 import pytest
 
 from shardctl.moves.preflight import poolers
-from shardctl.moves.preflight.transactions import Transaction
 from shardctl.pgbouncer import faults
 from shardctl.topology.model import PoolerName
 from tests.fixtures.moves.facts import P1, pooled
-
-
-def test_of_a_fit_pooler_nothing_is_refused() -> None:
-    seen = pooled()
-    assert seen.refused() == {}
-    assert "server_login_retry" not in seen.notes()
-    seen.configure(server_login_retry="15")
-    assert "clients wait 15 s (server_login_retry)" in seen.notes()
 
 
 @pytest.mark.parametrize("key", ["query_wait_timeout", "client_login_timeout"])
@@ -55,35 +46,6 @@ def test_several_processes_at_one_port() -> None:
     seen = pooled()
     seen.configure(so_reuseport="1")
     assert "pooler p1: so_reuseport is on" in seen.only("so_reuseport")
-
-
-def test_aliases_that_somebody_holds() -> None:
-    seen = pooled()
-    seen.alias("shard0", "app_b", paused=True)  # which stay
-    assert seen.refused() == {}
-    seen.alias("shard2", paused=True)
-    told = seen.only("paused")
-    assert "pooler p1: aliases are already paused: shard2" in told
-    assert 'RESUME "shard2"' in told
-    seen.alias("shard2", paused=False)
-    seen.alias("app_a", disabled=True)
-    told = seen.only("disabled")
-    assert "aliases are already disabled: app_a" in told
-    assert 'ENABLE "app_a"' in told
-    seen.alias("app_a", disabled=False)
-    seen.looked.held = True
-    assert "the whole pooler is paused" in seen.only("paused")
-
-
-def test_a_transaction_that_would_hold_up_the_pause() -> None:
-    seen = pooled()
-    seen.choose(max_pause_s=0.6)
-    old = Transaction(4711, "app", 0.7, writes=False, reads=False)
-    seen.source(transactions=(old,))
-    assert seen.refused() == {}
-    seen.looked.busy = frozenset({4711})
-    told = seen.only("old_transactions")
-    assert "so the cutover would time out: pid 4711 (app" in told
 
 
 def test_several_poolers_are_told_each_by_name() -> None:

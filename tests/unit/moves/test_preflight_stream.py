@@ -12,8 +12,6 @@ from shardctl.moves.cross_schema import Some
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight import (
     decoding,
-    events,
-    expressions,
     fleet,
     member,
     member_room,
@@ -100,14 +98,6 @@ def test_what_stays_where_it_is_does_not_matter_to_a_stream() -> None:
     seen = streamed()
     seen.contents(tables=Some(("public.shared",), 1), closed={"other": "no login"})
     assert seen.refused() == {}
-
-
-def test_functions_that_rely_on_the_search_path() -> None:
-    seen = streamed()
-    failing = ("f(text) in shard2.photos (relation x does not exist)",)
-    seen.found[expressions.look] = expressions.Expressions(failing, ("g() in shard2.empty",))
-    assert "rely on search_path: f(text) in shard2.photos" in seen.only("search_path")
-    assert "owns them: g() in shard2.empty" in seen.notes()
 
 
 def test_a_fence_needs_a_lock_for_each_table() -> None:
@@ -198,12 +188,6 @@ def test_a_target_needs_room_for_the_shards() -> None:
     assert seen.refused() == {}
 
 
-def test_a_login_for_replication_that_fails() -> None:
-    seen = streamed()
-    seen.found[subscription.look] = subscription.Login("no pg_hba.conf entry", own=False)
-    assert "its server cannot log in to node a as" in seen.only("replication_login")
-
-
 def test_a_login_by_a_role_of_the_move() -> None:
     seen = streamed()
     seen.found[subscription.look] = subscription.Login(None, own=True)
@@ -227,14 +211,6 @@ def test_a_role_of_the_move_that_cannot_be_made() -> None:
     assert "connect to the database" in seen.only("stream_role")
     seen.found[subscription.look] = subscription.Login(None, own=False)
     assert seen.refused() == {}
-
-
-def test_event_triggers_of_the_target() -> None:
-    seen = streamed()
-    seen.found[events.look_at_target] = events.Events(("freeze",), "not now")
-    assert "an event trigger (freeze) refuses the move's statements: not now" in seen.only(
-        "event_trigger"
-    )
 
 
 def test_the_peers_of_a_stream_are_known() -> None:
