@@ -8,14 +8,13 @@ so what the target has when it sees the mark is all that there is.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 from psycopg import sql
 
 from shardctl.access import fence, structure_digest
-from shardctl.access.structure_digest import Versions
 from shardctl.postgres import blocking, queries
 
 if TYPE_CHECKING:
@@ -52,29 +51,28 @@ class Left(NamedTuple):
 class Known:
     """What a shard is known to be before the fence; false where that does not help behind it."""
 
-    versions: Versions = field(default_factory=Versions)
+    versions: str = ""
     message: bytes = b""
     """What asks for them behind the fence: the schemas have other names then, and the same OIDs."""
 
     def __bool__(self) -> bool:
         """Return whether they can be compared."""
-        return bool(self.versions)
+        return bool(self.message)
 
 
 def known(session: Connection, schemas: Sequence[str]) -> tuple[str, Known]:
     """Give the structure's digest before the fence, and what `untouched` compares.
 
-    That is false where `left` would find something already, or tells it sooner.
+    That is false where `left` would find something already.
     """
     digest, versions = structure_digest.known(session, schemas)
     # Asked afterwards: what ends in between shows in the versions.
-    changing = versions and structure_digest.changing(session, schemas)
-    if not versions or changing or fence.unlogged(session, schemas):
+    if structure_digest.changing(session, schemas) or fence.unlogged(session, schemas):
         return digest, Known()
     listed = sql.Literal(list(versions.namespaces))
     looks = [QUERIES["is_held"].format(namespaces=listed), versions.query, QUERIES["position"]]
     # Composed here, while no client waits.
-    found = Known(versions, sql.SQL(";\n").join(looks).as_bytes(session))
+    found = Known(versions.total, sql.SQL(";\n").join(looks).as_bytes(session))
     untouched(session, found)  # what it reads is in the session's caches then
     return digest, found
 
@@ -86,7 +84,7 @@ def untouched(session: Connection, known: Known) -> str | None:
     show everything that was made.
     """
     [(held,)], [(now,)], [(lsn,)] = queries.rows_of_all(session, known.message)
-    return None if held or now != known.versions.total else str(lsn)
+    return None if held or now != known.versions else str(lsn)
 
 
 def left(session: Connection, move: str, schemas: Sequence[str]) -> Left:

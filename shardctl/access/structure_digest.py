@@ -1,13 +1,12 @@
 """Digests of a structure: whether shards are still what was copied, and what of them is not.
 
 A digest reads what a structure is. Its versions only tell whether anything may have changed it,
-which takes a fifth of the time: the rows of all catalogs that a digest reads, whatever is in them.
-Where a server has many more tables than the shards, a digest of these is sooner read.
+in a fraction of the time: how many rows the catalogs have of it, and which transactions wrote them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -24,70 +23,54 @@ if TYPE_CHECKING:
 
 QUERIES = queries.load("shardctl.access", "structure_digest.sql")
 
-CATALOGS = {
-    "pg_class": "oid",
-    "pg_attrdef": "adrelid",
-    "pg_index": "indrelid",
-    "pg_constraint": "oid",
-    "pg_trigger": "tgrelid",
-    "pg_rewrite": "ev_class",
-    "pg_policy": "polrelid",
-    "pg_sequence": "seqrelid",
-    "pg_type": "oid",
-    "pg_enum": "enumtypid",
-    "pg_proc": "oid",
-    "pg_default_acl": "oid",
-}
-"""What else a digest reads than schemas and columns, and what leaves PostgreSQL's own rows out."""
-
+CATALOGS = (
+    ("pg_class", "oid"),
+    ("pg_attribute", "attrelid"),
+    ("pg_attrdef", "adrelid"),
+    ("pg_index", "indrelid"),
+    ("pg_constraint", "conrelid"),
+    ("pg_constraint", "contypid"),
+    ("pg_trigger", "tgrelid"),
+    ("pg_rewrite", "ev_class"),
+    ("pg_policy", "polrelid"),
+    ("pg_sequence", "seqrelid"),
+    ("pg_statistic_ext", "stxrelid"),
+    ("pg_type", "oid"),
+    ("pg_enum", "enumtypid"),
+    ("pg_proc", "oid"),
+)
+"""What else a digest reads than schemas, and the OIDs that tell whose a row is."""
 RARE = {
-    "pg_statistic_ext": "stxrelid",
-    "pg_operator": "oid",
-    "pg_opclass": "oid",
-    "pg_opfamily": "oid",
-    "pg_amop": "amopfamily",
-    "pg_amproc": "amprocfamily",
-    "pg_collation": "oid",
-    "pg_conversion": "oid",
-    "pg_ts_config": "oid",
-    "pg_ts_config_map": "mapcfg",
-    "pg_ts_dict": "oid",
-    "pg_ts_parser": "oid",
-    "pg_ts_template": "oid",
+    "pg_default_acl": {"pg_default_acl": "oid"},
+    "pg_operator": {"pg_operator": "oid"},
+    "pg_opclass": {"pg_opclass": "oid"},
+    "pg_opfamily": {"pg_opfamily": "oid", "pg_amop": "amopfamily", "pg_amproc": "amprocfamily"},
+    "pg_collation": {"pg_collation": "oid"},
+    "pg_conversion": {"pg_conversion": "oid"},
+    "pg_ts_config": {"pg_ts_config": "oid", "pg_ts_config_map": "mapcfg"},
+    "pg_ts_dict": {"pg_ts_dict": "oid"},
+    "pg_ts_parser": {"pg_ts_parser": "oid"},
+    "pg_ts_template": {"pg_ts_template": "oid"},
 }
-"""The same, of kinds that few applications make: PostgreSQL plans a query of fewer catalogs sooner.
+"""The same of kinds that few schemas have: PostgreSQL plans a query of fewer catalogs sooner.
 
-The first of such a kind in a schema is seen without its catalog: with itself, or with what it is
-part of, it makes a row in pg_depend that names the schema.
+The first one of a kind in a schema makes a row in pg_depend, which is always read.
 """
-_PARTS = {
-    "pg_amop": "pg_opfamily",
-    "pg_amproc": "pg_opfamily",
-    "pg_ts_config_map": "pg_ts_config",
-}
-"""What these are part of may get the first of them later, so it tells whether they count."""
-
-_SOON_BYTES = 1 << 20
-"""Of pg_class: some 5,000 relations, whose rows are read in a few milliseconds."""
-_TIMES = 5
-"""As long as the rows of a table take, a digest of it takes so many times."""
+_GAP = 100
+"""OIDs so close are asked for as one range: the rows between cost less than one range more."""
 _SHOWN = 5
 _18 = 180_000
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """A sum of the rows in which a structure is written; false where it is not known."""
+    """How many rows a structure is written in, and a sum of who has written them."""
 
-    total: str = ""
-    namespaces: tuple[int, ...] = ()
+    total: str
+    namespaces: tuple[int, ...]
     """The OIDs of the schemas, which a rename keeps."""
-    query: sql.Composed = field(default_factory=lambda: sql.Composed([]))
-    """What reads the sum again, under any names of the schemas."""
-
-    def __bool__(self) -> bool:
-        """Return whether it is known."""
-        return bool(self.total)
+    query: sql.Composed
+    """What reads them again, under any names of the schemas."""
 
 
 class StructureChanged(ShardctlError):
@@ -118,58 +101,55 @@ def query(session: Connection, schemas: Sequence[str]) -> sql.Composed:
 
 
 def known(session: Connection, schemas: Sequence[str]) -> tuple[str, Versions]:
-    """Give the digest and the versions of one instant: with equal versions, that digest holds.
-
-    The versions are empty where it would take longer to read them again than the digest.
-    """
-    is_soon = QUERIES["is_soon"].format(
-        schemas=_listed(schemas), bytes=sql.Literal(_SOON_BYTES), times=sql.Literal(_TIMES)
-    )
-    if queries.rows_of_last(session, is_soon) != [(True,)]:
-        return digest(session, schemas), Versions()
+    """Give the digest and the versions of one instant: with equal versions, that digest holds."""
     with session.transaction():
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        [(namespaces, relations, rare)] = queries.rows_of_last(session, _scope(schemas))
-        asked = _versions(namespaces, relations, rare)
-        [(found,)] = queries.rows_of_last(session, query(session, schemas))
+        scope = QUERIES["scope"].format(schemas=_listed(schemas))
+        [(namespaces, oids, classes, since)] = queries.rows_of_last(session, scope)
+        asked = _versions(namespaces, oids, classes, since)
+        found = digest(session, schemas)
         [(total,)] = queries.rows_of_last(session, asked)
-    return str(found), Versions(total, tuple(namespaces), asked)
+    return found, Versions(total, tuple(namespaces), asked)
 
 
 def now(session: Connection, versions: Versions) -> str:
-    """Sum up the rows again, as `versions` did."""
+    """Read the rows again, as `versions` did."""
     return str(queries.rows_of_last(session, versions.query)[0][0])
 
 
-def _scope(schemas: Sequence[str]) -> sql.Composed:
-    each = [
-        QUERIES["has_rows"].format(
-            name=sql.Literal(catalog),
-            catalog=sql.Identifier("pg_catalog", whole),
-            key=sql.Identifier(RARE[whole]),
-        )
-        for catalog in RARE
-        for whole in [_PARTS.get(catalog, catalog)]
-    ]
-    rare = sql.SQL("\nUNION ALL\n").join(each)
-    return QUERIES["scope"].format(schemas=_listed(schemas), rare=rare)
-
-
 def _versions(
-    namespaces: Sequence[int], relations: Sequence[int], rare: Sequence[str]
+    namespaces: Sequence[int], oids: Sequence[int], classes: Sequence[str], since: str
 ) -> sql.Composed:
-    catalogs = CATALOGS | {catalog: RARE[catalog] for catalog in rare}
+    rare = (one for name, parts in RARE.items() if name in classes for one in parts.items())
     each = [
         QUERIES["version"].format(
             catalog=sql.Identifier("pg_catalog", catalog), key=sql.Identifier(key)
         )
-        for catalog, key in catalogs.items()
+        for catalog, key in (*CATALOGS, *rare)
     ]
+    first, last = zip(*_runs(oids), strict=True) if oids else ((), ())
     return QUERIES["versions"].format(
         namespaces=sql.Literal(list(namespaces)),
-        relations=sql.Literal(list(relations)),
+        first=sql.Literal(list(first)),
+        last=sql.Literal(list(last)),
+        since=sql.Literal(since),
         each=sql.SQL("\nUNION ALL\n").join(each),
     )
+
+
+def _runs(oids: Sequence[int]) -> list[tuple[int, int]]:
+    """Give the ranges in which these OIDs are, in their order.
+
+    >>> _runs([16384, 16390, 16400, 17000])
+    [(16384, 16400), (17000, 17000)]
+    """
+    found: list[tuple[int, int]] = []
+    for oid in oids:
+        if found and oid - found[-1][1] <= _GAP:
+            found[-1] = found[-1][0], oid
+        else:
+            found.append((oid, oid))
+    return found
 
 
 def changing(session: Connection, schemas: Sequence[str]) -> list[int | None]:

@@ -172,47 +172,50 @@ JOIN pg_catalog.pg_locks AS l ON l.transactionid = changed.xmax
 WHERE l.locktype = 'transactionid' AND l.granted AND l.mode = 'ExclusiveLock'
 
 -- name: scope
--- Where the structure of these schemas is written: their OIDs, those of their relations, and which of
--- the catalogs of rare kinds have rows that are not PostgreSQL's own
-SELECT array(SELECT oid::bigint FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas})),
-       array(SELECT c.oid::bigint FROM pg_catalog.pg_class AS c
-             JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-             WHERE n.nspname IN ({schemas})),
-       array({rare})
-
--- name: has_rows
--- Part of that: one catalog
-SELECT {name}::text WHERE EXISTS (SELECT FROM {catalog} WHERE {key} >= 16384)
+-- Where the structure of these schemas is written: their OIDs, those of all that is in them, the
+-- catalogs of that, and some transaction of the past
+WITH schema AS MATERIALIZED (
+    SELECT oid, xmin FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas})
+), made AS MATERIALIZED (
+    SELECT d.classid, d.objid FROM pg_catalog.pg_depend AS d JOIN schema AS s ON s.oid = d.refobjid
+    WHERE d.refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass
+)
+SELECT array(SELECT oid::bigint FROM schema),
+       array(SELECT objid::bigint FROM made
+             UNION
+             SELECT c.oid::bigint FROM pg_catalog.pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
+             UNION
+             SELECT c.reltoastrelid::bigint
+             FROM pg_catalog.pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
+             WHERE c.reltoastrelid <> 0
+             UNION
+             SELECT t.oid::bigint FROM pg_catalog.pg_type AS t JOIN schema AS s ON s.oid = t.typnamespace
+             ORDER BY 1),
+       array(SELECT relname::text FROM pg_catalog.pg_class WHERE oid IN (SELECT classid FROM made)),
+       (SELECT max(xmin::text) FROM schema)
 
 -- name: versions
--- A sum of which rows there are, whatever is in them, and of who is changing them. Columns are most of
--- the rows, so those of other schemas are left out; a new relation is a row of pg_class, and whatever
--- is made in a schema is a row of pg_depend
-SELECT pg_catalog.count(*) || ' ' || coalesce(pg_catalog.sum(version), 0)
+-- How many rows there are of it, how many that somebody is changing, and a sum of the ages of those who
+-- wrote them, counted from one of the past. Whatever is made in a schema is a row of pg_depend
+WITH run AS NOT MATERIALIZED (
+    SELECT * FROM ROWS FROM (pg_catalog.unnest({first}::oid[]), pg_catalog.unnest({last}::oid[]))
+    AS r (first, last)
+)
+SELECT pg_catalog.concat_ws(' ', pg_catalog.count(*),
+                            pg_catalog.count(*) FILTER (WHERE changed <> '0'::xid),
+                            pg_catalog.sum(pg_catalog.age(written))
+                                - pg_catalog.count(*) * pg_catalog.age({since}::xid),
+                            (SELECT pg_catalog.string_agg(  -- but for what a rename changes
+                                pg_catalog.concat_ws(' ', oid, nspowner, nspacl, xmax), ' ' ORDER BY oid)
+                             FROM pg_catalog.pg_namespace WHERE oid = ANY ({namespaces}::oid[])))
 FROM (
-    SELECT pg_catalog.hash_record_extended(ROW(oid, nspowner, nspacl, xmax), 0)
-    FROM pg_catalog.pg_namespace
-    WHERE oid = ANY ({namespaces}::oid[])  -- but for what a rename changes
-    UNION ALL
-    SELECT pg_catalog.hash_record_extended(ROW(attrelid, xmin, xmax), 0)
-    FROM pg_catalog.pg_attribute WHERE attrelid = ANY ({relations}::oid[])
-    UNION ALL
-    SELECT pg_catalog.hash_record_extended(ROW(classid, objid, xmin, xmax), 0)
-    FROM pg_catalog.pg_depend
+    SELECT xmin, xmax FROM pg_catalog.pg_depend
     WHERE refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass
       AND refobjid = ANY ({namespaces}::oid[])
     UNION ALL
     {each}
-) AS written (version)
+) AS one (written, changed)
 
 -- name: version
--- Part of that: the rows of one catalog, but for PostgreSQL's own
-SELECT pg_catalog.hash_record_extended(ROW({key}, xmin, xmax), 0) FROM {catalog} WHERE {key} >= 16384
-
--- name: is_soon
--- Whether the rows of all catalogs are read sooner than a digest of these schemas
-SELECT pg_catalog.pg_relation_size('pg_catalog.pg_class') < {bytes}
-    OR {times} * pg_catalog.count(*) FILTER (
-        WHERE relnamespace IN (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas}))
-       ) >= pg_catalog.count(*)
-FROM pg_catalog.pg_class
+-- Part of that: the rows of one catalog
+SELECT c.xmin, c.xmax FROM run AS r JOIN {catalog} AS c ON c.{key} BETWEEN r.first AND r.last

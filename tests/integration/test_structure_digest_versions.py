@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.access import stream_fence, structure_digest
+from shardctl.access import structure_digest
 from tests.fixtures.moves.fenced import SCHEMA, Fenced
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ LOST = {
     "ALTER TABLE shard2.photos ADD extra integer DEFAULT 7": "photos",
     "ALTER TABLE shard2.photos ADD at timestamptz DEFAULT clock_timestamp()": "photos",
     "ALTER TABLE shard2.photos ALTER extra SET DEFAULT 8": "photos",
+    "ALTER TABLE shard2.photos ALTER extra SET NOT NULL": "photos",
     "ALTER TABLE shard2.photos DROP extra": "photos",
     "ALTER TABLE shard2.photos RENAME at TO moment": "photos",
     "ALTER TABLE shard2.photos RENAME TO images": "photos",
@@ -91,6 +92,7 @@ LOST = {
     "CREATE TABLE shard2.today PARTITION OF shard2.days DEFAULT": "today",
     "ALTER TABLE shard2.days DETACH PARTITION shard2.today": "today",
     "ALTER FUNCTION shard2.f() STABLE": "function f",
+    "CREATE FUNCTION shard2.g() RETURNS integer LANGUAGE sql AS 'SELECT 1'": "function g",
     "DROP SEQUENCE shard2.numbers": "numbers",
 }
 """What a copied structure would lack, and no lock of a writer shows; and the object to be named."""
@@ -186,13 +188,16 @@ USE = (
     "SELECT nextval('shard2.numbers'), setval('shard2.numbers', 70)",
     "VACUUM shard2.people",
     "ANALYZE shard2.people",
+    "COMMENT ON TABLE shard2.pets IS 'a comment'",
+    "VACUUM (FREEZE) pg_catalog.pg_class",
+    "CREATE TABLE public.elsewhere (id bigint PRIMARY KEY)",
+    "GRANT SELECT ON public.elsewhere TO PUBLIC",
     REWRITING,
     "VACUUM FULL shard2.people",
     "CLUSTER shard2.people USING people_pkey",
     "REINDEX TABLE shard2.people",
     "REINDEX TABLE CONCURRENTLY shard2.people",
     "REINDEX TABLE CONCURRENTLY shard2.pets",
-    "COMMENT ON TABLE shard2.pets IS 'a comment'",
     "ALTER SCHEMA shard2 RENAME TO retired",
 )
 """What changes nothing of the structure; from the first that is REWRITING, it writes catalogs."""
@@ -274,16 +279,3 @@ def test_a_session_that_has_not_committed_a_change_without_a_lock_is_found(
     assert structure_digest.digest(fenced.session, [SCHEMA]) == seen
     fenced.other.rollback()
     assert structure_digest.changing(fenced.session, [SCHEMA]) == []
-
-
-def test_of_few_tables_among_many_a_digest_is_asked_at_once(
-    fenced: Fenced, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert structure_digest.known(fenced.session, [SCHEMA])[1]
-    monkeypatch.setattr(structure_digest, "_SOON_BYTES", 0)
-    digest = structure_digest.digest(fenced.session, [SCHEMA])
-    nothing = structure_digest.Versions()
-    assert structure_digest.known(fenced.session, [SCHEMA]) == (digest, nothing)
-    assert stream_fence.known(fenced.session, [SCHEMA]) == (digest, stream_fence.Known())
-    monkeypatch.setattr(structure_digest, "_TIMES", 1000)
-    assert structure_digest.known(fenced.session, [SCHEMA])[1]
