@@ -7,7 +7,7 @@ in a fraction of the time: how many rows the catalogs have of it, and which tran
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
@@ -15,7 +15,7 @@ from shardctl.errors import ShardctlError
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shardctl.postgres.connection import Connection
 
@@ -164,10 +164,18 @@ def changing_query(schemas: Sequence[str]) -> sql.Composed:
 
 def parts(session: Connection, schemas: Sequence[str]) -> dict[str, dict[str, str]]:
     """Sum up each object there: by schema, in their order, and by the object's name."""
+    return by_schema(session.execute(parts_query(session, schemas)), schemas)
+
+
+def parts_query(session: Connection, schemas: Sequence[str]) -> sql.Composed:
+    """Compose the query of `parts`, for another session or a snapshot."""
+    return QUERIES["parts"].format(said=_said(session, schemas))
+
+
+def by_schema(rows: Iterable[tuple[Any, ...]], schemas: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Give what `parts` does from the rows of its query."""
     found: dict[str, dict[str, str]] = {schema: {} for schema in schemas}
-    for schema, name, digest in session.execute(
-        QUERIES["parts"].format(said=_said(session, schemas))
-    ):
+    for schema, name, digest in rows:
         found[schema][name] = digest
     return found
 

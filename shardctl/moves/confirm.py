@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardctl.access import structure_digest
 from shardctl.errors import Unfinished
 from shardctl.meter import sentences
-from shardctl.moves import comparison
-from shardctl.moves import confirm_definitions as definitions
+from shardctl.moves import comparison, structure
 from shardctl.moves.confirm_sessions import Sessions, SnapshotLost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardctl.moves.comparison import Asked, Sum, Table
     from shardctl.moves.context import MoveContext
@@ -106,10 +106,29 @@ def _tables(sessions: Sessions, asked: Asked) -> list[Table]:
     named = {plan.source: plan.retired, plan.target: plan.schemas if plan.streams else plan.retired}
     found = comparison.tables(sessions, asked, named, plan.retired)
     if not plan.streams:  # whose copies have OIDs of their own; its fence has looked
-        definitions.tell(sessions, asked, named)
+        _tell_overtaken(sessions, asked, named)
     if absent := comparison.unlike(plan, found):
         raise CopiesDiffer(plan.id, absent)
     return found[plan.source]
+
+
+def _tell_overtaken(
+    sessions: Sessions, asked: Asked, named: Mapping[NodeName, Sequence[str]]
+) -> None:
+    """Report what the source has and the target lacked: a transaction was open over the cutover.
+
+    One that creates a function, or grants rights on a table, may hold no lock that a fence sees. No
+    row is lost.
+    """
+    context, found = sessions.context, {}
+    for node, (session, *_) in asked.items():
+        query = structure_digest.parts_query(session, named[node])
+        with context.on(node):
+            rows = sessions.ask(node, session, query, about="a system catalog")
+        found[node] = structure_digest.by_schema(rows, named[node])
+    plan = context.plan
+    there = dict(zip(plan.schemas, found[plan.target].values(), strict=True))
+    structure.tell_overtaken(context, [*structure_digest.changes(there, found[plan.source])])
 
 
 def _both(

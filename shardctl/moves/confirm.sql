@@ -38,32 +38,6 @@ WHERE n.nspname IN ({schemas})
 GROUP BY n.nspname, c.oid, c.relname
 ORDER BY pg_relation_size(c.oid) DESC, 1, 2
 
--- name: definitions
--- Functions, types and rights in these schemas, which change without a lock on a relation: class,
--- OID and a digest of each
-WITH schema AS MATERIALIZED (SELECT oid FROM pg_namespace WHERE nspname IN ({schemas}))
-SELECT 'pg_proc'::regclass::oid::bigint, p.oid::bigint, hashtextextended(p::text, 0)
-FROM pg_proc AS p WHERE p.pronamespace IN (SELECT oid FROM schema)
-UNION ALL
-SELECT 'pg_type'::regclass::oid::bigint, t.oid::bigint,
-       hashtextextended(concat_ws(' ', t.typname, t.typacl, t.typdefault, t.typnotnull,
-           (SELECT string_agg(e.enumlabel, ' ' ORDER BY e.enumsortorder)
-            FROM pg_enum AS e WHERE e.enumtypid = t.oid)), 0)
-FROM pg_type AS t
-WHERE t.typnamespace IN (SELECT oid FROM schema) AND t.typtype IN ('d', 'e', 'r')
-UNION ALL
-SELECT 'pg_class'::regclass::oid::bigint, c.oid::bigint,
-       hashtextextended(concat_ws(' ', c.relacl,
-           (SELECT string_agg(concat(a.attname, a.attacl), ' ' ORDER BY a.attnum)
-            FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attacl IS NOT NULL)), 0)
-FROM pg_class AS c
-WHERE c.relnamespace IN (SELECT oid FROM schema) AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
-
--- name: described
--- Objects as people would name them
-SELECT pg_describe_object(u.class::oid, u.object::oid, 0)
-FROM unnest({classes}::bigint[], {objects}::bigint[]) AS u (class, object) ORDER BY 1
-
 -- name: pin
 -- What the text of a row depends on, beside what every session has; no row may be hidden by a
 -- policy, and no lock waited for long

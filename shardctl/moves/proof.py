@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.access.structure_digest import StructureChanged
-from shardctl.meter import listed
 from shardctl.moves import confirm, cross_schema, promotion, stream, structure
 from shardctl.moves import plan as planning
 from shardctl.moves.confirm import CopiesDiffer
@@ -80,11 +79,7 @@ def _tell_overtaken(context: MoveContext) -> None:
     try:
         structure.require_same(context, context.plan.retired)
     except StructureChanged as error:
-        context.notice(
-            f"node {context.plan.source}: sessions committed DDL on the moved shards after the "
-            f"cutover, which node {context.plan.target} does not have: "
-            f"{listed(error.changed)}; run it there again"
-        )
+        structure.tell_overtaken(context, error.changed)
 
 
 def _tell_of_unfenced(context: MoveContext) -> None:

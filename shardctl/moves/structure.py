@@ -13,6 +13,7 @@ from psycopg.types.json import Jsonb
 from shardctl.access import structure_digest
 from shardctl.access.structure_digest import StructureChanged
 from shardctl.errors import Refused
+from shardctl.meter import listed
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -91,6 +92,16 @@ def require(context: MoveContext, digest: str, schemas: Sequence[str]) -> None:
             context.structure = row[0] if row else ""
         if digest != context.structure:
             raise StructureChanged(plan.source, plan.id, _changes(context, schemas))
+
+
+def tell_overtaken(context: MoveContext, changed: Sequence[str]) -> None:
+    """Report DDL on the source that has come too late for the target."""
+    if changed:
+        context.notice(
+            f"node {context.plan.source}: sessions committed DDL on the moved shards after the "
+            f"cutover, which node {context.plan.target} does not have: {listed(changed)}; run it "
+            "there again"
+        )
 
 
 @contextmanager
