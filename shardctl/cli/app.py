@@ -24,29 +24,40 @@ from shardctl.errors import Interrupted, ShardctlError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = {
-    "init": "shardctl.cli.init",
-    "migrate": "shardctl.cli.migrate",
-    "verify": "shardctl.cli.verify",
-    "status": "shardctl.cli.status",
-    "pgbouncer": "shardctl.cli.pgbouncer",
-    "move-shards": "shardctl.cli.move_shards",
-    "moves": "shardctl.cli.moves",
-    "prune": "shardctl.cli.prune",
-    "rows": "shardctl.cli.rows",
-    "repack": "shardctl.cli.repack",
-    "read-only": "shardctl.cli.read_only",
-    "sql": "shardctl.cli.sql",
-    "run": "shardctl.cli.run",
-    "hosts": "shardctl.cli.hosts",
-    "route": "shardctl.cli.route",
-    "decode-id": "shardctl.cli.decode_id",
-    "encode-id": "shardctl.cli.encode_id",
-    "topology": "shardctl.cli.topology",
-    "sandbox": "shardctl.cli.sandbox",
-    "demo": "shardctl.cli.demo",
+GROUPS = {
+    "Daily": {
+        "status": "Show nodes, replication, poolers, moves and the shards' sizes.",
+        "verify": "Compare topology, databases and poolers.",
+        "init": "Bring the fleet to the state of the topology file.",
+        "migrate": "Run new migrations on every shard.",
+        "pgbouncer": "Render, compare and apply the poolers' aliases.",
+        "route": "Show where the rows of keys are.",
+        "decode-id": "Decode ids: time, shard and sequence.",
+        "encode-id": "Print the smallest id of a time, for range scans.",
+        "sql": "Run a statement in every shard, or on every node.",
+        "run": "Run a shell command on every host.",
+        "hosts": "Show how hosts are reached, or test it.",
+        "topology": "Check the topology file, print its JSON Schema.",
+    },
+    "Moves": {
+        "move-shards": "Move shards to another node, and compare every row.",
+        "moves": "List, show, resume, abort or reverse moves.",
+        "prune": "Drop the retired schemas of closed moves.",
+    },
+    "Repair": {
+        "read-only": "Refuse writes to shards; accept them again.",
+        "rows": "Find rows that are in a wrong shard.",
+        "repack": "Rewrite bloated tables while they are in use.",
+    },
+    "Sandbox": {
+        "sandbox": "Run a topology's nodes as real servers on this machine.",
+        "demo": "Show the whole story on a throw-away fleet.",
+    },
 }
-"""Every command and the module whose `app` it is; a module is imported when it is needed."""
+"""Every command and its line in the help, which imports none of them."""
+
+COMMANDS = [name for group in GROUPS.values() for name in group]
+"""Every command; the module of that name is imported when it is called."""
 
 BUG = 70
 """Exit code of an error in shardctl itself (EX_SOFTWARE of sysexits.h)."""
@@ -61,15 +72,22 @@ class Commands(Group):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # typer's signature
         """Return all commands, in the order of the help."""
-        return list(COMMANDS)
+        return COMMANDS
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  # typer's signature
         """Import one command; None if none has that name."""
         if cmd_name not in COMMANDS:
             return None
-        command = typer.main.get_command(importlib.import_module(COMMANDS[cmd_name]).app)
+        module = importlib.import_module(f"shardctl.cli.{cmd_name.replace('-', '_')}")
+        command = typer.main.get_command(module.app)
         command.name = cmd_name
         return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # as typer calls it
+        """Write the commands, group by group."""
+        for title, lines in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([*lines.items()])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; raises Interrupted for Ctrl-C that the command itself did not handle.
@@ -122,6 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # What answers in a server's place gets no password in clear text. The environment comes last in
     # libpq: `database.options` and services override it.
     os.environ.setdefault("PGREQUIREAUTH", "!password")
+    # Looking for plugins of pydantic reads every package's metadata, and would run their code.
+    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "1"
     os.umask(os.umask(0o077) | 0o022)  # what others could write to would decide what we do next
     settings = Settings()
     streams = Streams(settings)

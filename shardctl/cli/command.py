@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 
     from shardctl.cli.context import Settings
 
+_Base: Any = object
 _PANEL = "Options of every command"
-_WITH_PANELS = 80
 _WHOLE = 1000
 """Longer than any sentence: typer cuts those off that are longer than a line."""
 
@@ -113,23 +112,42 @@ def _of_run(ctx: Any) -> None:
             setattr(settings, name, Path(value) if name == "topology" else value)
 
 
-class Command(typer.core.TyperCommand):
-    """A command that accepts the run's options."""
+class _Everywhere(_Base):  # type: ignore[misc]  # of commands and of groups
+    """Accepts the run's options; the help has panels in plain text, and examples."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         _show_values(self.params)
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return its own parameters and those of every command."""
+        _show_values(super().get_params(ctx))  # typer adds those of completion late
+        return [*super().get_params(ctx), *ANYWHERE]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options by panel; those of every command only at the root."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is None or (ctx.parent and param in ANYWHERE):
+                continue
+            argument = isinstance(param, typer.core.TyperArgument)
+            panel = "Arguments" if argument else param.rich_help_panel or "Options"
+            panels.setdefault(panel, []).append(record)
+        for panel, records in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(records)
+        if isinstance(self, Group):
+            self.format_commands(ctx, formatter)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, and examples below it."""
-        self.rich_markup_mode = _markup_mode()
         super().format_help(ctx, formatter)
         formatter.write(_examples(ctx))
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return its own parameters and those of every command."""
-        _show_values(super().get_params(ctx))
-        return [*super().get_params(ctx), *ANYWHERE]
+
+class Command(_Everywhere, typer.core.TyperCommand):
+    """A command that accepts the run's options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""
@@ -173,18 +191,8 @@ class Changing(HereChanging):
     left_out = ()
 
 
-class Group(typer.core.TyperGroup):
+class Group(_Everywhere, typer.core.TyperGroup):
     """A group that accepts the run's options."""
-
-    def __init__(self, *args: Any, **attributes: Any) -> None:
-        super().__init__(*args, **attributes)
-        _show_values(self.params)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, and examples below it."""
-        self.rich_markup_mode = _markup_mode()
-        super().format_help(ctx, formatter)
-        formatter.write(_examples(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands into plain help, with sentences that wrap."""
@@ -195,11 +203,6 @@ class Group(typer.core.TyperGroup):
         ]
         with formatter.section("Commands"):
             formatter.write_dl(found)
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return its own parameters and those of every command."""
-        _show_values(super().get_params(ctx))  # typer adds those of completion late
-        return [*super().get_params(ctx), *ANYWHERE]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""
@@ -224,18 +227,12 @@ class Group(typer.core.TyperGroup):
         return self.resolve_command(ctx, [*words, "--help"])
 
 
-def _markup_mode() -> Literal["markdown"] | None:
-    """Choose plain help for narrow terminals: rich cuts names of options off there."""
-    return "markdown" if shutil.get_terminal_size().columns >= _WITH_PANELS else None
-
-
 def _examples(ctx: Any) -> str:
     from shardctl.cli import examples
 
     reported = examples.of(ctx.command_path)
     more = "" if ctx.parent else "\nRun `shardctl help COMMAND` for the options of a command.\n"
-    between = "" if _markup_mode() else "\n"
-    return f"{between}{reported}\n{more}" if reported else ""
+    return f"\n{reported}\n{more}" if reported else ""
 
 
 def see_help(ctx: Any) -> str:
@@ -267,7 +264,7 @@ class App(typer.Typer):
     """A typer application with the commands and groups of this module."""
 
     def __init__(self, **attributes: Any) -> None:
-        super().__init__(rich_markup_mode="markdown", **({"cls": Group} | attributes))
+        super().__init__(rich_markup_mode=None, **({"cls": Group} | attributes))
 
     def command(self, name: str | None = None, **attributes: Any) -> Any:
         """Register a command."""

@@ -40,7 +40,7 @@ def move_shards(
     ctx: typer.Context,
     shards: Annotated[
         str | None,
-        typer.Argument(metavar="[SHARDS]", help="Shards of one node, for example 2-3,17."),
+        typer.Argument(metavar="SHARDS", help="Shards of one node, for example 2-3,17."),
     ] = None,
     *,
     to: Annotated[
@@ -92,8 +92,8 @@ def move_shards(
         typer.Option(
             "--max-rate",
             metavar="SIZE",
-            parser=values.size(plain="K"),
-            help="Limit the copy rate, for example 50M a second; a plain number is in kB.",
+            parser=values.size(),
+            help="Limit the copy rate, for example 50M a second.",
         ),
     ] = None,
     max_wal: MaxWalOption = None,

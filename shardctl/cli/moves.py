@@ -19,6 +19,7 @@ from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.moves_found import find, report_step, report_unread
 from shardctl.cli.options import (
+    DANGEROUS,
     Listing,
     ListingOption,
     MaxWalOption,
@@ -40,14 +41,11 @@ app = command_app(
     help="List, show, resume, abort or reverse moves, and clear what they left.",
     no_args_is_help=True,
 )
-app.command(cls=Changing)(moves_reverse.reverse)
-app.command(cls=Changing)(moves_reverse.finish)
-app.command(cls=Changing)(moves_doctor.doctor)
 
 MoveArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[MOVE]",
+        metavar="MOVE",
         help="The move's id; the unfinished move by default.",
     ),
 ]
@@ -60,7 +58,7 @@ TimelineOption = Annotated[
 ShownArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[MOVE]",
+        metavar="MOVE",
         help="The move's id; the newest move by default.",
     ),
 ]
@@ -144,6 +142,7 @@ def resume(
         typer.Option(
             "--source-destroyed",
             help="Confirm that the source is permanently lost; the target owns the shards.",
+            rich_help_panel=DANGEROUS,
         ),
     ] = False,
 ) -> None:
@@ -201,6 +200,7 @@ def abort(
         typer.Option(
             "--target-destroyed",
             help="Confirm that the target is permanently lost: nothing is undone there.",
+            rich_help_panel=DANGEROUS,
         ),
     ] = False,
 ) -> None:
@@ -238,3 +238,8 @@ def abort(
             f"move {entry.move.id} is aborted; node {entry.move.source} still owns its shards"
         ),
     )
+
+
+app.command(cls=Changing)(moves_reverse.reverse)
+app.command(cls=Changing)(moves_reverse.finish)
+app.command(cls=Changing)(moves_doctor.doctor)

@@ -89,8 +89,8 @@ WatchOption = Annotated[
     typer.Option(
         "--watch",
         metavar="DURATION",
-        parser=values.duration(plain="s", least=values.Duration(milliseconds=100)),
-        help="Look again and again; a plain number is in seconds.",
+        parser=values.duration(least=values.Duration(milliseconds=100)),
+        help="Look again and again, for example every 2s.",
     ),
 ]
 JobsOption = Annotated[
@@ -102,8 +102,8 @@ LockTimeoutOption = Annotated[
     typer.Option(
         "--lock-timeout",
         metavar="DURATION",
-        parser=values.duration(plain="ms", least=values.Duration(milliseconds=1)),
-        help="How long to wait for a lock on a table; a plain number is in ms.",
+        parser=values.duration(least=values.Duration(milliseconds=1)),
+        help="How long to wait for a lock on a table, for example 500ms.",
     ),
 ]
 AttemptsOption = Annotated[

@@ -31,7 +31,7 @@ app = command_app(
 NamesArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[POOLER]...",
+        metavar="POOLER",
         autocompletion=completion.poolers,
         help="Only these; all by default.",
     ),

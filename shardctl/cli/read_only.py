@@ -22,7 +22,7 @@ app = command_app(
 )
 
 ShardsArgument = Annotated[
-    str | None, typer.Argument(metavar="[SHARDS]", help="For example 2-3,17; or use --node.")
+    str | None, typer.Argument(metavar="SHARDS", help="For example 2-3,17; or use --node.")
 ]
 NodeOption = Annotated[
     str | None,

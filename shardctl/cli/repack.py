@@ -38,7 +38,7 @@ def repack(
     ctx: typer.Context,
     shards: Annotated[
         str | None,
-        typer.Argument(metavar="[SHARDS]", help="For example 2-3,17; all by default."),
+        typer.Argument(metavar="SHARDS", help="For example 2-3,17; all by default."),
     ] = None,
     *,
     min_bloat: Annotated[
@@ -65,8 +65,8 @@ def repack(
         typer.Option(
             "--wait-timeout",
             metavar="DURATION",
-            parser=values.duration(plain="s", least=_SECOND),
-            help="Skip a table that is in use for longer; a plain number is in seconds.",
+            parser=values.duration(least=_SECOND),
+            help="Skip a table that is in use for longer, for example 1m.",
         ),
     ] = _WAIT,
     terminate: Annotated[
@@ -112,7 +112,8 @@ def repack(
         report=_report,
         done=_done,
     )
-    _end(plan, result.error if result else None)
+    if not ctx.obj.dry_run:
+        _end(plan, result.error if result else None)
 
 
 def _options(

@@ -25,9 +25,7 @@ _MISPLACED = ("table", "shard", "node", "belongs_to", "by", "value", "primary_ke
 
 ShardsArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[SHARDS]", help="Shards to search, for example 2-3,17; all by default."
-    ),
+    typer.Argument(metavar="SHARDS", help="Shards to search, for example 2-3,17; all by default."),
 ]
 TableOption = Annotated[
     list[str] | None,

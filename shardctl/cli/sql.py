@@ -31,7 +31,7 @@ def sql(
     ctx: typer.Context,
     statement: Annotated[
         str | None,
-        typer.Argument(metavar="[STATEMENT]", help="One statement, or several separated by `;`."),
+        typer.Argument(metavar="STATEMENT", help="One statement, or several separated by `;`."),
     ] = None,
     *,
     file: Annotated[

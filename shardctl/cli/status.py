@@ -36,8 +36,8 @@ def status(
         typer.Option(
             "--sample",
             metavar="DURATION",
-            parser=values.duration(plain="s"),
-            help="How long to count transactions; 0 to skip. A plain number is in seconds.",
+            parser=values.duration(),
+            help="How long to count transactions; 0 to skip.",
         ),
     ] = _SAMPLE,
 ) -> None:

@@ -67,8 +67,8 @@ def traffic(
         typer.Option(
             "--seconds",
             metavar="DURATION",
-            parser=values.duration(plain="s", least=values.Duration(milliseconds=100)),
-            help="How long to run; Ctrl-C ends it. A plain number is in seconds.",
+            parser=values.duration(least=values.Duration(milliseconds=100)),
+            help="How long to run; Ctrl-C ends it.",
         ),
     ] = _SECONDS,
     rate: Annotated[

@@ -30,10 +30,8 @@ class Duration(timedelta):
         return f"{self.ms}ms"
 
 
-def duration(
-    *, plain: str | None = None, least: Duration | None = None
-) -> Callable[[object], Duration]:
-    """Return the parser of an option; `plain` is the unit of a number without one, 0 needs none.
+def duration(*, least: Duration | None = None) -> Callable[[object], Duration]:
+    """Return the parser of an option; a number needs its unit, but for 0.
 
     The parser raises typer.BadParameter.
     """
@@ -44,7 +42,7 @@ def duration(
         from shardctl.topology import fields
 
         try:
-            given = fields.duration("0s" if value == "0" else value, plain=plain)
+            given = fields.duration("0s" if value == "0" else value)
             found = Duration(milliseconds=fields.milliseconds(given))
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
@@ -55,17 +53,14 @@ def duration(
     return parse
 
 
-def size(*, plain: str | None = None) -> Callable[[object], int]:
-    """Return the parser of an option for bytes; `plain` is the unit of a number without one.
-
-    The parser raises typer.BadParameter.
-    """
+def size() -> Callable[[object], int]:
+    """Return the parser of an option for bytes, which raises typer.BadParameter."""
 
     def parse(value: object) -> int:
         from shardctl.topology import fields
 
         try:
-            return fields.size(value, plain=plain)
+            return fields.size(value)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
 

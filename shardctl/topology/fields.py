@@ -15,7 +15,6 @@ _MILLISECOND = timedelta(milliseconds=1)
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LONGEST_DAYS = 36_500
 _SIZES = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
-_PLAIN = re.compile(r"[0-9]{1,13}(\.[0-9]{1,6})?")
 
 HANDLE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$"
 """The name of a node or a pooler."""
@@ -132,21 +131,17 @@ def path(value: object) -> str:
     return found
 
 
-def duration(value: object, *, plain: str | None = None) -> timedelta:
-    """Read a duration; `plain` is the unit of a number without one, which may have decimals.
+def duration(value: object) -> timedelta:
+    """Read a duration.
 
-    >>> duration("150ms"), duration("7d"), duration("0.5", plain="s")
-    (datetime.timedelta(microseconds=150000), datetime.timedelta(days=7), \
-datetime.timedelta(microseconds=500000))
+    >>> duration("150ms"), duration("7d")
+    (datetime.timedelta(microseconds=150000), datetime.timedelta(days=7))
     """
     found = text(value)
-    if plain is not None and _PLAIN.fullmatch(found):
-        milliseconds = round(float(found) * _UNITS[plain])
-    else:
-        match = re.fullmatch("([0-9]{1,13})(ms|s|m|h|d)", found)
-        if match is None:
-            raise ValueError(f"{shown(found)} is not a duration such as 150ms, 5s, 10m, 24h or 7d")
-        milliseconds = int(match[1]) * _UNITS[match[2]]
+    match = re.fullmatch("([0-9]{1,13})(ms|s|m|h|d)", found)
+    if match is None:
+        raise ValueError(f"{shown(found)} is not a duration such as 150ms, 5s, 10m, 24h or 7d")
+    milliseconds = int(match[1]) * _UNITS[match[2]]
     if milliseconds > _LONGEST_DAYS * _UNITS["d"]:
         raise ValueError(f"{shown(found)} is longer than {_LONGEST_DAYS}d")
     return timedelta(milliseconds=milliseconds)
@@ -160,20 +155,19 @@ def positive_duration(value: object) -> timedelta:
     return found
 
 
-def size(value: object, *, plain: str | None = None) -> int:
-    """Read a size in bytes above zero, in units of 1024; `plain` is that of a bare number.
+def size(value: object) -> int:
+    """Read a size in bytes above zero, in units of 1024.
 
-    >>> size("64MB"), size("50M"), size("2GB"), size("100", plain="K")
-    (67108864, 52428800, 2147483648, 102400)
+    >>> size("64MB"), size("50M"), size("2GB")
+    (67108864, 52428800, 2147483648)
     """
     found = text(value)
-    match = re.fullmatch("([0-9]{1,9})(?:([kKMGT])B?)?", found)
-    unit = match and (match[2] or plain)
-    if match is None or unit is None:
+    match = re.fullmatch("([0-9]{1,9})([kKMGT])B?", found)
+    if match is None:
         raise ValueError(f"{shown(found)} is not a size such as 512MB, 50M, 20GB or 1TB")
     if not int(match[1]):
         raise ValueError(f"{shown(found)} is too small; the minimum is 1MB")
-    return int(match[1]) * _SIZES[unit.upper()]
+    return int(match[1]) * _SIZES[match[2].upper()]
 
 
 def epoch(value: object) -> datetime:

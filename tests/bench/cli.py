@@ -1,13 +1,13 @@
-"""How quick `decode-id` is: the start for one id, the stream of a million, its memory."""
+"""How quick commands start, and `decode-id` works: the stream of a million, its memory."""
 
 from __future__ import annotations
 
 import random
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,15 +64,27 @@ for line in sys.stdin:
 """
 
 
-def one_id(scale: Scale) -> list[Row]:
-    """Time `shardctl decode-id 1` against a typer program of one command that prints a line.
+STARTS: dict[str, tuple[list[str], float]] = {
+    "shardctl --help": (["--help"], 0.75),
+    "shardctl decode-id 1": (["decode-id", "1"], 1.2),
+    "shardctl decode-id 1, with a topology": (["decode-id", "1", "--topology"], 1.8),
+    "shardctl status --sample 0, 8 shards": (["status", "--sample", "0", "--topology"], 3.0),
+}
+"""Commands -> their words, before the topology where they have one; most times of CPU of hello."""
+
+
+def starts(scale: Scale) -> list[Row]:
+    """Count the CPU of short commands against a typer program of one command that prints a line.
 
     Fair: both are scripts as pip writes them, with the same Python and the same typer,
-    compiled beforehand, in an empty directory, so that no topology is read. The other
-    program has neither arguments nor options: nothing can be quicker and still use typer.
+    compiled beforehand, in an empty directory, so that no topology is read unless it is given. The
+    other program has neither arguments nor options. Of `status`, the servers' CPU does not count.
     """
-    rounds = scale.of(40, 3)
-    with tempfile.TemporaryDirectory(prefix="shardctl-bench-") as made:
+    rounds = scale.of(20, 2)
+    with (
+        fleet.running(2) as servers,
+        tempfile.TemporaryDirectory(prefix="shardctl-bench-") as made,
+    ):
         directory = Path(made)
         (directory / "hello.py").write_text(_HELLO)
         script = directory / "hello"
@@ -80,28 +92,34 @@ def one_id(scale: Scale) -> list[Row]:
         script.chmod(0o755)
         empty = directory / "empty"
         empty.mkdir()
+        topology = servers.init(8).path
 
         def of(argv: list[str | Path]) -> Side:
             def side() -> float:
-                began = time.perf_counter()
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
                 subprocess.run(argv, cwd=empty, stdout=subprocess.DEVNULL, check=True)
-                return time.perf_counter() - began
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
+                return user + system
 
             side()  # warm: compiles, and fills the kernel's cache
             return side
 
-        times = alternate(
-            {"ours": of([fleet.SHARDCTL, "decode-id", "1"]), "hello": of([script])}, rounds
-        )
+        sides = {"hello": of([script])}
+        for name, (words, _) in STARTS.items():
+            file = [topology] if words[-1] == "--topology" else []
+            sides[name] = of([fleet.SHARDCTL, *words, *file])
+        times = alternate(sides, rounds)
     return [
         compare(
-            "shardctl decode-id 1",
-            times["ours"],
+            f"{name}, CPU",
+            times[name],
             times["hello"],
             against="typer hello",
             shown=milliseconds,
-            target=1.2,
+            target=target,
         )
+        for name, (_, target) in STARTS.items()
     ]
 
 

@@ -75,7 +75,7 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "router-connections": routing.connections,
     "router-spare": stream_moves.beside_a_spare,
     "django-row": framework.django_row,
-    "decode-one": cli.one_id,
+    "starts": cli.starts,
     "decode-many": cli.many_ids,
     "test-fleet": testing.start_and_reset,
 }

@@ -108,7 +108,7 @@ APPLY = ("pgbouncer", "apply", STRICT)
 MOVE = ("move-shards", "0", "--to", "c")
 READ_ONLY = ("read-only", "on", "0,4")
 WRITE = ("sql", "--write", "DELETE FROM photos")
-TRAFFIC = ("sandbox", "traffic", "--seconds", "1", "--clients", "1")
+TRAFFIC = ("sandbox", "traffic", "--seconds", "1s", "--clients", "1")
 REFUSALS: list[tuple[tuple[str, ...], Cause]] = [
     *((command, locked) for command in (INIT, MIGRATE, MOVE, READ_ONLY, WRITE)),
     (APPLY, locked_and_unapplied),

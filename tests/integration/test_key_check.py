@@ -83,7 +83,7 @@ def test_rows_that_are_misplaced_already_are_named_and_no_more_can_come(fleet_8:
     with fleet_8.connect("a", autocommit=False) as writer:
         # Validation lets a transaction go on that has written and is still open.
         writer.execute("INSERT INTO shard2.photos (user_id) VALUES (2)")
-        done = fleet_8.here("migrate", "--lock-timeout", "200", "--attempts", "1")
+        done = fleet_8.here("migrate", "--lock-timeout", "200ms", "--attempts", "1")
         assert done.returncode == 0, done.stderr
         writer.rollback()
     assert all(valid for _, valid, _ in checks(fleet_8, "a"))

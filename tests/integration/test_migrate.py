@@ -378,7 +378,7 @@ def test_ctrl_c_does_not_wait_for_locks(fleet_8: Fleet) -> None:
     )
     with fleet_8.connect("a", autocommit=False) as holder, fleet_8.connect("a") as watcher:
         holder.execute("LOCK TABLE shard0.photos IN ACCESS SHARE MODE")
-        argv = [*command_line(fleet_8.file, "migrate"), "--lock-timeout", "500"]
+        argv = [*command_line(fleet_8.file, "migrate"), "--lock-timeout", "500ms"]
         started = subprocess.Popen(
             [*argv, "--attempts", "100"],
             stderr=subprocess.PIPE,
@@ -410,7 +410,7 @@ def blocked_by(one: Fleet, *arguments: str) -> tuple[str, str]:
 
 @pytest.mark.long
 def test_a_blocked_migration_names_who_holds_the_lock(fleet_8: Fleet) -> None:
-    told, holder = blocked_by(fleet_8, "--lock-timeout", "3000", "--attempts", "1")
+    told, holder = blocked_by(fleet_8, "--lock-timeout", "3000ms", "--attempts", "1")
     assert f"node a: waits for a lock of {holder}" in told.splitlines()[0]
     assert told.count("waits for a lock") == 1
     assert "canceling statement due to lock timeout (1 attempts of 3000 ms); session " in told
@@ -418,7 +418,7 @@ def test_a_blocked_migration_names_who_holds_the_lock(fleet_8: Fleet) -> None:
 
 @pytest.mark.long
 def test_a_lock_that_short_attempts_wait_for_is_named_as_well(fleet_8: Fleet) -> None:
-    told, holder = blocked_by(fleet_8, "--lock-timeout", "400", "--attempts", "8")
+    told, holder = blocked_by(fleet_8, "--lock-timeout", "400ms", "--attempts", "8")
     assert f"node a: waits for a lock of {holder}" in told
     assert f"; {holder}" in told
 

@@ -55,7 +55,7 @@ def watching(one: Fleet, *arguments: str, **options: Any) -> Iterator[subprocess
     """Run `status --watch` until the block ends, then leave it with Ctrl-C."""
     one.write()
     environment = os.environ | {"XDG_STATE_HOME": str(one.directory / "state"), "TERM": "xterm"}
-    command = command_line(one.file, "status", "--watch", "0.1", "--sample", "0", *arguments)
+    command = command_line(one.file, "status", "--watch", "100ms", "--sample", "0", *arguments)
     given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with ended(subprocess.Popen(command, env=environment, **given | options)) as process:
         yield process

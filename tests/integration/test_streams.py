@@ -72,7 +72,7 @@ def test_signals_that_end_a_process_cancel_a_migration_as_ctrl_c(
         [(database,)] = holder.execute(OID).fetchall()
         for shard in range(4):
             holder.execute(f"LOCK TABLE shard{shard}.photos IN ACCESS EXCLUSIVE MODE".encode())
-        argv = command_line(fleet_8.write(), "migrate", "--yes", "--lock-timeout", "50000")
+        argv = command_line(fleet_8.write(), "migrate", "--yes", "--lock-timeout", "50000ms")
         with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
             wait_for(lambda: holder.execute(WAITS, [database]).fetchall())
             process.send_signal(number)

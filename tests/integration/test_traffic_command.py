@@ -43,7 +43,7 @@ def test_the_table_of_a_killed_run_is_used_again_empty(fleet_pooled: PooledFleet
 @pytest.mark.proof
 def test_the_command_prints_a_line_a_second_and_a_report(fleet_pooled: PooledFleet) -> None:
     done = fleet_pooled.here(
-        "sandbox", "traffic", "--seconds", "1.2", "--rate", "30", "--clients", "4", "-o", "json"
+        "sandbox", "traffic", "--seconds", "1200ms", "--rate", "30", "--clients", "4", "-o", "json"
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -52,7 +52,7 @@ def test_the_command_prints_a_line_a_second_and_a_report(fleet_pooled: PooledFle
     assert len(lines) >= 2
     assert "p99" in lines[0]
     done = fleet_pooled.here(
-        "sandbox", "traffic", "--seconds", "0.5", "--rate", "30", "--keep-table"
+        "sandbox", "traffic", "--seconds", "500ms", "--rate", "30", "--keep-table"
     )
     assert done.returncode == 0, done.stderr
     assert "all is well" in done.stdout
@@ -66,7 +66,7 @@ def test_a_dry_run_makes_nothing_and_the_command_exits_1_when_something_failed(
     assert "would create table shardctl_traffic in shards 0-7, load it through p1" in done.stdout
     assert tables(fleet_pooled, "a") == []
     fleet_pooled.pg_bouncer.stop()
-    done = fleet_pooled.here("sandbox", "traffic", "--seconds", "0.3", "--clients", "2")
+    done = fleet_pooled.here("sandbox", "traffic", "--seconds", "300ms", "--clients", "2")
     assert done.returncode == 1
     assert "08001" in done.stdout
     assert "errors" in done.stdout
@@ -79,7 +79,7 @@ def test_a_dry_run_makes_nothing_and_the_command_exits_1_when_something_failed(
 
 def test_ctrl_c_ends_the_load_early_and_checks_it(fleet_pooled: PooledFleet) -> None:
     command = command_line(
-        fleet_pooled.write(), "sandbox", "traffic", "--seconds", "60", "--rate", "30"
+        fleet_pooled.write(), "sandbox", "traffic", "--seconds", "60s", "--rate", "30"
     )
     with ended(
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -111,7 +111,7 @@ def test_where_logins_know_the_map_they_follow_a_shard_that_moves(
 
 def test_the_command_tells_of_logins_by_themselves(fleet_pooled: PooledFleet) -> None:
     words = ["sandbox", "traffic", "--connect", "--logins", "50", "--shards", "2-3"]
-    done = fleet_pooled.here(*words, "--seconds", "1.2", "-o", "json")
+    done = fleet_pooled.here(*words, "--seconds", "1200ms", "-o", "json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["ok"], report["clients"], report["errors"]) == (True, 0, {})
@@ -120,7 +120,7 @@ def test_the_command_tells_of_logins_by_themselves(fleet_pooled: PooledFleet) ->
     assert (logins["per_s"], logins["operations"], logins["errors"]) == (50, 60, 0)
     assert logins["longest_ms"] == report["longest_ms"]
     assert logins["late_ms"] >= 0
-    done = fleet_pooled.here(*words, "--seconds", "0.5", "--clients", "2", "--rate", "30")
+    done = fleet_pooled.here(*words, "--seconds", "500ms", "--clients", "2", "--rate", "30")
     assert done.returncode == 0, done.stderr
     assert re.search(r"logins +50/s, longest [\d.]+ ms \(started up to", done.stdout)
 

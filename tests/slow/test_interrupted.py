@@ -55,7 +55,7 @@ def test_a_migration_that_waits_is_cancelled_and_rolled_back(fleet_8: Fleet, com
     with fleet_8.connect("a", autocommit=False) as holder:
         for shard in range(4):
             holder.execute(f"LOCK TABLE shard{shard}.photos IN ACCESS EXCLUSIVE MODE".encode())
-        code, errors = interrupted(fleet_8, holder, command, "--lock-timeout", "50000")
+        code, errors = interrupted(fleet_8, holder, command, "--lock-timeout", "50000ms")
         said = fleet_8.servers["a"].log().removeprefix(log)
     assert code == 130, errors
     assert errors.startswith("interrupted: cancelling the running statements\n"), errors

@@ -138,7 +138,7 @@ def test_ctrl_c_while_it_waits_for_a_lock_stops_at_once(fleet_bloated: Repacking
     file = fleet_bloated.file(0)
     with fleet_bloated.reader() as reader:
         reader.execute("SELECT FROM shard0.photos LIMIT 1")
-        with fleet_bloated.start("0", "--wait-timeout", "600") as command:
+        with fleet_bloated.start("0", "--wait-timeout", "600s") as command:
             wait_for(lambda: fleet_bloated.at_work() == 2)
             command.send_signal(signal.SIGINT)
             command.communicate(timeout=30)
