@@ -53,7 +53,9 @@ def emit(
     elif output == "csv":
         print_csv((header, *rows))
     elif rows:
-        print_table([name.replace("_", " ") for name in header], rows)
+        from shardctl.cli.tables import DROPS
+
+        print_table([name.replace("_", " ") for name in header], rows, drops=DROPS)
     elif nothing:
         print(nothing)
 
@@ -113,12 +115,14 @@ def console(*, stderr: bool = False) -> Console:
     return Screen(file=stream, width=width, highlight=False)
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, drops: Sequence[str] = ()
+) -> None:
     """Print a table for people on standard output; see `tables.fit`."""
     from shardctl.cli import tables
 
     out = console()
-    out.print(tables.fit(header, rows, out.width))
+    out.print(tables.fit(header, rows, out.width, drops=drops))
 
 
 def print_line(text: str) -> None:

@@ -43,8 +43,8 @@ def status(
 ) -> None:
     """Show the fleet: nodes, replication, poolers, moves, and a picture of the shards' sizes.
 
-    Changes nothing. Lists unreachable nodes and poolers, with exit code 0. With --watch it repeats
-    until Ctrl-C, also with exit code 0.
+    Changes nothing. Lists unreachable nodes and poolers; exit code 1 if a node with shards is one
+    of them. With --watch it repeats until Ctrl-C, with exit code 0.
     """
     from shardctl.checks.status import observe
     from shardctl.cli.progress import bars
@@ -56,6 +56,8 @@ def status(
         with bars() as progress:
             found = observe(topology, sample_s=sample.total_seconds(), progress=progress)
         _print(found, output)
+        if status_tables.unserved(found):
+            raise typer.Exit(1)
         return
 
     def look() -> Status:

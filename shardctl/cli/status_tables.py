@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.cli import figures, moves_shown, picture
-from shardctl.cli.tables import fit
+from shardctl.cli.tables import DROPS, fit
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,9 +26,13 @@ def title(found: Status) -> str:
     """Give the first line: which cluster, which map, when."""
     version = f"map version {found.map_version}"
     if found.map_version is None:
-        up = any(node.state == "up" for node in found.nodes)
-        version = "no map yet" if up else "map unknown"
+        version = "map unknown" if unserved(found) else "no map yet"
     return f"cluster {found.cluster}, {version}, {found.time:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def unserved(found: Status) -> list[NodeStatus]:
+    """Return the nodes with shards that could not be read, or are another node."""
+    return [one for one in found.nodes if one.owned and (one.state != "up" or one.error)]
 
 
 def unreached(found: Status) -> list[str]:
@@ -39,6 +44,9 @@ def unreached(found: Status) -> list[str]:
     missed += [f"pooler {p.name} ({p.error})" for p in found.poolers if p.error]
     lines = [f"unreachable: {', '.join(missed)}"] if missed else []
     lines += [f"not the node in the topology: {', '.join(others)}"] if others else []
+    if lost := unserved(found):
+        shards = "; ".join(f"{ranges.of(one.owned)} of node {one.name}" for one in lost)
+        lines.append(f"shards without a server: {shards}")
     if found.stale:
         lines.append(f"old topology (use the newest file): {'; '.join(found.stale)}")
     older = [n.name for n in found.nodes if 0 < (n.map_version or 0) < (found.map_version or 0)]
@@ -51,10 +59,10 @@ def tables(found: Status, width: int) -> list[RenderableType]:
     """Make a table of the nodes, of the poolers and of open moves where there are any."""
     made = [_nodes(found, width)]
     if found.poolers:
-        made.append(fit(_POOLERS, map(_pooler_row, found.poolers), width))
+        made.append(fit(_POOLERS, map(_pooler_row, found.poolers), width, drops=DROPS))
     if found.unclosed:
         rows = (_move_row(found, move) for move in found.unclosed)
-        made.append(fit(_MOVES, rows, width))
+        made.append(fit(_MOVES, rows, width, drops=DROPS))
     return made
 
 
@@ -63,7 +71,7 @@ def _nodes(found: Status, width: int) -> RenderableType:
     replication = any(n.slots or n.standbys for n in found.nodes)
     header = (*_NODES, "replication") if replication else _NODES
     rows = (_row(node)[: len(header)] for node in found.nodes)
-    return fit(header, rows, width)
+    return fit(header, rows, width, drops=DROPS)
 
 
 def _pooler_row(one: PoolerStatus) -> tuple[str, ...]:
@@ -81,8 +89,6 @@ def _pooler_row(one: PoolerStatus) -> tuple[str, ...]:
 
 
 def _move_row(found: Status, one: Entry) -> tuple[str, ...]:
-    from shardctl.topology import ranges
-
     move, slot = one.move, found.slot_of(one)
     step = one.step or "-"
     if slot is not None and slot.lag_bytes is not None:
@@ -104,8 +110,6 @@ def _move_row(found: Status, one: Entry) -> tuple[str, ...]:
 
 
 def _row(node: NodeStatus) -> tuple[str, ...]:
-    from shardctl.topology import ranges
-
     listed = picture.shorten(ranges.of(node.owned), parts=_RANGES)
     owned, live = len(node.owned), len(node.sizes)
     if not owned:

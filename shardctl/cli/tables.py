@@ -17,7 +17,15 @@ _MOST = 32
 """A longer word than this is broken, where room is short."""
 _GAP, _EDGES = 3, 2
 """Between two columns, and left and right of all."""
-_PIECES = re.compile(r"\s+|[^\s,]*,+|[^\s,]+")
+_PIECES = re.compile(
+    r"\s+"
+    r"|(?<!\S)\d{1,3}(?:,\d{3}){0,4}(?:\.\d+)?(?: (?:bytes|ms|s|[kMGTP]B?))?(?=[\s;)]|$)"
+    r"|(?<!\S)\d+[dhm] \d+[hms](?!\S)"
+    r"|[^\s,]*,+|[^\s,]+"
+)
+"""What is kept whole: words, the parts of a list, and a number with its unit."""
+DROPS = ("up", "version", "by", "started", "for", "rows", "tps", "servers", "disk")
+"""Columns that are left out where room is short, this one first."""
 COLOURS = {
     "error": "bold red",
     "down": "bold red",
@@ -33,19 +41,28 @@ COLOURS = {
 """Of words that say how bad something is; the words stay."""
 
 
-def fit(header: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> RenderableType:
+def fit(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    width: int,
+    *,
+    drops: Sequence[str] = (),
+) -> RenderableType:
     """Make a table that is no wider than `width`; states and roles have COLOURS.
 
-    Where even the longest words of all columns do not fit side by side, each row is a block
-    with a line for each column. Nothing is cut off.
+    Where even the longest words and numbers of all columns do not fit side by side, it leaves out
+    columns of `drops`, the first one first. If that does not help, each row is a block with a line
+    for each of all columns. Nothing is cut off.
     """
     cells = [[printable(cell).replace("\t", r"\t") for cell in row] for row in rows]
-    columns = [[name, *(row[n] for row in cells)] for n, name in enumerate(header)]
-    room = width - _EDGES - _GAP * (len(header) - 1)
-    widths = _widths(columns, room)
-    if widths is None:
-        return _blocks(header, cells, width)
-    return _table(header, cells, widths)
+    left = [*range(len(header))]
+    for name in (*(name for name in drops if name in header), None):
+        shown = [[row[n] for n in left] for row in (header, *cells)]
+        widths = _widths(shown[0], shown[1:], width)
+        if widths is not None:
+            return _table(shown[0], shown[1:], widths)
+        left = [n for n in left if header[n] != name]
+    return _blocks(header, cells, width)
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Table:
@@ -90,8 +107,10 @@ def _colour(name: str, cell: str) -> str:
     return COLOURS.get(cell, "") if name in {"state", "role"} else ""
 
 
-def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
+def _widths(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
     """Give each column what it needs, the widest less, or None where words do not fit."""
+    columns = [*zip(header, *rows, strict=True)]
+    room = width - _EDGES - _GAP * (len(header) - 1)
     widths = [max(map(_length, cells)) for cells in columns]
     if sum(widths) <= room:
         return widths

@@ -263,10 +263,11 @@ def test_a_node_that_is_down_is_a_row_and_the_others_are_told(fleet_8: Fleet) ->
     assert seen["a"].tps is not None
     assert seen["b"].owned == (4, 5, 6, 7)
     assert "refused" in (seen["b"].error or "")
-    assert (done.returncode, as_json.returncode) == (0, 0)
+    assert (done.returncode, as_json.returncode) == (1, 1)
     assert any(line.split()[:2] == ["b", "down"] for line in done.stdout.splitlines())
     assert done.stderr.startswith("shardctl: unreachable: b (")
-    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith("\nshardctl: shards without a server: 4-7 of node b\n")
+    assert done.stderr.count("\n") == 2
     assert states(as_json.stdout) == {"a": "up", "b": "down"}
 
 

@@ -72,3 +72,17 @@ def test_what_is_wrong_is_coloured_in_its_column_and_only_there() -> None:
     rows = [("error", "error"), ("fine", "error")]
     console.print(tables.fit(("state", "text"), rows, 80))
     assert out.getvalue().count("\x1b[1;31m") == 1
+
+
+def test_columns_are_left_out_in_their_order_and_numbers_stay_whole() -> None:
+    header = ("node", "version", "up", "size", "replication")
+    row = ("a", "15.20", "3d 4h", "8,647 kB", "slot old: inactive, holds 1,029 MB of WAL")
+    for width, gone in ((80, ()), (45, ("up",)), (35, ("up", "version"))):
+        out = io.StringIO()
+        drops = ("up", "version")
+        Console(file=out, width=width).print(tables.fit(header, [row], width, drops=drops))
+        text = out.getvalue()
+        assert [name for name in header if name not in text] == [*gone][::-1], text
+        for name, cell in zip(header[:-1], row, strict=False):
+            assert (cell in text) == (name not in gone), text
+        assert "1,029 MB" in text
