@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC
 from typing import TYPE_CHECKING
 
@@ -54,23 +55,24 @@ def _read_only(found: Status) -> Iterator[str]:
 
 
 def _retired(found: Status) -> Iterator[str]:
-    """Report what prune will do about each node's retired schemas, move by move.
+    """Report what prune will do about the retired schemas, a line for each move.
 
     Schemas without a move in any journal are listed one by one.
     """
     moves = {one.move.id: one for one in found.moves}
+    groups: dict[str, list[tuple[str, Retired]]] = {}
     for node in found.nodes:
-        groups: dict[str, list[Retired]] = {}
         for one in node.retired:
             if one.move in moves:
-                groups.setdefault(one.move, []).append(one)
+                groups.setdefault(one.move, []).append((node.name, one))
             else:
                 yield f"  {node.name}: {one.schema}, {picture.size(one.size_bytes)}"
-        for move, schemas in groups.items():
-            sizes = [one.size_bytes for one in schemas if one.size_bytes is not None]
-            size = picture.size(sum(sizes)) if sizes else "of unknown size"
-            reported = _when(moves[move], found.time)
-            yield f"  {node.name}: {len(schemas):,} of move {move}, {size}, {reported}"
+    for move, schemas in groups.items():
+        counts = Counter(name for name, _ in schemas)
+        where = ", ".join(f"{count:,} on {name}" for name, count in counts.items())
+        sizes = [one.size_bytes for _, one in schemas if one.size_bytes is not None]
+        size = picture.size(sum(sizes)) if sizes else "of unknown size"
+        yield f"  move {move}: {where}, {size}, {_when(moves[move], found.time)}"
 
 
 def _when(entry: Entry, now: datetime) -> str:

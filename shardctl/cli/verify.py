@@ -14,6 +14,8 @@ from shardctl.cli.output import console, plural, print_json, print_table, say
 from shardctl.printable import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from shardctl.checks.findings import Finding
     from shardctl.checks.verify import Report as Verified
 
@@ -72,11 +74,13 @@ def show(report: Verified) -> None:
 
     out = console()
     order = ["error", "warning", "note"]
-    for finding in sorted(report.findings, key=lambda f: order.index(f.severity)):
-        severity = (finding.severity, COLOURS.get(finding.severity, ""))
-        said = f": {finding.check}: {_subject(finding)}: {_difference(finding)}"
+    for same in _alike(sorted(report.findings, key=lambda f: order.index(f.severity))):
+        first = same[0]
+        severity = (first.severity, COLOURS.get(first.severity, ""))
+        subjects = "; ".join(map(_subject, same))
+        said = f": {first.check}: {subjects}: {'; '.join(dict.fromkeys(map(_difference, same)))}"
         out.print(Text.assemble(severity, one_line(said), overflow="fold"))
-        hint = Text(one_line(finding.hint), overflow="fold")
+        hint = Text(one_line(first.hint), overflow="fold")
         out.print(Padding(hint, (0, 0, 0, 2), expand=False))
     counts = report.counts()
     reported = ", ".join(plural(n, severity) for severity, n in counts.items() if n)
@@ -87,6 +91,16 @@ def show(report: Verified) -> None:
         f"on {plural(report.nodes, 'node')}{poolers} in {report.elapsed_ms / 1000:.1f} s",
         markup=False,
     )
+
+
+def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Put notes about the same thing of several nodes or poolers together, for one line."""
+    found: dict[object, list[Finding]] = {}
+    for one in findings:
+        note = one.severity == "note"
+        key = (one.check, one.code, one.object, one.hint) if note else id(one)
+        found.setdefault(key, []).append(one)
+    return [*found.values()]
 
 
 def _subject(finding: Finding) -> str:

@@ -149,10 +149,8 @@ def test_an_unconfirmed_move_is_told_until_what_it_retired_is_pruned(
         assert (one["move"], one["ended"]) == (move["id"], move["ended"])
         assert since(one["ended"], one["due"]) == timedelta(0)
     due = "due: `shardctl prune --accept-unconfirmed`"
-    assert [line.split(", ")[0] for line in lines(shown(fleet_spares)) if line.endswith(due)] == [
-        f"  a: 2 of move {move['id']}",
-        f"  c: 2 of move {move['id']}",
-    ]
+    [line] = [line for line in lines(shown(fleet_spares)) if line.endswith(due)]
+    assert line.startswith(f"  move {move['id']}: 2 on a, 2 on c, ")
 
     assert fleet_spares.here("prune", "--yes", "--accept-unconfirmed").returncode == 0
     assert (asked(fleet_spares)["moves"], retired(fleet_spares)) == ([], [])
@@ -171,7 +169,7 @@ def test_retired_schemas_are_told_by_their_move_with_their_age_and_when_they_are
     assert since(first["ended"], first["due"]) == timedelta(hours=1)
     count, line = lines(shown(fleet_retired.fleet))
     assert count == "2"
-    assert line.startswith(f"  a: 2 of move {ID}, 80 kB, ended ")
+    assert line.startswith(f"  move {ID}: 2 on a, 80 kB, ended ")
     until = datetime.fromisoformat(first["due"])
     assert line.endswith(f" ago, kept until {until:%Y-%m-%d %H:%M:%S} UTC")
     assert asked(fleet_retired.fleet)["moves"] == []
@@ -200,7 +198,9 @@ def test_what_prune_leaves_is_never_due(fleet_retired: Pruned) -> None:
     fleet_retired.clear()
     fleet_retired.retire(2)
     fleet_retired.record(MoveState.aborted, proof=None)
-    assert lines(shown(fleet_retired.fleet))[1].endswith(f" of move {ID}, 40 kB, which is aborted")
+    assert lines(shown(fleet_retired.fleet))[1].endswith(
+        f" move {ID}: 1 on a, 40 kB, which is aborted"
+    )
 
 
 def test_a_journal_of_a_newer_format_is_left_alone(fleet_8: Fleet) -> None:
