@@ -11,7 +11,6 @@ import contextlib
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
@@ -45,31 +44,11 @@ Result = TypeVar("Result")
 _lent: ContextVar[Any] = ContextVar("the router's connection that the engine gets next")
 _KEYS = "shardctl_keys"
 """The parameter with the keys of all shards of a statement."""
-_SHARD = '"shardctl shard"'
-"""The schema of unqualified tables, in place of which each shard's is written."""
+_SHARD = '"\0"'
+"""In place of this each shard's schema is written: no name of the application's has a NUL."""
 
 
-class _Lent:
-    """What the router's connections need of a dialect."""
-
-    def do_begin(self, dbapi_connection: Any) -> None:
-        """Begin nothing: `shard()` has. Raises psycopg.ProgrammingError where that has ended."""
-        if _driver(dbapi_connection).info.transaction_status is TransactionStatus.IDLE:
-            raise psycopg.ProgrammingError("the session's transaction was rolled back")
-
-    def do_rollback(self, dbapi_connection: Any) -> None:
-        """Roll back; not after the questions that an engine asks on its first connection."""
-        if _lent.get(None) is None:
-            with _Ending(_driver(dbapi_connection)):
-                super().do_rollback(dbapi_connection)  # type: ignore[misc]  # of a dialect
-
-    def do_close(self, dbapi_connection: Any) -> None:
-        """Leave it open: the router has it back."""
-
-    do_terminate = do_close
-
-
-class Dialect(_Lent, PGDialect_psycopg):
+class Dialect(PGDialect_psycopg):
     """psycopg's dialect on connections of the router's."""
 
     supports_statement_cache = True
@@ -79,8 +58,24 @@ class Dialect(_Lent, PGDialect_psycopg):
         """Give the dialect of asynchronous engines."""
         return AsyncDialect
 
+    def do_begin(self, dbapi_connection: Any) -> None:
+        """Begin nothing: `shard()` has. Raises psycopg.ProgrammingError where that has ended."""
+        if _driver(dbapi_connection).info.transaction_status is TransactionStatus.IDLE:
+            raise psycopg.ProgrammingError("the session's transaction was rolled back")
 
-class AsyncDialect(_Lent, PGDialectAsync_psycopg):
+    def do_rollback(self, dbapi_connection: Any) -> None:
+        """Roll back; not after the questions that an engine asks on its first connection."""
+        if _lent.get(None) is None:
+            with _ending(_driver(dbapi_connection)):
+                super().do_rollback(dbapi_connection)
+
+    def do_close(self, dbapi_connection: Any) -> None:
+        """Leave it open: the router has it back."""
+
+    do_terminate = do_close
+
+
+class AsyncDialect(Dialect, PGDialectAsync_psycopg):
     """The same for asyncio."""
 
     supports_statement_cache = True
@@ -92,16 +87,12 @@ registry.register("postgresql.shardctl", __name__, "Dialect")
 class _Entries(NullPool):
     """What SQLAlchemy keeps of each connection of the router's, from one session to the next."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._of: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-
     def _do_get(self) -> Any:
-        connection = _taken()
-        entry = self._of.get(connection)
-        if entry is None:
-            entry = self._of[connection] = self._create_connection()
-        return entry
+        # An entry refers to its connection, too, so no table of them would ever let one go.
+        entries = vars(_taken()).setdefault("entries_of_sqlalchemy", {})
+        if self not in entries:
+            entries[self] = self._create_connection()
+        return entries[self]
 
     def _do_return_conn(self, record: Any) -> None:
         pass
@@ -109,13 +100,8 @@ class _Entries(NullPool):
 
 def _engine(make: Callable[..., Any], **creator: Any) -> Any:
     # hstore would be looked for in `public`, where an extension puts it and no shard's path leads.
-    return make(
-        "postgresql+shardctl://",
-        poolclass=_Entries,
-        pool_reset_on_return=None,
-        use_native_hstore=False,
-        **creator,
-    )
+    options = {"poolclass": _Entries, "pool_reset_on_return": None, "use_native_hstore": False}
+    return make("postgresql+shardctl://", **options, **creator)
 
 
 def _taken() -> Any:
@@ -129,22 +115,19 @@ async def _taken_async() -> Any:
     return _taken()
 
 
-class _Ending:
-    """Lets a session end the transaction of a connection that `shard()` has lent."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._lent, self._connection.lent = self._connection.lent, None
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.lent = self._lent
-
-
 def _driver(connection: Any) -> Any:
     """Give psycopg's connection within one of SQLAlchemy's."""
     return getattr(connection, "driver_connection", connection)
+
+
+@contextlib.contextmanager
+def _ending(connection: Any) -> Iterator[None]:
+    """Let a session end the transaction of a connection that `shard()` has lent."""
+    lent, connection.lent = connection.lent, None
+    try:
+        yield
+    finally:
+        connection.lent = lent
 
 
 class ShardSessions:
@@ -210,7 +193,7 @@ class ShardSessions:
 
             sessions.merge(select(Photo), followed, Photo.id.desc(), 30, key=Photo.user_id)
         """
-        asked = _Merge.of(self._db, statement, keys, key=key, order_by=order_by, limit=limit)
+        asked = _Merge.of(self._db, statement, keys, order_by, limit, key=key)
 
         def read(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
             with (
@@ -235,7 +218,7 @@ class ShardSessions:
             _lent.reset(token)
         with bound, Session(bind=bound, **self._options) as session:
             yield session, bound
-            with _Ending(connection):
+            with _ending(connection):
                 session.commit()
 
 
@@ -269,17 +252,9 @@ class AsyncShardSessions:
 
         return await self._db.transaction(shard_key, within, attempts=attempts)
 
-    async def merge(
-        self,
-        statement: Any,
-        keys: Collection[Key],
-        order_by: Any = (),
-        limit: int | None = None,
-        *,
-        key: Any,
-    ) -> list[Any]:
+    async def merge(self, *given: Any, **named: Any) -> list[Any]:
         """Read rows of some keys, as `ShardSessions.merge` does."""
-        asked = _Merge.of(self._db, statement, keys, key=key, order_by=order_by, limit=limit)
+        asked = _Merge.of(self._db, *given, **named)
 
         async def read(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
             async with self._db._nodes.transaction(node, b"BEGIN READ ONLY") as connection:  # noqa: SLF001
@@ -303,7 +278,7 @@ class AsyncShardSessions:
         async with AsyncSession(bind=bound, **self._options) as session:
             try:
                 yield session, bound
-                with _Ending(connection):
+                with _ending(connection):
                     await session.commit()
             finally:
                 await bound.close()
@@ -326,7 +301,6 @@ class _Merge:
     asked: Gathering
     of_shard: dict[ShardId, list[Key]]
     schemas: Sequence[str]
-    parameters: dict[str, list[Key]] = field(default_factory=dict)
     types: list[int] = field(default_factory=list)
 
     @classmethod
@@ -335,35 +309,27 @@ class _Merge:
         db: ShardedDatabase | AsyncShardedDatabase,
         statement: Any,
         keys: Collection[Key],
+        order_by: Any = (),
+        limit: int | None = None,
         *,
         key: Any,
-        order_by: Any,
-        limit: int | None,
     ) -> _Merge:
         """Take what an application asks for; raises TypeError for what it cannot have."""
         if statement._has_row_limiting_clause or statement._order_by_clauses:  # noqa: SLF001
             raise TypeError("pass order_by and limit to merge(): they are of all shards' rows")
         listed = order_by if isinstance(order_by, list | tuple) else [order_by]
-        width = len(statement.column_descriptions)
         columns = [_order(one) for one in listed]
         orders = [Order(f"shardctl order {n}", down) for n, (_, down) in enumerate(columns)]
+        # Without its type, because rows are ordered by what PostgreSQL has.
+        bare = [type_coerce(column, NullType()) for column, _ in columns]
         whole = statement.where(key == any_(bindparam(_KEYS, type_=ARRAY(key.type))))
-        whole = (
-            whole.order_by(*listed)
-            .limit(limit)
-            .add_columns(
-                # Without its type, because rows are ordered by what PostgreSQL has.
-                *(
-                    type_coerce(column, NullType()).label(order.field)
-                    for (column, _), order in zip(columns, orders, strict=True)
-                )
-            )
-        )
+        whole = whole.order_by(*listed).limit(limit)
+        whole = whole.add_columns(*(c.label(o.field) for c, o in zip(bare, orders, strict=True)))
         of_shard: dict[ShardId, list[Key]] = {}
         for one in dict.fromkeys(keys):
             of_shard.setdefault(db.shard_of(one), []).append(one)
-        fields = tuple(f"shardctl field {n}" for n in range(width))
-        asked = Gathering(str(key.table.name), fields, None, tuple(orders), limit)
+        fields = [f"shardctl field {n}" for n, _ in enumerate(statement.column_descriptions)]
+        asked = Gathering(str(key.table.name), tuple(fields), None, tuple(orders), limit)
         return cls(whole, asked, of_shard, db._known.schemas)  # noqa: SLF001  # one package
 
     @property
@@ -376,11 +342,14 @@ class _Merge:
         So do statements that load what belongs to its rows, such as those of `selectinload`.
         """
         part = replace(self, of_shard={shard: self.of_shard[shard] for shard in shards}, types=[])
-        part.parameters = {_KEYS: [key for keys in part.of_shard.values() for key in keys]}
         bound.execution_options(schema_translate_map={None: _SHARD.strip('"')})
         event.listen(bound, "before_cursor_execute", part.unite, retval=True)
         event.listen(bound, "after_cursor_execute", part.note)
         return part
+
+    @property
+    def parameters(self) -> dict[str, list[Key]]:
+        return {_KEYS: [key for keys in self.of_shard.values() for key in keys]}
 
     def unite(
         self, _c: Any, _cursor: Any, statement: str, given: Any, *_: Any
@@ -395,10 +364,10 @@ class _Merge:
             if all_keys is not None:
                 given[mine] = all_keys[used : used + len(keys)]
                 used += len(keys)
-        whole = parts[0] if len(parts) == 1 else "\nUNION ALL ".join(f"({one})" for one in parts)
-        if all_keys is not None and len(parts) > 1:
-            whole += self._cut()
-        return whole, given
+        if len(parts) == 1:
+            return parts[0], given
+        whole = "\nUNION ALL ".join(f"({one})" for one in parts)
+        return whole + ("" if all_keys is None else self._cut()), given
 
     def _cut(self) -> str:
         by = ", ".join(
@@ -426,10 +395,6 @@ class _Merge:
 def _order(given: ColumnElement[Any]) -> tuple[Any, bool]:
     """Take an order apart: its column, and whether it is descending."""
     modifier = getattr(given, "modifier", None)
-    if modifier is operators.desc_op:
-        return given.element, True
-    if modifier is operators.asc_op:
-        return given.element, False
-    if modifier is not None or isinstance(given, str):
+    if modifier not in {None, operators.asc_op, operators.desc_op} or isinstance(given, str):
         raise TypeError(f"order_by: expected columns, such as Photo.id.desc(), found {given!r}")
-    return given, False
+    return given if modifier is None else given.element, modifier is operators.desc_op

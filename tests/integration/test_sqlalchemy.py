@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -188,6 +190,15 @@ def test_a_connection_that_breaks_off_is_the_sessions_last(sharded: Sharded) -> 
         go_on(session)
     with sharded.sessions(1) as session:
         assert session.scalar(text("SELECT 1")) == 1
+
+
+def test_sessions_keep_no_connection_that_its_pool_has_closed(sharded: Sharded) -> None:
+    with sharded.sessions(1) as session:
+        closed = weakref.ref(session.connection().connection.driver_connection)
+    del session
+    sharded.db.close()
+    gc.collect()
+    assert closed() is None
 
 
 def test_a_transaction_that_can_be_repeated_is(sharded: Sharded) -> None:

@@ -50,27 +50,26 @@ class ShardConnection:
     connection = None
     """It may be what psycopg quotes values for, which asks for this."""
 
-    def begin(self) -> psycopg.Connection[Any]:
-        """Give a connection in a transaction, which `commit` or `rollback` ends."""
+    def execute(self, statement: Any, parameters: Any) -> psycopg.Cursor[Any]:
+        """Run a statement: in the open transaction, or in one of its own."""
+        if self.autocommit and not self.closed:
+            return fleet.database().execute(statement, parameters, number=self._number)
+        with self.begun() as connection:
+            return connection.execute(statement, parameters)
+
+    @contextmanager
+    def begun(self) -> Iterator[psycopg.Connection[Any]]:
+        """Give a connection in a transaction, which `commit` or `rollback` ends.
+
+        An error that may be the fence's is kept: the end of the transaction looks into it.
+        """
         if self.closed:
             raise psycopg.OperationalError("the connection is closed")
         if self.lent is None:
             block = fleet.database().shard(number=self._number)
             self.lent, self.block = block.__enter__(), block
-        return self.lent
-
-    def execute(self, statement: Any, parameters: Any) -> psycopg.Cursor[Any]:
-        """Run a statement: in the open transaction, or in one of its own."""
-        if self.autocommit and not self.closed:
-            return fleet.database().execute(statement, parameters, number=self._number)
-        with self.noted():
-            return self.begin().execute(statement, parameters)
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Keep an error that may be the fence's: the end of the transaction looks into it."""
         try:
-            yield
+            yield self.lent
         except psycopg.Error as error:
             if is_of(error, FENCED_WITHIN):
                 self._failed = error
@@ -115,33 +114,30 @@ class ShardCursor(base.CursorMixin):
         if self._name is None:
             self._found = self.connection.execute(statement, parameters)
             return self
-        with self.connection.noted():
-            self._found = base.ServerSideCursor(
-                self.connection.begin(), name=self._name, scrollable=False
-            )
+        with self.connection.begun() as connection:
+            self._found = base.ServerSideCursor(connection, name=self._name, scrollable=False)
             self._block = self.connection.block
             self._found.execute(statement, parameters)
         return self
 
     def executemany(self, statement: Any, parameters: Iterable[Any]) -> None:
         """Run a statement with each of these: in the open transaction, or in one of its own."""
-        connection, alone = self.connection, self.connection.autocommit
+        alone, end = self.connection.autocommit, self.connection.rollback
         try:
-            with connection.noted():
-                self._found = connection.begin().cursor()
+            with self.connection.begun() as connection:
+                self._found = connection.cursor()
                 self._found.executemany(statement, parameters)
-        except BaseException:
+            end = self.connection.commit
+        finally:
             if alone:
-                connection.rollback()
-            raise
-        if alone:
-            connection.commit()
+                end()
 
     def copy(self, *given: Any, **named: Any) -> Any:
         """Begin psycopg's COPY, which takes several steps."""
         if self.connection.autocommit:
             raise NotSupportedError("COPY needs atomic(): it keeps a connection")
-        return self.connection.begin().cursor().copy(*given, **named)
+        with self.connection.begun() as connection:
+            return connection.cursor().copy(*given, **named)
 
     def close(self) -> None:
         """End it; a server's cursor also there, unless its transaction has ended already."""
