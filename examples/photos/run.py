@@ -1,7 +1,6 @@
 """`make example`: a fleet, its data and the page, in a directory that is removed at the end."""
 
 import os
-import re
 import shutil
 import signal
 import socket
@@ -10,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from shardctl.demo import example
 from shardctl.sandbox import poolers
 
 HERE = Path(__file__).parent
@@ -26,14 +26,6 @@ Ctrl-C stops the servers and removes all of it.
 """
 
 
-def free_ports(count):
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [str(one.getsockname()[1]) for one in held]
-    for one in held:
-        one.close()
-    return ports
-
-
 def run(*words):
     subprocess.run([sys.executable, *words], check=True)
 
@@ -46,18 +38,16 @@ def main():
     for number in SIGNALS:
         signal.signal(number, signal.default_int_handler)
     try:
-        ports = free_ports(6)  # of the page, four nodes and the pooler
-        text = (HERE / "topology.yaml").read_text()
-        if not poolers.available():  # then clients connect to the nodes
-            text = text.partition("poolers:")[0]
-        file.write_text(re.sub(r"(?<=port: )\d+", lambda _: ports.pop(), text))
-        shutil.copytree(HERE / "migrations", place / "migrations")
+        # On free ports. Without PgBouncer, clients connect to the nodes.
+        example.lay_out(place, poolers=poolers.available(), example=HERE)
         run("-m", "shardctl", "sandbox", "up")
         run("-m", "shardctl", "init", "--yes")
         run(HERE / "manage.py", "migrate", "--verbosity", "0")
-        run(HERE / "manage.py", "populate", *sys.argv[1:])
-        print(TRY.format(port=ports[0], file=file, bin=Path(sys.executable).parent), flush=True)
-        run(HERE / "manage.py", "runserver", "--noreload", "--insecure", f"127.0.0.1:{ports[0]}")
+        run(HERE / "manage.py", "populate")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        print(TRY.format(port=port, file=file, bin=Path(sys.executable).parent), flush=True)
+        run(HERE / "manage.py", "runserver", "--noreload", "--insecure", f"127.0.0.1:{port}")
     except subprocess.CalledProcessError:
         return 1  # the command has printed why
     except KeyboardInterrupt:

@@ -18,7 +18,6 @@ DATABASES = {
 }
 DATABASE_ROUTERS = ["shardctl.contrib.django.ShardRouter"]
 AUTH_USER_MODEL = "photos.Account"
-DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
     "django.contrib.auth",

@@ -154,6 +154,7 @@ def test_rows_of_many_keys_come_in_one_order() -> None:
     assert every.only("caption", "owner").merge("-pk", limit=1)[0].views == 0
     assert photo.objects.for_keys([]).merge() == []
     assert every.none().merge() == []
+    assert every.exclude(pk__in=[]).merge("-id") == newest, "a condition that all rows meet"
     assert asyncio.run(every.amerge("-id", limit=2)) == newest[:2]
     note = models().Note
     note.objects.bulk_create([note(topic=f"t{n}", text="x%y") for n in range(9)])

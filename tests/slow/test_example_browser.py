@@ -161,8 +161,8 @@ def test_sign_in_follow_post_like_and_the_feed(example: Example, browser: webdri
     as_seen(browser, phone=False, dark=False)
     browser.get(f"{example.address}/sign-in")
     look(browser, "main a[href$=sign-up]").click()
-    look(browser, "#name").send_keys("newcomer")
-    look(browser, "#password").send_keys("a password", Keys.ENTER)
+    look(browser, "#id_username").send_keys("newcomer")
+    look(browser, "#id_password").send_keys("a password", Keys.ENTER)
     text_becomes(browser, "main .none", "No photos here")
     browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
     assert browser.switch_to.active_element.text == "Skip to the photos"
@@ -184,7 +184,7 @@ def test_sign_in_follow_post_like_and_the_feed(example: Example, browser: webdri
     caption = second.find_element(By.CSS_SELECTOR, "p").text
     heart = second.find_element(By.CSS_SELECTOR, ".heart")
     heart.click()
-    WebDriverWait(browser, PATIENCE).until(lambda _: heart.get_attribute("aria-pressed") == "true")
+    look(browser, ".heart[aria-pressed=true]")
     looks(browser, "nav a")[1].click()
     text_becomes(browser, "article p", re.escape(caption))
     log: Any = browser.get_log("browser")  # type: ignore[no-untyped-call]

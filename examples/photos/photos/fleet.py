@@ -11,7 +11,7 @@ from django.http import StreamingHttpResponse
 
 SHARDCTL = (sys.executable, "-m", "shardctl", "--topology", str(settings.TOPOLOGY))
 _changed, _begun = threading.Condition(), threading.Lock()
-_known = {"number": 0, "fleet": None, "pauses": []}
+_latest = {"text": ""}
 
 
 def events(_request):
@@ -20,13 +20,12 @@ def events(_request):
         threading.Thread(target=_watch, daemon=True).start()
 
     def stream():
-        seen = -1
+        seen = ""
         while True:
             with _changed:
-                if _known["number"] == seen:
-                    _changed.wait(timeout=15)
-                seen, data = _known["number"], json.dumps(_known)
-            yield f"data: {data}\n\n"
+                _changed.wait_for(lambda old=seen: _latest["text"] != old, timeout=15)
+                seen = _latest["text"]
+            yield f"data: {seen}\n\n" if seen else ": nothing is known yet\n\n"
 
     return StreamingHttpResponse(
         stream(), content_type="text/event-stream", headers={"Cache-Control": "no-store"}
@@ -36,21 +35,15 @@ def events(_request):
 def _watch():
     """Run the command for as long as this process runs, and publish what it reports."""
     watch = (*SHARDCTL, "status", "--watch", "0.5s", "--sample", "0", "-o", "json")
-    moving = set()
+    moving, pauses = set(), []
     for line in subprocess.Popen(watch, stdout=subprocess.PIPE).stdout:
         found = json.loads(line)
         moves = [move for move in found["moves"] if move["state"] == "running"]
         nodes = [{key: n[key] for key in ("name", "state", "owned")} for n in found["nodes"]]
-        _publish(fleet={"nodes": nodes, "moves": moves})
         over, moving = moving - {move["id"] for move in moves}, {move["id"] for move in moves}
-        for pause in filter(None, map(_pause, over)):
-            _publish(pauses=[*_known["pauses"][-9:], pause])
-
-
-def _publish(**known):
-    with _changed:
-        if known != {key: _known[key] for key in known}:
-            _known.update(known, number=_known["number"] + 1)
+        pauses += filter(None, map(_pause, over))
+        with _changed:
+            _latest["text"] = json.dumps({"nodes": nodes, "moves": moves, "pauses": pauses[-9:]})
             _changed.notify_all()
 
 

@@ -1,10 +1,12 @@
 """The pages. From a user's id a view finds the shard of all that it reads or changes."""
 
-from datetime import date, timedelta
+from datetime import date
 
+from django import forms
 from django.contrib.auth import login
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import LoginView, LogoutView
+from django.core.exceptions import BadRequest
 from django.db import IntegrityError
 from django.http import JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -17,10 +19,30 @@ from photos.models import LAYOUT, Account, Follower, Following, Like, Photo, Use
 PAGE = 12  # photos
 
 
+class Address(forms.Form):
+    """What the address of a page may ask for."""
+
+    before = after = forms.IntegerField(required=False)
+    since = until = forms.DateField(required=False)
+
+
+Post = forms.modelform_factory(Photo, fields=["caption"])
+SignUp = forms.modelform_factory(
+    Account, fields=["username", "password"], widgets={"password": forms.PasswordInput}
+)
+
+
+def valid(form):
+    """Return what a form has; what it cannot have is answered by 400."""
+    if not form.is_valid():
+        raise BadRequest(form.errors.as_text())
+    return form.cleaned_data
+
+
 def page(request, title, photos, **more):
     """Show photos of some keys, newest first. Ids sort by time: the next page is below the last."""
-    if before := request.GET.get("before"):
-        photos = photos.filter(id__lt=int(before))
+    if before := valid(Address(request.GET))["before"]:
+        photos = photos.filter(id__lt=before)
     shown = photos.merge("-id", limit=PAGE)
     likes = Like.objects.for_key(request.user.id).filter(photo_id__in=[one.id for one in shown])
     liked = set(likes.values_list("photo_id", flat=True))
@@ -45,7 +67,8 @@ def feed(request):
 @login_required
 def news(request):
     """Answer whether the feed has a photo above an id."""
-    newer = feed_of(request.user.id).filter(id__gt=int(request.GET["after"]))
+    after = valid(Address(request.GET))["after"] or 0
+    newer = feed_of(request.user.id).filter(id__gt=after)
     return JsonResponse({"newer": bool(newer.merge("-id", limit=1))})
 
 
@@ -62,12 +85,12 @@ def likes(request):
 def profile(request, user, error=""):
     """One user's photos, of all time or of some days."""
     person = get_object_or_404(User.objects.for_key(user), deleted=False)
+    me, asked = request.user.id, valid(Address(request.GET))
     photos = Photo.objects.for_keys([user])
-    if since := request.GET.get("since"):
-        photos = photos.filter(id__gte=floor(date.fromisoformat(since)))
-    if until := request.GET.get("until"):
-        photos = photos.filter(id__lt=floor(date.fromisoformat(until) + timedelta(days=1)))
-    me = request.user.id
+    if since := asked["since"]:
+        photos = photos.filter(id__gte=floor(since))
+    if until := asked["until"]:
+        photos = photos.filter(id__lt=floor(until, later=1))
     more = {
         "following": Following.objects.for_key(user).filter(live=True).count(),
         "followers": Follower.objects.for_key(user).filter(live=True).count(),
@@ -77,36 +100,40 @@ def profile(request, user, error=""):
     return page(request, person.name, photos, person=person, error=error, **more)
 
 
-def floor(day):
-    """Return the lowest id of a day, UTC: a range of time is a range of ids."""
-    return LAYOUT.encode((day - date(1970, 1, 1)) // timedelta(milliseconds=1), 0, 0)
+def floor(day, later=0):
+    """Return the lowest id of a day, UTC, or of so many days later: time ranges are id ranges."""
+    time_ms = ((day - date(1970, 1, 1)).days + later) * 86_400_000
+    return (time_ms - LAYOUT.epoch_ms) << (LAYOUT.shard_bits + LAYOUT.sequence_bits)
 
 
 @login_required
 @require_POST
 def post(request):
-    actions.post(request.user.id, request.POST["caption"][:200])
+    actions.post(request.user.id, **valid(Post(request.POST)))
     return redirect("feed")
 
 
 @login_required
 @require_POST
 def like(request, owner, photo):
+    get_object_or_404(Photo.objects.for_key(owner), id=photo)
     actions.like(request.user.id, owner, photo)
-    return redirect("likes")
+    return redirect(f"{request.META.get('HTTP_REFERER', '/likes')}#c{photo}")
 
 
 @login_required
 @require_POST
 def act(request, user):
     """Follow or block a user, or no longer; or delete oneself."""
-    me, do = request.user.id, request.POST["do"]
+    me, do = request.user.id, request.POST.get("do", "")
     get_object_or_404(User.objects.for_key(user))
     try:
         if do == "delete" and user == me:
             actions.leave(me)
             return redirect("sign_up")
-        change = actions.follow if do.endswith("follow") else actions.block
+        change = {"follow": actions.follow, "block": actions.block}.get(do.removeprefix("un"))
+        if change is None:
+            raise BadRequest(do)
         change(me, user, not do.startswith("un"))
     except actions.Refused as error:
         return profile(request, user, error=str(error))
@@ -115,16 +142,16 @@ def act(request, user):
 
 def sign_up(request):
     """Make a user in any shard: the id that the shard makes is the key, and the account's id."""
-    name, password, error = request.POST.get("username"), request.POST.get("password"), ""
-    if request.method == "POST":
-        user = User.objects.create(name=name)
+    form = SignUp(request.POST or None)
+    if form.is_valid():
+        user = User.objects.create(name=form.cleaned_data["username"])
         try:
-            login(request, Account.objects.create_user(name, id=user.id, password=password))
+            login(request, Account.objects.create_user(**form.cleaned_data, id=user.id))
             return redirect("feed")
-        except (IntegrityError, ValueError):
+        except IntegrityError:  # somebody else was quicker
             user.delete()
-            error = "This name is taken."
-    return render(request, "sign_in.html", {"title": "Sign up", "error": error})
+            form.add_error("username", "This name is taken.")
+    return render(request, "sign_in.html", {"title": "Sign up", "form": form})
 
 
 SIGN_IN = LoginView.as_view(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from django.core.exceptions import EmptyResultSet
+from django.core.exceptions import EmptyResultSet, FullResultSet
 from django.db import NotSupportedError, connections
 from django.db.models.expressions import Col
 from django.db.models.query import ModelIterable
@@ -41,9 +41,11 @@ def read(
     compiler = query.get_compiler(connection=connection)
     compiler.setup_query()
     try:
-        where, parameters = compiler.compile(query.where) if query.where else (None, ())
+        where, parameters = compiler.compile(query.where)
     except EmptyResultSet:
         return []
+    except FullResultSet:
+        where, parameters = None, ()
     columns = [column for column, _, _ in compiler.select]
     if (
         rows._iterable_class is not ModelIterable

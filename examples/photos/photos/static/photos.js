@@ -6,24 +6,13 @@ const pauses = [], requests = [];
 
 function strip({ nodes, moves }) {
   const all = nodes.flatMap((node) => node.owned).sort((one, two) => one - two);
-  for (const node of nodes) {
-    let row = $(`#node-${node.name}`);
-    if (!row) {
-      row = document.createElement("div");
-      Object.assign(row, { id: `node-${node.name}`, className: "of", innerHTML: "<span><b></b> <span></span><small></small></span><div aria-hidden=true></div>" });
-      row.style.setProperty("--of", colour(node.name));
-      for (const shard of all) $("div", row).append(Object.assign(document.createElement("i"), { title: `shard ${shard}` }));
-      $("#nodes").append(row);
-    }
-    $("b", row).textContent = node.name;
-    $("span > span", row).textContent = node.state === "up" ? `${node.owned.length}` : node.owned.length ? node.state : "spare";
-    $("small", row).textContent = node.state === "up" ? " shards" : "";
-    all.forEach((shard, place) => {
-      const here = node.owned.includes(shard), moving = moves.some((move) => move.shards.includes(shard));
-      const comes = !here && moves.some((move) => move.target === node.name && move.shards.includes(shard));
-      $("div", row).children[place].className = here ? (moving ? "here leaves" : "here") : comes ? "comes" : "";
-    });
-  }
+  const moving = (shard, target) => moves.some((move) => move.shards.includes(shard) && (target ?? move.target) === move.target);
+  $("#nodes").innerHTML = nodes.map(({ name, state, owned }) => {
+    const kind = (shard) => owned.includes(shard) ? (moving(shard) ? "here leaves" : "here") : moving(shard, name) ? "comes" : "";
+    const cells = all.map((shard) => `<i class="${kind(shard)}" title="shard ${shard}"></i>`).join("");
+    const has = state === "up" ? `${owned.length}<small> shards</small>` : owned.length ? state : "spare";
+    return `<div id="node-${name}" class="of" style="--of: ${colour(name)}"><span><b>${name}</b> <span>${has}</span></span><div aria-hidden="true">${cells}</div></div>`;
+  }).join("");
   const [move] = moves;
   $("#state").textContent = move ? `${move.shards.length} shards ${move.source} → ${move.target}: ${move.step ?? "begins"}` : `${all.length} shards, live`;
   for (const row of $$("[data-shard]")) {
@@ -53,18 +42,10 @@ async function probe() { // a question to all shards of the feed; the next one w
 }
 
 new EventSource($("#nodes").dataset.events).onmessage = ({ data }) => {
-  const { fleet, pauses: known } = JSON.parse(data);
-  if (fleet) strip(fleet);
-  pauses.splice(0, pauses.length, ...known);
-  const last = known.at(-1);
+  const fleet = JSON.parse(data), last = fleet.pauses.at(-1);
+  strip(fleet);
+  pauses.splice(0, pauses.length, ...fleet.pauses);
   if (last) $("#pause").innerHTML = `${last.shards.length} shards, ${last.source} → ${last.target}: paused for <b>${last.ms.toFixed(0)} ms</b>.`;
 };
 if ($("#chart")) probe();
-for (const button of $$("[data-name]")) button.onclick = () => { $("#name").value = button.dataset.name; $("#password").value = "photos"; $(".sign .main").click(); };
-document.addEventListener("submit", async (event) => { // a like needs no new page
-  const heart = $(".heart", event.target);
-  if (!heart) return;
-  event.preventDefault();
-  const answer = await fetch(event.target.action, { method: "POST", body: new FormData(event.target) });
-  if (answer.ok) heart.ariaPressed = heart.ariaPressed === "true" ? "false" : "true";
-});
+for (const button of $$("[data-name]")) button.onclick = () => { $("#id_username").value = button.dataset.name; $("#id_password").value = "photos"; $(".sign .main").click(); };

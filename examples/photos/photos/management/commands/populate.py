@@ -20,12 +20,8 @@ TWO_WEEKS = 14 * 86_400_000  # ms
 class Command(BaseCommand):
     help = "Fill an empty fleet. The password of all users is `photos`."
 
-    def add_arguments(self, parser):
-        parser.add_argument("--users", type=int, default=1000)
-        parser.add_argument("--photos", type=int, default=20_000)
-
-    def handle(self, *, users, photos, **_):
-        began, chance = time.time(), random.Random(1)
+    def handle(self, **_):
+        users, photos, began, chance = 1000, 20_000, time.time(), random.Random(1)
         names = [f"{chance.choice(FIRST)}.{chance.choice(LAST)}{n or ''}" for n in range(users)]
         people = User.objects.bulk_create([User(name=name) for name in names])  # brings their ids
         password = make_password("photos")
@@ -53,10 +49,8 @@ class Command(BaseCommand):
         write("photo", ("id", "user_id", "by", "caption"), made)
         likes = [(chance.choice(people).id, *one[:2]) for one in chance.sample(made, photos // 5)]
         write("like", ("user_id", "photo_id", "owner_id"), likes)
-        took = time.time() - began
-        self.stdout.write(
-            f"{users:,} users, {photos:,} photos, {len(edges):,} follows: {took:.1f} s"
-        )
+        made = f"{users:,} users, {photos:,} photos, {len(edges):,} follows"
+        self.stdout.write(f"{made}: {time.time() - began:.1f} s")
 
 
 def write(table, fields, rows):
