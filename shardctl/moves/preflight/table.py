@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     Definitions = dict[tuple[str, str], tuple[Any, str]]
 
 _BLOCK = re.compile(r"^-- check: (.+)\n((?:-- .*\n)+)((?:(?!^-- check: ).*\n?)*)", re.MULTILINE)
-_METHODS = ("any", "clone", "stream")
 
 
 class Said(NamedTuple):
@@ -65,7 +64,7 @@ class Check:
 
     def of(self, method: str) -> Mapping[str, Said]:
         """Give what is said in moves of a method, by key."""
-        return {**self.said["any"], **self.said[method]}
+        return {**self.said.get("any", {}), **self.said.get(method, {})}
 
     def subjects(self, method: str, place: Place) -> Iterator[Subject]:
         """Give the row of the registry, if a method asks this there."""
@@ -138,7 +137,7 @@ class Check:
                 yield one, says.format(names=listed(names), **given), hint
 
     def _answers(self, rows: Iterable[tuple[str, str]]) -> Answers:
-        known = {key for method in _METHODS for key in self.said[method]}
+        known = {key for keys in self.said.values() for key in keys}
         found: dict[str, list[str]] = defaultdict(list)
         for key, name in rows:
             if key not in known:
@@ -173,16 +172,17 @@ def read(text: str) -> Iterator[Check]:
     """Read the blocks of a file."""
     for name, header, asked in _BLOCK.findall(text):
         head = yaml.safe_load(re.sub("(?m)^-- ?", "", header))
+        about, at, again = head.pop("about"), head.pop("at"), head.pop("again", None)
         said = {
             method: {
                 key: Said(one.get("code", key), one["says"], one.get("hint"))
-                for key, one in head.get(method, {}).items()
+                for key, one in keys.items()
             }
-            for method in _METHODS
+            for method, keys in head.items()
         }
         # A file of the package is as literal as a string in the code.
         queries = tuple(sql.SQL(cast("LiteralString", one)) for one in asked.split("\n-- then\n"))
-        yield Check(name, head["about"], head["at"], head.get("again"), said, queries)
+        yield Check(name, about, at, again, said, queries)
 
 
 CHECKS = tuple(

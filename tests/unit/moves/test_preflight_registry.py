@@ -9,6 +9,7 @@ import pytest
 
 from shardctl.errors import Problems, ShardctlError
 from shardctl.moves.preflight import check as preflight
+from shardctl.moves.preflight import table
 from shardctl.moves.preflight.registry import SUBJECTS
 from shardctl.moves.preflight.subject import Context, Place, Subject, Unknown
 from shardctl.moves.refusals import PreflightRefused
@@ -85,3 +86,14 @@ def test_every_subject_has_a_name_of_its_own_and_is_looked_at_once() -> None:
     looks = Counter(one.look for one in SUBJECTS if one.look is not None)
     assert set(names.values()) == set(looks.values()) == {1}
     assert all(one.about for one in SUBJECTS)
+
+
+@pytest.mark.parametrize("one", table.CHECKS, ids=lambda one: one.name)
+def test_everything_that_the_table_says_can_be_answered(one: table.Check) -> None:
+    assert one.said.keys() <= {"any", "clone", "stream"}
+    assert (len(one.asked), one.at) in ((1, "source"), (1, "each"), (2, "both"))
+    keys = {key for of_method in one.said.values() for key in of_method}
+    if one.at == "both":
+        keys = {key.rpartition("_")[0] for key in keys}
+    text = "".join(query.as_string(None) for query in one.asked)
+    assert {key for key in keys if f"'{key}'" not in text} == set()
