@@ -117,7 +117,9 @@ def is_sharded(model: Any) -> bool:
     """Return whether a model's tables are in the shards; also one of a migration's state."""
     # Not by their classes, which are made of this module.
     return hasattr(model, "key_field") or any(
-        hasattr(one, "shard_key") for one in model._meta.managers
+        # The table of Django's cache has a `_meta` that is none.
+        hasattr(one, "shard_key")
+        for one in getattr(model._meta, "managers", ())
     )
 
 
@@ -150,7 +152,8 @@ class ShardRouter:
         if not is_sharded(model):
             # Else Django would take the database of the instance, which is a shard.
             return DEFAULT_DB_ALIAS if instance is not None and is_sharded(type(instance)) else None
-        alias = of_instance(model, instance) or current()
+        own = isinstance(instance, model)  # which is to be deleted, say
+        alias = (instance.shard_alias() if own else of_instance(model, instance)) or current()
         if alias is None and instance is None:
             raise NoShardKey(model.__name__, model.shard_key)
         return alias
