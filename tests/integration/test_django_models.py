@@ -78,6 +78,15 @@ def test_what_hangs_on_a_row_is_in_its_shard() -> None:
     assert photo.objects.filter(owner=ann, caption="dawn").delete()[0] == 1
     assert [one.pk for one in photo.objects.for_key(ann.id)] == [first.pk]
     assert photo.objects.filter(owner=ann).union(photo.objects.filter(owner=ann)).count() == 1
+    tag = models().Tag.objects.create(owner=ann)
+    first.tags.add(tag, through_defaults={"owner": ann})
+    assert (first.tags.get(), tag.photos.get()) == (tag, first)
+    assert models().Tagged.objects.filter(photo=first).count() == 1
+    first.tags.clear()
+    assert not first.tags.exists()
+    page = models().Page.objects.create(topic="tables", number=2)
+    assert models().Page.objects.get(pk="tables").number == 2
+    assert models().Note.objects.get(topic="tables").page == page
 
 
 def test_get_or_create_and_update_or_create_find_their_shard() -> None:
@@ -115,11 +124,16 @@ def test_a_query_without_a_key_is_refused_and_says_what_to_do() -> None:
 
 
 def test_a_query_about_several_shards_is_refused() -> None:
-    from django.db.models import Q, prefetch_related_objects
+    from django.db.models import Count, Exists, Q, prefetch_related_objects
 
-    photo, made = models().Photo, members()
+    from shardctl.contrib.django import use_shard
+
+    photo, like, made = models().Photo, models().Like, members()
     for one in made:
         one.photos.create()
+    mine, others = photo.objects.filter(owner=made[0]), photo.objects.filter(owner=made[1])
+    like.objects.create(member=made[0], photo=others.get())
+    liked = like.objects.filter(member=made[0])
     every = photo.objects.for_keys(made).merge()
     for call in (
         lambda: photo.objects.filter(owner__in=made).count(),
@@ -130,8 +144,25 @@ def test_a_query_about_several_shards_is_refused() -> None:
         lambda: prefetch_related_objects(every, "likes"),
         lambda: prefetch_related_objects(made, "photos"),
         lambda: photo.objects.filter(owner=made[0], pk__in=made[1].photos.all()).count(),
+        lambda: list(mine.annotate(found=Exists(others))),
+        lambda: list(mine.order_by(Exists(others))),
+        lambda: mine.update(views=others.values("views")),
+        lambda: list(mine.filter(pk__in=photo.objects.filter(pk__in=others))),
+        lambda: list(liked.select_related("photo")),
+        lambda: list(liked.order_by("photo__caption")),
+        lambda: liked.exclude(photo__caption="x").count(),
+        lambda: liked.filter(photo__caption="x").delete(),
+        lambda: like.objects.filter(photo__owner=made[1]).count(),
+        lambda: list(mine.annotate(count=Count("likes"))),
+        lambda: mine.select_related("reviewer").get(),
     ):
         refused(call, "SeveralShards", "merge")
+    with use_shard(made[0].pk):
+        refused(lambda: list(photo.objects.exclude(views=9).union(others)), "SeveralShards")
+    assert [one.photo for one in liked] == [others.get()]
+    keys = [one.pk for one in made]
+    assert photo.objects.filter(pk=mine.get().pk, owner__in=keys).count() == 1
+    assert photo.objects.filter(pk=mine.get().pk, owner=made[1]).count() == 0
     assert photo.objects.filter(owner__in=made[:1]).count() == 1
     assert photo.objects.filter(owner=made[0], pk__in=made[0].photos.all()).count() == 1
     assert photo.objects.filter(Q(owner=made[0]) | Q(owner_id=made[0].pk)).count() == 1
@@ -268,6 +299,9 @@ def test_a_block_says_which_shard_is_meant() -> None:
             assert photo.objects.get() == theirs
         assert photo.objects.count() == 1
         assert member()._state.db == ann._state.db
+        notes = [models().Note.objects.create(topic=f"{number}") for number in range(20)]
+        for note in notes:
+            assert note.delete()[0] == 1, "it may refer to notes elsewhere, and is itself here"
 
     async def tasks() -> list[str]:
         async def of(key: int) -> str:

@@ -28,6 +28,8 @@ class ShardedAdmin(ModelAdmin):
     A page of one row whose id is a ShardedId needs no key.
     """
 
+    list_select_related = ()  # no joins with rows elsewhere, which Django would choose
+
     def get_urls(self) -> list[Any]:
         """Let each page be in the shard of its key."""
         urls = super().get_urls()

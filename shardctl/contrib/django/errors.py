@@ -20,7 +20,7 @@ class SeveralShards(UsageError):
 
     def __init__(self, model: str, what: str) -> None:
         super().__init__(
-            f"{model}: {what} are in several shards, and a query asks one: "
+            f"{model}: {what} are in several shards or databases, and a query asks one: "
             f"use {model}.objects.for_keys(...).merge(...), or ask shard by shard"
         )
 

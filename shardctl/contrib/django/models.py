@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Self
 from asgiref.sync import sync_to_async
 from django.core import checks
 from django.core.exceptions import FieldDoesNotExist
-from django.db import models
+from django.db import connections, models
 from django.db.models.expressions import Col, ColPairs
 from django.db.models.lookups import Exact, In
 from django.db.models.query import prefetch_related_objects
 from django.db.models.sql import Query
+from django.db.models.sql.compiler import SQLCompiler
 from django.db.models.sql.where import NothingNode
 from django.utils.asyncio import async_unsafe
-from django.utils.tree import Node
 
 from shardctl.contrib.django import fleet, merging
 from shardctl.contrib.django.errors import KeyChanged, NoShardKey, SeveralShards
@@ -24,7 +24,7 @@ from shardctl.ids.layout import IdOutOfRange
 from shardctl.topology.routes import ShardNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from shardctl.topology.keys import Key
 
@@ -58,6 +58,21 @@ class ShardedQuery(Query):
                     raise SeveralShards(self.model.__name__, "the rows that it refers to")
         super().add_q(q_object, reuse_all)
 
+    def get_compiler(
+        self, using: str | None = None, connection: Any = None, elide_empty: bool = True
+    ) -> Any:
+        """Give what writes its SELECT, also as a part of another one."""
+        return _Compiler(self, connections[using] if using else connection, using, elide_empty)
+
+
+class _Compiler(SQLCompiler):
+    """Writes a SELECT, whose tables and keys are known by now, also those of select_related."""
+
+    def get_from_clause(self) -> Any:
+        """Give its tables; raises SeveralShards."""
+        require_here(self.query, self.connection.alias)
+        return super().get_from_clause()
+
 
 class ShardedQuerySet(models.QuerySet[Any]):
     """Queries that find their shard by the key that they name."""
@@ -74,9 +89,7 @@ class ShardedQuerySet(models.QuerySet[Any]):
         if self._keys is not None:
             raise SeveralShards(name, "the rows of for_keys()")
         alias = self._alias()
-        # What it asks for within it is asked there, too.
-        if any(named(one) not in {None, frozenset({alias})} for one in _inner(self.query.where)):
-            raise SeveralShards(name, "the rows of a subquery")
+        require_here(self.query, alias)
         return alias
 
     def _alias(self) -> str:
@@ -319,6 +332,17 @@ def _problems(model: type[ShardedModel]) -> list[checks.CheckMessage]:
     return found
 
 
+def require_here(query: Any, alias: str) -> None:
+    """Refuse a SELECT that joins rows, or names keys, of other shards; raises SeveralShards."""
+    for table, joined in query.alias_map.items():
+        if query.alias_refcount[table] and joined.parent_alias is not None:
+            field = getattr(joined.join_field, "field", joined.join_field)
+            if not getattr(field, "db_constraint", True):
+                raise SeveralShards(query.model.__name__, f"its rows and those of {field.name}")
+    if (named(query) or {alias}) != {alias}:
+        raise SeveralShards(query.model.__name__, "the keys of a subquery")
+
+
 def named(query: Any) -> frozenset[str] | None:
     """Name the shards of the keys that a query names; None where it may be about any."""
     if query.combined_queries:
@@ -335,7 +359,8 @@ def _of_node(node: Any) -> frozenset[str] | None:
         return None
     parts = [_of_node(child) for child in node.children]
     if node.connector == "AND":
-        return min((part for part in parts if part is not None), key=len, default=None)
+        known = [part for part in parts if part is not None]
+        return known[0].intersection(*known) if known else None
     return _union(parts) if parts else None
 
 
@@ -356,14 +381,16 @@ def _of_lookup(lookup: Any) -> frozenset[str] | None:
         (field,), values = column.targets, [one for (one,) in values]
     else:
         return None
-    key_field = getattr(field.model, "key_field", None)
-    if key_field is not None and field is key_field():
-        return _shards(fleet.shard_alias, values)
-    return _shards(fleet.alias_for_id, values) if isinstance(field, ShardedId) else None
+    return _shards(field, values)
 
 
-def _shards(alias_for: Callable[[Any], str], values: Iterable[Any]) -> frozenset[str]:
+def _shards(field: Any, values: Iterable[Any]) -> frozenset[str] | None:
     """Name the shards of keys or ids; none of a number that no row of the fleet can have."""
+    while not _is_key(field) and getattr(field, "db_constraint", False):
+        field = field.target_field  # which is in the same shard
+    if not _is_key(field) and not isinstance(field, ShardedId):
+        return None
+    alias_for: Any = fleet.shard_alias if _is_key(field) else fleet.alias_for_id
     found = set()
     for value in values:
         try:
@@ -377,13 +404,5 @@ def _shards(alias_for: Callable[[Any], str], values: Iterable[Any]) -> frozenset
     return frozenset(found)
 
 
-def _inner(node: Any) -> Iterator[Any]:
-    """Give the queries within a condition."""
-    for child in node.children:
-        if isinstance(child, Node):
-            yield from _inner(child)
-        elif not hasattr(child, "rhs") or hasattr(child.rhs, "resolve_expression"):
-            for one in (child, getattr(child, "rhs", None)):
-                query = getattr(one, "query", one)
-                if isinstance(query, Query):
-                    yield query
+def _is_key(field: Any) -> bool:
+    return is_sharded(field.model) and field is field.model.key_field()

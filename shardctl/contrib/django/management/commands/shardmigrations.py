@@ -114,9 +114,10 @@ def _keys(state: Any) -> dict[tuple[str, str], tuple[str, str]]:
     for model in state.apps.get_models(include_auto_created=True):
         for manager in model._meta.managers:
             if isinstance(manager, ShardedManager) and model._meta.managed:
-                column = model._meta.get_field(manager.shard_key).column
                 named = model._meta.app_label, model._meta.model_name
-                found[named] = model._meta.db_table, column
+                for field in model._meta.local_fields:  # else the table of a parent has it
+                    if manager.shard_key in {field.name, field.attname}:
+                        found[named] = model._meta.db_table, field.column
     return found
 
 
