@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 from shardctl.hosts import ports
-from shardctl.moves import cloned
 from shardctl.postgres import clone as clones
 from shardctl.postgres import copying
 from shardctl.postgres.connection import NodeUnavailable
@@ -50,7 +49,7 @@ def admit(context: MoveContext) -> None:
     The source must be reachable. Waits a few seconds until the clone's server accepts a login: if
     it does not, the step that needs it reports why. Raises what its host refuses.
     """
-    clone = cloned.of(context)
+    clone = context.clone
     try:
         if clones.look(clone) != "made":
             return

@@ -68,6 +68,10 @@ class Attempt:
     budget: Budget = field(init=False)
     not_after: datetime = field(init=False)
     """The latest time for the fence, on the source's clock."""
+    standbys: set[str] = field(default_factory=set)
+    """The source's standbys that may be promoted, all that were seen in this attempt."""
+    connected: str = ""
+    """What changes when another may have come; empty where none counts."""
     lsn: str = "0/0"
     """The position in the source's WAL that the target must have replayed."""
     claimed: bool = False

@@ -37,34 +37,28 @@ class Drawn:
     others: list[tuple[str, str, int]]
 
 
-class NearEnd(tuple[int, ...]):
-    """The OIDs of sequences on the source that are near their end."""
-
-    __slots__ = ()
-
-
-def near_end(context: MoveContext, source: Connection) -> NearEnd:
-    """Find the moved sequences that lack the values which a move otherwise skips."""
+def near_end(context: MoveContext, source: Connection) -> list[int]:
+    """Find the moved sequences that lack the values which a move otherwise skips: their OIDs."""
     given = _given(context) | {
         "schemas": sql.Literal(list(context.plan.schemas)),
         "steps": sql.Literal(PLENTY * MARGIN),
     }
     rows = source.execute(QUERIES["near_end"].format(**given))
-    return NearEnd(oid for (oid,) in rows)
+    return [oid for (oid,) in rows]
 
 
-def logging_exactly(context: MoveContext, sequences: NearEnd, *, drained: int) -> sql.Composable:
-    """Compose statements after which a clone goes on with the next value of these sequences.
+def logging_exactly(context: MoveContext, *, drained: int) -> sql.Composable:
+    """Compose statements after which a clone goes on with the next value of such sequences.
 
     Part of the transaction that commits `drained`, which gives the journal that revision. A server
     logs a sequence 32 values ahead, but not past its bound: a promoted standby would be at its end.
     """
-    if not sequences:
+    if not context.near_end:
         return sql.SQL("")
     return QUERIES["log_exactly"].format(
         move=sql.Literal(context.plan.id),
         drained=sql.Literal(drained),
-        sequences=sql.Literal(list(sequences)),
+        sequences=sql.Literal(list(context.near_end)),
         lock_timeout=sql.Literal(_LOCK_TIMEOUT),
     )
 

@@ -7,8 +7,8 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -16,18 +16,21 @@ from shardctl import fanout
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.libpq import reason_of
 from shardctl.moves import plan as planning
-from shardctl.postgres import replay
+from shardctl.postgres import hosted, replay
+from shardctl.postgres.clone import Clone
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect, is_lost
 from shardctl.state import journal, lock, progress
 from shardctl.state.progress import Kept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from shardctl.access.stream_fence import Known
     from shardctl.fanout import Progress
     from shardctl.moves.methods import Method
     from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
+    from shardctl.postgres.sending import Sent
     from shardctl.state.journal import Move
     from shardctl.topology.model import Node, NodeName, Topology
 
@@ -51,9 +54,6 @@ SELECT set_config('tcp_keepalives_idle', '30', false),
        set_config('tcp_keepalives_count', '3', false),
        set_config('tcp_user_timeout', '60s', false)
 """
-
-
-Own = TypeVar("Own")
 
 
 class Use(Enum):
@@ -108,12 +108,25 @@ class MoveContext:
     """Why an abort cannot reach the target: what the move made there stays until another one."""
     file_by_hand: bool = False
     """Whether the move ends though the topology file cannot be written: the operator edits it."""
-    structure: str | None = None
-    """The digest of the structure of what a stream has copied, once it is known."""
     snapshot: str | None = None
     """The id of the target's snapshot of the cutover, held by the session `snapshot`."""
     sessions: dict[tuple[NodeName, Use], Connection] = field(default_factory=dict)
-    _own: dict[type, object] = field(default_factory=dict)
+    near_end: Sequence[int] = ()
+    """The OIDs of sequences on a clone's source that are near their end."""
+    leaving: Sequence[str] | None = None
+    """The schemas that a clone has and does not own, once they are known."""
+    is_near: bool = False
+    """Whether the target of a stream was near its source in this process."""
+    structure: str | None = None
+    """The digest of the structure of what a stream has copied, once it is known."""
+    known: Known | None = None
+    """What a stream's shards are known to be before the fence."""
+    awaited: dict[int, Sent] = field(default_factory=dict)
+    """The messages in which a stream's target waits for the fence's mark, by attempt."""
+    exported: str | None = None
+    """The snapshot that a stream's target has exported with that mark."""
+    decision: dict[str, Any] | None = None
+    """What a stream's source has decided: attempt, revision and state, its clock, its sequences."""
 
     @property
     def after(self) -> Topology:
@@ -130,21 +143,25 @@ class MoveContext:
         """The node that gets the shards."""
         return self.topology.nodes[self.plan.target]
 
+    @cached_property
+    def clone(self) -> Clone:
+        """The move's clone, whether it exists or not: one server in one data directory.
+
+        Raises MoveRefused, HostUnreachable.
+        """
+        target, plan = self.target, self.plan
+        if target.data_directory is None:
+            raise planning.MoveRefused(
+                f"node {target.name} has no data_directory, so nothing can be cloned onto it",
+                hint="add data_directory to the node in the topology: an absolute path on its host",
+            )
+        return Clone(plan.id, plan.slot, hosted.find(target, target.data_directory))
+
     @property
     def journal_nodes(self) -> tuple[NodeName, ...]:
         """The nodes that hold the journal past the point of no return."""
         plan = self.plan
         return (plan.target,) if self.source_lost else (plan.target, plan.source)
-
-    def own(self, kind: type[Own], make: Callable[[], Own]) -> Own:
-        """Return an object of the move's method, made on first use."""
-        if kind not in self._own:
-            self._own[kind] = make()
-        return cast("Own", self._own[kind])
-
-    def knows(self, kind: type) -> bool:
-        """Tell whether `own` has made that."""
-        return kind in self._own
 
     def look_for_target(self) -> None:
         """Open a session with the target if its server runs, so that its journal counts."""

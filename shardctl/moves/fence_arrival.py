@@ -28,12 +28,6 @@ _PUT, _EXPORTED = 2, -1
 """The statements of the message with the target's mark and with the snapshot."""
 
 
-class _Begun(dict[int, Sent]):
-    """The messages that are on their way, by attempt."""
-
-    __slots__ = ()
-
-
 def rehearse(context: MoveContext) -> None:
     """Ask for a mark that never comes: what the session reads is in its caches then."""
     snapshot(context, marks.REHEARSED, deadline=time.monotonic())
@@ -44,15 +38,14 @@ def begin(context: MoveContext, attempt: int, *, deadline: float) -> None:
 
     Its session for the snapshot is of no other use before `snapshot`.
     """
-    begun = context.own(_Begun, _Begun)
-    if attempt not in begun:
-        begun[attempt] = _send(context, attempt, deadline)
+    if attempt not in context.awaited:
+        context.awaited[attempt] = _send(context, attempt, deadline)
 
 
 def snapshot(context: MoveContext, attempt: int, *, deadline: float) -> str | None:
     """Give the snapshot that the target has exported; None where it has not put its mark."""
     begin(context, attempt, deadline=deadline)
-    sent, target = context.own(_Begun, _Begun).pop(attempt), context.plan.target
+    sent, target = context.awaited.pop(attempt), context.plan.target
     with context.on(target):
         found = sent.rows()
         if not found[_PUT]:

@@ -14,7 +14,7 @@ from shardctl.errors import ShardctlError, Unfinished
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
 from shardctl.meter import listed
-from shardctl.moves import blocks, claims, cloned
+from shardctl.moves import blocks, claims
 from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
 from shardctl.postgres import clone as clones
@@ -67,18 +67,12 @@ class PreparedLeft(Unfinished):
         self.owner = owner
 
 
-class _Leaving(tuple[str, ...]):
-    """The schemas that the target has and does not own."""
-
-    __slots__ = ()
-
-
 def prepare(context: MoveContext) -> None:
     """Find the sequences whose very values the target needs, and warm the session that claims."""
     source = context.plan.source
     with context.on(source):
         session = context.session(source)
-        context.own(blocks.NearEnd, lambda: blocks.near_end(context, session))
+        context.near_end = blocks.near_end(context, session)
     given = {
         "schemas": list(context.plan.schemas),
         "names": [generator.REGISTER, generator.COUNTER],
@@ -138,7 +132,7 @@ def hold_snapshot(context: MoveContext) -> None:
 
 def start(context: MoveContext) -> None:
     """Start the clone's server."""
-    standby.start(cloned.of(context))
+    standby.start(context.clone)
 
 
 def require_caught_up(context: MoveContext, lsn: str) -> None:
@@ -181,7 +175,7 @@ def claim(context: MoveContext, lsn: str) -> bool:
     with context.on(target):
         while True:
             try:
-                rows = claims.make(context, lsn, _beside(context, known))
+                rows = queries.rows_of_last(session, _claiming(context, lsn, known))
             except psycopg.Error as error:
                 if is_lost(error):
                     raise
@@ -232,33 +226,39 @@ def finish(context: MoveContext) -> None:
     _tell_written(context)
 
 
-def _leaving(context: MoveContext) -> _Leaving:
+def _leaving(context: MoveContext) -> Sequence[str]:
     """Return the schemas that the target does not own.
 
     The databases define the owner of a shard; the topology may be another operator's. The answer
     does not change while this process holds the nodes' locks.
     """
-    stay = {"source": context.plan.source, "moved": list(context.plan.shards)}
-
-    def ask() -> _Leaving:
+    if context.leaving is None:
+        stay = {"source": context.plan.source, "moved": list(context.plan.shards)}
         with context.on(context.plan.target):
             session = context.session(context.plan.target, Use.lock)
             rows = standby.ask(session, QUERIES["leaving"], stay)
-        return _Leaving(schema for (schema,) in rows)
+        context.leaving = [schema for (schema,) in rows]
+    return context.leaving
 
-    return context.own(_Leaving, ask)
 
+def _claiming(context: MoveContext, lsn: str, known: Sequence[str]) -> sql.Composed:
+    """Compose the claim: ids, names, map, journal; repeatable. `known` prepared ones may remain.
 
-def _beside(context: MoveContext, known: Sequence[str]) -> claims.Beside:
-    """Compose what only a clone's claim does; `known` prepared transactions may remain."""
-    leaving = _leaving(context)
-    return claims.Beside(
-        first=QUERIES["none_prepared"].format(known=sql.Literal(list(known))),
-        before=QUERIES["names_leaving"].format(
-            leaving=sql.Literal(list(leaving)),
-            left_as=sql.Literal([names.retired(schema, context.plan.id) for schema in leaving]),
+    `lsn` is the source's position that the target has reached: its journal may lack it. The server
+    gets one message and executes all of it, even if this process is killed: guards route clients to
+    a target that has claimed.
+    """
+    plan, leaving = context.plan, _leaving(context)
+    return QUERIES["claim"].format(
+        known=sql.Literal(list(known)),
+        blocks=blocks.opening(context),
+        leaving=sql.Literal(list(leaving)),
+        left_as=sql.Literal([names.retired(schema, plan.id) for schema in leaving]),
+        owning=claims.owning(
+            plan,
+            sql.Literal(lsn),
+            within=QUERIES["own_node"].format(target=sql.Literal(plan.target)),
         ),
-        within=QUERIES["own_node"].format(target=sql.Literal(context.plan.target)),
         last=opening.by_itself(),
     )
 
@@ -305,12 +305,12 @@ def _open(context: MoveContext) -> tuple[str, ...]:
     with context.on(context.plan.target):
         session = context.session(context.plan.target, Use.lock)
         deadline = time.monotonic() + _OPEN_S
-        return opening.open_up(cloned.of(context), session, deadline)
+        return opening.open_up(context.clone, session, deadline)
 
 
 def _keep(context: MoveContext) -> None:
     """Remove the move's mark from the clone, if it has one."""
-    clone = cloned.of(context)
+    clone = context.clone
     try:
         state = clones.look(clone)
     except clones.TargetNotEmpty:  # a normal node has no mark

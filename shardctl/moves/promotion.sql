@@ -52,8 +52,12 @@ SELECT EXISTS (
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND (n.nspname = ANY (%(moved)s) OR (l.locktype = 'object' AND n.nspname = ANY (%(leaving)s))))
 
--- name: none_prepared
--- First part of a claim: a prepared transaction may lock a sequence, and the claim would wait for it
+-- name: claim
+-- Moved schemas get their names back and take writes, and the map says so: one transaction, which
+-- commits what the blocks have written, too
+BEGIN;
+SET LOCAL synchronous_commit TO off;
+-- A prepared transaction may lock a sequence, and the claim would wait for it.
 SELECT set_config('shardctl.known', {known}::text[]::text, true);
 DO $prepared$
 BEGIN
@@ -64,11 +68,22 @@ BEGIN
     END IF;
 END
 $prepared$;
-
--- name: names_leaving
--- Part of a claim, before its block: no name in it could end the block
+{blocks};
+COMMIT;
+BEGIN;
+-- Before the block: no name in it could end it.
 SELECT set_config('shardctl.leaving', {leaving}::text[]::text, true),
        set_config('shardctl.left_as', {left_as}::text[]::text, true);
+DO $claim$
+DECLARE
+    one record;
+BEGIN
+    PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
+    {owning}
+END
+$claim$;
+COMMIT;
+{last}
 
 -- name: own_node
 -- Part of a claim: what stays on the source loses its names, and the node gets its own identity

@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING
 
 from shardctl.access import fence, stream_fence
-from shardctl.access.stream_fence import Known
 from shardctl.meter import listed
 from shardctl.moves import (
     arrivals,
@@ -42,12 +41,6 @@ serves = stream_claim.serves
 claim = stream_claim.claim
 
 
-class _Exported(str):
-    """The name of the target's snapshot."""
-
-    __slots__ = ()
-
-
 def prepare(context: MoveContext) -> None:
     """Make the function of the claim; the sessions that decide and claim read all they need.
 
@@ -68,9 +61,8 @@ def prepare(context: MoveContext) -> None:
         found = journal.find(session, plan.id)
         if found is not None and found.state.undoable:
             stream_fence.prepare(session, plan.id, revision=found.revision)
-        digest, known = stream_fence.known(session, plan.schemas)
+        digest, context.known = stream_fence.known(session, plan.schemas)
         structure.require(context, digest, plan.schemas)
-        context.own(Known, lambda: known)
         if holding := stream_fence.unyielding(session, plan.schemas):
             raise fence.FenceRefused(plan.source, "; ".join(holding[:3]))
 
@@ -88,12 +80,12 @@ def catch_up(context: MoveContext, attempt: int, *, deadline: float) -> None:
         with context.on(plan.target):
             session = context.session(plan.target, Use.lock)
             stream_origin.require_copy(session, plan)
-    context.own(_Exported, lambda: _Exported(snapshot))
+    context.exported = snapshot
 
 
 def hold_snapshot(context: MoveContext) -> None:
     """Take the snapshot that the target has exported with its mark."""
-    context.snapshot = context.own(_Exported, _Exported)
+    context.snapshot = context.exported
 
 
 def release(context: MoveContext) -> None:

@@ -39,12 +39,6 @@ _STAYS_CLOSED = "stays_closed"
 """What only a rehearsal's decision has: the copies stay closed."""
 
 
-class Decision(dict[str, Any]):
-    """What the source has decided: attempt, revision and state, its clock, its sequences."""
-
-    __slots__ = ()
-
-
 class ClaimRefused(Unfinished):
     """A target that does not claim, though it is decided."""
 
@@ -91,7 +85,7 @@ def decide(context: MoveContext, lsn: str, *, attempt: int, revision: int) -> bo
     rows = _decide(context, lsn, attempt=attempt, revision=revision)
     if not rows:
         return False
-    context.own(Decision, lambda: Decision(rows[0][0]))
+    context.decision = rows[0][0]
     return True
 
 
@@ -201,26 +195,13 @@ def wanted(context: MoveContext) -> list[Access]:
     return [replace(one, schema=schema) for schema, one in given.items()]
 
 
-def decision(context: MoveContext) -> Decision | None:
+def decision(context: MoveContext) -> dict[str, Any] | None:
     """Give the decision: this process', or the source's, or what has arrived on the target."""
     plan = context.plan
-
-    def read() -> Decision:
-        for node in (plan.source, plan.target):
-            session = context.open_session(node, Use.work)
-            if session is None:
-                continue
+    for node in (plan.source, plan.target):
+        session = context.open_session(node, Use.work)
+        if context.decision is None and session is not None:
             with context.on(node):
                 row = session.execute(QUERIES["decision"], {"move": plan.id}).fetchone()
-            if row is not None:
-                return Decision(row[0])
-        raise _Undecided
-
-    try:
-        return context.own(Decision, read)
-    except _Undecided:
-        return None
-
-
-class _Undecided(Exception):  # `decision` catches it
-    """No node that is there has the decision."""
+            context.decision = row and row[0]
+    return context.decision

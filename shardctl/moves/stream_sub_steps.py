@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl.access import stream_fence, structure_digest
 from shardctl.access.fence import WritersLeft
-from shardctl.access.stream_fence import Known
 from shardctl.moves import (
     arrivals,
     fence_arrival,
@@ -34,15 +32,6 @@ _PING_S = 1.0
 _POLL_S = 0.001
 
 
-@dataclass(slots=True)
-class _Standbys:
-    """The source's standbys that may be promoted, all that were seen in this attempt."""
-
-    names: set[str] = field(default_factory=set)
-    connected: str = ""
-    """What changes when another may have come; empty where none counts."""
-
-
 def ping(at: Attempt) -> None:
     """Send a mark through the stream before clients wait; raises MarkNotSeen, StandbysBehind.
 
@@ -52,11 +41,12 @@ def ping(at: Attempt) -> None:
     context, plan = at.context, at.plan
     with context.on(plan.source):
         marks.note_timeline(at.source, plan.id, attempt=at.attempt)
+        _find_standbys(at)
         # One that is away would be waited for by all clients, too.
         standbys.await_flushed(
             at.source,
             plan.source,
-            _standbys(at).names,
+            at.standbys,
             standbys.position(at.source),
             what="ping",
             deadline=min(time.monotonic() + _PING_S, at.budget.latest("pause")),
@@ -101,8 +91,7 @@ def drain(at: Attempt) -> None:
     At the same time the source tells whether other standbys may have come since the ping.
     """
     context, source = at.context, at.plan.source
-    known = _standbys(at)
-    if not known.connected:
+    if not at.connected:
         with context.on(source):
             _drain(at)
         return
@@ -115,9 +104,9 @@ def drain(at: Attempt) -> None:
     finally:
         with context.on(source):
             [[(connected,)]] = asked.rows()
-    if connected != known.connected:
+    if connected != at.connected:
         with context.on(source):
-            known.names |= standbys.expected(session)
+            at.standbys |= standbys.expected(session)
 
 
 def _drain(at: Attempt) -> None:
@@ -127,7 +116,7 @@ def _drain(at: Attempt) -> None:
     is on the source's disk then has all that the target needs. Raises StructureChanged,
     WritersLeft.
     """
-    known = at.context.own(Known, Known)
+    known = at.context.known
     if known and (lsn := stream_fence.untouched(at.source, known)) is not None:
         at.lsn = lsn
         return
@@ -179,7 +168,7 @@ def await_standbys(at: Attempt) -> None:
     with at.context.on(at.plan.source):
         deadline = at.budget.latest("snapshot")
         standbys.await_flushed(
-            at.source, at.plan.source, _standbys(at).names, at.lsn, what="fence", deadline=deadline
+            at.source, at.plan.source, at.standbys, at.lsn, what="fence", deadline=deadline
         )
 
 
@@ -198,26 +187,23 @@ def await_standbys_again(at: Attempt) -> None:
     Without it, one that is promoted asks the target before it undoes anything. So the target
     claims when the budget is nearly spent: clients wait for it.
     """
-    if not (named := _standbys(at).names):
+    if not at.standbys:
         return
     try:
         with at.context.on(at.plan.source):
             lsn, deadline = standbys.position(at.source), at.budget.deadline - REST_S
             standbys.await_flushed(
-                at.source, at.plan.source, named, lsn, what="decision", deadline=deadline
+                at.source, at.plan.source, at.standbys, lsn, what="decision", deadline=deadline
             )
     except (StandbysBehind, NodeLost, NodeUnavailable) as error:
         at.context.notice(f"{error.message}; the target claims the shards without waiting longer")
 
 
-def _standbys(at: Attempt) -> _Standbys:
-    return at.context.own(_Standbys, lambda: _look(at))
-
-
-def _look(at: Attempt) -> _Standbys:
+def _find_standbys(at: Attempt) -> None:
     if at.plan.options.ignore_standby:
-        return _Standbys()
+        return
     # The session that looks again: what it reads is in its caches then.
     session = at.context.sessions[at.plan.source, Use.lock]
-    connected = standbys.connected(session)  # first: one that comes in between is looked for again
-    return _Standbys(set(standbys.expected(session)), connected)
+    # First: one that comes in between is looked for again.
+    at.connected = standbys.connected(session)
+    at.standbys = set(standbys.expected(session))

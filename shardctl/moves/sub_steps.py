@@ -157,8 +157,7 @@ def mark(at: Attempt) -> None:
     """Commit `drained`, and record the position that the target needs; raises NotPromoting."""
     revision = at.budget.revision + 1
     with at.context.on(at.plan.source):
-        near_end = at.context.own(blocks.NearEnd, blocks.NearEnd)
-        beside = blocks.logging_exactly(at.context, near_end, drained=revision + 1)
+        beside = blocks.logging_exactly(at.context, drained=revision + 1)
         lsn = journal.mark_drained(at.source, at.plan.id, revision=revision, beside=beside)
     if lsn is None:
         raise NotPromoting(at.plan.id, undoing.state(at.context))

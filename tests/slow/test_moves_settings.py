@@ -58,7 +58,7 @@ def test_sequences_that_are_near_their_end_go_on_with_the_next_value(
     }
     near_end = blocks.near_end
 
-    def drawn(*given: Any) -> blocks.NearEnd:
+    def drawn(*given: Any) -> list[int]:
         for name, (_, draws) in near.items():
             query = f"SELECT nextval('shard2.{name}') FROM generate_series(1, {draws})"
             fleet_own.ask("a", query)

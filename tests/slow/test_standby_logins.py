@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from shardctl.errors import Problems, Refused, ShardctlError
 from shardctl.hosts.local import Local
-from shardctl.moves import cloned, promotion
+from shardctl.moves import promotion
 from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
@@ -113,7 +113,7 @@ def test_a_cutovers_snapshot_is_held_though_replay_breaks_off_its_login(
     )
     with locking(lambda: fleet_spares.connect("a")):
         deadline = soon(60)
-        while cancelled(cloned.of(world)) < ENOUGH:
+        while cancelled(world.clone) < ENOUGH:
             promotion.hold_snapshot(world)
             assert world.snapshot
             world.require_lock(world.plan.target)
@@ -139,11 +139,11 @@ def test_a_session_that_replay_ends_while_it_warms_its_caches_is_opened_again(
             lambda: "locked" in world.session(world.plan.target).execute(BODY).fetchall()[0][0]
         )
         first = world.session(world.plan.target, Use.lock)
-        before = cancelled(cloned.of(world))
+        before = cancelled(world.clone)
 
         def lock() -> None:
             deadline = soon(60)
-            while cancelled(cloned.of(world)) == before:
+            while cancelled(world.clone) == before:
                 source.execute("BEGIN; LOCK TABLE public.locked; COMMIT")
                 assert deadline > soon(0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.moves import admission, cloned
+from shardctl.moves import admission
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import copying
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def probe(context: MoveContext) -> bool:
     """Return whether the target has a complete data directory of this move."""
-    return context.past_cutover() or clones.look(cloned.of(context)) in ("made", "opened")
+    return context.past_cutover() or clones.look(context.clone) in ("made", "opened")
 
 
 def run(context: MoveContext) -> None:
@@ -25,7 +25,7 @@ def run(context: MoveContext) -> None:
         session = context.session(context.plan.source)
         with context.kept_progress() as progress:
             copying.make(
-                cloned.of(context),
+                context.clone,
                 Source(context.source, context.topology.database),
                 session,
                 addresses=admission.known(context),
@@ -37,7 +37,7 @@ def run(context: MoveContext) -> None:
 
 def undo(context: MoveContext) -> None:
     """Stop the clone and delete what this move made, and nothing else."""
-    clones.remove(cloned.of(context))
+    clones.remove(context.clone)
     context.remove_progress()
 
 

@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import cloned
 from shardctl.moves.context import NodeRefused
 from shardctl.moves.step import Step
 from shardctl.postgres import opening, slots, standby
@@ -37,13 +36,13 @@ def run(context: MoveContext) -> None:
     so it is asked again as long as its server runs, and that ends when the source knows what
     the standby looks at.
     """
-    standby.start(cloned.of(context))
+    standby.start(context.clone)
     with context.kept_progress() as progress:
         _catch_up(context, progress)
 
 
 def _catch_up(context: MoveContext, progress: Progress) -> None:
-    target, clone = context.plan.target, cloned.of(context)
+    target, clone = context.plan.target, context.clone
     deadline = time.monotonic() + _ASK_AGAIN_S
     while True:
         try:
@@ -62,7 +61,7 @@ def _catch_up(context: MoveContext, progress: Progress) -> None:
 
 
 def _follow(context: MoveContext, progress: Progress) -> None:
-    plan, clone = context.plan, cloned.of(context)
+    plan, clone = context.plan, context.clone
     with context.on(plan.target):
         standby.follow(
             clone,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import cloned, ledger, wal
+from shardctl.moves import ledger, wal
 from shardctl.moves.context import Use
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
@@ -108,7 +108,7 @@ def _begin_again(context: MoveContext, move: Move, why: str) -> None:
     """Delete a copy that cannot catch up any more, because the WAL that it needs is gone."""
     plan, reached = context.plan, journal.wal_limit(move)
     context.forget(plan.target)  # its server may be the copy's
-    if clones.remove(cloned.of(context)):
+    if clones.remove(context.clone):
         if reached is not None:
             held = wal.megabytes(reached["held_bytes"])
             limit = wal.megabytes(reached["limit_bytes"])

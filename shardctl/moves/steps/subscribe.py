@@ -16,10 +16,6 @@ _SECONDS = 24 * 3600.0
 _MARK = "follow"
 
 
-class _Near:
-    """That the target was near in this process."""
-
-
 def probe(context: MoveContext) -> bool:
     """See whether the subscription is there, and was seen near its source by this process."""
     if context.past_cutover():
@@ -29,7 +25,7 @@ def probe(context: MoveContext) -> bool:
         session = context.session(plan.target)
         there = subscription.exists(session, plan.slot)
         dropped = stream_origin.is_dropped(session, plan)
-    return there and not dropped and context.knows(_Near)
+    return there and not dropped and context.is_near
 
 
 def run(context: MoveContext) -> None:
@@ -52,7 +48,7 @@ def run(context: MoveContext) -> None:
     with held_wal.shown(context, follows=True) as shown:
         shown.expect(plan.target, held_wal.CATCHING_UP, 0, BYTES)
         arrivals.come_near(context, _MARK, seconds=_SECONDS)
-    context.own(_Near, _Near)
+    context.is_near = True
 
 
 def reconnect(context: MoveContext) -> None:
