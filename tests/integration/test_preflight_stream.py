@@ -211,6 +211,17 @@ def test_kinds_and_contents(context: Context) -> None:
     assert "it has 1 large objects of postgres, which" in told["large_objects"]
 
 
+def test_what_a_clone_keeps_or_leaves_is_noted(context: Context) -> None:
+    context.plan = dataclasses.replace(context.plan, method=planning.METHOD)
+    make(context, "CREATE TABLE shard2.refers (what regclass)")
+    make(context, "SELECT pg_create_logical_replication_slot('others', 'pgoutput')")
+    contents, kinds = said(context, "contents"), said(context, KINDS)
+    make(context, "SELECT pg_drop_replication_slot('others')")
+    assert contents == {"note": "logical replication slots are not copied: others"}
+    assert kinds.keys() == {"note"}
+    assert "regclass and the like): shard2.refers.what; the clone keeps all OIDs" in kinds["note"]
+
+
 def test_hash_partitions_by_an_enum(context: Context) -> None:
     make(
         context,
