@@ -59,6 +59,8 @@ class Silent:
         """Show nothing."""
 
 
+WIDTH = 16
+"""How many nodes, poolers or hosts are worked on at a time, however many the topology has."""
 _CANCEL_EVERY_S = 0.1
 
 
@@ -95,7 +97,7 @@ def run(
     items: Iterable[Item],
     work: Callable[[Item], Value],
     *,
-    width: int,
+    width: int = WIDTH,
     stop: threading.Event | None = None,
     cancel: Callable[[], None] | None = None,
 ) -> list[Outcome[Item, Value]]:
@@ -164,7 +166,7 @@ def collect(
     items: Iterable[Item],
     work: Callable[[Item], Value],
     *,
-    width: int,
+    width: int = WIDTH,
     stop: threading.Event | None = None,
 ) -> Collected[Item, Value]:
     """Call `work` on every item as `run` does; what is no ShardctlError is a bug and raised."""

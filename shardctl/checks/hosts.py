@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.topology.model import Topology
 
-_WIDTH = 16
-
 
 class State(StrEnum):
     """How a test ended."""
@@ -74,7 +72,7 @@ def test(topology: Topology, progress: Progress) -> list[Tested]:
         progress.advance("hosts")
         return found
 
-    found = fanout.collect(machines, work, width=_WIDTH).every()
+    found = fanout.collect(machines, work).every()
     return [one for tested in found for one in tested]
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Node, ShardId, Topology
 
-_WIDTH = 16
-
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -130,12 +128,12 @@ def observe(topology: Topology, *, sample_s: float, progress: Progress) -> Statu
         return found
 
     try:
-        nodes = fanout.collect(topology.nodes.values(), first, width=_WIDTH).every()
+        nodes = fanout.collect(topology.nodes.values(), first).every()
         nodes = _with_disks(topology, nodes)
         if samples:
             since = max(sample.at for sample in samples.values())
             time.sleep(max(0.0, since + sample_s - time.monotonic()))
-        nodes = fanout.collect(nodes, second, width=_WIDTH).every()
+        nodes = fanout.collect(nodes, second).every()
     finally:
         for session in sessions.values():
             session.close()
@@ -175,7 +173,7 @@ def _stale(
 def _with_disks(topology: Topology, nodes: Sequence[NodeStatus]) -> list[NodeStatus]:
     """Measure the disks of the nodes that are up; the hosts of the rest may be unreachable."""
     there = [topology.nodes[one.name] for one in nodes if one.state is State.up]
-    measured = fanout.collect(there, status_disk.measure, width=_WIDTH)
+    measured = fanout.collect(there, status_disk.measure)
     disks = {node.name: disk for node, disk in measured.values}
     errors = {node.name: error.message for node, error in measured.problems}
     return [

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from shardctl.pgbouncer.console import Row
     from shardctl.topology.model import Pooler, PoolerName, Topology
 
-_WIDTH = 16
 _SERVERS = ("sv_active", "sv_idle", "sv_used", "sv_tested", "sv_login")
 
 
@@ -59,7 +58,7 @@ class PoolerStatus:
 def observe(topology: Topology) -> tuple[PoolerStatus, ...]:
     """Look at all poolers in parallel; one that cannot be looked at explains why."""
     poolers = topology.poolers.values()
-    return tuple(fanout.collect(poolers, partial(_look, topology), width=_WIDTH).every())
+    return tuple(fanout.collect(poolers, partial(_look, topology)).every())
 
 
 def _look(topology: Topology, pooler: Pooler) -> PoolerStatus:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_WIDTH = 16
 _PHASE = "checking structure"
 OF_EVERY = {
     "not_examined": Rule(
@@ -131,13 +130,12 @@ def verify(
     outcomes = fanout.run(
         topology.nodes.values(),
         lambda node: _connect_and_look(wanted, node, progress, running),
-        width=_WIDTH,
         cancel=running.cancel,
     )
     pooled: dict[PoolerName, poolers_look.Looked] = {}
     if poolers.CHECK in wanted.checks:
         asked = fanout.collect(
-            topology.poolers.values(), lambda one: poolers_look.look(topology, one), width=_WIDTH
+            topology.poolers.values(), lambda one: poolers_look.look(topology, one)
         )
         pooled = dict(zip(topology.poolers, asked.every(), strict=True))
     looked = {outcome.item.name: outcome.result() for outcome in outcomes}

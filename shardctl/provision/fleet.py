@@ -22,7 +22,7 @@ from shardctl.errors import (
 from shardctl.libpq import reason_of
 from shardctl.postgres.cancelling import Running
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost
-from shardctl.provision import agreement, made_tables, observe_fleet, refusals
+from shardctl.provision import agreement, made_tables, observe, refusals
 from shardctl.provision import apply as applying
 from shardctl.provision import plan as planning
 from shardctl.provision import poolers as pooling
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import NodeName, ShardId, Topology
 
 logger = logging.getLogger(__name__)
-
-_OBSERVE_WIDTH = 16
 
 
 def node_unfinished(node: str, planned: int, left: Sequence[int]) -> Incomplete:
@@ -185,7 +183,7 @@ def _plan(
     migrations = files.read(topology.database.migrations)
     keys.key_columns(migrations)  # a malformed line is reported before anything is contacted
     tables = made_tables.ever(migrations)
-    observed, notes, unread = observe_fleet.look(topology, command, tables, absent)
+    observed, notes, unread = observe.look(topology, command, tables, absent)
     said = {one.node: one.said() for one in observed}
     left_out = agreement.left_out(topology, said, unread, strict=strict)
     gone = {one.node for one in left_out}
@@ -305,9 +303,7 @@ def _apply(
         )
 
     try:
-        outcomes = fanout.run(
-            plan.nodes, work, width=len(plan.nodes), stop=stop, cancel=running.cancel
-        )
+        outcomes = fanout.run(plan.nodes, work, stop=stop, cancel=running.cancel)
     except KeyboardInterrupt as interrupt:
         raise Interrupted(
             "interrupted: every batch of shards is finished or rolled back",
@@ -323,7 +319,7 @@ def _write_maps(plan: FleetPlan, locks: Mapping[NodeName, Connection]) -> list[S
         locks[node_plan.node].execute("SELECT 1")  # a command that has lost the lock does not write
         applying.write_map(plan.topology, node_plan, command=plan.command)
 
-    outcomes = fanout.run(plan.nodes, work, width=_OBSERVE_WIDTH)
+    outcomes = fanout.run(plan.nodes, work)
     failed = [(o.item, o.error) for o in outcomes if o.error]
     return [
         error
@@ -338,7 +334,6 @@ def _prepare(plan: FleetPlan) -> set[NodeName]:
     outcomes = fanout.run(
         plan.nodes,
         lambda node: applying.prepare(plan.topology, node, command=plan.command, made=made.add),
-        width=len(plan.nodes),
     )
     errors = [_as_ours(o.item.node, o.error) for o in outcomes if o.error]
     if errors:

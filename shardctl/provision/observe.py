@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
+from shardctl import fanout
 from shardctl.access import read_only
+from shardctl.errors import together
 from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
@@ -17,8 +19,9 @@ from shardctl.state import cluster, identity, keys, ledger, lock
 from shardctl.state.cluster import QUERIES as STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from shardctl.errors import ShardctlError
     from shardctl.postgres.catalog import Intruder, Schema
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
@@ -111,6 +114,36 @@ def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[st
         ) from error
     except psycopg.Error as error:
         raise unavailable(node, error) from error
+
+
+def look(
+    topology: Topology,
+    command: str,
+    tables: Collection[str],
+    absent: Sequence[NodeUnavailable],
+) -> tuple[list[Observed], list[str], list[NodeUnavailable]]:
+    """Observe all nodes but the absent ones; give what is seen, notes, and who cannot be read.
+
+    A node that owns no shards need not be there (that is a note). Raises what else is wrong.
+    """
+    away = {one.node for one in absent}
+    seen = fanout.collect(
+        [node for node in topology.nodes.values() if node.name not in away],
+        lambda node: observe(topology, node, command=command, tables=tables),
+    )
+    notes: list[str] = []
+    unread: list[NodeUnavailable] = list(absent)
+    problems: list[ShardctlError] = []
+    for node, error in seen.problems:
+        if isinstance(error, NodeUnavailable) and not node.shards:
+            notes.append(f"spare node {node.name} is down: {error.reason}")
+        elif isinstance(error, NodeUnavailable):
+            unread.append(error)
+        else:
+            problems.append(error)
+    if problems:
+        raise together([*unread, *problems])
+    return [one for _, one in seen.values], notes, unread
 
 
 def _database_exists(topology: Topology, node: Node, purpose: str) -> bool:

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 APPLY = "pgbouncer apply"
 """The command, as locks and events name it."""
 
-_WIDTH = 16
-
 
 def poolers_unfinished(done: Sequence[PoolerName], failed: Sequence[PoolerName]) -> Incomplete:
     """Report poolers that could not be updated, while the rest were."""
@@ -133,7 +131,7 @@ def compare(topology: Topology, poolers: Sequence[Pooler], map_version: int) -> 
             applying.diff(there, text, pooler.databases_file),
         )
 
-    return fanout.collect(poolers, one, width=_WIDTH).every()
+    return fanout.collect(poolers, one).every()
 
 
 def plan(
@@ -167,7 +165,7 @@ def plan(
     def one(pooler: Pooler) -> Wanted:
         return _look(topology, pooler, map_version, force=force, purpose=purpose, unread=unread)
 
-    found = fanout.collect(poolers, one, width=_WIDTH)
+    found = fanout.collect(poolers, one)
     problems = [faults.named(pooler.name, error) for pooler, error in found.problems]
     owners: dict[Place, PoolerName] = {}
     for _, wanted in found.values:
@@ -279,7 +277,7 @@ def carry_out(
     if lost:  # a command that has lost a lock does not write
         return lost
     try:
-        ended = fanout.collect(plan.changes(), one, width=_WIDTH)
+        ended = fanout.collect(plan.changes(), one)
     except KeyboardInterrupt as interrupt:
         record()
         raise Interrupted(

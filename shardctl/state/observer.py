@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, Topology
 
-_WIDTH = 16
-
 
 @dataclass(frozen=True, slots=True)
 class Asked(Generic[Value]):
@@ -69,7 +67,7 @@ def ask(
     errors: dict[NodeName, ShardctlError] = {}
     away: set[NodeName] = set()
     chosen = topology.nodes.values() if nodes is None else nodes
-    for outcome in fanout.run(chosen, one, width=_WIDTH):
+    for outcome in fanout.run(chosen, one):
         node, error = outcome.item, outcome.error
         if isinstance(error, psycopg.Error):
             errors[node.name] = unavailable(node, error)
