@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
-_WIDTH = 16
 _SHOWN = 3
 
 
@@ -49,16 +48,8 @@ def tables_not_ours(node: NodeName, user: str, tables: Sequence[str]) -> Refused
     )
 
 
-def shards_stream(copy: ledger.Copy, shards: Collection[ShardId]) -> Refused:
-    """Report shards of a streamed move: a stream does not replicate triggers, and stops at them."""
-    move = copy.move
-    return Refused(
-        "move_unfinished",
-        f"move {move.id} streams shards {ranges.of(sorted(shards))} from node {move.source} to "
-        f"node {move.target}, and is {ledger.condition(move.id, copy.holder)}: `read-only` would "
-        "change tables that the stream follows",
-        hint=ledger.hint(move.id, copy.holder),
-    )
+_STREAM = "`read-only` would change tables that the stream follows"
+"""A stream does not replicate triggers, and stops at them."""
 
 
 def shards_left(
@@ -175,7 +166,7 @@ def _all(
     wanted: Wanted,
 ) -> list[Outcome[NodePlan, Result]]:
     try:
-        return fanout.run([p for p in plans if p.todo], change, width=_WIDTH, stop=stop)
+        return fanout.run([p for p in plans if p.todo], change, stop=stop)
     except KeyboardInterrupt as interrupt:
         raise Interrupted(
             "interrupted: some shards may be changed, and some not",
@@ -220,7 +211,8 @@ def _look(
     for one in ledger.copies(session, topology, node.name, state):
         streamed = chosen.intersection(one.move.shards)
         if one.move.streams and streamed and not one.move.state.closed:
-            raise shards_stream(one, streamed)
+            streams = f": it streams shards {ranges.of(sorted(streamed))}, and {_STREAM}"
+            raise ledger.in_the_way(one, streams)
     owners = cluster.read_map(session)
     schemas = {topology.schema(shard): shard for shard in node.shards if shard in chosen}
     found = read_only.tables(session, list(schemas))

@@ -15,7 +15,7 @@ from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules, Severity
 from shardctl.checks.ids_odd import Odd, Ruler
 from shardctl.ids import generator, times
 from shardctl.ids.layout import Layout
-from shardctl.postgres import catalog, queries
+from shardctl.postgres import catalog, queries, room
 from shardctl.state import keys
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId
 
 QUERIES = queries.load("shardctl.checks", "ids.sql")
-
-LOCK_SHARE = 0.3
-"""How much of the lock table one statement may take; the rest is the application's."""
 
 LARGEST_CHUNK = 50
 """Tables a statement. Measured with 3,000: 10 take 0.5 s, 25 to 200 all 0.45 s; fewer, fewer locks.
@@ -165,18 +162,19 @@ def look(place: Place) -> Seen:
     )
     layout = Layout.of(place.topology.id)
     if place.deep:
-        now_ms, _ = _moment(place.connection)
+        now_ms = _moment(place.connection)
         with lock_timeout(place.connection, LOCK_WAIT):
             ids = {(table.schema, table.name): table.id for table in tables}
             odd, keyed = ids_deep.scan(place, ids, layout, now_ms)
         return Seen(now_ms, tuple(odd), keyed, unvalidated)
-    _, slots = _moment(place.connection)
+    most = room.of(place.connection)
     extremes: list[tuple[Table, int, int]] = []
     locked: list[Table] = []
-    for chunk in chunks(tables, int(slots * LOCK_SHARE)):
-        _extremes(place.connection, chunk, extremes, locked)
+    for few in room.chunks(tables, LARGEST_CHUNK):
+        for chunk in room.batches(few, most, lambda table: table.locks):
+            _extremes(place.connection, chunk, extremes, locked)
     # The clock after the ids: one that is made in between is then not from the future.
-    now_ms, _ = _moment(place.connection)
+    now_ms = _moment(place.connection)
     ruler = Ruler.at(layout, now_ms)
     found = [Odd(place.shards[table.schema], table.name, "locked") for table in locked]
     for table, low, high in extremes:
@@ -187,20 +185,6 @@ def look(place: Place) -> Seen:
                 claimed = ruler.made_for(number)
                 found.append(Odd(shard, table.name, code, number, claimed))
     return Seen(now_ms, tuple(found), unvalidated=unvalidated)
-
-
-def chunks(tables: Sequence[Table], room: int) -> Iterator[list[Table]]:
-    """Cut tables into runs that take at most `room` locks, or are one table."""
-    chunk: list[Table] = []
-    taken = 0
-    for table in tables:
-        if chunk and (taken + table.locks > room or len(chunk) == LARGEST_CHUNK):
-            yield chunk
-            chunk, taken = [], 0
-        chunk.append(table)
-        taken += table.locks
-    if chunk:
-        yield chunk
 
 
 @contextmanager
@@ -244,10 +228,9 @@ def _extremes(
     found += [(tables[number], low, high) for number, low, high in rows if low is not None]
 
 
-def _moment(connection: Connection) -> tuple[int, int]:
-    """Read the node's clock and the size of its lock table."""
-    clock, slots = queries.one(connection, QUERIES["moment"])
-    return clock, slots
+def _moment(connection: Connection) -> int:
+    """Read the node's clock."""
+    return int(queries.one(connection, QUERIES["moment"])[0])
 
 
 def judge(view: View[Seen]) -> Iterator[Finding]:

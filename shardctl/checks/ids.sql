@@ -1,9 +1,6 @@
 -- name: moment
--- The node's clock, in Unix milliseconds, and how many locks its lock table holds
-SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
-       current_setting('max_locks_per_transaction')::integer
-       * (current_setting('max_connections')::integer
-          + current_setting('max_prepared_transactions')::integer)
+-- The node's clock, in Unix milliseconds
+SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
 
 -- name: tables
 -- Tables whose primary key is a bigint made by next_id(), with the locks that a plan takes

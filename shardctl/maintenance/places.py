@@ -20,19 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shardctl.postgres.connection import Connection
-    from shardctl.state.ledger import Copy, Entry
+    from shardctl.state.ledger import Copy
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
-
-
-def move_unfinished(entry: Entry) -> Refused:
-    """Report an unfinished move: commands that change shards wait for its end."""
-    move = entry.move
-    return Refused(
-        "move_unfinished",
-        f"move {move.id} of shards {ranges.of(move.shards)} ({move.source} to "
-        f"{move.target}, started by {move.who}) is {entry.condition}",
-        hint=entry.hint,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +75,7 @@ class Fleet:
         Raises move_unfinished, OwnershipDiffers, or Problems of several.
         """
         entries = ledger.entries(copy for view in self.views.values() for copy in view.journal)
-        problems: list[ShardctlError] = [move_unfinished(one) for one in entries if one.open]
+        problems: list[ShardctlError] = [ledger.in_the_way(one) for one in entries if one.open]
         said = {name: Said(view.version, view.map, ()) for name, view in self.views.items()}
         if problems := problems or list(refusals.ownership(self.topology, said)):
             raise together(problems)

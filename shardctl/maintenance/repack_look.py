@@ -117,18 +117,12 @@ def look(
 
 
 def unfinished(journals: Mapping[NodeName, Sequence[Copy]]) -> list[ShardctlError]:
-    """List the nodes that are part of an unfinished move, as these journals know it."""
+    """List the unfinished moves of these nodes, as their journals know them."""
     entries = ledger.entries(copy for copies in journals.values() for copy in copies)
     return [
-        Refused(
-            "move_unfinished",
-            f"node {node} is part of move {entry.move.id}, which is {entry.condition}: a repack "
-            "would run through to its copy, too, and delay the cutover",
-            hint=entry.hint,
-        )
-        for node in journals
+        ledger.in_the_way(entry, ": a repack would run through to its copy, and delay the cutover")
         for entry in entries
-        if entry.open and node in (entry.move.source, entry.move.target)
+        if entry.open and journals.keys() & {entry.move.source, entry.move.target}
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import pwd
 import threading
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from shardctl.maintenance.targets import Target
     from shardctl.topology.model import NodeName, Topology
 
-logger = logging.getLogger(__name__)
 
 COMMAND = "run"
 _WIDTH = 32

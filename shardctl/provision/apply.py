@@ -14,7 +14,7 @@ from psycopg import sql
 from shardctl import fanout
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.ids import generator
-from shardctl.postgres import catalog, queries
+from shardctl.postgres import catalog, queries, room
 from shardctl.postgres.connection import connect
 from shardctl.provision import chunks, key_checks
 from shardctl.provision.blocked import Watch
@@ -261,7 +261,7 @@ def _apply_shards(
     outcomes = fanout.run([first], work, width=1, stop=stop)
     locks = outcomes[0].value.locks if outcomes and outcomes[0].value else None
     size = chunks.size(plan.lock_slots, width, locks, largest=_LARGEST_CHUNK)
-    parts = [tuple(rest[i : i + size]) for i in range(0, len(rest), size)]
+    parts = [tuple(part) for part in room.chunks(rest, size)]
     return outcomes + fanout.run(parts, work, width=width, stop=stop)
 
 

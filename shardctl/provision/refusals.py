@@ -145,15 +145,9 @@ def _streaming(
     waiting = {one.node for one in observed if pending(topology, one, migrations)}
     entries = ledger.entries(copy for one in observed for copy in one.journal)
     return [
-        Refused(
-            "move_unfinished",
-            f"move {move.id} streams shards {ranges.of(move.shards)} from node {move.source} to "
-            f"node {move.target}, and migrations are pending there; it is {entry.condition}",
-            hint=entry.hint,
-        )
+        ledger.in_the_way(entry, ", and migrations are pending on its nodes")
         for entry in entries
-        if (move := entry.move).streams and entry.open
-        if waiting & {move.source, move.target}
+        if entry.move.streams and entry.open and waiting & {entry.move.source, entry.move.target}
     ]
 
 

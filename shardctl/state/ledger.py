@@ -11,6 +11,7 @@ from shardctl.errors import Refused
 from shardctl.ids import times
 from shardctl.state import journal, lock, progress, reverses
 from shardctl.state.journal import MoveState
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -119,16 +120,6 @@ class Entry:
         """Return whether a node is a copy that has claimed nothing yet; `says` is its own row's."""
         return self.open and (node, says) == (self.move.target, self.move.source)
 
-    @property
-    def condition(self) -> str:
-        """Say that it is unfinished, or that it is running and by what."""
-        return condition(self.move.id, self.holder)
-
-    @property
-    def hint(self) -> str:
-        """Say how to wait for its end, or how to end it."""
-        return hint(self.move.id, self.holder)
-
     def require_open(self) -> None:
         """See that it can be gone on with or aborted; raises move_ended."""
         if not self.open:
@@ -225,6 +216,20 @@ class Entry:
                     "error": None,
                 }
                 began += timedelta(milliseconds=took_ms)
+
+
+def in_the_way(one: Entry | Copy, why: str = "") -> Refused:
+    """Report an open move on whose shards or nodes a command cannot work.
+
+    `why` is added where that is not plain.
+    """
+    move = one.move
+    return Refused(
+        "move_unfinished",
+        f"move {move.id} of shards {ranges.of(move.shards)} ({move.source} to {move.target}, "
+        f"started by {move.who}) is {condition(move.id, one.holder)}{why}",
+        hint=hint(move.id, one.holder),
+    )
 
 
 def condition(move: str, holder: str | None) -> str:

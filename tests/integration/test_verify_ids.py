@@ -11,12 +11,14 @@ from shardctl.checks import ids
 from shardctl.checks import verify as checks
 from shardctl.fanout import Silent
 from shardctl.ids.layout import Layout
+from shardctl.postgres import room
 from tests.fixtures.fleets.fleet import PHOTOS, Fleet
 from tests.fixtures.fleets.rolled_back import RolledBack, undone
 from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Topology
@@ -258,14 +260,14 @@ def test_a_table_that_goes_meanwhile_is_skipped(
     fleet_healthy: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     insert(fleet_healthy, "a", "shard2", OF_SHARD_6, 2)
-    moment = ids._moment
-    for deep, shard in ((False, 1), (True, 0)):
+    for deep, shard, module, name in ((False, 1, room, "of"), (True, 0, ids, "_moment")):
+        before = getattr(module, name)
 
-        def drop(connection: Connection, shard: int = shard) -> tuple[int, int]:
+        def drop(connection: Connection, shard: int = shard, before: Any = before) -> object:
             fleet_healthy.execute("a", f"DROP TABLE IF EXISTS shard{shard}.photos")
-            return moment(connection)
+            return before(connection)
 
-        monkeypatch.setattr(ids, "_moment", drop)
+        monkeypatch.setattr(module, name, drop)
         found = told(verify(fleet_healthy, "ids", deep=deep))
         assert found == [("ids", "other_shard", "a", (2,), "photos")]
 

@@ -1,11 +1,9 @@
-"""What the check `ids` makes of odd ids, and how it cuts its questions; without a server."""
+"""What the check `ids` makes of odd ids; without a server."""
 
 from __future__ import annotations
 
 import pytest
 
-from shardctl.checks import ids
-from shardctl.checks.ids import Table, chunks
 from shardctl.checks.ids_odd import Ruler
 from shardctl.ids.layout import MILLISECONDS_PER_YEAR, Layout
 from shardctl.state.migrations import Migration
@@ -42,19 +40,6 @@ def test_a_key_column_that_is_not_there_is_a_warning_of_deep_alone() -> None:
     assert seen.findings(deep=True) == ()
     seen.see(B, "ids", keyed={"photos": False})
     assert told(seen.findings(deep=True)) == [("ids", "key_not_integer", None, (), "photos.owner")]
-
-
-def test_statements_take_no_more_locks_than_they_may() -> None:
-    tables = [Table("s", f"t{n}", "id", locks) for n, locks in enumerate([3, 3, 3, 9, 1, 1])]
-    assert [[t.name for t in chunk] for chunk in chunks(tables, 7)] == [
-        ["t0", "t1"],
-        ["t2"],
-        ["t3"],
-        ["t4", "t5"],
-    ]
-    many = [Table("s", "t", "id", 1)] * (ids.LARGEST_CHUNK * 2 + 1)
-    assert [len(chunk) for chunk in chunks(many, 10_000)] == [ids.LARGEST_CHUNK] * 2 + [1]
-    assert list(chunks([], 7)) == []
 
 
 def test_the_end_of_the_layout_is_told_once() -> None:
