@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ from shardctl.access import read_only
 from shardctl.checks import leftovers_moves, leftovers_streams, retired
 from shardctl.checks.check import Check
 from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules
+from shardctl.checks.status_look import QUERIES as STATUS
+from shardctl.checks.status_nodes import Slot
 from shardctl.meter import size
 from shardctl.postgres import queries, repack_left
 from shardctl.state import journal, leash, ledger, move_objects
@@ -100,26 +102,17 @@ RULES = Rules(
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """A slot without a client, or of a move; None where no WAL was ever retained for it."""
-
-    name: str
-    kind: str
-    active: bool
-    held_bytes: int | None
-    watched: bool = True
-    """Whether the server bounds what it holds back; only those of moves are looked at."""
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
     """What one node has; `found` are what sessions left, as code, object and words.
 
+    `slots` are those without a client, and those of moves; the server bounds what `watched` ones
+    hold back.
     `retired` are schemas that a move in the node's journal has retired; `read_only` are shards
     that are so, at least in part, and `shards` all by their schemas.
     """
 
     slots: tuple[Slot, ...]
+    watched: frozenset[str]
     found: Sequence[tuple[str, str | None, Mapping[str, Any]]]
     retired: tuple[Retired, ...]
     read_only: Mapping[ShardId, Mark]
@@ -133,10 +126,11 @@ def look(place: Place) -> Seen:
     """Ask for slots, prepared transactions, idle sessions, retired schemas, read-only shards."""
     ask = place.connection.execute
     marks = read_only.marks(place.connection, list(place.shards))
-    found = [Slot(*row) for row in ask(QUERIES["slots"])]
-    watched = leash.watched(place.connection, [slot.name for slot in found])
+    every = [Slot(*row) for row in ask(STATUS["slots"])]
+    slots = tuple(one for one in every if not one.active or _OF_MOVE.fullmatch(one.name))
     return Seen(
-        slots=tuple(replace(slot, watched=slot.name in watched) for slot in found),
+        slots=slots,
+        watched=frozenset(leash.watched(place.connection, [slot.name for slot in slots])),
         found=ask(QUERIES["found"], {"seconds": IDLE_S}).fetchall(),
         retired=retired.measure(place.connection, retired.schemas(place.basics, known=True)),
         read_only={place.shards[schema]: mark for schema, mark in marks.items()},
@@ -150,7 +144,7 @@ def look(place: Place) -> Seen:
 def judge(view: View[Seen]) -> Iterator[Finding]:
     """Find what is left: of moves, of read-only, then node by node."""
     kept = {node: seen.retired for node, seen in view.seen.items()}
-    slots = {slot.name: slot.held_bytes for seen in view.seen.values() for slot in seen.slots}
+    slots = {slot.name: slot.retained_bytes for seen in view.seen.values() for slot in seen.slots}
     yield from leftovers_moves.judge(view, kept, slots)
     yield from leftovers_moves.reverses(view.moves)
     for node, basics in view.basics.items():
@@ -166,7 +160,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     for node, seen in view.seen.items():
         for slot in seen.slots:
             if slot.name not in reversing or slot.name in moves:
-                yield from _slot(node, slot, moves.get(slot.name))
+                yield from _slot(node, slot, moves.get(slot.name), watched=seen.watched)
         for code, name, words in seen.found:
             yield RULES.finding(code, node=node, object=name, **words)
         for one in seen.repacked:
@@ -180,11 +174,13 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
             )
 
 
-def _slot(node: NodeName, slot: Slot, move: Entry | None) -> Iterator[Finding]:
+def _slot(
+    node: NodeName, slot: Slot, move: Entry | None, *, watched: frozenset[str]
+) -> Iterator[Finding]:
     """Find a slot without a client, or whose move is over; of an open move's, only its bounds."""
     if move is not None and move.open:
-        held = slot.held_bytes
-        yield from leftovers_moves.bounds(node, move, held_bytes=held, watched=slot.watched)
+        is_watched, held = slot.name in watched, slot.retained_bytes
+        yield from leftovers_moves.bounds(node, move, held_bytes=held, watched=is_watched)
         return
     of_move = bool(_OF_MOVE.fullmatch(slot.name))
     if not move and slot.active and not of_move:
@@ -200,10 +196,10 @@ def _slot(node: NodeName, slot: Slot, move: Entry | None) -> Iterator[Finding]:
         code,
         node=node,
         object=slot.name,
-        kind=slot.kind,
+        kind=slot.type,
         whose=f" of a move in state {move.state}" if move else whose,
         used="active" if slot.active else "inactive",
-        held="no WAL" if slot.held_bytes is None else f"{size(slot.held_bytes)} of WAL",
+        held="no WAL" if slot.retained_bytes is None else f"{size(slot.retained_bytes)} of WAL",
         expected=expected,
         hint=hint,
     )

@@ -1,13 +1,3 @@
--- name: slots
--- Slots without a client, of any database, and those of moves, with the WAL that they hold back
-SELECT slot_name::text, slot_type, active,
-       pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-                            ELSE pg_current_wal_lsn() END,
-                       restart_lsn)::bigint
-FROM pg_replication_slots
-WHERE NOT active OR slot_name ~ '^shardctl_[0-9a-f]{8}$'
-ORDER BY slot_name
-
 -- name: found
 -- What sessions left in this database: the code of a rule, the object, the words; never queries
 SELECT 'prepared_transaction', gid,

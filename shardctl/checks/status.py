@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from shardctl import fanout
-from shardctl.checks import status_disk, status_look, status_poolers
+from shardctl.checks import status_look, status_poolers
 from shardctl.checks.status_nodes import State
 from shardctl.ids import times
 from shardctl.state import ledger
@@ -173,7 +173,7 @@ def _stale(
 def _with_disks(topology: Topology, nodes: Sequence[NodeStatus]) -> list[NodeStatus]:
     """Measure the disks of the nodes that are up; the hosts of the rest may be unreachable."""
     there = [topology.nodes[one.name] for one in nodes if one.state is State.up]
-    measured = fanout.collect(there, status_disk.measure)
+    measured = fanout.collect(there, status_look.measure)
     disks = {node.name: disk for node, disk in measured.values}
     errors = {node.name: error.message for node, error in measured.problems}
     return [

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks.leftovers import Slot
 from shardctl.checks.retired import Retired
+from shardctl.checks.status_nodes import Slot
 from shardctl.state.journal import Move, MoveState
 from shardctl.state.ledger import Copy
 from shardctl.state.move_objects import MoveObject, Stream
@@ -124,8 +124,8 @@ def test_a_retired_schema_that_no_move_explains_is_the_maps_to_tell() -> None:
 def test_a_slot_that_comes_near_its_limit_is_told(held: int, codes: set[str]) -> None:
     seen = healthy()
     record(seen, MoveState.reserved, holder="ann@ops1", max_wal_bytes=100)
-    slot = Slot(f"shardctl_{ID}", "logical", active=True, held_bytes=held)
-    seen.see(A, "leftovers", slots=(slot,))
+    slot = Slot(f"shardctl_{ID}", "logical", active=True, wal_status=None, retained_bytes=held)
+    seen.see(A, "leftovers", slots=(slot,), watched=frozenset({slot.name}))
     assert {f.code for f in seen.findings()} - {"move_running"} == codes
 
 

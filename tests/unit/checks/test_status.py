@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.access.read_only import Mark
 from shardctl.checks.status import Status, _rate, _Sample, observe
-from shardctl.checks.status_disk import measure
-from shardctl.checks.status_look import _retired
+from shardctl.checks.status_look import _retired, measure
 from shardctl.checks.status_nodes import Disk, NodeStatus, Retired, Slot, Standby, State
 from shardctl.cli.status_tables import title
 from shardctl.fanout import Silent
