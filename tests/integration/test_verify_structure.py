@@ -198,31 +198,6 @@ def test_one_fault_in_shards_of_several_nodes_is_one_finding(rich: RolledBack) -
     assert rich.verify() == ()
 
 
-def test_several_faults_of_several_shards_are_told_apart(rich: RolledBack) -> None:
-    rich.execute("a", "ALTER TABLE shard1.photos ALTER COLUMN user_id TYPE integer")
-    rich.execute("a", "ALTER TABLE shard1.likes ADD COLUMN more text DEFAULT 'x'")
-    rich.execute("a", "DROP TABLE shard2.photos")
-    rich.execute("b", "ALTER TABLE shard6.likes ADD COLUMN more text DEFAULT 'x'")
-    rich.execute("b", "ALTER TABLE shard7.likes ADD COLUMN more text")
-    found = rich.verify()
-    assert brief(found) == [
-        ("column_extra", (1, 6), "likes.more"),
-        ("column_extra", (7,), "likes.more"),
-        ("column_differs", (1,), "photos.user_id"),
-        ("table_missing", (2,), "photos"),
-    ]
-    assert (found[2].actual, found[2].expected) == ("integer NOT NULL", "bigint NOT NULL")
-    assert found[0].actual == "text DEFAULT 'x'::text"
-
-
-def test_a_tie_goes_to_the_lowest_shard(rich: RolledBack) -> None:
-    for shard in range(4, 8):
-        rich.execute("b", f"DROP INDEX shard{shard}.likes_photo_id_idx")
-    assert brief(rich.verify()) == [("index_missing", (4, 5, 6, 7), "likes_photo_id_idx")]
-    rich.execute("a", "DROP INDEX shard1.likes_photo_id_idx")
-    assert brief(rich.verify()) == [("index_extra", (0, 2, 3), "likes_photo_id_idx")]
-
-
 def test_a_shard_without_anything_lacks_its_tables(rolled_back: RolledBack) -> None:
     rolled_back.execute("a", "DROP TABLE shard0.photos")
     assert brief(rolled_back.verify()) == [("table_missing", (0,), "photos")]

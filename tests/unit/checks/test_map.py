@@ -79,19 +79,6 @@ def test_a_wrong_cluster_is_told_once(names: tuple[str, ...]) -> None:
     assert finding.actual == "nodes a, b are of cluster other"
 
 
-def test_a_newer_format_is_told_and_nothing_else_of_that_node() -> None:
-    seen = healthy()
-    seen.row(A, format=99)
-    seen.schemas(A, shard3=None)
-    assert [f[:3] for f in told(seen.findings())] == [("identity", "format_newer", "a")]
-
-
-def test_a_server_that_is_not_there_is_one_finding_and_the_others_are_judged() -> None:
-    seen = healthy()
-    seen.unreachable(B)
-    assert told(seen.findings()) == [("connection", "unreachable", "b", (), "127.0.0.1:5433")]
-
-
 def lacking(seen: Facts) -> None:
     """Let something be wrong that two checks tell."""
     seen.schemas(A, shard99=empty_schema())

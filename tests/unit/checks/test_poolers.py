@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.checks.poolers_asked import Asked
-from shardctl.pgbouncer import faults, render
+from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Alias
 from tests.fixtures.fleets import facts
 from tests.fixtures.fleets.facts import P1, A, B, Facts, pooled
@@ -196,27 +196,6 @@ def test_databases_of_the_operators_are_none_of_our_business() -> None:
     own = dataclasses.replace(there, own=frozenset({"reports", "*"}))
     seen.pool(offered=offered, seen=own, servers=[server("reports", 1), server("postgres", 1)])
     assert told(seen) == []
-
-
-def test_what_is_refused_is_told_beside_what_the_console_tells() -> None:
-    seen = pooled()
-    seen.pool(refused=faults.not_pooler_admin(P1, "watcher", "postgres"), seen=None)
-    seen.alias("shard2", paused=True)
-    assert told(seen) == [("refused", "error", (), None), ("paused", "error", (2,), "shard2")]
-    refused = seen.findings()[0]
-    assert refused.actual.startswith("watcher is not in its admin_users")
-    assert "add watcher to admin_users" in refused.hint
-
-
-def test_a_pooler_that_reads_another_file_is_not_compared_with_its_own() -> None:
-    seen = pooled()
-    pooler = seen.topology.poolers[P1]
-    for error in (
-        faults.NotIncluded(P1, pooler.config, pooler.databases_file),
-        faults.OtherConfig(P1, "/etc/other.ini", pooler.config),
-    ):
-        seen.pool(refused=error, seen=None, offered={})
-        assert told(seen) == [("refused", "error", (), None)]
 
 
 def test_connections_to_a_server_that_is_gone_from_the_topology_are_found() -> None:
