@@ -12,7 +12,7 @@ from shardctl.pgbouncer.console import Console, waited_s
 from shardctl.state import lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from shardctl.pgbouncer.console import Row
     from shardctl.topology.model import Pooler, PoolerName, Topology
@@ -26,7 +26,8 @@ class PoolerStatus:
 
     `clients` are served or wait, `waiting` are those that wait for a server, `longest_wait_s`
     is how long the first of them has. `paused` names aliases, of other databases too; all of
-    them where the whole pooler is paused.
+    them where the whole pooler is paused. `waits_for` are the clients in transactions on those, for
+    whose ends a PAUSE waits.
     """
 
     name: PoolerName
@@ -37,6 +38,7 @@ class PoolerStatus:
     servers: int | None = None
     longest_wait_s: float | None = None
     paused: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
@@ -51,6 +53,7 @@ class PoolerStatus:
             if self.longest_wait_s is None
             else round(self.longest_wait_s * 1000, 1),
             "paused": list(self.paused),
+            "waits_for": list(self.waits_for),
             "error": self.error,
         }
 
@@ -67,6 +70,7 @@ def _look(topology: Topology, pooler: Pooler) -> PoolerStatus:
             pools = console.pools()
             offered = console.databases().values()
             held = console.held()
+            paused = tuple(one.name for one in offered if held or one.paused)
             return PoolerStatus(
                 name=pooler.name,
                 version=console.version(),
@@ -74,10 +78,18 @@ def _look(topology: Topology, pooler: Pooler) -> PoolerStatus:
                 waiting=_sum(pools, ("cl_waiting",)),
                 servers=_sum(pools, _SERVERS),
                 longest_wait_s=max(map(waited_s, pools), default=0.0),
-                paused=tuple(one.name for one in offered if held or one.paused),
+                paused=paused,
+                waits_for=tuple(_in_transaction(console, paused)) if paused else (),
             )
     except ShardctlError as error:
         return PoolerStatus(pooler.name, error=getattr(error, "reason", error.message))
+
+
+def _in_transaction(console: Console, paused: Collection[str]) -> Iterator[str]:
+    """Name the clients of paused databases that have a server, which they keep until COMMIT."""
+    for one in console.clients():
+        if one["database"] in paused and one["link"]:
+            yield f"{one['user']} on {one['database']} from {one['addr']}:{one['port']}"
 
 
 def _sum(pools: Iterable[Row], columns: Iterable[str]) -> int:

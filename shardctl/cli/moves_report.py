@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shardctl.cli import moves_shown, picture
 from shardctl.cli.options import Report
 from shardctl.cli.output import plural, print_json, print_line, print_table
+from shardctl.cli.tables import DROPS
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def show_move(entry: Entry, output: Report) -> None:
     if output is Report.json:
         print_json({"format": 1, **as_json(entry)})
         return
-    print_table(moves_shown.HEADER, [moves_shown.short_row(entry)])
+    print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], drops=DROPS)
     print_table(moves_shown.STEPS, moves_shown.steps(entry))
     if reported := moves_shown.copied(entry):
         print_line(reported)

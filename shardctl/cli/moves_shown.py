@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from shardctl.cli import figures, picture, watch
-from shardctl.cli.tables import fit
+from shardctl.cli.tables import DROPS, fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ def until_over(
 
         last = look()
         drawn = Group(
-            fit(HEADER, [short_row(last)], width),
+            fit(HEADER, [short_row(last)], width, drops=DROPS),
             fit(STEPS, steps(last), width),
             Text(copied(last)),
         )

@@ -47,6 +47,11 @@ def unreached(found: Status) -> list[str]:
     if lost := unserved(found):
         shards = "; ".join(f"{ranges.of(one.owned)} of node {one.name}" for one in lost)
         lines.append(f"shards without a server: {shards}")
+    lines += [
+        f"the pause on pooler {p.name} waits for open transactions: {', '.join(p.waits_for)}"
+        for p in found.poolers
+        if p.waits_for
+    ]
     if found.stale:
         lines.append(f"old topology (use the newest file): {'; '.join(found.stale)}")
     older = [n.name for n in found.nodes if 0 < (n.map_version or 0) < (found.map_version or 0)]

@@ -14,6 +14,7 @@ import pytest
 
 from shardctl.checks import status_poolers
 from shardctl.hosts.local import Local
+from shardctl.pgbouncer.console import Console
 from tests.fixtures.fleets.healthy import offer
 from tests.fixtures.fleets.pooled import STATS_USER, PooledFleet
 from tests.fixtures.servers.postgres import wait_for
@@ -65,6 +66,7 @@ def test_a_pooler_that_nobody_uses_is_told_as_it_is(fleet: PooledFleet) -> None:
         "servers": 0,
         "longest_wait_ms": 0.0,
         "paused": [],
+        "waits_for": [],
         "error": None,
     }
 
@@ -132,6 +134,26 @@ def test_paused_aliases_are_named_and_who_waits_for_them_counted(fleet: PooledFl
     pooler.admin("PAUSE shard6")
     fleet.change(admin_user=STATS_USER)
     assert look(fleet).paused == as_admin.paused
+
+
+def test_a_pause_names_the_client_whose_transaction_it_waits_for(fleet: PooledFleet) -> None:
+    [pooler] = fleet.topology().poolers.values()
+    with (
+        fleet.pg_bouncer.connect("shard2", autocommit=False) as busy,
+        Console(pooler, fleet.topology().database, purpose="a test") as console,
+    ):
+        busy.execute("SELECT 1")
+        console.send("PAUSE shard2")
+        wait_for(lambda: look(fleet).paused == ("shard2",))
+        [named] = look(fleet).waits_for
+        assert named.startswith(f"{busy.info.user} on shard2 from ")
+        done = fleet.here("status", "--sample", "0")
+        line = f"the pause on pooler p1 waits for open transactions: {named}"
+        assert done.stderr == f"shardctl: {line}\n"
+        busy.commit()
+        wait_for(console.ready)
+        assert look(fleet).waits_for == ()
+        console.resume("shard2")
 
 
 def test_a_pooler_that_is_down_is_a_row_and_the_rest_is_told(
