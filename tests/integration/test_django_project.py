@@ -230,6 +230,44 @@ def test_a_transaction_that_met_a_fence_is_done_again(django_fleet: ShardFleet) 
     assert ann.photos.count() == 1
 
 
+def test_a_request_may_be_a_transaction_in_each_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.core.handlers.base import BaseHandler
+    from django.db import OperationalError, connections
+
+    from shardctl.contrib.django import shard_atomic
+
+    ann, bob, seen = member(1), member(6), []
+    for alias, settings in connections.settings.items():
+        monkeypatch.setitem(settings, "ATOMIC_REQUESTS", alias.startswith("shard_"))
+
+    @shard_atomic("key")
+    def post(key: int, caption: str) -> None:
+        seen.append(connections[ann._state.db].in_atomic_block)
+        models().Photo.objects.create(owner_id=key, caption=caption)
+        if caption == "deadlock":
+            with connections[ann._state.db].cursor() as cursor:
+                cursor.execute("DO $$BEGIN RAISE 'no' USING ERRCODE = '40P01'; END$$")
+
+    def view(caption: str) -> None:
+        post(bob.pk, caption)
+        post(ann.pk, caption)
+        seen.append([one for one in connections.all() if getattr(one.connection, "lent", None)])
+        if caption == "undone":
+            raise ZeroDivisionError
+
+    request = BaseHandler().make_view_atomic(view)
+    request("kept")
+    assert seen[:2] == [True, True]
+    assert {one.alias for one in seen[2]} == {ann._state.db, bob._state.db}
+    assert not any(one.connection.lent for one in seen[2])
+    for caption, error in (("undone", ZeroDivisionError), ("deadlock", OperationalError)):
+        seen.clear()
+        with pytest.raises(error):
+            request(caption)
+    assert len(seen) == 1, "shard_atomic() repeats nothing in another transaction"
+    assert captions(ann) == captions(bob) == {"kept"}
+
+
 @pytest.mark.long
 @pytest.mark.proof
 def test_a_shard_moves_in_the_middle_of_a_transaction(django_fleet: ShardFleet) -> None:
