@@ -17,6 +17,7 @@ from shardctl.errors import Interrupted
 from tests.bench import (
     cli,
     cloning,
+    example,
     fleet,
     floors,
     framework,
@@ -75,6 +76,7 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "router-connections": routing.connections,
     "router-spare": stream_moves.beside_a_spare,
     "django-row": framework.django_row,
+    "example-feed": example.feed,
     "starts": cli.starts,
     "decode-many": cli.many_ids,
     "test-fleet": testing.start_and_reset,

@@ -5,20 +5,14 @@ With SHARDCTL_SCREENSHOTS the tutorial's pictures go to docs/images.
 
 from __future__ import annotations
 
-import http.cookiejar
 import os
 import re
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
-import threading
 import time
-import urllib.parse
-import urllib.request
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,10 +21,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.fixtures.photos import EXAMPLE, ROOT
+from tests.fixtures.photos import ROOT, reading, started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
 CLIENTS = 20
 PATIENCE = 60.0  # seconds, for a page on a busy machine
@@ -67,27 +62,8 @@ class Example:
 @pytest.fixture(scope="module")
 def example() -> Iterator[Example]:
     """Start the example, and see at the end that Ctrl-C leaves nothing."""
-    with subprocess.Popen(
-        [sys.executable, str(EXAMPLE / "run.py")],
-        stdout=subprocess.PIPE, text=True, start_new_session=True,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        said = ""
-        for line in process.stdout:
-            said += line
-            if line.startswith("Ctrl-C"):
-                break
-        found = re.search(r"(http\S+)/\n(?s:.*)SHARDCTL_TOPOLOGY=(\S+)", said)
-        try:
-            assert found is not None, said
-            made = Example(found[1], Path(found[2]))
-            _wait(lambda: read(f"{made.address}/sign-in"))
-            yield made
-        finally:
-            os.killpg(process.pid, signal.SIGINT)
-            process.stdout.read()
-        assert process.wait() == 0
-    assert not made.topology.parent.exists()
+    with started() as (address, topology):
+        yield Example(address, topology)
 
 
 @pytest.fixture
@@ -104,23 +80,6 @@ def browser() -> Iterator[webdriver.Chrome]:
         yield driver
     finally:
         driver.quit()
-
-
-def read(address: str) -> str:
-    with urllib.request.urlopen(address) as answer:  # noqa: S310  # http, on this machine
-        return str(answer.read().decode())
-
-
-def _wait(until: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            if until():
-                return
-        except OSError:
-            pass
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def look(browser: webdriver.Chrome, selector: str) -> Any:
@@ -208,58 +167,11 @@ def test_the_page_fits_and_nothing_moves_as_it_loads(
     picture(browser, name, tmp_path)
 
 
-@dataclass
-class Client:
-    """A signed-in user who asks for a page a second, and posts with every tenth."""
-
-    address: str
-    failed: list[str] = field(default_factory=list)
-    took_ms: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._jar = http.cookiejar.CookieJar()
-        self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self._jar))
-        self._opener.addheaders = [("Accept", "text/html")]
-
-    def ask(self, path: str, **fields: str) -> str:
-        token = next((one.value for one in self._jar if one.name == "csrftoken"), None)
-        data = urllib.parse.urlencode(fields | {"csrfmiddlewaretoken": token}).encode()
-        with self._opener.open(f"{self.address}{path}", data if fields else None) as answer:
-            return str(answer.read().decode())
-
-    def run(self, name: str, signed_in: threading.Barrier, over: threading.Event) -> None:
-        self.ask("/sign-in")
-        self.ask("/sign-in", username=name, password="photos")  # noqa: S106  # of a made user
-        signed_in.wait()
-        for number in range(10_000):
-            began = time.monotonic()
-            try:
-                if number % 10 == 9:
-                    self.ask("/post", caption=f"{name} {number}")
-                else:
-                    assert "<article" in self.ask("/")
-                    self.took_ms.append((time.monotonic() - began) * 1000)
-            except Exception as error:  # noqa: BLE001  # each is a failed request
-                self.failed.append(repr(error))
-            if over.wait(max(0.0, began + 1 - time.monotonic())):
-                return
-
-
 def test_no_request_fails_while_shards_stream_and_a_node_is_split(
     example: Example, browser: webdriver.Chrome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     as_seen(browser, phone=False, dark=False)
-    names = re.findall(r'data-name="([^"]+)"', read(f"{example.address}/sign-in"))
-    clients = [Client(example.address) for _ in range(CLIENTS)]
-    signed_in, over = threading.Barrier(CLIENTS + 1), threading.Event()
-    threads = [
-        threading.Thread(target=one.run, args=(names[n % len(names)], signed_in, over))
-        for n, one in enumerate(clients)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        signed_in.wait(PATIENCE)
+    with reading(example.address, CLIENTS, posts=True) as clients:
         time.sleep(20)
         quiet = statistics.median(took for one in clients for took in one.took_ms)
         sign_in(browser, example, 2)
@@ -272,10 +184,6 @@ def test_no_request_fails_while_shards_stream_and_a_node_is_split(
         assert look(browser, "#node-d").text.endswith("spare")
         time.sleep(3)
         picture(browser, "photos-moved", tmp_path)
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
     took = sorted(took for one in clients for took in one.took_ms)
     with capsys.disabled():
         print(  # noqa: T201  # what the documentation claims
