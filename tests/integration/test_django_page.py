@@ -13,8 +13,28 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs/django.md"
 BLOCK = re.compile(r"<!-- tested: django (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)
 
+MORE = """
+import pytest
+from django.contrib.auth.models import User
+from photos.models import Photo
+
+committing = pytest.mark.django_db(databases="__all__", transaction=True)
+
+@committing
+@pytest.mark.parametrize("time", [1, 2])
+def test_committed_rows_are_gone_for_the_next_test(time):
+    assert list(Photo.objects.for_keys(range(50)).merge()) == []
+    Photo.objects.create(owner=User.objects.create(pk=time), caption="committed")
+
+@pytest.mark.django_db
+def test_shards_have_to_be_named(db):
+    with pytest.raises(AssertionError, match="not allowed"):
+        Photo.objects.for_key(5).count()
+"""
+
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)  # eight commands, of which two start a fleet
 def test_an_application_gets_its_first_sharded_model(
     tmp_path: Path, session_directory: Path
 ) -> None:
@@ -31,16 +51,17 @@ def test_an_application_gets_its_first_sharded_model(
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    run("-m", "django", "startproject", "site1", ".")
+    run("-m", "django", "startproject", "mysite", ".")
     run("manage.py", "startapp", "photos")
     (tmp_path / "migrations").mkdir()
     found = BLOCK.findall(PAGE.read_text())
     for name, text in found:
         if name == "settings.py":
-            with (tmp_path / "site1/settings.py").open("a") as settings:
+            with (tmp_path / "mysite/settings.py").open("a") as settings:
                 settings.write(text)
         elif name != "commands":
             (tmp_path / name).write_text(text)
+    (tmp_path / "photos/test_more.py").write_text(MORE)
     commands = [text for name, text in found if name == "commands"]
     said = ""
     for line in "".join(commands).splitlines():
@@ -49,4 +70,5 @@ def test_an_application_gets_its_first_sharded_model(
         "0001_photos_0001_initial.sql"
     ]
     assert "Ran 2 tests" in said
+    assert "4 passed" in said
     assert "no issues" in run("manage.py", "check", "--fail-level", "WARNING")
