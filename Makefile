@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Tests start Python some thousand times; each time it would compile all of shardctl.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo example test slow fault chaos lint unit bench docs site dist lock newest clean
+.PHONY: help demo example test slow fault chaos lint unit bench docs pictures site dist lock newest clean
 
 help: ## Name the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
@@ -62,6 +62,9 @@ docs: $(VENV)/.for-test ## Write docs/reference and the man page from the comman
 	@$(BIN)/python -m tests.reference
 	@$(BIN)/python -m tests.man_page
 	@$(BIN)/python -m tests.router_face
+
+pictures: $(VENV)/.for-test ## Draw the pictures of docs/images from a fleet and a move; takes a minute
+	@$(BIN)/python -m tests.pictures
 
 site: $(VENV)-site/.made ## Build the pages as a site, build/site; broken links fail
 	@tests/site.sh $(VENV)-site
