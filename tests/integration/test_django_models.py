@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from psycopg.errors import CheckViolation
+
+from shardctl.errors import Misused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,6 +187,7 @@ def test_rows_of_many_keys_come_in_one_order() -> None:
     assert {one.owner.name for one in found} <= {one.name for one in made}
     assert every.only("caption", "owner").merge("-pk", limit=1)[0].views == 0
     assert photo.objects.for_keys([]).merge() == []
+    assert every.exclude(pk__in=[]).filter(pk__lt=2**64).merge("-id", limit=7) == newest[:7]
     assert every.none().merge() == []
     assert every.exclude(pk__in=[]).merge("-id") == newest, "a condition that all rows meet"
     assert asyncio.run(every.amerge("-id", limit=2)) == newest[:2]
@@ -237,6 +241,9 @@ def test_the_key_of_a_saved_row_stays() -> None:
     loaded.refresh_from_db()
     loaded.save()
     partly = photo.objects.only("caption").get(pk=row.pk)
+    partly.owner_id = bob.pk
+    refused(partly.save, "KeyChanged")
+    partly = photo.objects.only("caption").get(pk=row.pk)
     partly.caption = "partly"
     partly.save()
     assert photo.objects.get(pk=row.pk).caption == "partly"
@@ -247,6 +254,10 @@ def test_the_key_of_a_saved_row_stays() -> None:
     for one in some:
         one.caption = "all"
     assert photo.objects.bulk_update(some, ["caption"]) == 2
+    stolen = photo(pk=row.pk, owner=bob)
+    for call in (stolen.save, lambda: photo.objects.bulk_create([stolen])):
+        with pytest.raises(Misused, match="'id'"):
+            call()
 
 
 def test_a_row_can_refer_to_another_shard_and_to_another_database() -> None:
@@ -291,6 +302,8 @@ def test_a_block_says_which_shard_is_meant() -> None:
     photo, (ann, bob) = models().Photo, members(2)
     mine = ann.photos.create(caption="mine")
     theirs = bob.photos.create(caption="theirs")
+    with pytest.raises(Misused, match="no model has a key"), use_shard(uuid.uuid4()):
+        pass
     with use_shard(ann.pk) as alias:
         assert alias == ann._state.db
         assert list(photo.objects.all()) == [mine]

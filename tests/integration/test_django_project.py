@@ -81,8 +81,9 @@ def test_a_connection_is_kept_for_a_transaction_alone() -> None:
     from shardctl.contrib.django import database
 
     made = [member(number) for number in range(8)]
-    with transaction.atomic(using=made[0]._state.db):
-        assert connections[made[0]._state.db].connection.lent is None, "nothing was asked yet"
+    using = made[0]._state.db
+    with transaction.atomic(using=using), transaction.atomic(using=using):
+        assert connections[using].connection.lent is None, "nothing was asked yet"
         made[0].photos.create()
         assert connections[made[0]._state.db].connection.lent is not None
     for one in made:
@@ -94,6 +95,7 @@ def test_a_connection_is_kept_for_a_transaction_alone() -> None:
 
 def test_transactions_savepoints_and_what_follows_a_commit() -> None:
     from django.db import IntegrityError, transaction
+    from django.test import override_settings
 
     ann, bob = member(1), member(6)
     said: list[Any] = []
@@ -115,7 +117,18 @@ def test_transactions_savepoints_and_what_follows_a_commit() -> None:
     with transaction.atomic(using=using):
         ann.photos.create(caption="undone")
         transaction.set_rollback(True, using=using)
-    assert captions(ann) == {"kept"}
+    with transaction.atomic(using=using), transaction.atomic(using=using):
+        with transaction.atomic(using=using):
+            pass
+        for late in (False, True):
+            with pytest.raises(ZeroDivisionError), transaction.atomic(using=using):  # noqa: PT012
+                if late:
+                    ann.photos.create(caption="undone")
+                _ = 1 / 0
+        ann.photos.create(caption="last")
+    assert captions(ann) == {"kept", "last"}
+    with override_settings(TIME_ZONE="Asia/Tokyo", USE_TZ=False):
+        assert ann.photos.exists()
 
 
 def test_cursors_of_the_server_and_raw_sql() -> None:
@@ -186,13 +199,20 @@ def test_a_function_is_run_again_in_a_transaction_of_its_shard() -> None:
             ShardId(3), NodeName("a"), NodeName("b")
         )  # of something else that the function began
 
+    async def late(user_id: int) -> None: ...
+
+    with pytest.raises(TypeError, match="after the transaction"):
+        shard_atomic("user_id")(late)
+    with pytest.raises(TypeError, match="parameter 'key'"):
+        shard_atomic("key")(moved)
     tried.clear()
     with pytest.raises(ShardMoved):
         after_commit(ann)
     assert (len(tried), ann.photos.filter(caption="once").count()) == (1, 1)
 
 
-def test_a_transaction_that_met_a_fence_is_done_again(django_fleet: ShardFleet) -> None:
+@pytest.mark.parametrize("first", ["create", "merge"])
+def test_a_transaction_that_met_a_fence_is_done_again(django_fleet: ShardFleet, first: str) -> None:
     """A cutover begins in its middle, and is undone as soon as the router has looked for it."""
     from django.db import connections, transaction
 
@@ -221,6 +241,8 @@ def test_a_transaction_that_met_a_fence_is_done_again(django_fleet: ShardFleet) 
             rename(name, retired)
             undone.start()
         with transaction.atomic(using=using):
+            if first == "merge":
+                models().Photo.objects.for_keys([row]).merge()
             models().Photo.objects.create(owner_id=row, caption="once")
 
     undone = threading.Thread(target=undo, args=[known.asked_at])
@@ -432,6 +454,17 @@ def test_checks_find_models_that_no_shard_can_hold() -> None:
             class Meta:
                 app_label = "photos"
 
+        class Mixin(Model):
+            class Meta:
+                abstract = True
+
+        class Mixed(Mixin, ShardedModel):  # noqa: DJ008
+            shard_key = "key"
+            key = BigIntegerField()
+
+            class Meta:
+                app_label = "photos"
+
         class Child(ShardedModel):
             shard_key = "key"
             key = BigIntegerField()
@@ -447,6 +480,7 @@ def test_checks_find_models_that_no_shard_can_hold() -> None:
                 app_label = "photos"
 
         found = {one.id for model in (Keyless, Odd, Child, photo) for one in model.check()}
+        assert [one.id for one in Mixed.check()] == ["shardctl.E002"], "its base manager"
     assert {f"shardctl.E00{n}" for n in range(1, 6)} <= found
     assert not [one for one in photo.check() if one.is_serious()]
 
@@ -490,9 +524,10 @@ def test_the_admin_asks_for_the_key() -> None:
 
 
 def test_tests_of_django_begin_with_empty_shards() -> None:
+    from django.db import connections
     from django.test import SimpleTestCase, TestCase, TransactionTestCase
 
-    from shardctl.contrib.django import ShardedRunner, database
+    from shardctl.contrib.django import ShardedRunner, database, fleet
 
     class Body:
         there: Any = ()
@@ -515,6 +550,7 @@ def test_tests_of_django_begin_with_empty_shards() -> None:
         def check(self) -> None:
             self.there = ["here"]
             super().check()
+            assert sum(bool(connections[alias].connection.lent) for alias in fleet.aliases()) == 2
 
     class Commits(Body, TransactionTestCase):
         def check(self) -> None:

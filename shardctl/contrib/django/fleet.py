@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from django.core.exceptions import ImproperlyConfigured
 
 from shardctl.router import PoolSettings, ShardedDatabase, StatementEvent
+from shardctl.topology.keys import key_unsupported
 
 if TYPE_CHECKING:
     import os
@@ -89,8 +91,29 @@ def use(running: ShardFleet | None) -> None:
 
 
 def shard_alias(key: Key) -> str:
-    """Name the alias of a key's shard, for `using=`; raises key_unsupported, key_not_an_id."""
+    """Name the alias of a key's shard, for `using=`; raises key_unsupported, key_not_an_id.
+
+    A key of another type than those of all models is unsupported: a form's "5" is not the key 5.
+    """
+    if not isinstance(key, _kinds()):
+        raise key_unsupported(f"{key!r}, where no model has a key of this type,")
     return alias_of(database().shard_of(key))
+
+
+@cache
+def _kinds() -> tuple[type, ...]:
+    """Give the types of the models' keys; any, if there are no models."""
+    from django.apps import apps  # noqa: PLC0415  # settings import this module
+    from django.db.models import IntegerField, UUIDField  # noqa: PLC0415  # same
+
+    def kind(field: Any) -> type:
+        if field.remote_field:
+            return kind(field.target_field)
+        kinds = {IntegerField: int, UUIDField: UUID}
+        return next((kinds[of] for of in kinds if isinstance(field, of)), str)
+
+    found = {kind(one.key_field()) for one in apps.get_models() if hasattr(one, "key_field")}
+    return tuple(found) or (object,)
 
 
 def alias_for_id(number: int) -> str:
@@ -117,6 +140,8 @@ def _open(topology: str) -> ShardedDatabase:
     if in_tests is not None:
         given = _local(given)
     pool = given.pop("pool", None) or PoolSettings()
+    if in_tests is not None:  # where TestCase has a transaction open in each shard that it used
+        pool = replace(pool, max_size=max(pool.max_size, in_tests.shard_count))
 
     def configure(connection: Any) -> None:
         as_django.configure(connection)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 from django.core.exceptions import EmptyResultSet, FullResultSet
 from django.db import NotSupportedError, connections
 from django.db.models.expressions import Col
 from django.db.models.query import ModelIterable
 from psycopg import sql
-from psycopg.rows import tuple_row
 
 from shardctl.contrib.django import fleet
 from shardctl.router import merging
@@ -72,9 +70,12 @@ def read(
     found = []
     if elsewhere:
         more = {"key_field": key.column, "limit_per_key": limit_per_key, "timeout": timeout}
-        found = db.select_keys(keys=elsewhere, **asked, **more)
+        with connection.wrap_database_errors:
+            found = db.select_keys(keys=elsewhere, **asked, **more)
     if here:
-        answers = [_asked(c, some, asked, key.column, limit_per_key) for c, some in here]
+        answers = [
+            _asked(alias, some, asked, key.column, limit_per_key) for alias, some in here.items()
+        ]
         answers.append(Answer(found, len(found), answers[0].types))
         found = merging.merged(merging.gathering(**asked)[0], answers)
     if converters := compiler.get_converters(columns):
@@ -84,18 +85,18 @@ def read(
     return [model.from_db(fleet.shard_alias(row[place]), names, row) for row in found]
 
 
-def _parted(keys: Sequence[Any]) -> tuple[list[tuple[Any, list[Any]]], list[Any]]:
+def _parted(keys: Sequence[Any]) -> tuple[dict[str, list[Any]], list[Any]]:
     """Part keys into those of shards in which this thread has a transaction open, and the others.
 
     That transaction may have changed what it reads; other connections would not see that.
     """
     opened = {
-        wrapper.alias: wrapper.connection.lent
+        wrapper.alias
         for wrapper in connections.all(initialized_only=True)
         if fleet.is_shard(wrapper.alias) and wrapper.connection and wrapper.connection.lent
     }
     if not opened:
-        return [], list(keys)
+        return {}, list(keys)
     here: dict[str, list[Any]] = {}
     elsewhere = []
     for one in keys:
@@ -104,22 +105,21 @@ def _parted(keys: Sequence[Any]) -> tuple[list[tuple[Any, list[Any]]], list[Any]
             here.setdefault(alias, []).append(one)
         else:
             elsewhere.append(one)
-    return [(opened[alias], some) for alias, some in here.items()], elsewhere
+    return here, elsewhere
 
 
 def _asked(
-    connection: Any, keys: list[Any], asked: dict[str, Any], key: str, per_key: int | None
+    alias: str, keys: list[Any], asked: dict[str, Any], key: str, per_key: int | None
 ) -> Answer:
-    """Ask over the connection of an open transaction."""
+    """Ask within an open transaction, which so knows of the fence that this may meet."""
     gathering, named = merging.gathering(**asked)
     schema = fleet.database().schema_of(fleet.database().shard_of(keys[0]))
     texts = isinstance(keys[0], str)
     statement = merging.select_keys([schema], gathering, key, per_key, texts=texts)
-    cursor = psycopg.Cursor(connection, row_factory=tuple_row)
-    cursor.execute(statement, named | {merging.keys_of(0): keys})
-    assert cursor.pgresult is not None  # noqa: S101  # a SELECT has one
-    types = tuple(map(cursor.pgresult.ftype, range(cursor.pgresult.nfields)))
-    return Answer(cursor.fetchall(), cursor.rowcount, types)
+    with connections[alias].cursor() as cursor:
+        cursor.execute(statement, named | {merging.keys_of(0): keys})
+        types = tuple(map(cursor.pgresult.ftype, range(cursor.pgresult.nfields)))
+        return Answer(cursor.fetchall(), cursor.rowcount, types)
 
 
 def _column(model: Any, name: str) -> str:

@@ -21,6 +21,7 @@ from shardctl.contrib.django.errors import KeyChanged, NoShardKey, SeveralShards
 from shardctl.contrib.django.routing import current, evenly, is_sharded, of_instance, use_alias
 from shardctl.errors import Misused
 from shardctl.ids.layout import IdOutOfRange
+from shardctl.router.errors import id_given
 from shardctl.topology.routes import ShardNotFound
 
 if TYPE_CHECKING:
@@ -258,7 +259,10 @@ class ShardedModel(models.Model):
         return None if key is None else fleet.shard_alias(key)
 
     def alias_to_save(self, using: str | None) -> str:
-        """Name the alias of the shard that the row belongs to; raises KeyChanged, NoShardKey."""
+        """Name the alias of the shard that the row belongs to.
+
+        Raises NoShardKey, KeyChanged, and id_given where its id is of another shard than its key.
+        """
         key, field = self.key_value(), self.key_field()
         if not self._state.adding:
             saved = getattr(self._state, "shard_key", None)
@@ -267,7 +271,19 @@ class ShardedModel(models.Model):
             if saved is not None and field.to_python(key) != saved:
                 raise KeyChanged(type(self).__name__, field.attname)
         if key is not None:
-            return fleet.shard_alias(field.to_python(key))
+            alias = fleet.shard_alias(field.to_python(key))
+            if (
+                not self._state.adding
+                and fleet.is_shard(self._state.db)
+                and alias != self._state.db
+            ):
+                raise KeyChanged(type(self).__name__, field.attname)
+            if self.pk is not None and _shards(self._meta.pk, [self.pk]) not in {
+                None,
+                frozenset({alias}),
+            }:
+                raise id_given(self._meta.pk.name)
+            return alias
         if isinstance(field, ShardedId):
             given = using if fleet.is_shard(using) else current()
             return given or fleet.alias_of(evenly())
@@ -302,9 +318,10 @@ def _problems(model: type[ShardedModel]) -> list[checks.CheckMessage]:
     except (AttributeError, FieldDoesNotExist):
         text = "shard_key has to name a field of the model"
         return [checks.Error(text, obj=model, id="shardctl.E001")]
-    if not isinstance(model._default_manager, ShardedManager):
-        text = "the default manager of a sharded model has to be a ShardedManager"
-        found.append(checks.Error(text, obj=model, id="shardctl.E002"))
+    if not all(isinstance(o, ShardedManager) for o in (*model._meta.managers, model._base_manager)):
+        text = "managers of a sharded model have to be a ShardedManager, also its base manager"
+        hint = "let ShardedModel be the first of its bases"
+        found.append(checks.Error(text, hint=hint, obj=model, id="shardctl.E002"))
     found += [
         checks.Error(
             "a relation of many to many needs a through= that is a ShardedModel",

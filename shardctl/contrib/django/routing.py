@@ -26,6 +26,8 @@ Work = TypeVar("Work", bound="Callable[..., Any]")
 SQL_ALIAS = "shards"
 """Stands for all shards where `shardmigrations` writes SQL."""
 
+_LATE = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
 _current: ContextVar[str | None] = ContextVar("shard", default=None)
 
 
@@ -79,7 +81,11 @@ def shard_atomic(
         raise ValueError(f"attempts: expected a number from 1, found {attempts}")
 
     def decorate(work: Work) -> Work:
+        if any(is_late(work) for is_late in _LATE):
+            raise TypeError(f"{work.__qualname__}() would run after the transaction, not in it")
         signature = inspect.signature(work)
+        if isinstance(key_from, str) and key_from not in signature.parameters:
+            raise TypeError(f"{work.__qualname__}() has no parameter {key_from!r}")
 
         @functools.wraps(work)
         def repeated(*args: Any, **kwargs: Any) -> Any:
@@ -152,8 +158,9 @@ class ShardRouter:
         if not is_sharded(model):
             # Else Django would take the database of the instance, which is a shard.
             return DEFAULT_DB_ALIAS if instance is not None and is_sharded(type(instance)) else None
-        own = isinstance(instance, model)  # which is to be deleted, say
-        alias = (instance.shard_alias() if own else of_instance(model, instance)) or current()
+        # A row itself is there, whatever rows it may refer to.
+        own = instance.shard_alias() if isinstance(instance, model) else None
+        alias = own or of_instance(model, instance) or current()
         if alias is None and instance is None:
             raise NoShardKey(model.__name__, model.shard_key)
         return alias

@@ -30,7 +30,7 @@ from shardctl.router import ShardMoved
 from shardctl.router.refusals import FENCED_WITHIN, is_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
 class ShardConnection:
@@ -46,6 +46,8 @@ class ShardConnection:
         self.lent: psycopg.Connection[Any] | None = None
         """Its connection."""
         self._failed: BaseException | None = None
+        self.savepoints: list[str] = []
+        """Those that are made with the first statement, if there is one."""
 
     connection = None
     """It may be what psycopg quotes values for, which asks for this."""
@@ -68,6 +70,9 @@ class ShardConnection:
         if self.lent is None:
             block = fleet.database().shard(number=self._number)
             self.lent, self.block = block.__enter__(), block
+            for name in self.savepoints:
+                self.lent.execute(sql.SQL("SAVEPOINT {}").format(sql.Identifier(name)))
+            self.savepoints.clear()
         try:
             yield self.lent
         except psycopg.Error as error:
@@ -94,6 +99,7 @@ class ShardConnection:
 
     def _end(self, error: BaseException | None) -> None:
         block, self.block, self.lent, self._failed = self.block, None, None, None
+        self.savepoints.clear()
         if block is not None:
             block.__exit__(None if error is None else type(error), error, None)
 
@@ -219,7 +225,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     introspection_class = Introspection
     ops_class = Operations
     creation_class = DatabaseCreation
-    connection: ShardConnection | None
+    connection: Any
 
     @property
     def adapters(self) -> Any:
@@ -261,6 +267,34 @@ class DatabaseWrapper(base.DatabaseWrapper):
         """Give a cursor; outside `atomic()` one with a name is an ordinary one."""
         assert self.connection is not None  # noqa: S101  # Django has just connected
         return self.connection.cursor(name)
+
+    def ensure_timezone(self) -> bool:
+        """Leave connections the time zone of the process's settings."""
+        return False
+
+    def check_constraints(self, table_names: Any = None) -> None:
+        """Check those that wait for the end of the transaction, if it has done anything."""
+        if self.connection.lent is not None:
+            super().check_constraints(table_names)
+
+    def _savepoint(self, sid: str) -> None:
+        if self.connection.lent is None:
+            self.connection.savepoints.append(sid)
+        else:
+            super()._savepoint(sid)
+
+    def _savepoint_rollback(self, sid: str) -> None:
+        self._unless_waiting(super()._savepoint_rollback, sid, 1)
+
+    def _savepoint_commit(self, sid: str) -> None:
+        self._unless_waiting(super()._savepoint_commit, sid, 0)
+
+    def _unless_waiting(self, end: Callable[[str], None], sid: str, kept: int) -> None:
+        waiting = self.connection.savepoints
+        if sid in waiting:
+            del waiting[waiting.index(sid) + kept :]
+        else:
+            end(sid)
 
     def is_usable(self) -> bool:
         """Say yes: a connection that has ended is never lent."""
