@@ -27,8 +27,9 @@ from shardctl.state.states import TRANSITIONS, MoveState
 from tests import reference_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from shardctl.checks.findings import Rule
     from shardctl.moves.sub_step import SubStep
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
@@ -236,7 +237,7 @@ def render_verify() -> str:
     """
     *parts, _ = re.split(r"(?m)^## ", VERIFY.read_text(encoding="utf-8") + "\n## ")
     sections = dict(part.split("\n", 1) for part in parts[1:])
-    written = {"A check that could not be made": OF_EVERY}
+    written: dict[str, Mapping[str, Rule]] = {"A check that could not be made": OF_EVERY}
     for check in CHECKS.values():
         about, (_, *rest) = check.about, sections.get(check.name, "\n\n").lstrip().split("\n", 1)
         sections[check.name] = f"\n{about[0].upper()}{about[1:]}.\n{''.join(rest)}"
