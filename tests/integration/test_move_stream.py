@@ -474,9 +474,9 @@ def test_indexes_that_cannot_be_made_of_the_copied_rows_begin_another_copy(
     """As of rows that the source had then, and has no more."""
     run = copy.make_rest
 
-    def broken(context: MoveContext, **given: bool) -> None:
+    def broken(context: MoveContext) -> None:
         fleet_own.ask("b", "INSERT INTO shard2.photos SELECT * FROM shard2.photos RETURNING 1")
-        run(context, **given)
+        run(context)
 
     fleet_own.put(2)
     monkeypatch.setattr(copy, "make_rest", broken)

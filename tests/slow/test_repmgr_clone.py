@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["clone_source", "cloning"]  # fixtures
 
 MOVE = ("move-shards", "2-3", "--to", "c", "--yes", "--retain", "0s", "--duplicate-shared")
-SLOWLY = "12M"
 EVENTS = "SELECT array_agg(node_id || ' ' || event ORDER BY event_timestamp) FROM repmgr.events"
 ROWS = "SELECT (SELECT count(*) FROM repmgr.nodes) + (SELECT count(*) FROM repmgr.events)"
 

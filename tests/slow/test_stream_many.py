@@ -59,5 +59,3 @@ def test_many_tables_need_few_locks_and_an_apply_error_is_read_from_the_log(
     subscription.drop(cramped.target, NAME)
     closing.remove(cramped.target, MOVE, [SCHEMA], keep=SUPERUSER, wanted=[], deadline=0)
     structure.drop(cramped.target, [SCHEMA])
-    structure.make_tables(cramped.route, [SCHEMA], major=15)
-    closing.withhold(cramped.target, [SCHEMA], keep=SUPERUSER)

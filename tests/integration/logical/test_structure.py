@@ -88,11 +88,37 @@ SELECT name, array_agg(a::text ORDER BY a::text) FROM (
 """
 
 
+BROKEN_OFF = (
+    "",
+    (
+        "DROP INDEX shard2.people_lower_idx; DROP POLICY own ON shard2.people;"
+        " DROP STATISTICS shard2.many; DROP TRIGGER touch ON shard2.people;"
+        # As between a partition's index and its place in that of the table.
+        " ALTER TABLE shard2.days DROP CONSTRAINT days_pkey; DROP INDEX shard2.days_note_idx;"
+        " DROP TRIGGER touched ON shard2.days; ALTER TABLE shard2.days_1 ADD PRIMARY KEY (day);"
+        " CREATE INDEX ON shard2.days_1 (note)"
+    ),
+)
+"""What takes away some of the second part."""
+
+
 def test_rights_are_those_of_the_source_whatever_the_target_gives_by_default(
     streamed: Streamed,
 ) -> None:
+    """Also where the second part was broken off, and is made again."""
     streamed.make(
         *STRUCTURE,
+        "ALTER TABLE people ADD CONSTRAINT low CHECK (boss < 5) NOT VALID",
+        "CREATE RULE kept AS ON DELETE TO people DO INSTEAD NOTHING",
+        "CREATE POLICY own ON people USING (name = current_user)",
+        "ALTER TABLE people ENABLE ROW LEVEL SECURITY",
+        "ALTER TABLE people REPLICA IDENTITY USING INDEX people_pkey",
+        "CREATE TABLE days (day int PRIMARY KEY, note text, person bigint REFERENCES people)"
+        " PARTITION BY RANGE (day)",
+        "CREATE TABLE days_1 PARTITION OF days FOR VALUES FROM (0) TO (10)",
+        "CREATE INDEX ON days (note)",
+        "CREATE TRIGGER touched BEFORE UPDATE ON days FOR EACH ROW EXECUTE FUNCTION touch()",
+        "ALTER TABLE days_1 DISABLE TRIGGER touched",
         "ALTER TABLE people OWNER TO owning",
         "CREATE PROCEDURE work() LANGUAGE sql AS 'SELECT 1'",
         "CREATE AGGREGATE total(int) (SFUNC = int4pl, STYPE = int)",
@@ -106,6 +132,7 @@ def test_rights_are_those_of_the_source_whatever_the_target_gives_by_default(
         "REVOKE USAGE ON DOMAIN short FROM PUBLIC",
         "CREATE MATERIALIZED VIEW late AS SELECT id, name FROM people GROUP BY id WITH NO DATA",
         "CREATE MATERIALIZED VIEW shown AS SELECT id, name FROM people GROUP BY id WITH NO DATA",
+        "CREATE VIEW later AS SELECT * FROM late",
         "GRANT SELECT ON shown TO app",
         "GRANT SELECT ON named TO app WITH GRANT OPTION",
     )
@@ -113,66 +140,17 @@ def test_rights_are_those_of_the_source_whatever_the_target_gives_by_default(
         streamed.target.execute(f"ALTER DEFAULT PRIVILEGES {one}".encode())
     structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
     structure.make_rest(streamed.route, [SCHEMA], major=streamed.major, jobs=2)
-    there = streamed.target.execute(RIGHTS).fetchall()
-    assert there == streamed.source.execute(RIGHTS).fetchall()
-    assert len(there) > len(DEFAULTS)
-    assert dumped(streamed, 1) == dumped(streamed, 0)
-
-
-PARTS = (
-    "ALTER TABLE people ADD CONSTRAINT low CHECK (boss < 5) NOT VALID",
-    "CREATE RULE kept AS ON DELETE TO people DO INSTEAD NOTHING",
-    "CREATE POLICY own ON people USING (name = current_user)",
-    "ALTER TABLE people ENABLE ROW LEVEL SECURITY",
-    "ALTER TABLE people REPLICA IDENTITY USING INDEX people_pkey",
-    (
-        "CREATE TABLE days (day int PRIMARY KEY, note text, person bigint REFERENCES people)"
-        " PARTITION BY RANGE (day)"
-    ),
-    "CREATE TABLE days_1 PARTITION OF days FOR VALUES FROM (0) TO (10)",
-    "CREATE INDEX ON days (note)",
-    "CREATE TRIGGER touched BEFORE UPDATE ON days FOR EACH ROW EXECUTE FUNCTION touch()",
-    "ALTER TABLE days_1 DISABLE TRIGGER touched",
-    "CREATE MATERIALIZED VIEW late AS SELECT id, name FROM people GROUP BY id WITH NO DATA",
-    "CREATE VIEW later AS SELECT * FROM late",
-)
-"""What comes late, and is made or dropped in its own way."""
-MADE = (
-    "",
-    "ALTER TABLE shard2.people DROP CONSTRAINT people_name_key",
-    (
-        "DROP INDEX shard2.people_lower_idx; DROP POLICY own ON shard2.people;"
-        " DROP STATISTICS shard2.many; DROP TRIGGER touch ON shard2.people"
-    ),
-    # As between a partition's index and its place in that of the table.
-    (
-        "ALTER TABLE shard2.days DROP CONSTRAINT days_pkey; DROP INDEX shard2.days_note_idx;"
-        " DROP TRIGGER touched ON shard2.days; ALTER TABLE shard2.days_1 ADD PRIMARY KEY (day);"
-        " CREATE INDEX ON shard2.days_1 (note)"
-    ),
-)
-"""What may be left of the second part that was broken off."""
-
-
-def test_the_second_part_is_made_again_however_far_it_came(streamed: Streamed) -> None:
-    streamed.make(*STRUCTURE[:-2], *PARTS)
-    for one in DEFAULTS:
-        streamed.target.execute(f"ALTER DEFAULT PRIVILEGES {one}".encode())
-    structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
-    structure.make_rest(streamed.route, [SCHEMA], major=streamed.major, jobs=2)
-    wanted = dumped(streamed, 0)
-    assert dumped(streamed, 1) == wanted
-    files = "SELECT oid, relfilenode FROM pg_class WHERE relname IN ('people', 'days_1')"
-    rows = streamed.target.execute(files).fetchall()
-    there = streamed.target.execute(RIGHTS).fetchall()
-    assert there == streamed.source.execute(RIGHTS).fetchall()
-    for broken in MADE:
+    wanted, rights = dumped(streamed, 0), streamed.source.execute(RIGHTS).fetchall()
+    file = "SELECT pg_relation_filenode('shard2.people'), 'shard2.people'::regclass::oid"
+    rows = streamed.target.execute(file).fetchall()
+    for broken in BROKEN_OFF:
+        assert streamed.target.execute(RIGHTS).fetchall() == rights
+        assert dumped(streamed, 1) == wanted
         streamed.target.execute(broken.encode())
         structure.make_rest(streamed.route, [SCHEMA], major=streamed.major, jobs=2, again=True)
-        assert dumped(streamed, 1) == wanted, broken
-    assert streamed.target.execute(files).fetchall() == rows
-    there = streamed.target.execute(RIGHTS).fetchall()
-    assert there == streamed.source.execute(RIGHTS).fetchall()
+    assert streamed.target.execute(RIGHTS).fetchall() == rights
+    assert dumped(streamed, 1) == wanted
+    assert streamed.target.execute(file).fetchall() == rows
 
 
 def test_settings_of_a_role_change_no_structure(streamed: Streamed) -> None:
