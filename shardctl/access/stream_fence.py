@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -52,16 +52,25 @@ class Known:
     """What a shard is known to be before the fence; false where that does not help behind it."""
 
     versions: str = ""
-    message: bytes = b""
+    looks: tuple[bytes, ...] = ()
     """What asks for them behind the fence: the schemas have other names then, and the same OIDs."""
 
     def __bool__(self) -> bool:
         """Return whether they can be compared."""
-        return bool(self.message)
+        return bool(self.looks)
+
+    def untouched(self, found: Sequence[Sequence[Sequence[Any]]]) -> str | None:
+        """Return up to where the WAL is on the disk, if `left` can find nothing, and no new digest.
+
+        `found` has the rows of the looks. They look for locks before they read the versions: once
+        no session holds a lock, the versions show everything that was made.
+        """
+        [(held,)], [(now,)], [(lsn,)] = found
+        return None if held or now != self.versions else str(lsn)
 
 
 def known(session: Connection, schemas: Sequence[str]) -> tuple[str, Known]:
-    """Give the structure's digest before the fence, and what `untouched` compares.
+    """Give the structure's digest before the fence, and what is compared behind it.
 
     That is false where `left` would find something already.
     """
@@ -72,19 +81,14 @@ def known(session: Connection, schemas: Sequence[str]) -> tuple[str, Known]:
     listed = sql.Literal(list(versions.namespaces))
     looks = [QUERIES["is_held"].format(namespaces=listed), versions.query, QUERIES["position"]]
     # Composed here, while no client waits.
-    found = Known(versions.total, sql.SQL(";\n").join(looks).as_bytes(session))
+    found = Known(versions.total, tuple(look.as_bytes(session) for look in looks))
     untouched(session, found)  # what it reads is in the session's caches then
     return digest, found
 
 
 def untouched(session: Connection, known: Known) -> str | None:
-    """Return up to where the WAL is on the disk, if `left` can find nothing, and no other digest.
-
-    It looks for locks before it reads the versions: once no session holds a lock, the versions
-    show everything that was made.
-    """
-    [(held,)], [(now,)], [(lsn,)] = queries.rows_of_all(session, known.message)
-    return None if held or now != known.versions else str(lsn)
+    """Ask that of a session."""
+    return known.untouched(queries.rows_of_all(session, b";\n".join(known.looks)))
 
 
 def left(session: Connection, move: str, schemas: Sequence[str]) -> Left:
@@ -152,13 +156,14 @@ def put_up(
     revision: int,
     deadline: float,
     not_after: datetime,
-) -> None:
+    behind: Sequence[bytes] = (),
+) -> list[list[Any]]:
     """Lock the tables, rename the schemas, mark the stream, and commit journal state `fenced`.
 
     All of it is one message: a shardctl that is stopped leaves no lock behind. The parameters are
     those of `fence.put_up`; `attempt` is the number in the mark, and `tables` are the OIDs of
-    those that are there. Raises WritersLeft,
-    FenceRefused, FenceTooLate, NotAtCutover.
+    those that are there. The server goes on with the queries of `behind` when it has committed:
+    returns the rows of each. Raises WritersLeft, FenceRefused, FenceTooLate, NotAtCutover.
     """
     began, timeout_ms = time.monotonic(), _QUICK_MS
     while True:
@@ -171,7 +176,7 @@ def put_up(
             for_real=True,
         )
         try:
-            _send(session, move, given, all_ms=all_ms)
+            return _send(session, move, given, behind, all_ms=all_ms)
         except _TRANSIENT as error:
             left_ms = int(1000 * (deadline - time.monotonic())) - _QUICK_MS
             if left_ms < _QUICK_MS:
@@ -186,25 +191,31 @@ def put_up(
         except psycopg.Error as error:
             fence.require_in_time(error, node, move)
             raise
-        else:
-            return
 
 
-def _send(session: Connection, move: str, given: Mapping[str, sql.Literal], *, all_ms: int) -> None:
+def _send(
+    session: Connection,
+    move: str,
+    given: Mapping[str, sql.Literal],
+    behind: Sequence[bytes],
+    *,
+    all_ms: int,
+) -> list[list[Any]]:
     """Put the fence up once, by its function where the session has that."""
 
-    def send(put_up: sql.Composed) -> None:
+    def send(put_up: sql.Composed) -> list[list[Any]]:
         message = QUERIES["fence"].format(
             put_up=put_up,
             lock_timeout=given["lock_timeout"],
             statement_timeout=sql.Literal(f"{all_ms}ms"),
         )
-        queries.rows_of_last(session, message)
+        found = queries.rows_of_all(session, b";\n".join([message.as_bytes(session), *behind]))
+        return found[len(found) - len(behind) :]
 
     try:
-        send(QUERIES["call"].format(**given))
+        return send(QUERIES["call"].format(**given))
     except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
-        send(QUERIES["do"].format(body=_body(move), **given))
+        return send(QUERIES["do"].format(body=_body(move), **given))
 
 
 def yields_ms(session: Connection, schemas: Sequence[str]) -> int | None:

@@ -72,6 +72,8 @@ class Attempt:
     """The source's standbys that may be promoted, all that were seen in this attempt."""
     connected: str = ""
     """What changes when another may have come; empty where none counts."""
+    behind: list[list[Any]] = field(default_factory=list)
+    """What the source has seen behind the fence of a stream, in the message that put it up."""
     lsn: str = "0/0"
     """The position in the source's WAL that the target must have replayed."""
     claimed: bool = False

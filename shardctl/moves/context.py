@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from shardctl import fanout
+from shardctl.access.stream_fence import Known
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.libpq import reason_of
 from shardctl.moves import plan as planning
@@ -25,7 +26,6 @@ from shardctl.state.progress import Kept
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from shardctl.access.stream_fence import Known
     from shardctl.fanout import Progress
     from shardctl.moves.methods import Method
     from shardctl.moves.plan import MovePlan
@@ -119,7 +119,7 @@ class MoveContext:
     """Whether the target of a stream was near its source in this process."""
     structure: str | None = None
     """The digest of the structure of what a stream has copied, once it is known."""
-    known: Known | None = None
+    known: Known = field(default_factory=Known)
     """What a stream's shards are known to be before the fence."""
     awaited: dict[int, Sent] = field(default_factory=dict)
     """The messages in which a stream's target waits for the fence's mark, by attempt."""

@@ -87,7 +87,7 @@ STREAM = Cutover(
                 "source, marks the stream, and commits `fenced`",
                 stream_sub_steps.put_up_fence, asks="s", may_stop=True),
         SubStep("drain", "waits for those who write to the moved tables or make some all the same, "
-                "and sees that the structure is what was copied", stream_sub_steps.drain, asks="s"),
+                "and sees that the structure is what was copied", stream_sub_steps.drain),
         SubStep("standbys", "waits until every standby of the source that may be promoted has "
                 "flushed the fence", stream_sub_steps.await_standbys, asks="s"),
         SubStep("arrive", "waits until the fence's mark has come through the stream: the target "

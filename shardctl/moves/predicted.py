@@ -22,8 +22,7 @@ _FIXED: Mapping[str, Mapping[str, float]] = MappingProxyType({
         "promote": 26, "claim": 22, "route": 5,
     },
     planning.STREAM: {
-        "pause": 4, "fence": 3, "drain": 3, "arrive": 2, "look": 2, "decide": 3, "claim": 3,
-        "route": 5,
+        "pause": 4, "fence": 6, "arrive": 2, "look": 2, "decide": 3, "claim": 3, "route": 5,
     },
 })  # fmt: skip
 """How prediction.FIXED_MS and STREAMED_MS are made up."""
@@ -43,8 +42,7 @@ def ms(
     found["fence"] += renamed
     found["claim"] += moved
     if plan.streams:
-        found["fence"] += prediction.LOCKED_TABLE_MS * tables / 2
-        found["drain"] += prediction.LOCKED_TABLE_MS * tables / 2
+        found["fence"] += prediction.LOCKED_TABLE_MS * tables
     else:
         found["claim"] += prediction.STAYING_MS * len(planning.leaving(topology, plan))
         found["drain"] += prediction.CLONED_TABLE_MS * tables / 2
@@ -58,8 +56,9 @@ def measured_ms(
     """Estimate what `prediction.measured_ms` does, from the parts that a rehearsal has measured."""
     rest = prediction.REST_MS + prediction.REST_COMMITS * parts["commit"]
     found = _empty(plan) | {name: share * rest for name, share in _REST.items()}
-    found["fence"] += parts["lock_and_mark"] + prediction.RENAMED_MS * len(plan.schemas)
-    found["drain"] += parts["structure"]
+    renamed = prediction.RENAMED_MS * len(plan.schemas)
+    # The look at the structure is in the fence's message.
+    found["fence"] += parts["lock_and_mark"] + renamed + parts["structure"]
     # The target waits for the mark while the source looks at the structure.
     found["arrive"] += max(0.0, parts["arrive"] - parts["structure"])
     found["decide"] += parts["sequences"]

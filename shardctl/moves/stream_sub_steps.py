@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardctl.access import stream_fence, structure_digest
 from shardctl.access.fence import WritersLeft
@@ -19,10 +19,8 @@ from shardctl.moves import (
     sub_steps,
 )
 from shardctl.moves.budget import REST_S
-from shardctl.moves.context import Use
 from shardctl.moves.standbys import StandbysBehind
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
-from shardctl.postgres.sending import Sent
 
 if TYPE_CHECKING:
     from shardctl.moves.attempt import Attempt
@@ -63,13 +61,16 @@ def pause(at: Attempt) -> None:
 def put_up_fence(at: Attempt) -> None:
     """Let the target wait for the fence's mark; then lock, rename and mark.
 
-    The target is at its wait then when the mark comes. With `--terminate`, those are ended who go
-    on writing. Raises WritersLeft, FenceRefused, FenceTooLate, NotAtCutover.
+    The target is at its wait then when the mark comes. The source goes on with the looks of
+    `drain`, and tells whether other standbys may have come since the ping. With `--terminate`,
+    those are ended who go on writing. Raises WritersLeft, FenceRefused, FenceTooLate, NotAtCutover.
     """
     fence_arrival.begin(at.context, at.attempt, deadline=at.budget.latest("snapshot"))
+    seen = [standbys.QUERIES["connected"].as_bytes()] if at.connected else []
+    behind = [*at.context.known.looks, *seen]
 
-    def put_up(kept_s: float) -> None:
-        stream_fence.put_up(
+    def put_up(kept_s: float) -> list[list[Any]]:
+        return stream_fence.put_up(
             at.source,
             at.plan.source,
             at.plan.id,
@@ -79,37 +80,14 @@ def put_up_fence(at: Attempt) -> None:
             revision=at.budget.revision,
             deadline=at.budget.latest("drain") - kept_s,
             not_after=at.not_after,
+            behind=behind,
         )
 
     with at.context.on(at.plan.source):
-        at.without_writers(put_up)
+        at.behind = at.without_writers(put_up)
 
 
 def drain(at: Attempt) -> None:
-    """Look behind the fence, while its mark is on its way.
-
-    At the same time the source tells whether other standbys may have come since the ping.
-    """
-    context, source = at.context, at.plan.source
-    if not at.connected:
-        with context.on(source):
-            _drain(at)
-        return
-    with context.on(source):
-        session = context.sessions[source, Use.lock]
-        asked = Sent(session, standbys.QUERIES["connected"])
-    try:
-        with context.on(source):
-            _drain(at)
-    finally:
-        with context.on(source):
-            [[(connected,)]] = asked.rows()
-    if connected != at.connected:
-        with context.on(source):
-            at.standbys |= standbys.expected(session)
-
-
-def _drain(at: Attempt) -> None:
     """Wait as behind a rename, and for what is made there; then look at the structure again.
 
     Locks on tables catch no session that makes a table, grants a right or alters a function. What
@@ -117,11 +95,14 @@ def _drain(at: Attempt) -> None:
     WritersLeft.
     """
     known = at.context.known
-    if known and (lsn := stream_fence.untouched(at.source, known)) is not None:
+    with at.context.on(at.plan.source):
+        if at.connected and at.behind[-1] != [(at.connected,)]:
+            at.standbys |= standbys.expected(at.source)
+        lsn = known.untouched(at.behind[: len(known.looks)]) if known else None
+        if lsn is None:
+            _look_closer(at)
+            lsn = standbys.position(at.source)
         at.lsn = lsn
-        return
-    _look_closer(at)
-    at.lsn = standbys.position(at.source)
 
 
 def _look_closer(at: Attempt) -> None:
@@ -202,8 +183,6 @@ def await_standbys_again(at: Attempt) -> None:
 def _find_standbys(at: Attempt) -> None:
     if at.plan.options.ignore_standby:
         return
-    # The session that looks again: what it reads is in its caches then.
-    session = at.context.sessions[at.plan.source, Use.lock]
     # First: one that comes in between is looked for again.
-    at.connected = standbys.connected(session)
-    at.standbys = set(standbys.expected(session))
+    at.connected = standbys.connected(at.source)
+    at.standbys = set(standbys.expected(at.source))

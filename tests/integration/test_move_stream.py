@@ -21,6 +21,7 @@ from shardctl.moves import (
     prune,
     service,
     stream,
+    stream_sub_steps,
 )
 from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
@@ -48,10 +49,10 @@ if TYPE_CHECKING:
 def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(fleet_own)
     fill_sequences(fleet_own)
-    refused, looked = refuse_meanwhile(fleet_own, monkeypatch), look_late(fleet_own, monkeypatch)
+    refused = refuse_meanwhile(fleet_own, monkeypatch)
+    monkeypatch.setattr(stream_sub_steps, "_look_closer", lambda _: pytest.fail("it is untouched"))
     context = fleet_own.start(planned(fleet_own, [2, 3], "b"))
     assert refused == ["25006"]  # closed copies refuse every client until the claim
-    assert looked == [True]
     assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.done
     assert fleet_own.copy("b").proof == "compared"
     assert {f"shard{n}" for n in range(2, 8)} <= fleet_own.schemas("b")
@@ -233,22 +234,6 @@ def refuse_meanwhile(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> list[st
     return refused
 
 
-def look_late(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Let the look behind the fence end when the target has its mark, which waits for no look."""
-    look, looked = stream_fence.untouched, list[bool]()
-    query = "SELECT FROM shardctl.stream WHERE what = 'arrived'"
-
-    def late(session: Any, known: Any) -> str | None:
-        lsn = look(session, known)
-        if fleet_own.copy("a").state is MoveState.fenced:
-            looked.append(lsn is not None)
-            wait_for(lambda: fleet_own.ask("b", query))
-        return lsn
-
-    monkeypatch.setattr(stream_fence, "untouched", late)
-    return looked
-
-
 @pytest.mark.long
 def test_a_fence_is_put_up_by_a_session_without_its_function(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
@@ -269,9 +254,9 @@ def test_a_mark_that_comes_late_is_waited_for(
     other = fleet_own.connect("b", autocommit=False)
     key = "INSERT INTO shardctl.stream (move, attempt, what) VALUES (%s, %s, %s)"
 
-    def held_up(session: Any, node: str, move: str, *given: Any, **named: Any) -> None:
+    def held_up(session: Any, node: str, move: str, *given: Any, **named: Any) -> list[Any]:
         other.execute(key, [move, named["attempt"], stream_fence.MARK])
-        put_up(session, node, move, *given, **named)
+        return put_up(session, node, move, *given, **named)
 
     def let_go(context: MoveContext, attempt: int, what: str, **given: float) -> None:
         waits.append(what)
@@ -302,7 +287,7 @@ def test_what_ended_between_two_looks_behind_the_fence_is_looked_at_too(
             other.execute(view.format(sql.Identifier(schemas[0], "photos")))
         return found._replace(busy=True)
 
-    monkeypatch.setattr(stream_fence, "untouched", lambda *_: None)
+    monkeypatch.setattr(stream_fence.Known, "untouched", lambda *_: None)
     monkeypatch.setattr(stream_fence, "left", ends)
     with pytest.raises(MoveStopped) as caught:
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
