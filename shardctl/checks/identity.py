@@ -31,7 +31,7 @@ RULES = Rules(
             "a separate server",
             "correct the host and port of one of the two nodes in the topology",
         ),
-        "other_node": Rule(ERROR, "{actual}", "{wanted}cluster {cluster}", "{hint}"),
+        "other_node": Rule(ERROR, "{actual}", "{member}cluster {cluster}", "{hint}"),
         "format_newer": Rule(
             ERROR,
             "format {format}",
@@ -48,7 +48,7 @@ RULES = Rules(
         "generator_differs": Rule(
             ERROR,
             "generator {there}",
-            "generator {wanted}",
+            "generator {right}",
             "run `shardctl init` to change it, or correct the topology",
         ),
     },
@@ -77,7 +77,7 @@ def judge(view: View[None]) -> Iterator[Finding]:
                 "other_node",
                 node=name,
                 actual=f"node {state.node} of cluster {state.cluster}",
-                wanted=f"node {name} of ",
+                member=f"node {name} of ",
                 cluster=topology.cluster,
                 hint="correct the node's host and port in the topology; shardctl does not write "
                 "to this server",
@@ -101,7 +101,7 @@ def judge(view: View[None]) -> Iterator[Finding]:
                     node=name,
                     object="shardctl.next_id",
                     there=state.generator,
-                    wanted=topology.id.generator,
+                    right=topology.id.generator,
                 )
 
 
@@ -123,7 +123,7 @@ def _wrong_cluster(view: View[None], wrong: Mapping[NodeName, str]) -> Iterator[
             "other_node",
             object="cluster",
             actual=f"nodes {', '.join(wrong)} are of cluster {cluster}",
-            wanted="",
+            member="",
             cluster=view.topology.cluster,
             hint="use the topology of that cluster, or correct `cluster:`; shardctl does not write "
             "to these servers",

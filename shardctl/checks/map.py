@@ -47,7 +47,7 @@ RULES = Rules(
         "map_differs": Rule(
             ERROR,
             "shardctl.map: {listed}",
-            "the topology: {wanted}",
+            "the topology: {owners}",
             "use the newest topology file: `shardctl moves list` names the moves",
         ),
         "map_version": Rule(
@@ -164,7 +164,7 @@ def _maps(view: View[dict[str, int | None]]) -> Iterator[Finding]:
                 node=name,
                 shards=sorted([*wrong, *extra]),
                 listed=", ".join(listed) or "shards that are not in the topology",
-                wanted=", ".join(wanted) or "no such shards",
+                owners=", ".join(wanted) or "no such shards",
             )
         elif state.map_version < newest and not between:
             yield RULES.finding(

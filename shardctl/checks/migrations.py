@@ -25,7 +25,7 @@ RULES = Rules(
         "checksum_differs": Rule(
             ERROR,
             "a file with SHA-256 {checksum} ran",
-            "SHA-256 {wanted}, that of the file",
+            "SHA-256 {right}, that of the file",
             "restore the file as it ran, and write the change as a new migration",
         ),
         "unknown_file": Rule(
@@ -104,7 +104,7 @@ def _changed(file: str, wanted: str, checksums: Mapping[ShardId, str]) -> Iterat
             others.setdefault(checksum, []).append(shard)
     for checksum, shards in others.items():
         yield RULES.finding(
-            "checksum_differs", shards=shards, object=file, checksum=checksum, wanted=wanted
+            "checksum_differs", shards=shards, object=file, checksum=checksum, right=wanted
         )
 
 

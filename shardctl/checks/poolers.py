@@ -100,7 +100,7 @@ def _file(
             pooler=pooler.name,
             object=path,
             actual=actual,
-            wanted=f" of map version {wanted}" if wanted else "",
+            of=f" of map version {wanted}" if wanted else "",
             hint=(
                 "check that the topology is the newest and that the pooler belongs to it; "
                 "then run `shardctl pgbouncer apply --force` to replace the file"

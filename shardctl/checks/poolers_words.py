@@ -30,7 +30,7 @@ RULES = Rules(
             "run `shardctl pgbouncer diff` to see the changes; `shardctl pgbouncer apply --force` "
             "replaces the file",
         ),
-        "file_differs": Rule(ERROR, "{actual}", "the aliases{wanted}", "{hint}"),
+        "file_differs": Rule(ERROR, "{actual}", "the aliases{of}", "{hint}"),
         "not_loaded": Rule(
             ERROR,
             "{there}",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.checks.leftovers import CHECK
 from shardctl.moves import plan
 from shardctl.postgres import connection
 from shardctl.postgres.logical import closing as closings
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from tests.fixtures.servers.postgres import PgServer, StartServer
 
+LEFTOVERS = "leftovers"
 ENDED, OPEN, UNKNOWN = "5f3a9c1e", "0badcafe", "deadbeef"
 
 
@@ -154,9 +154,9 @@ def test_what_no_open_move_owns_is_listed_and_cleared(cleared: Fleet) -> None:
     assert len(tsv.splitlines()) == len(LEFT)
     assert listed(doctor(cleared, "--dry-run")) == LEFT  # nothing was cleared
 
-    findings = told(verify(cleared, CHECK.name))
-    assert (CHECK.name, "left_by_move", "b", (), ENDED) in findings
-    assert (CHECK.name, "left_by_move", "a", (), UNKNOWN) in findings
+    findings = told(verify(cleared, LEFTOVERS))
+    assert (LEFTOVERS, "left_by_move", "b", (), ENDED) in findings
+    assert (LEFTOVERS, "left_by_move", "a", (), UNKNOWN) in findings
     assert not any(found[-1] == OPEN for found in findings if found[1] == "left_by_move")
 
     doctor(cleared, "--yes")
@@ -213,7 +213,7 @@ def test_the_streams_of_open_moves_are_looked_at_by_verify_and_status(cleared: F
     subscribe(cleared, OPEN)
     used = "SELECT FROM pg_replication_slots WHERE active"
     wait_for(lambda: cleared.query("a", used))
-    codes = {finding.code for finding in verify(cleared, CHECK.name)}
+    codes = {finding.code for finding in verify(cleared, LEFTOVERS)}
     assert not codes & {"stream_unread", "stream_stopped", "stream_errors", "left_by_move"}
     shown = json.loads(cleared.here("status", "--sample", "0", "-o", "json").stdout)
     [move] = shown["moves"]
@@ -229,7 +229,7 @@ def test_the_streams_of_open_moves_are_looked_at_by_verify_and_status(cleared: F
     cleared.execute("a", "INSERT INTO shard2.photos (id, user_id) VALUES (1, 2)")
     try:
         wait_for(
-            lambda: "stream_errors" in {f.code for f in verify(cleared, CHECK.name)}, seconds=30
+            lambda: "stream_errors" in {f.code for f in verify(cleared, LEFTOVERS)}, seconds=30
         )
     finally:
         cleared.execute("a", "DELETE FROM shard2.photos")

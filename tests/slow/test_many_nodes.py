@@ -62,14 +62,19 @@ def _ports(server: PgServer) -> Iterator[list[int]]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
+    listening: list[asyncio.Server] = []
+
     async def listen(number: int) -> int:
         def serve(reader: StreamReader, writer: StreamWriter) -> asyncio.Task[None]:
             return loop.create_task(_serve(reader, writer, server.port, number))
 
         one = await asyncio.start_server(serve, "127.0.0.1", 0)
+        listening.append(one)
         return int(one.sockets[0].getsockname()[1])
 
     async def end() -> None:
+        for one in listening:
+            one.close()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
