@@ -12,7 +12,7 @@ from shardctl.topology.model import Node
 
 if TYPE_CHECKING:
     from shardctl.hosts.host import Host
-    from shardctl.hosts.ssh_settings import SshSettings
+    from shardctl.hosts.openssh import SshSettings
     from shardctl.topology.model import Pooler, Topology
 
     Server = Node | Pooler
@@ -96,7 +96,7 @@ def routes(topology: Topology) -> list[HostRoute]:
 def _login(settings: SshSettings) -> str:
     """Write where ssh goes; ~/.ssh/config decides what is left out.
 
-    >>> from shardctl.hosts.ssh_settings import SshSettings
+    >>> from shardctl.hosts.openssh import SshSettings
     >>> _login(SshSettings("db1", user="ann", port=2222)), _login(SshSettings("db1"))
     ('ann@db1:2222', 'db1')
     """

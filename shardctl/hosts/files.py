@@ -13,7 +13,6 @@ from shardctl.hosts import local, scripts
 from shardctl.hosts.host import (
     CommandFailed,
     CommandTimedOut,
-    Completed,
     HostLost,
     HostUnreachable,
     SudoRefused,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardctl.hosts.host import Held, Host
+    from shardctl.hosts.host import Host
 
 BACKUP = ".shardctl-backup"
 """What the name of the file before has at its end."""
@@ -96,40 +95,15 @@ def replace(host: Host, new: Path, path: Path | str, *, user: str | None = None)
 
     It is on the disk already, and `path` is no link: `place_of` follows those, at leisure.
     """
-    with named(path):
-        host.run(_moving(new, path), user=user, timeout=_SECONDS)
-
-
-def hold_replace(
-    host: Host, new: Path, path: Path | str, *, seconds: float, user: str | None = None
-) -> Held:
-    """Prepare what `replace` does, for `seconds`, so that it begins soon after a word.
-
-    Let it go within `named`.
-    """
     if isinstance(host, Local) and not local.is_other(user):
-        return _Replacing(new, path)
-    return host.hold(_moving(new, path), seconds=seconds, user=user, timeout=_SECONDS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Replacing:
-    """What this process can do by itself, which takes a hundredth of the time of a command."""
-
-    new: Path
-    path: Path | str
-
-    def go(self) -> Completed:
-        """Let the file take the other's place, as in `Held.go`."""
+        # In a hundredth of the time of a command.
         try:
-            self.new.replace(self.path)
+            new.replace(path)
         except OSError as error:
-            failed = Completed("", error.strerror or str(error), 1)
-            raise CommandFailed(_moving(self.new, self.path), failed) from error
-        return Completed("", "", 0)
-
-    def drop(self) -> None:
-        """Do nothing: nothing was begun."""
+            raise FileRefused(path, error.strerror or str(error)) from error
+        return
+    with named(path):
+        host.run(["mv", "-fT", "--", str(new), str(path)], user=user, timeout=_SECONDS)
 
 
 def remove(host: Host, path: Path, *, user: str | None = None) -> None:
@@ -211,10 +185,6 @@ def _run(
     argv = scripts.argv("file", part, str(path), *words)
     with named(path, failed=False):
         return host.run(argv, user=user, input=text, timeout=_SECONDS).stdout
-
-
-def _moving(new: Path, path: Path | str) -> list[str]:
-    return ["mv", "-fT", "--", str(new), str(path)]
 
 
 @contextmanager

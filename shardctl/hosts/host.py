@@ -59,30 +59,6 @@ class Host(Protocol):
         back. What `line` raises ends the command, and goes on to the caller.
         """
 
-    def hold(
-        self,
-        argv: Sequence[str],
-        *,
-        seconds: float,
-        user: str | None = None,
-        timeout: float | None = None,
-    ) -> Held:
-        """Prepare to run `argv`, so that it starts soon after `go`.
-
-        Another machine holds it back for as long as `seconds`, if it can; where it cannot, or its
-        connection breaks, the command is started by `go`. Raises nothing.
-        """
-
-
-class Held(Protocol):
-    """A command that is held back; without `go` it never runs."""
-
-    def go(self) -> Completed:
-        """Let it run, once, and give its output; raises what `Host.run` raises."""
-
-    def drop(self) -> None:
-        """Give it up, unless `go` was called."""
-
 
 def shown(argv: Sequence[str]) -> str:
     r"""Write a command for a person: of a script that it brings along only that there is one.
@@ -128,6 +104,10 @@ class HostUnreachable(ShardctlError):
         )
         self.host = host
         self.reason = reason
+
+
+class StaleConnection(Exception):
+    """A connection on which nothing can be begun any more; another may be opened."""
 
 
 class HostLost(ShardctlError):

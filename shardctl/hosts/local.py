@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import pwd
 import selectors
 import shlex
-import shutil
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed
@@ -22,12 +19,9 @@ from shardctl.hosts.output import Lines, Text
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from shardctl.hosts.host import Held
-
 logger = logging.getLogger(__name__)
 
 _PIECE = 65536
-_HELD = ("sh", "-c", 'read -r word && exec "$@"', "sh")
 
 
 class Local:
@@ -77,22 +71,6 @@ class Local:
             lines.end()
         return _judged(argv, user, began, Completed("", errors.end(), process.returncode))
 
-    def hold(
-        self,
-        argv: Sequence[str],
-        *,
-        seconds: float,
-        user: str | None = None,
-        timeout: float | None = None,
-    ) -> Held:
-        """Prepare to run `argv` as in `Host.hold`: a process waits for the word, and becomes it.
-
-        It ends with this one, so it needs no limit of its own.
-        """
-        del seconds
-        process = self._begin([*_HELD, *argv], user=user, env={}, keep_open=())
-        return _Waiting(process, argv, user, timeout)
-
     def _begin(
         self,
         argv: Sequence[str],
@@ -131,11 +109,6 @@ class Local:
         if other is None:
             return subprocess.Popen(list(argv), **given)
         groups = os.getgrouplist(other.pw_name, other.pw_gid)
-        # It would find a program also where that user may not go, so it runs nothing but a shell.
-        if argv[0] == "sh" and (program := _setpriv()) is not None:
-            become = [f"--reuid={other.pw_uid}", f"--regid={other.pw_gid}"]
-            become += [f"--groups={','.join(map(str, groups))}", "--"]
-            return subprocess.Popen([program, *become, *argv], **given)
         given |= {"user": other.pw_uid, "group": other.pw_gid, "extra_groups": groups}
         return subprocess.Popen(list(argv), **given)
 
@@ -143,28 +116,6 @@ class Local:
 def is_other(user: str | None) -> bool:
     """Return whether that is another user than the one as whom this process runs."""
     return user is not None and pwd.getpwnam(user).pw_uid != os.geteuid()
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A command that is all but begun: its process waits for a line, and ends where none comes."""
-
-    process: subprocess.Popen[str]
-    argv: Sequence[str]
-    user: str | None
-    timeout: float | None
-
-    def go(self) -> Completed:
-        """Let it run, as in `Held.go`."""
-        began = time.monotonic()
-        completed = _finish(self.process, self.argv, "go\n", self.timeout)
-        return _judged(self.argv, self.user, began, completed)
-
-    def drop(self) -> None:
-        """End it without letting it run, unless it has."""
-        if self.process.returncode is None:
-            with self.process:
-                _kill(self.process)
 
 
 def _finish(
@@ -269,22 +220,6 @@ def _environment(account: pwd.struct_passwd) -> dict[str, str]:
         "USER": account.pw_name,
         "LOGNAME": account.pw_name,
     }
-
-
-@functools.cache
-def _setpriv() -> str | None:
-    """Find what becomes another user, and runs a program then; None where it cannot do that.
-
-    Python can do so itself, but for that it copies the tables of all its memory, which takes
-    longer than most commands do.
-    """
-    program = shutil.which("setpriv")
-    if program is None:
-        return None
-    # That of busybox has the name, and not these options.
-    tried = [program, "--reuid=0", "--regid=0", "--clear-groups", "--", "true"]
-    done = subprocess.run(tried, check=False, stdin=subprocess.DEVNULL, capture_output=True)
-    return program if done.returncode == 0 else None
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

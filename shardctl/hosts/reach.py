@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from shardctl.errors import Refused
 from shardctl.hosts import accounts, ports
 from shardctl.hosts.local import Local
+from shardctl.hosts.openssh import SshSettings
 from shardctl.hosts.ssh import Ssh
-from shardctl.hosts.ssh_settings import SshSettings
 from shardctl.topology.model import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from shardctl.hosts.host import Completed, Held, Host
+    from shardctl.hosts.host import Completed, Host
     from shardctl.topology.model import Pooler
 
 
@@ -118,17 +118,6 @@ class _OfPooler:
         return self._machine.stream(
             argv, line=line, user=who, env=env, input=input, timeout=timeout
         )
-
-    def hold(
-        self,
-        argv: Sequence[str],
-        *,
-        seconds: float,
-        user: str | None = None,
-        timeout: float | None = None,
-    ) -> Held:
-        """Prepare to run `argv` as in `Host.hold`."""
-        return self._machine.hold(argv, seconds=seconds, user=self.who(user), timeout=timeout)
 
 
 def is_reached(of: Node | Pooler) -> bool:

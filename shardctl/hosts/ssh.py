@@ -2,33 +2,82 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import shlex
+import threading
 import time
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError
-from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed, HostUnreachable
+from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostUnreachable, StaleConnection
 from shardctl.hosts.output import Lines, Text
-from shardctl.hosts.ssh_call import Call
-from shardctl.hosts.ssh_held import HeldThere, NotHeld
-from shardctl.hosts.ssh_links import StaleConnection, connections
 from shardctl.hosts.ssh_wrapper import Wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from shardctl.hosts.host import Held
-    from shardctl.hosts.ssh_call import Word
-    from shardctl.hosts.ssh_links import Link
-    from shardctl.hosts.ssh_settings import SshSettings
+    from shardctl.hosts.host import Completed
+    from shardctl.hosts.openssh import SshSettings
+    from shardctl.hosts.ssh_connection import Connection
 
 logger = logging.getLogger(__name__)
 
 _KILL = 'kill -s KILL -- "-$1"'  # the form that every shell knows
 _KILLED_WITHIN = 10.0
+
+
+class Connections:
+    """The open connections, one for each host, shared by all threads, closed at the end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[SshSettings, Future[Connection]] = {}
+
+    def get(self, settings: SshSettings) -> Connection:
+        """Give the open one, or open one, for which other callers wait; raises HostUnreachable."""
+        # Fabric takes a third of a second: it is imported when it is needed.
+        from shardctl.hosts.ssh_connection import connect  # noqa: PLC0415
+
+        with self._lock:
+            found = self._open.get(settings)
+            known = found is not None and (not found.done() or _is_up(found))
+            one: Future[Connection] = found if found is not None and known else Future()
+            self._open[settings] = one
+        if not known:
+            try:
+                _shut(found)
+                one.set_result(connect(settings))
+            except BaseException as error:
+                one.set_exception(error)
+                raise
+        return one.result()
+
+    def close(self, settings: SshSettings) -> None:
+        """Close the connection, if there is one."""
+        with self._lock:
+            found = self._open.pop(settings, None)
+        _shut(found)
+
+    def close_all(self) -> None:
+        """Close every connection."""
+        for settings in list(self._open):
+            self.close(settings)
+
+
+def _is_up(opened: Future[Connection]) -> bool:
+    return opened.exception() is None and opened.result().active
+
+
+def _shut(opened: Future[Connection] | None) -> None:
+    if opened is not None and opened.exception() is None:
+        opened.result().shut()
+
+
+connections = Connections()
+atexit.register(connections.close_all)
 
 
 class Ssh:
@@ -71,26 +120,6 @@ class Ssh:
         output = Lines(line)
         return self._carry_out(argv, output, user=user, env=env, given=input, timeout=timeout)
 
-    def hold(
-        self,
-        argv: Sequence[str],
-        *,
-        seconds: float,
-        user: str | None = None,
-        timeout: float | None = None,
-    ) -> Held:
-        """Prepare to run `argv` as in `Host.hold`: it waits there, all but begun."""
-
-        def hold(word: Word) -> Completed:
-            began = time.monotonic()
-            with self._spare_session() as (link, channel):
-                sudo_to = None if user in (None, link.login) else user
-                wrapped = Wrapped(argv, sudo_to, {}, "", held_s=seconds)
-                completed = Call(link, channel, wrapped, Text(), timeout, word=word).carry_out()
-            return self._judged(argv, user, began, completed)
-
-        return HeldThere(hold, partial(self.run, argv, user=user, timeout=timeout))
-
     def close(self) -> None:
         """Close the connection; the next command opens another."""
         connections.close(self.settings)
@@ -106,23 +135,17 @@ class Ssh:
         timeout: float | None,
     ) -> Completed:
         began = time.monotonic()
-        with self._session(timeout) as (link, channel):
-            sudo_to = None if user in (None, link.login) else user
+        with self._session(timeout) as (connection, channel):
+            sudo_to = None if user in (None, connection.user) else user
             wrapped = Wrapped(argv, sudo_to, env or {}, given or "")
-            call = Call(link, channel, wrapped, output, timeout)
+            remote = connection.remote(channel, wrapped, output, timeout)
             try:
-                completed = call.carry_out()
+                completed = remote.carry_out()
             except CommandTimedOut:
                 # It has ended and has left a process that holds its output.
-                if call.left is not None:
-                    self._kill_group(call.left, sudo_to)
+                if remote.left is not None:
+                    self._kill_group(remote.left, sudo_to)
                 raise
-        return self._judged(argv, user, began, completed)
-
-    def _judged(
-        self, argv: Sequence[str], user: str | None, began: float, completed: Completed
-    ) -> Completed:
-        """Log how a command ended, and give what it left; raises CommandFailed."""
         logger.debug(
             "ran %s%s on %s: code %d, %d ms",
             shlex.join(argv),
@@ -136,41 +159,26 @@ class Ssh:
         return completed
 
     @contextmanager
-    def _session(self, timeout: float | None) -> Iterator[tuple[Link, Any]]:
+    def _session(self, timeout: float | None) -> Iterator[tuple[Connection, Any]]:
         """Open a channel; on a new connection, when the old one turns out to be dead."""
-        link = connections.get(self.settings)
+        connection = connections.get(self.settings)
         try:
-            channel = link.session(timeout)
+            channel = connection.session(timeout)
         except StaleConnection:
-            link.close()
-            link = connections.get(self.settings)
+            connection.shut()
+            connection = connections.get(self.settings)
             try:
-                channel = link.session(timeout)
+                channel = connection.session(timeout)
             except StaleConnection as error:
-                link.close()
+                connection.shut()
                 raise HostUnreachable(
                     self.settings.host,
                     "the host accepted the connection and then stopped responding",
                 ) from error
         try:
-            yield link, channel
+            yield connection, channel
         finally:
-            link.done(channel)
-
-    @contextmanager
-    def _spare_session(self) -> Iterator[tuple[Link, Any]]:
-        """Open a channel that no other command will miss; raises NotHeld, HostUnreachable."""
-        link = connections.get(self.settings)
-        try:
-            channel = link.spare_session()
-        except StaleConnection as error:
-            raise NotHeld from error
-        if channel is None:
-            raise NotHeld
-        try:
-            yield link, channel
-        finally:
-            link.done(channel)
+            connection.done(channel)
 
     def _kill_group(self, group: str, user: str | None) -> None:
         with suppress(ShardctlError):

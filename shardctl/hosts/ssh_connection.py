@@ -1,34 +1,47 @@
 """Opens SSH connections with fabric, as the user's own ssh would; imports fabric.
 
-Only `ssh_links.py` imports this, when the first connection is opened: fabric takes its time.
+Only `ssh.py` imports this, when the first connection is opened: fabric takes its time.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import logging
-import re
 import socket
 import subprocess
 import tempfile
+import threading
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fabric  # type: ignore[import-untyped]  # neither brings types
 import paramiko  # type: ignore[import-untyped]
 
-from shardctl.hosts import known_hosts, ssh_config
-from shardctl.hosts.host import HostUnreachable
-from shardctl.hosts.known_hosts import HostKey, HostKeyUnknown
-from shardctl.hosts.ssh_keys import Keys, KeysRefused
+from shardctl import inputs
+from shardctl.hosts import openssh
+from shardctl.hosts.host import TAIL, HostUnreachable, StaleConnection
+from shardctl.hosts.openssh import HostKey
+from shardctl.hosts.ssh_remote import BROKEN, QUIET, Remote
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
-    from shardctl.hosts.ssh_settings import SshSettings
+    from shardctl.hosts.openssh import SshSettings
+    from shardctl.hosts.output import Text
+    from shardctl.hosts.ssh_wrapper import Wrapped
 
 KEEP_ALIVE = 15
 """Seconds of silence after which the host is sent something."""
+SESSIONS = 10
+"""Commands at once on a connection; what OpenSSH's server allows by default."""
+DEAD_AFTER = 45.0
+"""Seconds that a host has for a sign of life."""
 _DEAD_AFTER_MS = 60_000
-_HOP = re.compile(r"(?:ssh://)?(?:(.+)@)?(\[[^]]+\]|[^\[\]:]+)(?::(\d+))?/?")
+_REFUSED_FOR = 5.0
+_POLL = 0.05
+_MOST_BYTES = 1 << 20
 
 # Without a handler Python writes a library's errors to the terminal; what matters of them is
 # in the errors raised here.
@@ -40,37 +53,35 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
 
     proxy: subprocess.Popen[bytes] | None = None
     stderr: Any = None
+    _heard: float
+
+    def __init__(self, settings: SshSettings) -> None:
+        found = openssh.options(settings)
+        super().__init__(
+            found["hostname"][0],
+            user=found["user"][0],
+            port=int(found["port"][0]),
+            gateway=openssh.way(settings, found),
+            # Fabric's own files and variables are none of ours, nor is its reading of ssh's.
+            config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
+            forward_agent=False,
+        )
+        # Fabric takes an attribute that it does not know for a value of its configuration.
+        self._set(settings=settings, options=found)
+        self._set(
+            policy=_HostKeys(self),
+            _room=threading.Semaphore(SESSIONS),
+            _running=set(),
+            _asking=threading.Lock(),
+            _heard=time.monotonic(),
+        )
 
     def derive_shorthand(self, host_string: str) -> dict[str, str | None]:
         """Take a name for a name: ports and users are given apart."""
         return {"user": None, "host": host_string, "port": None}
 
-    def get_gateway(self) -> Connection | str | None:
-        """Chain jump hosts in the order in which they are named; a ProxyCommand stays text."""
-        named = self.ssh_config.get("proxyjump")
-        if not named:
-            command = self.ssh_config.get("proxycommand")
-            return None if command is None else str(command)
-        if named.lower() == "none":
-            return None
-        hop = None
-        for text in named.split(","):
-            found = _HOP.fullmatch(text.strip())
-            if found is None:
-                raise HostUnreachable(self.original_host, f"ProxyJump {text!r} names no host")
-            user, host, port = found[1], found[2].strip("[]"), found[3]
-            if host in (self.host, self.original_host):
-                return None  # a ProxyJump for every host is for every other host
-            config = self.config.clone()
-            config.authentication.identities = []
-            hop = Connection(host, user=user, port=port and int(port), config=config, gateway=hop)
-            hop.forward_agent = False
-        return hop
-
     def open_gateway(self) -> Any:
         """Start a ProxyCommand with a real socket: paramiko's spins when the command ends."""
-        if not isinstance(self.gateway, str):
-            return super().open_gateway()
         ours, theirs = socket.socketpair()
         self.stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the connection
         with theirs:
@@ -83,13 +94,92 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
             )
         return ours
 
-    def hops(self) -> list[Connection]:
-        """List the connections of the way, this one last."""
-        before = self.gateway.hops() if isinstance(self.gateway, Connection) else []
-        return [*before, self]
+    @property
+    def active(self) -> bool:
+        """Whether it is open, as far as is known here."""
+        return bool(self.transport.is_active())
+
+    def session(self, seconds: float | None) -> Any:
+        """Open a channel for a command, `done` with which is to be reported afterwards.
+
+        Waits for other commands to end where the host allows no more, at most for `seconds`. Raises
+        StaleConnection, and HostUnreachable where the host has no room for a command.
+        """
+        until = time.monotonic() + (threading.TIMEOUT_MAX if seconds is None else seconds)
+        if not self._room.acquire(timeout=seconds):
+            raise self._full()
+        try:
+            channel = self._when_allowed(until)
+        except BaseException:
+            self._room.release()
+            raise
+        self._running.add(channel)
+        return channel
+
+    def _when_allowed(self, until: float) -> Any:
+        """Open a channel, again and again: the host may allow fewer, or not yet know of an end."""
+        alone_since = time.monotonic()
+        while (channel := self._channel(self.settings.connect_timeout)) is None:
+            now = time.monotonic()
+            if self._running:
+                alone_since = now
+                if now > until:
+                    raise self._full()
+            elif now - alone_since > _REFUSED_FOR:
+                raise HostUnreachable(
+                    self.settings.host,
+                    "the host accepts the login, but not commands",
+                    hint="check MaxSessions and the restrictions of the key on that host",
+                )
+            time.sleep(_POLL)
+        return channel
+
+    def _full(self) -> HostUnreachable:
+        return HostUnreachable(
+            self.settings.host,
+            f"{len(self._running)} commands are running on the host, and none ended in time",
+            hint="try again, or raise MaxSessions of the host's sshd",
+        )
+
+    def done(self, channel: Any) -> None:
+        """Close a command's channel, and let another begin."""
+        channel.close()
+        self._running.discard(channel)
+        self._room.release()
+
+    def remote(self, channel: Any, wrapped: Wrapped, output: Text, timeout: float | None) -> Remote:
+        """Give what runs a command on a channel."""
+        return Remote(self, channel, wrapped, output, timeout)
+
+    def answers(self, *, now: bool = False) -> bool:
+        """Ask for a sign of life, `now` or if there was none of late; closes what is dead."""
+        with self._asking:
+            if not self.active:
+                return False
+            if not now and time.monotonic() - self._heard < QUIET / 2:
+                return True
+            try:
+                channel = self._channel(DEAD_AFTER)
+            except StaleConnection:
+                self.shut()
+                return False
+            if channel is not None:
+                channel.close()
+            self._heard = time.monotonic()
+            return True
+
+    def _channel(self, seconds: float) -> Any | None:
+        """Open a channel; None where the host refuses. Raises StaleConnection."""
+        try:
+            return self.transport.open_session(timeout=seconds)
+        except BROKEN as error:
+            # Threads that are refused at once find each other's error: hence not by its type.
+            if not self.active or str(error).startswith("Timeout"):
+                raise StaleConnection from error
+            return None
 
     def shut(self) -> None:
-        """Close this connection, and what it goes through; nothing of them is left."""
+        """Close it, and what it goes through: nothing is left, and commands on it are lost."""
         # Not `close`: that leaves alone what did not open whole.
         transport = self.client.get_transport()
         self.client.close()
@@ -101,33 +191,32 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
             self.proxy.terminate()
             self.proxy.wait()
             self.stderr.close()
-        if isinstance(self.gateway, Connection):
-            self.gateway.shut()
 
 
 class _HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no types
     """Vouches for a host's key; paramiko itself knows no patterns, and no revoked keys."""
 
-    def __init__(self, connection: Connection, *, accept_new: bool) -> None:
-        self.host = connection.original_host
-        self.options = connection.ssh_config
-        self.accept_new = accept_new
-        self.files = ssh_config.known_hosts(self.options)
-        name = self.options.get("hostkeyalias")
-        self.address = known_hosts.address(
-            name or connection.host, known_hosts.SSH_PORT if name else connection.port
+    def __init__(self, connection: Connection) -> None:
+        settings = connection.settings
+        self.host = settings.host
+        self.files = openssh.known_hosts(connection.options)
+        alias = next(iter(connection.options.get("hostkeyalias", ())), None)
+        self.address = openssh.address(
+            alias or connection.host, openssh.SSH_PORT if alias else connection.port
         )
-        self.known = known_hosts.entries(self.files, self.address)
-        if not self.known and not name:
-            # As ssh does, a key known of the host counts for its other ports, if it is the same.
-            self.known_elsewhere = known_hosts.entries(self.files, connection.host.lower())
-        else:
-            self.known_elsewhere = []
+        self.known = openssh.entries(self.files, self.address)
+        # As ssh does, a key known of the host counts for its other ports, if it is the same.
+        others = () if self.known or alias else (connection.host.lower(),)
+        self.elsewhere = [entry for name in others for entry in openssh.entries(self.files, name)]
+        if settings.accept_new and all(entry.revoked for entry in self.known):
+            jump = connection.gateway if "proxyjump" in connection.options else None
+            openssh.learn(settings.host, connection.user, connection.port, jump)
+            self.known = openssh.entries(self.files, self.address)
 
     def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
         """Make the transport, which asks for a key of the kinds that are known first."""
         transport = paramiko.Transport(sock, **options)
-        kinds = {entry.kind for entry in self.known or self.known_elsewhere if not entry.revoked}
+        kinds = {entry.kind for entry in self.known or self.elsewhere if not entry.revoked}
         if "ssh-rsa" in kinds:
             kinds |= {"rsa-sha2-512", "rsa-sha2-256"}
         security = transport.get_security_options()
@@ -138,81 +227,111 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramik
         """Raise HostKeyUnknown or HostKeyChanged; paramiko asks, for it was given no key."""
         del client, hostname
         shown = HostKey(key.get_name(), key.asbytes(), key.fingerprint)
-        known = self.known or [e for e in self.known_elsewhere if e.blob == shown.blob]
-        try:
-            known_hosts.vouch(self.host, self.address, shown, known, self.files)
-        except HostKeyUnknown:
-            if not self.accept_new or not self.files:
-                raise
-            self._add(self.files[0], shown)
+        known = self.known or [entry for entry in self.elsewhere if entry.blob == shown.blob]
+        openssh.vouch(self.host, self.address, shown, known, self.files)
 
-    def _add(self, file: Path, key: HostKey) -> None:
+
+class _Keys:
+    """Offers the key that was named, then as ssh: the agent's keys, then those in files.
+
+    Paramiko's own asks for a password in the end, and offers an agent's keys in any order.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.tried: list[str] = []
+        self.unusable: list[str] = []
+
+    def authenticate(self, transport: paramiko.Transport) -> None:
+        """Offer the keys one by one; raises HostUnreachable."""
+        user = self.connection.user
+        for name, key in self._offered():
+            self.tried.append(name)
+            try:
+                if not transport.auth_publickey(user, key):
+                    return
+            except paramiko.SSHException:
+                if not transport.is_active():
+                    break  # the host has seen enough of them
+        raise HostUnreachable(
+            self.connection.settings.host,
+            f"the host accepts no key for the user {user} "
+            f"({', '.join(self.tried) or 'no keys to offer'}"
+            f"{''.join(f'; {text}' for text in self.unusable)})",
+            hint="add the public key to the user's authorized_keys on the host, or set the "
+            "right key (`ssh: {user: ..., key_file: ...}`); add a key with a "
+            "passphrase to an agent (`ssh-add`)",
+        )
+
+    def _offered(self) -> Iterator[tuple[str, paramiko.PKey]]:
+        """Give what to offer, each loaded when its turn comes."""
+        options, named = self.connection.options, self.connection.settings.key_file
+        files = [Path(name).expanduser() for name in options["identityfile"]]
+        if named is not None:
+            yield from self._from_file(named)
+        public = {path: _public(path) for path in (*([named] if named else ()), *files)}
+        wanted = {blob for blob in public.values() if blob is not None}
+        agent = paramiko.Agent()
         try:
-            hashed = ssh_config.says_yes(self.options, "hashknownhosts")
-            known_hosts.add(file, self.address, key, hashed=hashed)
+            held = sorted(agent.get_keys(), key=lambda key: key.asbytes() not in wanted)
+            if options["identitiesonly"] == ["yes"]:
+                held = [key for key in held if key.asbytes() in wanted]
+            for key in held:
+                yield f"of the agent {key.fingerprint}", key
+            offered = {key.asbytes() for key in held}
+            for path in files:
+                if path != named and public[path] not in offered and path.exists():
+                    yield from self._from_file(path)
+        finally:
+            agent.close()
+
+    def _from_file(self, path: Path) -> Iterator[tuple[str, paramiko.PKey]]:
+        if path.suffix == ".pub":
+            return
+        try:
+            inputs.read(path, _MOST_BYTES)  # a FIFO in its place would hold up paramiko
+            key = paramiko.PKey.from_path(path)
         except OSError as error:
-            raise HostUnreachable(
-                self.host,
-                f"its key is new and cannot be added to {file}: {error.strerror}",
-                hint=f"make {file} writable",
-            ) from error
+            self.unusable.append(f"{path}: {error.strerror}")
+        # cryptography's words for a passphrase that is needed differ by the file's format.
+        except (TypeError, ValueError, paramiko.SSHException) as error:
+            locked = isinstance(error, TypeError | paramiko.PasswordRequiredException)
+            self.unusable.append(f"{path}: {'has a passphrase' if locked else 'cannot be used'}")
+        except paramiko.UnknownKeyType:
+            self.unusable.append(f"{path}: this kind of key is not supported")
+        else:
+            yield str(path), key
+
+
+def _public(path: Path) -> bytes | None:
+    """Read the public half of a key file; None where it does not lie beside."""
+    public = path if path.suffix == ".pub" else path.with_name(f"{path.name}.pub")
+    try:
+        return base64.b64decode(inputs.read(public, _MOST_BYTES).split()[1])
+    except (OSError, IndexError, binascii.Error):
+        return None
 
 
 def connect(settings: SshSettings) -> Connection:
     """Open a connection, with all that it goes through; raises HostUnreachable."""
-    try:
-        connection = _described(settings)
-    except (paramiko.SSHException, OSError, KeyError, ValueError) as error:
-        raise HostUnreachable(
-            settings.host,
-            f"invalid ssh configuration: {error}",
-            hint=f"correct {ssh_config.USER_CONFIG} or {ssh_config.SYSTEM_CONFIG}",
-        ) from error
-    try:
-        for hop in connection.hops():
-            _open(hop, settings)
-    except BaseException:
-        connection.shut()
-        raise
-    return connection
-
-
-def _described(settings: SshSettings) -> Connection:
-    """Make the connection as settings and configuration have it; nothing is opened."""
-    given = {"User": settings.user, "Port": settings.port}
-    identities = [] if settings.key_file is None else [str(settings.key_file)]
-    config = fabric.Config(
-        ssh_config=ssh_config.load(settings.host, given),
-        overrides={"authentication": {"strategy_class": Keys, "identities": identities}},
-        lazy=True,  # fabric's own files and variables are none of ours
-    )
-    return Connection(
-        settings.host,
-        user=settings.user,
-        port=settings.port,
-        config=config,
-        forward_agent=False,
-    )
-
-
-def _open(connection: Connection, settings: SshSettings) -> None:
-    seconds = settings.connect_timeout
-    policy = _HostKeys(connection, accept_new=settings.accept_new)
-    connection.client.set_missing_host_key_policy(policy)
-    connection.connect_timeout = None  # fabric would cut it to whole seconds
+    connection = Connection(settings)
+    connection.client.set_missing_host_key_policy(connection.policy)
     names = ("timeout", "banner_timeout", "auth_timeout", "channel_timeout")
-    connection.connect_kwargs = dict.fromkeys(names, seconds) | {
-        "transport_factory": policy.transport
+    connection.connect_kwargs = dict.fromkeys(names, settings.connect_timeout) | {
+        "transport_factory": connection.policy.transport,
+        "auth_strategy": _Keys(connection),
     }
     try:
         connection.open()
-    except KeysRefused as error:
-        raise HostUnreachable(connection.original_host, str(error), hint=error.hint) from error
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        raise HostUnreachable(_named(connection, settings), _reason(connection, error)) from error
+    except BaseException as error:
+        reason = _reason(connection, error) if isinstance(error, BROKEN) else None
+        connection.shut()
+        if reason is None:
+            raise
+        raise HostUnreachable(settings.host, reason) from error
     connection.transport.set_keepalive(KEEP_ALIVE)
-    if isinstance(connection.transport.sock, socket.socket):
-        _tune(connection.transport.sock)
+    _tune(connection.transport.sock)
+    return connection
 
 
 def _tune(sock: socket.socket) -> None:
@@ -225,22 +344,16 @@ def _tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_AFTER_MS)
 
 
-def _named(connection: Connection, settings: SshSettings) -> str:
-    name = connection.original_host
-    return name if name == settings.host else f"{name} (a jump host before {settings.host})"
-
-
 def _reason(connection: Connection, error: Exception) -> str:
     """Explain why a connection did not come about, in one line."""
     if connection.stderr is not None:
         connection.stderr.seek(0)
         lines = connection.stderr.read().decode(errors="replace").strip().splitlines()
         if lines:
-            return f"its ProxyCommand printed: {lines[-1]}"
+            name = "ProxyJump" if "proxyjump" in connection.options else "ProxyCommand"
+            return f"its {name} printed: {'; '.join(map(str.strip, lines[-TAIL:]))}"
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
         error = next(iter(error.errors.values()))
-    if isinstance(error, paramiko.ChannelException):
-        return f"the jump host cannot reach it: {error.text}"
     # The last is paramiko's text when its own time for the beginning is over.
     slow = ("imeout", "banner", "No existing session")
     if isinstance(error, TimeoutError) or any(word in str(error) for word in slow):

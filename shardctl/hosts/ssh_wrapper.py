@@ -19,9 +19,6 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # command does, no caller waits for the command any more, and its process group is killed. `$$` has
 # been reaped by sshd when the channel ends because the command did.
 #
-# A command that is held back waits for a word on that input first, and not for ever: a host that is
-# cut off does not notice for long that its peer is gone.
-#
 # The mark parts what login shells print from what the command prints. The command is in the
 # foreground, for a shell makes what it puts in the background deaf to SIGINT and SIGQUIT.
 _SCRIPT = """{{
@@ -29,16 +26,13 @@ exec 3<&0 5>&2 2> /dev/null
 read -r _ _ _ _ group _ < /proc/$$/stat
 printf '%s %s\\n' {mark} "$group"
 printf '%s\\n' {mark} >&5
-{hold}{{ while read -r _; do :; done <&3; kill -0 $$ && kill -KILL 0; }} > /dev/null 5>&- &
+{{ while read -r _; do :; done <&3; kill -0 $$ && kill -KILL 0; }} > /dev/null 5>&- &
 {feed} 3<&- 5>&- | (
 exec 2>&5 3<&- 5>&-
 {settings}exec {command}
 )
 }}
 """
-_HOLD = '[ "$(timeout {seconds:.0f} head -c {size} <&3)" = {word} ] || exit\n'
-GO = "go"
-"""The word that a command waits for which is held back."""
 # What sudo leaves of the one who logged in, who may not even enter the directory.
 _ANOTHER_USER = "cd /\nunset SUDO_COMMAND SUDO_USER SUDO_UID SUDO_GID SUDO_HOME MAIL\n"
 
@@ -60,8 +54,6 @@ class Wrapped:
     env: Mapping[str, str] = field(repr=False)
     input: str = field(repr=False)
     mark: str = field(default_factory=_new_mark)
-    held_s: float | None = None
-    """How long the command is held back at most until `go`; None is not at all."""
 
     def script(self) -> bytes:
         """Write the script; raises ValueError for what no process can be given."""
@@ -72,10 +64,8 @@ class Wrapped:
                 raise ValueError(f"{name!r} is not a valid name of an environment variable")
         exports = [f"export {name}={shlex.quote(value)}\n" for name, value in self.env.items()]
         coded = base64.b64encode(self.input.encode(errors="replace")).decode()
-        hold = _HOLD.format(seconds=self.held_s, size=len(GO), word=GO) if self.held_s else ""
         text = _SCRIPT.format(
             mark=self.mark,
-            hold=hold,
             feed=f"printf %s {coded} | base64 -d" if coded else ":",
             settings="".join([_ANOTHER_USER if self.sudo_to else "", *exports]),
             command=shlex.join(self.argv),

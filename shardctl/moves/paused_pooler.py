@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from shardctl.hosts.host import Held, Host
+    from shardctl.hosts.host import Host
     from shardctl.pgbouncer.console import Alias, CommandRefused, Console
     from shardctl.pgbouncer.guard import Guard
     from shardctl.topology.model import Pooler
@@ -109,39 +109,20 @@ class PausedPooler:
     guard: Guard | None = None
     place: str | None = None
     """The path of the file that the staged one replaces, without links; None before staging."""
-    placing: Held | None = None
-    """The command on the host that replaces the file on request."""
 
     @property
     def staged(self) -> Path:
         """The new file, beside the old one."""
         return apply.staged(self.pooler)
 
-    def hold_file(self, seconds: float) -> None:
-        """Start the command on the host that replaces the file on request."""
-        place = self.place or self.pooler.databases_file
-        self.placing = files.hold_replace(
-            self.host, self.staged, place, seconds=seconds, user=self.pooler.os_user
-        )
-
     def put_in_place(self) -> None:
         """Replace the file by the staged one; raises FileRefused."""
         place = self.place or self.pooler.databases_file
-        if self.placing is not None:
-            try:
-                with files.named(place):
-                    self.placing.go()
-            except files.FileRefused as error:  # its connection may have broken
-                logger.info("pooler %s: %s; trying again", self.pooler.name, error.message)
-            else:
-                return
-        files.replace(self.host, self.staged, place, user=self.pooler.os_user)
-
-    def drop_held(self) -> None:
-        """End the command that waits on the host: other processes may need its session."""
-        if self.placing is not None:
-            self.placing.drop()
-            self.placing = None
+        try:
+            files.replace(self.host, self.staged, place, user=self.pooler.os_user)
+        except files.FileRefused as error:  # its connection may have broken
+            logger.info("pooler %s: %s; trying again", self.pooler.name, error.message)
+            files.replace(self.host, self.staged, place, user=self.pooler.os_user)
 
     def ask_who_waits(self) -> Console | None:
         """Send the query for waiting clients; `any_waits` reads its answer."""

@@ -65,7 +65,6 @@ class PausedPoolers:
 
     def __exit__(self, *_: object) -> None:
         for paused in self.all:
-            paused.drop_held()
             for console in (*paused.consoles, paused.watcher):
                 if console is not None:
                     console.close()
@@ -140,14 +139,6 @@ class PausedPoolers:
             self._each(self._disarm_own)
             raise
         self.guards_fire_at = time.monotonic() + after_s
-
-    def hold_files(self, *, seconds: float) -> None:
-        """Start the command on every host that replaces its file on request.
-
-        On a remote host, the request takes a third of the time of a new command.
-        """
-        for paused in self.all:
-            paused.hold_file(seconds)
 
     def await_logins(self) -> None:
         """Wait briefly until no pooler is logging in to a node for the aliases to pause.
@@ -238,7 +229,6 @@ class PausedPoolers:
         """Do what `route` does, however much of it is done; repeatable."""
 
         def one(paused: PausedPooler) -> None:
-            paused.drop_held()
             user = paused.pooler.os_user
             now = files.read(paused.host, paused.pooler.databases_file, user=user)
             if now != paused.text and not render.is_newer(now, paused.text):
@@ -280,7 +270,6 @@ class PausedPoolers:
         gone: list[ShardctlError] = []
 
         def one(paused: PausedPooler) -> None:
-            paused.drop_held()
             try:
                 # This answers a waiting PAUSE, too, whose session is not used again.
                 self._resume_as_before(paused)
@@ -301,7 +290,6 @@ class PausedPoolers:
         """
 
         def one(paused: PausedPooler) -> None:
-            paused.drop_held()
             self._resume_as_before(paused)
             self._disarm_own(paused)
 

@@ -49,7 +49,7 @@ PAUSED_MS = 0.07
 OFFERED_MS = 0.02
 """For each alias that it offers: SHOW DATABASES and the comparison, without RELOAD."""
 SSH_MS = 5.0
-"""For a pooler over ssh, besides the round trip: replacing its file."""
+"""For a pooler over ssh, besides the round trips: replacing its file."""
 BEGUN_S = 4.0
 """A move without rows: its checks, a small copy, following, the cutover's guards, the end."""
 COMPARED_TABLE_S = 0.005
@@ -69,7 +69,7 @@ Assumed; 40 MB/s were measured at a load of 10 on two cores.
 BESIDE = 5
 """How many times as long a move may take beside other work: 2.4 to 4.8 times at a load of 10."""
 
-_SSH_TRIPS = 1
+_SSH_TRIPS = 3
 
 
 def move_s(plan: MovePlan, copy_s: float, size: int, tables: int) -> float:

@@ -78,7 +78,6 @@ def arm_guards(at: Attempt) -> None:
     budget, began = at.budget, time.monotonic()
     after_s = at.plan.options.max_pause_s + at.arming_s + undoing.GUARD_LAG_S
     at.pauses.arm(after_s=after_s, question=at.question)
-    at.pauses.hold_files(seconds=after_s)
     # These guards must fire after the source's, so a budget that starts late is shorter.
     budget.begin(min(time.monotonic(), began + at.arming_s))
     guard.arm(at)

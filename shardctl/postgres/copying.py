@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _FIRST_POLL, _LAST_POLL = 0.05, 0.5
+_LOOK_S = 5.0
 _AWAY_S = 30.0
 _LINES = 5
 _RATE = re.compile(r" *\d+/\d+ kB \(\d+%\).*")
@@ -139,17 +140,24 @@ def _wait(
     progress: Progress,
     stop: threading.Event,
 ) -> None:
-    """Wait until the copy is made; raises Interrupted and CopyFailed."""
+    """Wait until the copy is made; raises Interrupted and CopyFailed.
+
+    While the source reports that it sends the copy, the host is asked seldom: only where the
+    program was killed, and its helper for WAL has kept the session open, does it know more.
+    """
     watcher = _Watcher(clone, session, progress)
-    delay = _FIRST_POLL
-    while (state := _look(clone, stop)) == "copying":
+    delay, looked = _FIRST_POLL, time.monotonic()
+    while True:
+        if not watcher.sends() or time.monotonic() - looked > _LOOK_S:
+            state, looked = _look(clone, stop), time.monotonic()
+            if state != "copying":
+                break
         if stop.is_set():
             raise Interrupted(
                 f"node {clone.server.name}: the copy was stopped and deleted",
                 hint="run `shardctl moves resume` to copy again, or `shardctl moves abort` "
                 "to end the move",
             )
-        watcher.report()
         stop.wait(delay)
         delay = min(delay * 1.25, _LAST_POLL)
     if state != "copied":
@@ -181,10 +189,13 @@ class _Watcher:
         self._phase = ""
         self._done = 0
 
-    def report(self) -> None:
-        """Ask, and show what has changed; a source that is lost ends the copy by itself."""
+    def sends(self) -> bool:
+        """Return whether the source reports the copy, and show what has changed.
+
+        A source that is lost ends the copy by itself.
+        """
         if self._session.closed:
-            return
+            return False
         try:
             name = {"name": self._clone.slot}
             row = self._session.execute(_QUERIES["backup_progress"], name).fetchone()
@@ -192,9 +203,9 @@ class _Watcher:
             if not is_lost(error):
                 raise
             logger.info("node %s: cannot read the progress: %s", self._clone.server.name, error)
-            return
+            return False
         if row is None and self._phase != _COPYING:
-            return  # not begun yet, or reported already
+            return False  # not begun yet, or reported already
         reported, done, total = row or ("", 0, 0)
         phase = _PHASES.get(reported, "finishing")
         node = self._clone.server.name
@@ -205,6 +216,7 @@ class _Watcher:
         if phase == _COPYING:
             self._progress.advance(node, done - self._done)
             self._done = done
+        return row is not None
 
 
 def _files(

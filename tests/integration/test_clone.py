@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import shutil
@@ -16,7 +17,7 @@ import pytest
 from shardctl.errors import Interrupted
 from shardctl.fanout import Silent
 from shardctl.postgres import clone as clones
-from shardctl.postgres import slots, standby
+from shardctl.postgres import copying, slots, standby
 from shardctl.postgres.clone import CloneOfAnother, TargetNotEmpty
 from shardctl.postgres.copying import CopyFailed
 from tests.fixtures.processes import ended
@@ -38,8 +39,18 @@ if TYPE_CHECKING:
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")
 
 
-def test_a_clone_is_made_once_with_its_progress_told(cloning: Cloning) -> None:
-    told = Recording()
+def test_a_clone_is_made_once_with_its_progress_told(
+    cloning: Cloning, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "shardctl.hosts")
+    looks: set[int] = set()
+
+    class Counting(Recording):
+        def advance(self, key: str, done: int = 1) -> None:
+            super().advance(key, done)
+            looks.add(sum(" look " in one.getMessage() for one in caplog.records))
+
+    told = Counting()
     cloning.data.mkdir(parents=True)  # an empty directory is used
     cloning.data.chmod(0o755)
     cloning.make(progress=told, max_rate="32M")
@@ -49,6 +60,7 @@ def test_a_clone_is_made_once_with_its_progress_told(cloning: Cloning) -> None:
     assert [phase for phase in told.phases if phase != "finishing"][-1] == "copying"
     total = told.phases["copying"]
     assert 0 < told.done["copying"] <= total * 1.01
+    assert len(looks) == 1  # its host is asked nothing in the meantime
     made = (cloning.data / "PG_VERSION").stat().st_mtime_ns
     cloning.make()
     assert (cloning.data / "PG_VERSION").stat().st_mtime_ns == made
@@ -107,7 +119,10 @@ def test_a_shell_in_the_directory_of_the_copy_is_not_taken_for_it(cloning: Cloni
         assert looker.poll() is None
 
 
-def test_a_killed_pg_basebackup_is_an_error_that_leaves_nothing(cloning: Cloning) -> None:
+def test_a_killed_pg_basebackup_is_an_error_that_leaves_nothing(
+    cloning: Cloning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_LOOK_S", 0.1)  # its helper keeps the source's session
     thread, raised = in_background(lambda: cloning.make(max_rate=SLOW))
     cloning.copying()
     os.kill(cloning.program(), signal.SIGKILL)

@@ -364,15 +364,11 @@ def test_a_shell_killed_in_the_middle_leaves_the_old_file_whole(
     assert left_of(folder) == {"file", f"file{BACKUP}"}
 
 
-def test_a_file_takes_the_place_of_another_on_a_word(folder: Path) -> None:
+def test_a_file_takes_the_place_of_another(folder: Path) -> None:
     old, new = folder / "old", folder / "new"
     old.write_text("old")
     new.write_text("new")
-    dropped = files.hold_replace(Local(), new, old, seconds=60)
-    held = files.hold_replace(Local(), new, old, seconds=60)
-    dropped.drop()
-    assert old.read_text() == "old"
-    held.go()
+    files.replace(Local(), new, old)
     assert (old.read_text(), new.exists()) == ("new", False)
-    with pytest.raises(FileRefused, match="old: No such file"), files.named(old):
-        held.go()
+    with pytest.raises(FileRefused, match="old: No such file"):
+        files.replace(Local(), new, old)

@@ -28,17 +28,10 @@ if TYPE_CHECKING:
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root lets itself in")
 
 
-def let_go(host: Host, path: Path, user: str | None) -> None:
-    """Replace a file by a command that has been held back."""
-    with files.named(path):
-        files.hold_replace(host, path, path, seconds=30, user=user).go()
-
-
 EVERY: dict[str, Callable[[Host, Path, str | None], object]] = {
     "read": lambda host, path, user: files.read(host, path, user=user),
     "write": lambda host, path, user: files.write(host, path, "text", user=user),
     "replace": lambda host, path, user: files.replace(host, path, path, user=user),
-    "hold_replace": let_go,
     "remove": lambda host, path, user: files.remove(host, path, user=user),
     "place": lambda host, path, user: files.place(host, path, user=user),
     "place_of": lambda host, path, user: files.place_of(host, path, user=user),

@@ -11,8 +11,8 @@ import pytest
 from shardctl.hosts import accounts
 from shardctl.hosts.host import HostUnreachable
 from shardctl.hosts.local import Local
+from shardctl.hosts.openssh import SshSettings
 from shardctl.hosts.ssh import Ssh
-from shardctl.hosts.ssh_settings import SshSettings
 from shardctl.postgres import binaries, hosted
 from shardctl.postgres.control import Server
 from shardctl.topology import loader

@@ -20,10 +20,9 @@ from shardctl.hosts.host import (
     HostUnreachable,
     SudoRefused,
 )
-from shardctl.hosts.known_hosts import HostKeyUnknown
 from shardctl.hosts.local import Local
+from shardctl.hosts.openssh import SshSettings
 from shardctl.hosts.ssh import Ssh
-from shardctl.hosts.ssh_settings import SshSettings
 from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.sshd import ROOT, error_of, gone, running, shell, sleeping, when_running
 
@@ -61,31 +60,33 @@ def test_jump_hosts_are_gone_through_in_their_order(
 ) -> None:
     second = start_sshd(f"PermitOpen {sshd.host}:{sshd.port}")
     first = start_sshd(f"PermitOpen {second.host}:{second.port}")
+    ahead = start_sshd(f"PermitOpen {first.host}:{first.port}")
     ssh_home.config.write_text(
-        first.block("first")
+        ahead.block("ahead", "ProxyJump none")
+        + first.block("first", "ProxyJump ahead")
         + second.block("second")
         + sshd.block("box", "ProxyJump first,second")
-        + "Host *\n  ProxyJump first\n"
+        + "Host *\n  ProxyJump first\n  StrictHostKeyChecking no\n"
     )
-    ssh_home.known_hosts.write_text(first.known() + second.known() + sshd.known())
+    known = ahead.known() + first.known() + sshd.known()
+    ssh_home.known_hosts.write_text(known + second.known())
     host = Ssh(SshSettings("box"))
     assert host.run(["echo", "far"]).stdout == "far\n"
-    assert first.sessions()
-    assert second.sessions()
+    assert all(one.sessions() for one in (ahead, first, second))
     breaker = when_running(token, lambda: first.signal(signal.SIGKILL))
     error_of(host, sleeping(token), HostLost)
     breaker.join()
     assert host.run(["echo", "again"]).stdout == "again\n"
     host.close()
-    wait_for(lambda: not (first.sessions() or second.sessions()))
-    ssh_home.known_hosts.write_text(first.known() + sshd.known())
-    message = error_of(host, ["true"], HostKeyUnknown)
-    assert "host second" in message
-    ssh_home.known_hosts.write_text(first.known() + second.known() + sshd.known())
+    wait_for(lambda: not (ahead.sessions() or first.sessions() or second.sessions()))
+    ssh_home.known_hosts.write_text(known)
+    message = error_of(host, ["true"], HostUnreachable)
+    assert f"host key is known for [{second.host}]:{second.port}" in message
+    ssh_home.known_hosts.write_text(known + second.known())
     sshd.stop()
     assert "host box" in error_of(host, ["true"], HostUnreachable)
     second.stop()
-    assert "host second (a jump host before box)" in error_of(host, ["true"], HostUnreachable)
+    assert "its ProxyJump printed: " in error_of(host, ["true"], HostUnreachable)
 
 
 def test_a_proxy_command_is_gone_through_and_ends(

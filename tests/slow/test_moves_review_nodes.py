@@ -185,13 +185,13 @@ def test_a_lock_whose_holder_died_without_a_word_is_given_up_by_the_server(fleet
 def test_ctrl_c_while_the_copy_is_made_says_how_to_go_on(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = copying._Watcher.report
+    sends = copying._Watcher.sends
 
-    def interrupted(self: Any) -> None:
-        report(self)
+    def interrupted(self: Any) -> bool:
         os.kill(os.getpid(), signal.SIGINT)
+        return sends(self)
 
-    monkeypatch.setattr(copying._Watcher, "report", interrupted)
+    monkeypatch.setattr(copying._Watcher, "sends", interrupted)
     error = fleet_own.stopped([2, 3], "c", max_rate="1M")
     assert error.exit_code == Interrupted.exit_code
     assert "`shardctl moves resume`" in error.hint

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl import fanout
-from shardctl.hosts import ssh_call, ssh_links
+from shardctl.hosts import ssh_connection, ssh_remote
 from shardctl.hosts.host import (
     CommandFailed,
     CommandTimedOut,
     HostLost,
     HostUnreachable,
 )
+from shardctl.hosts.openssh import SshSettings
 from shardctl.hosts.ssh import Ssh
-from shardctl.hosts.ssh_settings import SshSettings
 from shardctl.hosts.ssh_wrapper import Wrapped
 from tests.fixtures.processes import awaited
 from tests.fixtures.servers.postgres import wait_for
@@ -74,7 +74,7 @@ def test_a_connection_that_broke_in_between_is_not_noticed(sshd: Sshd, box: Ssh)
 def test_a_host_that_hangs_is_given_up_at_the_deadline(
     sshd: Sshd, box: Ssh, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_call, "_KILLED_WITHIN", 0.5)
+    monkeypatch.setattr(ssh_remote, "_KILLED_WITHIN", 0.5)
     when_running(token, lambda: sshd.signal(signal.SIGSTOP))
     assert "stopped responding" in error_of(box, sleeping(token), HostLost, timeout=3)
     assert running(token)
@@ -85,9 +85,9 @@ def test_a_host_that_hangs_is_given_up_at_the_deadline(
 def test_a_host_that_hangs_is_given_up_without_a_deadline(
     sshd: Sshd, box: Ssh, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_call, "QUIET", 0.3)
-    monkeypatch.setattr(ssh_links, "QUIET", 0.3)
-    monkeypatch.setattr(ssh_links, "DEAD_AFTER", 1.5)
+    monkeypatch.setattr(ssh_remote, "QUIET", 0.3)
+    monkeypatch.setattr(ssh_connection, "QUIET", 0.3)
+    monkeypatch.setattr(ssh_connection, "DEAD_AFTER", 1.5)
     box.run(["sleep", "2"])  # long, and alive
     when_running(token, lambda: sshd.signal(signal.SIGSTOP))
     assert "the host stopped responding" in error_of(box, sleeping(token), HostLost)
@@ -107,7 +107,7 @@ def test_a_host_that_hung_meanwhile_is_reached_anew(sshd: Sshd, ssh_home: SshHom
 def test_a_host_that_hangs_while_it_is_fed_is_given_up(
     sshd: Sshd, box: Ssh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_call, "_KILLED_WITHIN", 0.5)
+    monkeypatch.setattr(ssh_remote, "_KILLED_WITHIN", 0.5)
     text = "x" * 40_000_000
     size = len(Wrapped(["cat"], None, {}, text).script())
     stopper = when_running(str(size), lambda: sshd.signal(signal.SIGSTOP))
@@ -172,7 +172,7 @@ def test_threads_that_cannot_connect_fail_together(sshd: Sshd, ssh_home: SshHome
 def test_a_process_that_ends_leaves_nothing(sshd: Sshd, token: str) -> None:
     script = (
         "import sys, threading; from shardctl.hosts.ssh import Ssh\n"
-        "from shardctl.hosts.ssh_settings import SshSettings\n"
+        "from shardctl.hosts.openssh import SshSettings\n"
         "assert not {'fabric', 'paramiko'} & set(sys.modules)\n"
         "host = Ssh(SshSettings('box')); host.run(['true'])\n"
         "take = lambda line: (print(line, flush=True), sys.stdin.read(), sys.exit())\n"

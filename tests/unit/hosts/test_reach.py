@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from shardctl.hosts.local import Local
+from shardctl.hosts.openssh import SshSettings
 from shardctl.hosts.reach import host_of, machine_of
 from shardctl.hosts.ssh import Ssh as SshHost
-from shardctl.hosts.ssh_settings import SshSettings
 from shardctl.topology import loader
 from shardctl.topology.model import Pooler, PoolerName, Ssh
 from tests.fixtures.refusals import raises_code

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from paramiko import HostKeys  # type: ignore[import-untyped]  # paramiko brings no types
 
-from shardctl.hosts import known_hosts
+from shardctl.hosts import openssh
 from shardctl.hosts.host import HostLost, HostUnreachable
-from shardctl.hosts.known_hosts import Entry, HostKey, HostKeyChanged, HostKeyUnknown
+from shardctl.hosts.openssh import Entry, HostKey, HostKeyChanged, HostKeyUnknown
 from shardctl.hosts.output import Lines, Text
 from shardctl.hosts.ssh_wrapper import Wrapped
 
@@ -30,7 +30,7 @@ def line(names: str, key: HostKey = KEY) -> str:
 
 def found(file: Path, text: str, address: str) -> list[Entry]:
     file.write_text(text)
-    return known_hosts.entries([file.with_name("missing"), file], address)
+    return openssh.entries([file.with_name("missing"), file], address)
 
 
 def test_ssh_is_imported_without_fabric() -> None:
@@ -81,12 +81,12 @@ def test_a_machine_without_ssh_keygen_is_told_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HostUnreachable, match="ssh-keygen") as refused:
-        known_hosts.entries([tmp_path / "known_hosts"], "db1")
+        openssh.entries([tmp_path / "known_hosts"], "db1")
     assert "OpenSSH" in refused.value.hint
 
 
 def vouch(known: list[Entry], key: HostKey = KEY) -> None:
-    known_hosts.vouch("box", "db1", key, known, [])
+    openssh.vouch("box", "db1", key, known, [])
 
 
 def test_a_key_is_vouched_for_by_any_line(tmp_path: Path) -> None:
@@ -102,18 +102,6 @@ def test_a_key_is_vouched_for_by_any_line(tmp_path: Path) -> None:
         vouch(found(file, line("db1", RSA), "db1"))
     with pytest.raises(HostKeyChanged, match="revokes"):
         vouch(found(file, f"{line('db1')}@revoked {line('*')}", "db1"))
-
-
-def test_a_new_key_is_added_after_what_is_there(tmp_path: Path) -> None:
-    file = tmp_path / "new" / "known_hosts"
-    known_hosts.add(file, "db1", KEY, hashed=False)
-    with file.open("a") as opened:
-        opened.write("# cut off")
-    known_hosts.add(file, "[db2]:2222", OTHER, hashed=True)
-    assert [e.blob for e in known_hosts.entries([file], "db1")] == [KEY.blob]
-    assert [e.line for e in known_hosts.entries([file], "[db2]:2222")] == [3]
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert file.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_what_is_unreachable_and_what_is_lost_are_told_apart() -> None:

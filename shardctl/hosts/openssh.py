@@ -1,0 +1,246 @@
+"""How a host is reached, and by which keys it is known: what OpenSSH's own programs answer."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import shlex
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostUnreachable
+from shardctl.hosts.local import Local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+SSH_PORT = 22
+
+_SECONDS = 10.0
+_NOT_INSTALLED = 127
+_MOST_HOPS = 16
+_NEXT = "[%h]:%p"
+# A connection of one's own, on which nobody is asked anything.
+_ALONE = ("-o", "BatchMode=yes", "-o", "ControlPath=none")
+# Lines of an authority's keys are marked CA; they do not concern the host's own.
+_FOUND = re.compile(
+    r"^# Host \S+ found: line (\d+) ?(|REVOKED) ?\n(?:@revoked\s+)?\S+\s+(\S+)\s+(\S+)",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SshSettings:
+    """How to reach a host, and what a connection is shared by; None is as `~/.ssh/config` has it.
+
+    `host` may be a name from there. `connect_timeout` is in seconds, for each step of the way.
+    """
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    key_file: Path | None = None
+    accept_new: bool = False
+    connect_timeout: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostKey:
+    """The key that a host shows."""
+
+    kind: str
+    """As files name it, such as `ssh-ed25519`."""
+    blob: bytes
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of a known_hosts file that speaks of a host."""
+
+    file: Path
+    line: int
+    kind: str
+    blob: bytes
+    revoked: bool
+
+
+class HostKeyUnknown(HostUnreachable):
+    """A host whose key is in no known_hosts file."""
+
+    def __init__(self, host: str, address: str, key: HostKey, files: Sequence[Path]) -> None:
+        scan = f"-p {address.rpartition(']:')[2]} " if address.startswith("[") else ""
+        name = address.rpartition("]:")[0].lstrip("[") or address
+        super().__init__(
+            host,
+            f"unknown host key {key.kind} {key.fingerprint}",
+            hint="compare it with the host's key (`ssh-keygen -lf` on the host), then add "
+            f"it with `ssh-keyscan {scan}{name} >> {_first(files)}`; or accept new "
+            "host keys with `ssh: {accept_new: true}`",
+        )
+        self.address = address
+        self.key = key
+
+
+class HostKeyChanged(HostUnreachable):
+    """A host that shows another key than it is known by, or one that was revoked."""
+
+    def __init__(self, host: str, address: str, key: HostKey, entry: Entry) -> None:
+        where = f"{entry.file}:{entry.line}"
+        why = f"{where} revokes it" if entry.revoked else f"it differs from {where}"
+        super().__init__(
+            host,
+            f"it presents the host key {key.kind} {key.fingerprint}, but {why}: the "
+            "connection may be intercepted, or the host was reinstalled",
+            hint="find out which; if the host was reinstalled, remove its old key with "
+            f"`ssh-keygen -f {entry.file} -R '{address}'`, and add the new one",
+        )
+        self.address = address
+        self.key = key
+        self.entry = entry
+
+
+def options(settings: SshSettings) -> dict[str, list[str]]:
+    """Give what `ssh -G` prints of a host: its options by name, each with its values.
+
+    Raises HostUnreachable where its configuration is invalid, or OpenSSH's client not installed.
+    """
+    host, user, port = settings.host, settings.user, settings.port
+    given = [*(["-l", user] if user else []), *(["-p", str(port)] if port else [])]
+    try:
+        printed = _ask(host, ["ssh", "-G", *given, "--", host])
+    except (CommandFailed, CommandTimedOut) as error:
+        said = error.completed.stderr if isinstance(error, CommandFailed) else error.message
+        raise HostUnreachable(
+            host,
+            f"invalid ssh configuration: {'; '.join(said.strip().splitlines())}",
+            hint="correct ~/.ssh/config or /etc/ssh/ssh_config",
+        ) from error
+    found = defaultdict(list)
+    for line in printed.splitlines():
+        name, _, value = line.partition(" ")
+        found[name].append(value)
+    return found
+
+
+def way(settings: SshSettings, found: Mapping[str, Sequence[str]]) -> str | None:
+    """Give the shell command through which a host is reached; None where it is reached directly.
+
+    Jump hosts are gone through by ssh, and have to be known as the host has to.
+    """
+    if "proxycommand" in found:
+        known = {"h": "hostname", "p": "port", "r": "user"}
+        words = {"%": "%", "n": settings.host} | {
+            short: found[name][0] for short, name in known.items()
+        }
+        return re.sub(
+            r"%(.)", lambda token: words.get(token[1], token[0]), found["proxycommand"][0]
+        )
+    if "proxyjump" not in found:
+        return None
+    hops = found["proxyjump"][0].split(",")
+    # As ssh would, but its processes for jump hosts of jump hosts would not get these options.
+    while more := options(SshSettings(f"ssh://{hops[0]}")).get("proxyjump"):
+        hops = [*more[0].split(","), *hops]
+        if len(hops) > _MOST_HOPS:
+            raise HostUnreachable(settings.host, f"its ProxyJump has more than {_MOST_HOPS} hosts")
+    target = f"[{found['hostname'][0]}]:{found['port'][0]}"
+    return _through(hops, target, accept_new=settings.accept_new)
+
+
+def _through(hops: Sequence[str], target: str, *, accept_new: bool) -> str:
+    *before, last = hops
+    argv = ["ssh", *_ALONE, "-o", f"StrictHostKeyChecking={'accept-new' if accept_new else 'yes'}"]
+    if before:
+        command = _through(before, _NEXT, accept_new=accept_new)
+        # ssh replaces its own `%h`, and leaves those of the commands within.
+        argv += ["-o", f"ProxyCommand={command if target != _NEXT else command.replace('%', '%%')}"]
+    return shlex.join([*argv, "-W", target, f"ssh://{last}"])
+
+
+def known_hosts(found: Mapping[str, Sequence[str]]) -> list[Path]:
+    """List the known_hosts files of a host, first the one to which ssh adds new keys."""
+    names = [*found["userknownhostsfile"], *found["globalknownhostsfile"]]
+    files = [name for line in names for name in line.split()]
+    return [Path(name).expanduser() for name in files if name.lower() != "none"]
+
+
+def learn(host: str, user: str, port: int, command: str | None) -> None:
+    """Let ssh add the key of a host of which it knows none; `command` is the way there, if any."""
+    argv = ["ssh", *_ALONE, "-o", "StrictHostKeyChecking=accept-new", "-N", "-l", user]
+    argv += ["-o", "PreferredAuthentications=none", "-p", str(port)]
+    argv += ["-o", f"ProxyCommand={command.replace('%', '%%')}"] if command else []
+    # It is not let in; what else is wrong shows when shardctl connects.
+    with suppress(CommandFailed, CommandTimedOut):
+        Local().run([*argv, "--", host], timeout=_SECONDS)
+
+
+def address(host: str, port: int) -> str:
+    """Name a host as known_hosts files do.
+
+    >>> address("DB1", 22), address("::1", 2222)
+    ('db1', '[::1]:2222')
+    """
+    name = host.lower()
+    return name if port == SSH_PORT else f"[{name}]:{port}"
+
+
+def entries(files: Iterable[Path], address: str) -> list[Entry]:
+    """List what the files know of a host, in their order; unreadable files count as empty.
+
+    Raises HostUnreachable where OpenSSH's `ssh-keygen`, which reads them, is not installed.
+    """
+    found = []
+    for file in files:
+        try:
+            printed = _ask(address, ["ssh-keygen", "-F", address, "-f", str(file)])
+        except CommandFailed:  # the file is missing, or does not have the host
+            continue
+        for line, mark, kind, coded in _FOUND.findall(printed):
+            with suppress(binascii.Error):
+                blob = base64.b64decode(coded, validate=True)
+                found.append(Entry(file, int(line), kind, blob, revoked=mark == "REVOKED"))
+    return found
+
+
+def vouch(
+    host: str, address: str, key: HostKey, known: Sequence[Entry], files: Sequence[Path]
+) -> None:
+    """Compare the key that a host shows with what is known of it.
+
+    Raises HostKeyChanged, and HostKeyUnknown where nothing is known.
+    """
+    same = [entry for entry in known if entry.blob == key.blob]
+    for entry in same:
+        if entry.revoked:
+            raise HostKeyChanged(host, address, key, entry)
+    others = [entry for entry in known if not entry.revoked]
+    if same:
+        return
+    if not others:
+        raise HostKeyUnknown(host, address, key, files)
+    # A host known by keys of other kinds only is one that another session may stand in for.
+    of_its_kind = [entry for entry in others if entry.kind == key.kind]
+    raise HostKeyChanged(host, address, key, (of_its_kind or others)[0])
+
+
+def _ask(host: str, argv: Sequence[str]) -> str:
+    """Give what a program prints; raises CommandFailed, CommandTimedOut, HostUnreachable."""
+    try:
+        return Local().run(argv, timeout=_SECONDS).stdout
+    except CommandFailed as error:
+        if error.completed.code != _NOT_INSTALLED:
+            raise
+        raise HostUnreachable(
+            host,
+            f"{argv[0]} is not installed on this machine",
+            hint="install the OpenSSH client",
+        ) from error
+
+
+def _first(files: Sequence[Path]) -> Path:
+    return files[0] if files else Path("~/.ssh/known_hosts")
