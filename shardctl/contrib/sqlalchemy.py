@@ -67,7 +67,7 @@ class Dialect(PGDialect_psycopg):
         """Roll back; not after the questions that an engine asks on its first connection."""
         if _lent.get(None) is None:
             with _ending(_driver(dbapi_connection)):
-                super().do_rollback(dbapi_connection)  # type: ignore[no-untyped-call]
+                super().do_rollback(dbapi_connection)  # type: ignore[no-untyped-call]  # its
 
     def do_close(self, dbapi_connection: Any) -> None:
         """Leave it open: the router has it back."""
