@@ -121,9 +121,9 @@ def _text(revision: Script, metadata: MetaData) -> str:
     if _CONTROL & set(first_words):
         raise CommandError("autocommit_block() needs a revision of its own")
     lines = ["-- shardctl: no-transaction"] if alone else []
-    lines += [f"-- {revision.doc}", f"-- alembic: {revision.revision}"]
+    lines += [f"-- {' '.join(revision.doc.split())}", f"-- alembic: {revision.revision}"]
     for table in metadata.tables.values():
         created = f"CREATE TABLE {dialect.identifier_preparer.quote(table.name)} ("
         if "shard_key" in table.info and any(s.text.startswith(created) for s in statements):
-            lines.append(f"-- shardctl: key {table.name}.{table.info['shard_key']}")
+            lines.append(f"-- shardctl: key {table.name}.{table.info['shard_key']} check")
     return "\n".join(lines) + "\n\n" + "\n\n".join(f"{one.text};" for one in statements) + "\n"

@@ -25,6 +25,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.sql import operators
 from sqlalchemy.types import NullType
 
+from shardctl.errors import UsageError
 from shardctl.router import merging
 from shardctl.router.merging import Gathering
 from shardctl.router.statements import Answer, Order
@@ -301,6 +302,7 @@ class _Merge:
     asked: Gathering
     of_shard: dict[ShardId, list[Key]]
     schemas: Sequence[str]
+    shard_of: Callable[[Key], ShardId]
     types: list[int] = field(default_factory=list)
 
     @classmethod
@@ -323,14 +325,21 @@ class _Merge:
         # Without its type, because rows are ordered by what PostgreSQL has.
         bare = [type_coerce(column, NullType()) for column, _ in columns]
         whole = statement.where(key == any_(bindparam(_KEYS, type_=ARRAY(key.type))))
+        selected = statement.column_descriptions
+        of_key = getattr(getattr(key, "parent", None), "entity", None)
+        read = of_key is not None and of_key in [one.get("entity") for one in selected]
+        # To ask for the tables takes a millisecond.
+        if not read and len(whole.get_final_froms()) > len(statement.get_final_froms()):
+            raise TypeError(f"key: {key} is of no table that the select() reads")
         whole = whole.order_by(*listed).limit(limit)
-        whole = whole.add_columns(*(c.label(o.field) for c, o in zip(bare, orders, strict=True)))
+        labelled = (c.label(o.field) for c, o in zip(bare, orders, strict=True))
+        whole = whole.add_columns(key.label("shardctl key"), *labelled)
         of_shard: dict[ShardId, list[Key]] = {}
         for one in dict.fromkeys(keys):
             of_shard.setdefault(db.shard_of(one), []).append(one)
-        fields = [f"shardctl field {n}" for n, _ in enumerate(statement.column_descriptions)]
+        fields = [f"shardctl field {n}" for n, _ in enumerate(selected)]
         asked = Gathering(str(key.table.name), tuple(fields), None, tuple(orders), limit)
-        return cls(whole, asked, of_shard, db._known.schemas)  # noqa: SLF001  # one package
+        return cls(whole, asked, of_shard, db._known.schemas, db.shard_of)  # noqa: SLF001  # one package
 
     @property
     def table(self) -> str:
@@ -384,8 +393,20 @@ class _Merge:
             self.types = [column.type_code for column in cursor.description[-count or None :]]
 
     def answer(self, rows: Sequence[Any]) -> Answer:
-        types = (*[0] * len(self.asked.fields), *self.types)
-        return Answer([tuple(row) for row in rows], len(rows), types)
+        """Give a node's rows; raises UsageError where one object would stand for two of them."""
+        width, shard_of_object = len(self.asked.fields), {}
+        for row in rows:
+            for one in row[:width]:
+                if hasattr(one, "_sa_instance_state"):
+                    shard = self.shard_of(row[width])
+                    if shard_of_object.setdefault(id(one), shard) != shard:
+                        raise UsageError(
+                            f"{type(one).__name__}: rows of several shards have one primary key, "
+                            "and a session knows a row by it",
+                            hint="select columns, or let next_id() make the primary key",
+                        )
+        types = (*[0] * width, *self.types)
+        return Answer([(*row[:width], *row[width + 1 :]) for row in rows], len(rows), types)
 
     def merged(self, answers: Sequence[Answer]) -> list[Any]:
         found = merging.merged(self.asked, answers)

@@ -89,12 +89,13 @@ def revisions(tmp_path: Path) -> Revisions:
 def test_each_revision_is_a_file_that_is_written_once(revisions: Revisions) -> None:
     Table("photos", revisions.config.attributes["metadata"], info={"shard_key": "user_id"})
     (revisions.migrations / "0007_by_hand.sql").write_text("SELECT 1;\n")
-    revisions.add("Photos of users!", PHOTOS)
+    revisions.add("Photos\nof users!", PHOTOS)
     revisions.add("nothing", "pass")
     revisions.add("by user", INDEX)
     files = revisions.write()
     assert list(files) == ["0007_by_hand.sql", "0008_photos_of_users.sql", "0009_by_user.sql"]
-    head = "-- Photos of users!\n-- alembic: r1\n-- shardctl: key photos.user_id\n\nCREATE TABLE "
+    head = "-- Photos of users!\n-- alembic: r1\n-- shardctl: key photos.user_id check\n\n"
+    head += "CREATE TABLE "
     assert files["0008_photos_of_users.sql"].startswith(head)
     assert "DEFAULT '100 %; done'" in files["0008_photos_of_users.sql"]
     assert files["0009_by_user.sql"] == (

@@ -12,11 +12,19 @@ import psycopg
 import pytest
 from sqlalchemy import ForeignKey, func, insert, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, selectinload
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    aliased,
+    mapped_column,
+    relationship,
+    selectinload,
+)
 from sqlalchemy.orm.exc import DetachedInstanceError
 from sqlalchemy.types import BigInteger, DateTime
 
 from shardctl.contrib.sqlalchemy import AsyncShardSessions, ShardSessions
+from shardctl.errors import UsageError
 from shardctl.router import (
     AsyncShardedDatabase,
     OrderUnsupported,
@@ -275,6 +283,16 @@ def test_rows_that_cannot_be_merged_are_refused(sharded: Sharded) -> None:
         merge(select(Photo), [1, 5], Photo.caption, key=Photo.user_id)
     with pytest.raises(TypeError, match="expected columns"):
         merge(select(Photo), [1], Photo.id.desc().nulls_last(), key=Photo.user_id)
+    with pytest.raises(TypeError, match="of no table"):
+        merge(select(aliased(Photo)), [1], key=Photo.user_id)
+    table = Photo.__table__
+    assert merge(select(table.c.user_id), [1], key=table.c.user_id) == [1]
+    for user in (2, 3, 6):
+        sharded.db.insert("photos", user, {"user_id": user, "id": 77})
+    assert merge(select(Photo.user_id), [2, 3], Photo.user_id, key=Photo.user_id) == [2, 3]
+    assert len(merge(select(Photo), [2, 6], key=Photo.user_id)) == 2
+    with pytest.raises(UsageError, match="one primary key"):
+        merge(select(Photo), [2, 3], key=Photo.user_id)
     for own in (select(Photo).limit(1), select(Photo).order_by(Photo.id)):
         with pytest.raises(TypeError, match="pass order_by and limit"):
             merge(own, [1], key=Photo.user_id)
