@@ -394,7 +394,8 @@ class _Merge:
 
     def answer(self, rows: Sequence[Any]) -> Answer:
         """Give a node's rows; raises UsageError where one object would stand for two of them."""
-        width, shard_of_object = len(self.asked.fields), {}
+        width = len(self.asked.fields)
+        shard_of_object: dict[int, ShardId] = {}
         for row in rows:
             for one in row[:width]:
                 if hasattr(one, "_sa_instance_state"):
