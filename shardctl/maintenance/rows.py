@@ -7,12 +7,13 @@ speaks to libpq.
 
 from __future__ import annotations
 
-import select
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import pq
+
+from shardctl.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,12 @@ def run(connection: Connection, statement: str) -> Iterator[Batch]:
     rows: list[Row] = []
     size = 0
     refused: Exception | None = None
-    for result in _results(connection.pgconn, statement.encode()):
+    # One command, never more, and what comes, row by row.
+    connection.pgconn.send_query_params(statement.encode(), None)
+    connection.pgconn.set_single_row_mode()
+    wire = Wire(connection.pgconn)
+    wire.flush()
+    for result in wire.results():
         status = result.status
         if status == pq.ExecStatus.FATAL_ERROR:
             # Only when all results have been taken does the session take another command.
@@ -89,27 +95,6 @@ def run(connection: Connection, statement: str) -> Iterator[Batch]:
             rows, size = [], 0
     if refused is not None:
         raise refused
-
-
-def _results(pgconn: pq.abc.PGconn, statement: bytes) -> Iterator[pq.abc.PGresult]:
-    """Send one command, never more, and give what comes, row by row."""
-    pgconn.send_query_params(statement, None)
-    pgconn.set_single_row_mode()
-    ready = select.poll()
-    ready.register(pgconn.socket, select.POLLIN | select.POLLOUT)
-    while pgconn.flush():
-        ready.poll()
-        # A server that is to be read before it reads would wait for ever.
-        pgconn.consume_input()
-    ready.modify(pgconn.socket, select.POLLIN)
-    while True:
-        while pgconn.is_busy():
-            ready.poll()
-            pgconn.consume_input()
-        result = pgconn.get_result()
-        if result is None:
-            return
-        yield result
 
 
 def _columns(connection: Connection, result: pq.abc.PGresult) -> tuple[Column, ...]:

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import re
-import select
 import socket
 import struct
 import time
@@ -17,6 +16,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus
 
+from shardctl import wire
 from shardctl.errors import ShardctlError
 from shardctl.ids.generator import quote_identifier
 from shardctl.libpq import CLEAR_TEXT_HINT, FOR_POOLERS, LIVELINESS, reason_of
@@ -202,7 +202,7 @@ class Console:
         try:
             while not (answered := self.ready()):
                 left = deadline - time.monotonic()
-                if left <= 0 or not self._readable(left):
+                if left <= 0 or not wire.ready(self.fileno(), left):
                     reason = f"no response within {seconds:g} s"
                     raise PoolerLost(self.pooler, self._command, reason)
         finally:
@@ -339,12 +339,6 @@ class Console:
             except CommandRefused as error:
                 refused.append(error)
         return refused
-
-    def _readable(self, seconds: float) -> bool:
-        """Wait until something arrives; `select` could not, in a process with many files open."""
-        waiting = select.poll()
-        waiting.register(self.fileno(), select.POLLIN)
-        return bool(waiting.poll(seconds * 1000))
 
 
 def conninfo(

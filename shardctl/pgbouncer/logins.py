@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import select
-import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from shardctl.errors import ShardctlError
 from shardctl.hosts import files
 from shardctl.libpq import reason_of
 from shardctl.pgbouncer import console
+from shardctl.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,17 +129,10 @@ def digest(secret: str) -> str:
 
 def _ask(session: psycopg.Connection[object]) -> str | None:
     """Let the pooler get a connection of the node's; give the error, None for an answer."""
-    pgconn = session.pgconn
-    pgconn.send_query(b"SELECT 1")
-    deadline = time.monotonic() + _SECONDS
-    waiting = select.poll()
-    waiting.register(pgconn.socket, select.POLLIN)
-    pgconn.flush()
-    while pgconn.is_busy():
-        left = deadline - time.monotonic()
-        if left <= 0 or not waiting.poll(left * 1000):
-            raise psycopg.OperationalError(f"timeout: no response within {_SECONDS:g} s")
-        pgconn.consume_input()
-    result = pgconn.get_result()
+    wire = Wire(session.pgconn)
+    wire.send(b"SELECT 1")
+    if not wire.answered(_SECONDS):
+        raise psycopg.OperationalError(f"timeout: no response within {_SECONDS:g} s")
+    result = wire.result()
     said = result.error_message.decode(errors="replace").strip() if result is not None else ""
     return said.splitlines()[0].partition("FATAL: ")[2].strip() or said if said else None

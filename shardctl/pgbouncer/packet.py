@@ -11,11 +11,13 @@ had never been used. It cannot where the session is encrypted: libpq has the key
 from __future__ import annotations
 
 import os
-import select
 import socket
 import struct
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
+
+from shardctl import wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,13 +68,13 @@ def _conversation(
         while True:
             # Answers are read while there is more to send: else both sides might wait for ever.
             left = deadline - time.monotonic()
-            waiting = select.poll()
-            waiting.register(own, select.POLLIN | (select.POLLOUT if unsent else 0))
-            if left <= 0 or not (events := waiting.poll(left * 1000)):
+            if left <= 0:
                 raise Broken(f"no response within {seconds:g} s")
-            if unsent and events[0][1] & select.POLLOUT:
-                unsent = unsent[own.send(unsent) :]
-            if not events[0][1] & ~select.POLLOUT:
+            readable = wire.ready(own.fileno(), left, write=bool(unsent))
+            if unsent:
+                with suppress(BlockingIOError):
+                    unsent = unsent[own.send(unsent) :]
+            if not readable:
                 continue
             data = own.recv(_AT_ONCE)
             if not data:

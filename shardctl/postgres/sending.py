@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import select
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.pq import ExecStatus, TransactionStatus
+
+from shardctl.wire import ANSWER_S, Wire
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -26,48 +27,29 @@ class Sent:
 
     def __init__(self, session: Connection, message: sql.Composed | sql.SQL) -> None:
         self._session = session
-        session.pgconn.send_query(message.as_bytes(session))
-        self._flush()
+        self._wire = Wire(session.pgconn)
+        self._wire.send(message.as_bytes(session))
 
     def answered(self, seconds: float) -> bool:
         """Wait for an answer, but not longer; return whether there is one."""
-        pgconn = self._session.pgconn
-        while pgconn.is_busy():
-            if not select.select([pgconn.socket], [], [], seconds)[0]:
-                return False
-            pgconn.consume_input()
-        return True
+        return self._wire.answered(seconds)
 
-    def discard(self) -> None:
-        """Wait for the answer, and pass over it and its errors."""
-        while self._result() is not None:
-            pass
+    def rows(self, seconds: float = ANSWER_S) -> list[Rows]:
+        """Wait for the answer, and give the rows of every statement; raises psycopg.Error.
 
-    def rows(self) -> list[Rows]:
-        """Wait for the answer, and give the rows of every statement; raises psycopg.Error."""
-        results = []
-        while (result := self._result()) is not None:
-            results.append(result)
+        A server that gives none within `seconds`, though it is due, has lost the session.
+        """
+        try:
+            results = list(self._wire.results(seconds))
+        except psycopg.OperationalError:
+            self._session.close()  # the answer may yet come, and would be taken for another's
+            raise
         for result in results:
             if result.status == ExecStatus.FATAL_ERROR:
                 if self._session.info.transaction_status is TransactionStatus.INERROR:
                     self._session.rollback()
                 raise psycopg.errors.error_from_result(result)
         return [_rows(result) for result in results]
-
-    def _result(self) -> PGresult | None:
-        pgconn = self._session.pgconn
-        while pgconn.is_busy():
-            select.select([pgconn.socket], [], [])
-            pgconn.consume_input()
-        return pgconn.get_result()
-
-    def _flush(self) -> None:
-        pgconn = self._session.pgconn
-        while pgconn.flush():
-            readable, _, _ = select.select([pgconn.socket], [pgconn.socket], [])
-            if readable:
-                pgconn.consume_input()
 
 
 def _rows(result: PGresult) -> Rows:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import logging
 import secrets
-import select
 import socket
 import time
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,6 +19,7 @@ from shardctl.postgres import queries
 from shardctl.postgres.connection import connect, unavailable
 from shardctl.state import observer
 from shardctl.state.cluster import QUERIES
+from shardctl.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,7 +34,7 @@ _CLASS = 0x5AADC71
 _LOCK, _FIRST_RANDOM = 0, 2
 """Keys of a class: that of the lock, and those that stand for it; 1 is the turn's."""
 _APPLICATION_NAME_BYTES = 63
-_RELEASE_MS = 1000
+_RELEASE_S = 1.0
 _LOOK_MS = 5000
 """After so long it is looked whether a session that counts is waited for."""
 _POLL_S = 0.2
@@ -142,11 +142,9 @@ def release(connection: Connection) -> None:
     """
     if connection.info.transaction_status is TransactionStatus.IDLE:
         with suppress(psycopg.OperationalError):  # lost at this moment, and the lock with it
-            connection.pgconn.send_query(b"SELECT pg_advisory_unlock_all()")
-            connection.pgconn.flush()
-            answer = select.poll()
-            answer.register(connection.fileno(), select.POLLIN)
-            answer.poll(_RELEASE_MS)
+            unlocking = Wire(connection.pgconn)
+            unlocking.send(b"SELECT pg_advisory_unlock_all()")
+            unlocking.answered(_RELEASE_S)
     connection.close()
 
 

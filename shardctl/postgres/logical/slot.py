@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -116,7 +116,8 @@ def _run(
     except BaseException:
         # The server goes on waiting after its client is gone; a cancel ends that, and the slot.
         cancelling.cancel(session)
-        sent.discard()
+        with suppress(psycopg.Error):
+            sent.rows()
         raise
     (((_, _, snapshot, _),),) = sent.rows()
     return snapshot or ""
