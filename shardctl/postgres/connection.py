@@ -167,6 +167,7 @@ _HINTS = (
         ("password",),
         "put the password into ~/.pgpass (or PGPASSFILE); the topology cannot contain passwords",
     ),
+    (('relation "shardctl.',), "restore that table (docs/operations/failures.md)"),
     (
         ("does not exist",),
         "check `database:` in the topology; `shardctl init` creates the database",

@@ -44,8 +44,6 @@ class Peer:
     is_member: bool
     moves: tuple[Move, ...]
     live: tuple[str, ...]
-    missing: tuple[str, ...] = ()
-    """Tables of schema shardctl that were dropped."""
     kept: Mapping[str, Kept] = field(default_factory=dict)
     """What it keeps for reverses of moves to it, by these moves' ids."""
     steps: Mapping[str, Sequence[StepRecord]] = field(default_factory=dict)
@@ -110,13 +108,6 @@ def judge(context: Context) -> Iterator[ShardctlError]:
                 "no_journal",
                 "schema shardctl is missing, so the node has no journal of moves",
                 hint="run `shardctl init`, which makes it",
-            )
-        elif peer.missing:
-            yield PreflightRefused(
-                f"node {name}",
-                "no_journal",
-                f"tables of schema shardctl are missing: {listed(peer.missing)}",
-                hint="restore them (docs/operations/failures.md)",
             )
         if name == plan.source:
             missing = sorted(set(plan.schemas) - set(peer.live))
@@ -240,14 +231,12 @@ def _ask(context: Context, node: Node) -> Peer:
             node, topology.database, purpose=context.purpose, autocommit=True, observing=True
         ) as session:
             row = cluster.read(session) if cluster.is_present(session) else None
-            missing = cluster.missing(session, row)
-            has_moves = row is not None and row.cluster == topology.cluster and not missing
+            has_moves = row is not None and row.cluster == topology.cluster
             moves = tuple(journal.read(session)) if has_moves else ()
             return Peer(
                 is_member=row is not None,
                 live=tuple(catalog.present(session, schemas)),
                 moves=moves,
-                missing=missing,
                 holder=lock.holder(session) if has_moves else None,
                 kept=reverses.read(session, [one for one in moves if one.target == node.name]),
                 steps={

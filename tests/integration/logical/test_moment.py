@@ -156,7 +156,7 @@ def test_who_else_queues_for_a_gate_is_in_nobodys_way(
         taken = take(streamed, source, target)
         assert seen(streamed.source, taken.source) == seen(streamed.target, taken.target)
         for one in queued:
-            one.discard()
+            one.rows()
     assert len(queued) == 4
 
 
