@@ -149,6 +149,10 @@ class Server:
                 if self.running() is not None:
                     lines = self.log_tail(since=offset) or error.completed.stderr.splitlines()
                     raise server_did_not_stop(self.name, self.log, lines) from error
+            # pg_ctl waits for the pid file to go, which a server removes before its processes end.
+            deadline = time.monotonic() + timeout
+            while pidfile.orphans(self.data_directory) and time.monotonic() < deadline:
+                time.sleep(_POLL)
         return True
 
     def running(self) -> PidFile | None:
