@@ -240,7 +240,7 @@ class Sandbox:
         """
         held = Path(tempfile.mkdtemp(dir=self.directory))
         argv: list[str | Path] = [fleet.SHARDCTL, "--topology", self.path, "sandbox", "traffic"]
-        argv += ["--seconds", str(_LOAD_S), "--aliases", aliases]
+        argv += ["--seconds", f"{_LOAD_S}s", "--aliases", aliases]
         argv += words or ["--clients", str(CLIENTS)]
         argv += ["-o", "json", *(["--rate", str(rate)] if rate else [])]
         with (held / "output").open("wb") as output, (held / "told").open("wb") as told:

@@ -129,6 +129,6 @@ def test_300_nodes_need_few_descriptors(many: Path) -> None:
         assert found["examined"] == {"nodes": NODES, "shards": NODES, "poolers": 0}
         errors = {one["code"] for one in found["findings"] if one["severity"] == "error"}
         assert errors <= {"fsync_off", "full_page_writes_off"}  # of servers of tests
-        status = run(many, limit, opened, "status", "--sample", "0.1", "-o", "json")
+        status = run(many, limit, opened, "status", "--sample", "100ms", "-o", "json")
         assert [one["state"] for one in json.loads(status.stdout)["nodes"]] == ["up"] * NODES
         (many.parent / "migrations" / "0002_more.sql").write_text("CREATE TABLE u (id bigint);")
