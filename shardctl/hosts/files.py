@@ -6,10 +6,11 @@ import base64
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused, ShardctlError
-from shardctl.hosts import local, scripts
+from shardctl.hosts import scripts
 from shardctl.hosts.host import (
     CommandFailed,
     CommandTimedOut,
@@ -17,11 +18,9 @@ from shardctl.hosts.host import (
     HostUnreachable,
     SudoRefused,
 )
-from shardctl.hosts.local import Local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from shardctl.hosts.host import Host
 
@@ -95,13 +94,11 @@ def replace(host: Host, new: Path, path: Path | str, *, user: str | None = None)
 
     It is on the disk already, and `path` is no link: `place_of` follows those, at leisure.
     """
-    if isinstance(host, Local) and not local.is_other(user):
-        # In a hundredth of the time of a command.
-        try:
-            new.replace(path)
-        except OSError as error:
-            raise FileRefused(path, error.strerror or str(error)) from error
-        return
+    try:
+        if host.renamed(new, Path(path), user=user):
+            return
+    except OSError as error:
+        raise FileRefused(path, error.strerror or str(error)) from error
     with named(path):
         host.run(["mv", "-fT", "--", str(new), str(path)], user=user, timeout=_SECONDS)
 

@@ -18,6 +18,7 @@ from shardctl.hosts.output import Lines, Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,24 @@ class Local:
             process.wait(None if timeout is None else max(0, timeout - spent))
             lines.end()
         return _judged(argv, user, began, Completed("", errors.end(), process.returncode))
+
+    def renamed(self, new: Path, path: Path, *, user: str | None = None) -> bool:
+        """Rename a file within this process, as in `Host.renamed`.
+
+        Root leaves it to a command of that user unless the folders are that user's own, who may do
+        there all that this does.
+        """
+        with contextlib.ExitStack() as stack:
+            folders = []
+            for one in (new, path):
+                folders.append(os.open(one.parent, os.O_RDONLY | os.O_DIRECTORY))
+                stack.callback(os.close, folders[-1])
+            if user is not None and is_other(user):
+                owners = {os.fstat(folder).st_uid for folder in folders}
+                if os.geteuid() != 0 or owners != {pwd.getpwnam(user).pw_uid}:
+                    return False
+            os.rename(new.name, path.name, src_dir_fd=folders[0], dst_dir_fd=folders[1])
+        return True
 
     def _begin(
         self,

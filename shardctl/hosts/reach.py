@@ -15,6 +15,7 @@ from shardctl.topology.model import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from shardctl.hosts.host import Completed, Host
     from shardctl.topology.model import Pooler
@@ -102,6 +103,10 @@ class _OfPooler:
         """Run `argv` as in `Host.run`."""
         who = self.who(user)
         return self._machine.run(argv, user=who, env=env, input=input, timeout=timeout)
+
+    def renamed(self, new: Path, path: Path, *, user: str | None = None) -> bool:
+        """Rename a file as in `Host.renamed`."""
+        return self._machine.renamed(new, path, user=self.who(user))
 
     def stream(
         self,

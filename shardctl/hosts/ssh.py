@@ -18,6 +18,7 @@ from shardctl.hosts.ssh_wrapper import Wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from shardctl.hosts.host import Completed
     from shardctl.hosts.openssh import SshSettings
@@ -105,6 +106,11 @@ class Ssh:
         too.
         """
         return self._carry_out(argv, Text(), user=user, env=env, given=input, timeout=timeout)
+
+    def renamed(self, new: Path, path: Path, *, user: str | None = None) -> bool:
+        """Give False: it takes a command."""
+        del new, path, user
+        return False
 
     def stream(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,3 +42,13 @@ def test_a_program_runs_only_where_the_other_user_may_go(
     with pytest.raises(CommandFailed) as refused:
         Local().run([*before, str(program)], user=accounts.server_account(None))
     assert "Permission denied" in refused.value.completed.stderr
+
+
+def test_root_renames_by_itself_only_where_that_user_could(tmp_path: Path) -> None:
+    new, path = tmp_path / "new", tmp_path / "file"
+    new.write_text("text")
+    assert not Local().renamed(new, path, user="nobody")
+    assert new.exists()
+    shutil.chown(tmp_path, "nobody")
+    assert Local().renamed(new, path, user="nobody")
+    assert path.read_text() == "text"
