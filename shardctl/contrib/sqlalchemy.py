@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 
     from sqlalchemy import ColumnElement, Select
-    from sqlalchemy.engine import Connection
 
     from shardctl.router import AsyncShardedDatabase, ShardedDatabase
     from shardctl.topology.keys import Key
@@ -45,6 +44,8 @@ Result = TypeVar("Result")
 _lent: ContextVar[Any] = ContextVar("the router's connection that the engine gets next")
 _KEYS = "shardctl_keys"
 """The parameter with the keys of all shards of a statement."""
+_PART = "shardctl's part of a merge"
+"""By this name a connection knows what the next statement is a part of."""
 _SHARD = '"\0"'
 """In place of this each shard's schema is written: no name of the application's has a NUL."""
 
@@ -85,23 +86,9 @@ class AsyncDialect(Dialect, PGDialectAsync_psycopg):
 registry.register("postgresql.shardctl", __name__, "Dialect")
 
 
-class _Entries(NullPool):
-    """What SQLAlchemy keeps of each connection of the router's, from one session to the next."""
-
-    def _do_get(self) -> Any:
-        # An entry refers to its connection, too, so no table of them would ever let one go.
-        entries = vars(_taken()).setdefault("entries_of_sqlalchemy", {})
-        if self not in entries:
-            entries[self] = self._create_connection()
-        return entries[self]
-
-    def _do_return_conn(self, record: Any) -> None:
-        pass
-
-
 def _engine(make: Callable[..., Any], **creator: Any) -> Any:
     # hstore would be looked for in `public`, where an extension puts it and no shard's path leads.
-    options = {"poolclass": _Entries, "pool_reset_on_return": None, "use_native_hstore": False}
+    options = {"poolclass": NullPool, "pool_reset_on_return": None, "use_native_hstore": False}
     return make("postgresql+shardctl://", **options, **creator)
 
 
@@ -116,9 +103,49 @@ async def _taken_async() -> Any:
     return _taken()
 
 
+@contextlib.contextmanager
+def _given(connection: Any) -> Iterator[None]:
+    """Let the engine that connects get a connection of the router's."""
+    token = _lent.set(connection)
+    try:
+        yield
+    finally:
+        _lent.reset(token)
+
+
+def _merging(engine: Any) -> Any:
+    """Give an engine like this one, whose statements go to the shards of a part of a merge."""
+    found = engine.execution_options(schema_translate_map={None: _SHARD.strip('"')})
+    listened = getattr(found, "sync_engine", found)
+
+    @event.listens_for(listened, "before_cursor_execute", retval=True)
+    def united(bound: Any, _: Any, statement: str, given: Any, *_more: Any) -> Any:
+        return bound.info[_PART].unite(statement, given)
+
+    @event.listens_for(listened, "after_cursor_execute")
+    def noted(bound: Any, cursor: Any, *_more: Any) -> None:
+        bound.info[_PART].note(cursor)
+
+    return found
+
+
+def _bound(connection: Any) -> dict[Any, Any]:
+    """Give what each engine keeps of a connection of the router's, from session to session."""
+    # In it, because a table of them would never let one go.
+    found: dict[Any, Any] = vars(connection).setdefault("bound_by_sqlalchemy", {})
+    for engine in [
+        engine
+        for engine, one in found.items()
+        if one.closed or one.invalidated or one.in_transaction()
+    ]:
+        del found[engine]
+    return found
+
+
 def _driver(connection: Any) -> Any:
     """Give psycopg's connection within one of SQLAlchemy's."""
-    return getattr(connection, "driver_connection", connection)
+    adapted = getattr(connection, "dbapi_connection", connection)
+    return getattr(adapted, "driver_connection", adapted)
 
 
 @contextlib.contextmanager
@@ -142,6 +169,7 @@ class ShardSessions:
         self._db = db
         self._options = {"expire_on_commit": False} | options
         self._engine = _engine(create_engine, creator=_taken)
+        self._merging = _merging(self._engine)
 
     @contextlib.contextmanager
     def __call__(
@@ -157,8 +185,11 @@ class ShardSessions:
             with sessions(user) as session:
                 session.add(Photo(user_id=user, caption="dusk"))
         """
-        with self._db.shard(shard_key, number=number) as connection, self._on(connection) as given:
-            yield given[0]
+        with (
+            self._db.shard(shard_key, number=number) as connection,
+            self._on(connection, self._engine) as session,
+        ):
+            yield session
 
     def run(
         self, shard_key: Key, work: Callable[..., Result], *args: Any, attempts: int = 3
@@ -171,7 +202,7 @@ class ShardSessions:
         """
 
         def within(connection: Any) -> Result:
-            with self._on(connection) as (session, _):
+            with self._on(connection, self._engine) as session:
                 return work(session, *args)
 
         return self._db.transaction(shard_key, within, attempts=attempts)
@@ -200,9 +231,9 @@ class ShardSessions:
             with (
                 self._db._nodes.transaction(node, b"BEGIN READ ONLY") as connection,  # noqa: SLF001
                 _as_psycopg(),
-                self._on(connection) as (session, bound),
+                self._on(connection, self._merging) as session,
             ):
-                part = asked.on(bound, shards)
+                part = asked.on(session.connection(), shards)
                 return part.answer(session.execute(part.statement, part.parameters).all())
 
         self._db._require_seen(asked.of_shard)  # noqa: SLF001  # one package
@@ -210,15 +241,15 @@ class ShardSessions:
         return asked.merged(answers)
 
     @contextlib.contextmanager
-    def _on(self, connection: Any) -> Iterator[tuple[Session, Connection]]:
+    def _on(self, connection: Any, engine: Any) -> Iterator[Session]:
         """Give a session on a connection that the router has lent; it ends the transaction."""
-        token = _lent.set(connection)
-        try:
-            bound = self._engine.connect()
-        finally:
-            _lent.reset(token)
-        with bound, Session(bind=bound, **self._options) as session:
-            yield session, bound
+        bound = _bound(connection)
+        if engine not in bound:
+            with _given(connection):
+                bound[engine] = engine.connect()
+            bound[engine].detach()
+        with Session(bind=bound[engine], **self._options) as session:
+            yield session
             with _ending(connection):
                 session.commit()
 
@@ -230,6 +261,7 @@ class AsyncShardSessions:
         self._db = db
         self._options = {"expire_on_commit": False} | options
         self._engine = _engine(create_async_engine, async_creator=_taken_async)
+        self._merging = _merging(self._engine)
 
     @contextlib.asynccontextmanager
     async def __call__(
@@ -238,9 +270,9 @@ class AsyncShardSessions:
         """Give a session in a transaction of a key's shard, as `ShardSessions` does."""
         async with (
             self._db.shard(shard_key, number=number) as connection,
-            self._on(connection) as given,
+            self._on(connection, self._engine) as session,
         ):
-            yield given[0]
+            yield session
 
     async def run(
         self, shard_key: Key, work: Callable[..., Awaitable[Result]], *args: Any, attempts: int = 3
@@ -248,7 +280,7 @@ class AsyncShardSessions:
         """Call `work` with a session, and `args`, again as `ShardSessions.run` does."""
 
         async def within(connection: Any) -> Result:
-            async with self._on(connection) as (session, _):
+            async with self._on(connection, self._engine) as session:
                 return await work(session, *args)
 
         return await self._db.transaction(shard_key, within, attempts=attempts)
@@ -260,8 +292,8 @@ class AsyncShardSessions:
         async def read(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
             async with self._db._nodes.transaction(node, b"BEGIN READ ONLY") as connection:  # noqa: SLF001
                 with _as_psycopg():
-                    async with self._on(connection) as (session, bound):
-                        part = asked.on(bound.sync_connection, shards)
+                    async with self._on(connection, self._merging) as session:
+                        part = asked.on(await session.connection(), shards)
                         found = await session.execute(part.statement, part.parameters)
                         return part.answer(found.all())
 
@@ -270,19 +302,16 @@ class AsyncShardSessions:
         return asked.merged(answers)
 
     @contextlib.asynccontextmanager
-    async def _on(self, connection: Any) -> AsyncIterator[tuple[AsyncSession, Any]]:
-        token = _lent.set(connection)
-        try:
-            bound = await self._engine.connect()
-        finally:
-            _lent.reset(token)
-        async with AsyncSession(bind=bound, **self._options) as session:
-            try:
-                yield session, bound
-                with _ending(connection):
-                    await session.commit()
-            finally:
-                await bound.close()
+    async def _on(self, connection: Any, engine: Any) -> AsyncIterator[AsyncSession]:
+        bound = _bound(connection)
+        if engine not in bound:
+            with _given(connection):
+                bound[engine] = await engine.connect()
+            bound[engine].sync_connection.detach()
+        async with AsyncSession(bind=bound[engine], **self._options) as session:
+            yield session
+            with _ending(connection):
+                await session.commit()
 
 
 @contextlib.contextmanager
@@ -345,24 +374,20 @@ class _Merge:
     def table(self) -> str:
         return self.asked.table
 
-    def on(self, bound: Connection, shards: Sequence[ShardId]) -> _Merge:
+    def on(self, bound: Any, shards: Sequence[ShardId]) -> _Merge:
         """Give the part that a node has, and let its connection send it as one statement.
 
         So do statements that load what belongs to its rows, such as those of `selectinload`.
         """
         part = replace(self, of_shard={shard: self.of_shard[shard] for shard in shards}, types=[])
-        bound.execution_options(schema_translate_map={None: _SHARD.strip('"')})
-        event.listen(bound, "before_cursor_execute", part.unite, retval=True)
-        event.listen(bound, "after_cursor_execute", part.note)
+        bound.info[_PART] = part
         return part
 
     @property
     def parameters(self) -> dict[str, list[Key]]:
         return {_KEYS: [key for keys in self.of_shard.values() for key in keys]}
 
-    def unite(
-        self, _c: Any, _cursor: Any, statement: str, given: Any, *_: Any
-    ) -> tuple[str, dict[str, Any]]:
+    def unite(self, statement: str, given: Any) -> tuple[str, dict[str, Any]]:
         """Write the statement once for each shard, with that shard's keys."""
         given, parts, used = dict(given), [], 0
         all_keys = given.pop(_KEYS, None)
@@ -386,7 +411,7 @@ class _Merge:
         most = "" if self.asked.limit is None else f"\nLIMIT {self.asked.limit:d}"
         return (f"\nORDER BY {by}" if by else "") + most
 
-    def note(self, _c: Any, cursor: Any, *_: Any) -> None:
+    def note(self, cursor: Any) -> None:
         """Note the types of the columns by which the first statement's rows are ordered."""
         if not self.types:
             count = len(self.asked.order)

@@ -202,7 +202,7 @@ def test_a_connection_that_breaks_off_is_the_sessions_last(sharded: Sharded) -> 
 
 def test_sessions_keep_no_connection_that_its_pool_has_closed(sharded: Sharded) -> None:
     with sharded.sessions(1) as session:
-        closed = weakref.ref(session.connection().connection.driver_connection)
+        closed = weakref.ref(session.connection().connection.dbapi_connection)
     del session
     sharded.db.close()
     gc.collect()

@@ -89,12 +89,7 @@ class ShardedQuerySet(models.QuerySet[Any]):
         name = self.model.__name__
         if self._keys is not None:
             raise SeveralShards(name, "the rows of for_keys()")
-        alias = self._alias()
-        require_here(self.query, alias)
-        return alias
-
-    def _alias(self) -> str:
-        name, found = self.model.__name__, named(self.query)
+        found = named(self.query)
         if found is not None and len(found) <= 1:
             return next(iter(found), fleet.alias_of(0))  # without a key there are no rows
         if fleet.is_shard(self._db):
@@ -180,9 +175,14 @@ class ShardedQuerySet(models.QuerySet[Any]):
         )
 
     def update(self, **kwargs: Any) -> int:
-        """Change rows; raises KeyChanged."""
+        """Change rows; raises KeyChanged, SeveralShards."""
         self._refuse_key(kwargs)
+        require_here(self.query, self.db)
         return super().update(**kwargs)
+
+    def _raw_delete(self, using: str) -> Any:
+        require_here(self.query, using)
+        return super()._raw_delete(using)
 
     def _refuse_key(self, fields: Collection[str]) -> None:
         key = self.model.key_field()
