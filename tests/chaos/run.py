@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.schedule import Round
 
-SHARDS, NODES = 32, 4
+SHARDS, NODES, SPARES = 32, 4, 4
 USUAL_S = 8.0
 """About how long a streamed move of a few small shards takes beside this load."""
 GUARDED_S = 12.0
@@ -45,6 +45,8 @@ class Run:
     directory: Path
     log: Any
     windows: list[tuple[float, float, str]] = field(default_factory=list)
+    moving: list[tuple[float, float]] = field(default_factory=list)
+    """When commands ran that may move shards away from who asks a node itself."""
     owners: list[list[str]] = field(default_factory=list)
     found: list[Violation] = field(default_factory=list)
     moves: int = 0
@@ -82,11 +84,13 @@ class Run:
             self.world.call("read-only", "off", words[2], "--yes")
             self.windows.append((began, time.time(), "read-only"))
         self._end(one.ends)
+        self.moving.append((began, time.time()))
         self.owners.append(self.world.owners())
 
     def _command(self, act: str, chance: random.Random) -> tuple[list[str], list[str], list[int]]:
         """Make up a command's words, the nodes and the shards that it concerns."""
-        source, target, shards = schedule.shards_to_move(self.world.owners(), chance)
+        nodes, spares = self.world.nodes(), self.world.spares()
+        source, target, shards = schedule.shards_to_move(self.world.owners(), nodes, chance)
         others = [n for n in range(SHARDS) if n not in shards]
         match act:
             case "reverse" if reversible := self._reversible():
@@ -96,6 +100,10 @@ class Run:
                     [one["source"], one["target"]],
                     one["shards"],
                 )
+            case "clone" if spares:
+                self.moves += 1
+                half = ["--from", source, "--half", "--to", spares[0], "--yes"]
+                return ["move-shards", *half, "--lock-wait", "60s"], [source], shards
             case "prune":
                 return ["prune", "--yes", "--now"], [source, target], shards
             case "migrate":
@@ -197,10 +205,10 @@ def main(minutes: float, seed: int, directory: Path) -> int:
     """Do it; give 1 where a promise was not kept."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    with moving.sandbox(SHARDS, NODES, 0, prepare=_prepared) as sandbox:
+    with moving.sandbox(SHARDS, NODES, SPARES, prepare=_prepared) as sandbox:
         first = sandbox.path.with_name("first.yaml")
         shutil.copy(sandbox.path, first)
-        world = World(sandbox, first)
+        world = World(sandbox, first, members=list("abcd"))
         with (directory / "schedule").open("w", buffering=1) as log:
             run = Run(world, directory, log)
             run.owners.append(world.owners())

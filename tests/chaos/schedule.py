@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tests.chaos.faults import FAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 SUBSTEPS = 30
 """Sub-steps of a move at which a process may stop itself; there are fewer of most."""
@@ -57,9 +57,11 @@ def rounds(seed: int) -> Iterator[Round]:
         )
 
 
-def shards_to_move(owners: Sequence[str], chance: random.Random) -> tuple[str, str, list[int]]:
+def shards_to_move(
+    owners: Sequence[str], nodes: Iterable[str], chance: random.Random
+) -> tuple[str, str, list[int]]:
     """Choose source, target and one to three shards: the fuller a node, the likelier it gives."""
     source = owners[chance.randrange(len(owners))]
     mine = [shard for shard, owner in enumerate(owners) if owner == source]
-    target = chance.choice(sorted(set("abcd") - {source}))
+    target = chance.choice(sorted(set(nodes) - {source}))
     return source, target, sorted(chance.sample(mine, min(len(mine), chance.choice([1, 2, 3]))))

@@ -54,6 +54,8 @@ class World:
     sandbox: Sandbox
     first: Path
     """A copy of the topology file as it was before all moves."""
+    members: list[str]
+    """The nodes that have had servers from the beginning."""
     pauses: list[Pause] = field(default_factory=list)
     samples: list[tuple[float, int, int]] = field(default_factory=list)
     """Once a second: time, connections of all nodes, kB of the poolers."""
@@ -70,8 +72,16 @@ class World:
         return found
 
     def nodes(self) -> dict[str, int]:
-        """Give the nodes with their ports."""
-        return {name: int(one["port"]) for name, one in self.written()["nodes"].items()}
+        """Give the nodes that are members of the fleet, with their ports."""
+        nodes = self.written()["nodes"]
+        return {n: int(one["port"]) for n, one in nodes.items() if n not in self._spares(nodes)}
+
+    def spares(self) -> list[str]:
+        """List the nodes without a server."""
+        return self._spares(self.written()["nodes"])
+
+    def _spares(self, nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        return [n for n, one in nodes.items() if n not in self.members and not one.get("shards")]
 
     def connect(self, node: str, *, timeout: int = 20) -> psycopg.Connection[Any]:
         """Log in to a node as its superuser."""
@@ -269,10 +279,9 @@ class World:
         while not self._ended.wait(1):
             used = 0
             for pid in filter(None, map(self.pid_of_pooler, self.written()["poolers"])):
-                with contextlib.suppress(OSError):
-                    used += int(
-                        re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0]
-                    )
+                with contextlib.suppress(OSError):  # it has ended just now; a zombie has no memory
+                    status = Path(f"/proc/{pid}/status").read_text()
+                    used += sum(map(int, re.findall(r"VmRSS:\s+(\d+)", status)))
             open_ = 0
             for node in self.nodes():
                 with contextlib.suppress(psycopg.Error):
