@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from tests.chaos.world import World
 
 _ours = "application_name LIKE 'shardctl%'"
+_ELSEWHERE = (
+    "CREATE TABLE {0}.made_elsewhere (id bigint PRIMARY KEY)",
+    "ALTER TABLE {0}.made_elsewhere ADD COLUMN more int",
+    "CREATE INDEX made_elsewhere_too ON {0}.chaos_rows (version)",
+    "DROP INDEX {0}.made_elsewhere_too",
+    "DROP TABLE {0}.made_elsewhere",
+)
 _TABLES = ("chaos_rows", "chaos_notes", "chaos_parts", "chaos_keyless")
 
 
@@ -127,6 +134,16 @@ class Harm:
     def table_vacuumed(self) -> None:
         """VACUUM FULL of a table of a moved shard."""
         self._alone("VACUUM FULL {}")
+
+    def table_made_elsewhere(self) -> None:
+        """Create and drop a table, and alter it, in a shard that stays."""
+        with contextlib.suppress(psycopg.Error):
+            owners = self.world.owners()
+            shard = self.random.choice([n for n in range(len(owners)) if n not in self.shards])
+            schema = sql.Identifier(f"shard{shard}")
+            with self.world.connect(owners[shard]) as connection:
+                for statement in _ELSEWHERE:
+                    connection.execute(sql.SQL(statement).format(schema))
 
     def topology_edited(self) -> None:
         """Another operator writes a comment into the topology file."""

@@ -208,7 +208,7 @@ def main(minutes: float, seed: int, directory: Path) -> int:
     with moving.sandbox(SHARDS, NODES, SPARES, prepare=_prepared) as sandbox:
         first = sandbox.path.with_name("first.yaml")
         shutil.copy(sandbox.path, first)
-        world = World(sandbox, first, members=list("abcd"))
+        world = World(sandbox, first)
         with (directory / "schedule").open("w", buffering=1) as log:
             run = Run(world, directory, log)
             run.owners.append(world.owners())

@@ -54,8 +54,8 @@ class World:
     sandbox: Sandbox
     first: Path
     """A copy of the topology file as it was before all moves."""
-    members: list[str]
-    """The nodes that have had servers from the beginning."""
+    members: set[str] = field(default_factory=set)
+    """The nodes that have had a shard."""
     pauses: list[Pause] = field(default_factory=list)
     samples: list[tuple[float, int, int]] = field(default_factory=list)
     """Once a second: time, connections of all nodes, kB of the poolers."""
@@ -74,14 +74,12 @@ class World:
     def nodes(self) -> dict[str, int]:
         """Give the nodes that are members of the fleet, with their ports."""
         nodes = self.written()["nodes"]
-        return {n: int(one["port"]) for n, one in nodes.items() if n not in self._spares(nodes)}
+        self.members.update(n for n, one in nodes.items() if one["shards"] != "none")
+        return {name: int(nodes[name]["port"]) for name in sorted(self.members)}
 
     def spares(self) -> list[str]:
-        """List the nodes without a server."""
-        return self._spares(self.written()["nodes"])
-
-    def _spares(self, nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        return [n for n, one in nodes.items() if n not in self.members and not one.get("shards")]
+        """List the nodes that have never had a shard."""
+        return sorted(set(self.written()["nodes"]) - set(self.nodes()))
 
     def connect(self, node: str, *, timeout: int = 20) -> psycopg.Connection[Any]:
         """Log in to a node as its superuser."""
@@ -302,7 +300,7 @@ def finish(process: subprocess.Popen[str], seconds: float) -> tuple[int, str]:
 def numbers(ranges: str | int) -> set[int]:
     """Read `0-7,12`."""
     found: set[int] = set()
-    for part in filter(None, str(ranges).replace(" ", "").split(",")):
+    for part in () if ranges == "none" else str(ranges).replace(" ", "").split(","):
         first, _, last = part.partition("-")
         found |= set(range(int(first), int(last or first) + 1))
     return found
