@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Tests start Python some thousand times; each time it would compile all of shardctl.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo example test slow fault chaos lint unit bench docs pictures site dist lock newest clean
+.PHONY: help demo example test slow chaos lint unit bench docs pictures site dist lock newest clean
 
 help: ## Name the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 10
@@ -31,9 +31,6 @@ slow: $(VENV)/.for-test ## Run what takes long or needs a quiet machine, other v
 	@$(PYTEST) -n 4 -m 'embedded or timed or long' tests/integration tests/unit
 	@$(PYTEST) -n 4 tests/slow tests/fault
 	@$(MAKE) --no-print-directory chaos MINUTES=5
-
-fault: $(VENV)/.for-test ## Break moves at every point
-	@SHARDCTL_EVERY_POINT=1 $(PYTEST) -n 4 tests/fault
 
 MINUTES := 60
 SEED := $(shell date +%j)

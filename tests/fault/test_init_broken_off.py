@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -91,30 +90,6 @@ def test_init_killed_at_any_moment_is_completed_by_the_next(large: Fleet, share:
     assert_completed(large)
 
 
-def test_ctrl_c_stops_at_a_chunks_end_and_says_how_to_go_on(large: Fleet) -> None:
-    with start(large) as running:
-        wait_for(lambda: made(large, "a") >= 10)
-        running.send_signal(signal.SIGINT)
-        _, told = running.communicate(timeout=60)
-    assert running.returncode == 130
-    assert "interrupted" in told
-    assert "run `shardctl init` again" in told
-    assert "Traceback" not in told
-    # Whole chunks: every schema that is there is in the map, with all of its tables.
-    for node in "ab":
-        assert (
-            large.query(
-                node,
-                "SELECT n.nspname FROM pg_namespace n WHERE nspname ~ '^shard[0-9]' AND NOT EXISTS"
-                " (SELECT FROM shardctl.map m JOIN shardctl.migration USING (shard)"
-                "  WHERE m.schema = n.nspname HAVING count(*) = 2)",
-            )
-            == []
-        )
-    assert large.here("init").returncode == 0
-    assert_completed(large)
-
-
 @pytest.fixture
 def mortal(large: Fleet, pg_server: StartServer) -> Iterator[Fleet]:
     """Give the large fleet with a server b that a test may kill."""
@@ -136,20 +111,6 @@ def test_a_server_killed_during_init_is_named_and_the_next_init_completes(mortal
     mortal.servers["b"].start()
     assert mortal.here("init").returncode == 0
     assert_completed(mortal)
-
-
-def test_a_session_terminated_during_init_is_made_good_by_the_next(large: Fleet) -> None:
-    with start(large) as running:
-        wait_for(lambda: made(large, "b") >= 10)
-        large.execute(
-            "b",
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name LIKE 'shardctl init%' AND state <> 'idle' LIMIT 1",
-        )
-        running.communicate(timeout=60)
-    assert running.returncode in {0, 3}  # 0 where it was idle by then
-    assert large.here("init").returncode == 0
-    assert_completed(large)
 
 
 @pytest.fixture

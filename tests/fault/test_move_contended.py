@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,7 @@ import pytest
 
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish
-from tests.fixtures.moves.writers import MAX_PAUSE_S, SERVED_S, Clients
-from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.moves.writers import SERVED_S, Clients
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +62,6 @@ def holder(fleet: MovingFleet, kind: str) -> tuple[psycopg.Connection[tuple[obje
     ("kind", "error"),
     [
         ("pooled", "PauseFailed"),
-        ("reading", "PauseFailed"),
         ("direct", "WritersLeft"),
         ("ddl", "FenceRefused"),
         ("grant", "FenceRefused"),
@@ -97,7 +94,7 @@ def test_a_transaction_that_goes_on_calls_the_cutover_off(
     prove(fleet_points, clients)
 
 
-@pytest.mark.parametrize("kind", ["pooled", "direct"])
+@pytest.mark.parametrize("kind", ["direct"])
 def test_a_transaction_that_goes_on_is_ended_where_the_operator_wants_it(
     fleet_points: MovingFleet, kind: str
 ) -> None:
@@ -114,63 +111,6 @@ def test_a_transaction_that_goes_on_is_ended_where_the_operator_wants_it(
         clients.wait_served()
     assert clients.gap() < SERVED_S
     assert fleet_points.ask("c", "SELECT count(*) FROM shard2.writes WHERE token = -1") == [(0,)]
-    prove(fleet_points, clients)
-
-
-def test_ddl_that_ends_in_time_is_waited_for(fleet_points: MovingFleet) -> None:
-    patient(fleet_points)
-    with Clients(fleet_points) as clients:
-        mover = fleet_points.mover("start", "span fence begin")
-        with held(fleet_points.log_in("a", user="postgres"), "COMMENT ON SCHEMA shard3 IS 'moves'"):
-            mover.at()
-            mover.go()
-            locks = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            wait_for(lambda: fleet_points.ask("a", locks))
-        assert mover.end() == 0, mover.said
-    assert clients.errors() == []
-    prove(fleet_points, clients)
-
-
-def test_readers_of_the_source_hold_nothing_up(fleet_points: MovingFleet) -> None:
-    reading = (
-        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-        "SELECT count(*) FROM shard2.writes",
-        "DECLARE rows CURSOR FOR SELECT * FROM shard3.writes",
-    )
-    with Clients(fleet_points) as clients:
-        with held(fleet_points.log_in("a"), *reading):
-            mover = fleet_points.mover("start")
-            assert mover.end() == 0, mover.said
-        assert clients.gap() < MAX_PAUSE_S
-    prove(fleet_points, clients)
-
-
-def test_grants_at_the_same_moment(fleet_points: MovingFleet) -> None:
-    stop = threading.Event()
-
-    def grant(privilege: str) -> None:
-        with fleet_points.log_in("a", user="postgres") as session:
-            while not stop.is_set():
-                for word, of in (("GRANT", "TO"), ("REVOKE", "FROM")):
-                    try:
-                        session.execute(f"{word} {privilege} ON SCHEMA shard2 {of} PUBLIC".encode())
-                    except (psycopg.errors.InvalidSchemaName, psycopg.errors.InternalError):
-                        continue
-
-    with Clients(fleet_points) as clients:
-        threads = [threading.Thread(target=grant, args=[p]) for p in ("USAGE", "CREATE")]
-        for thread in threads:
-            thread.start()
-        try:
-            mover = fleet_points.mover("start")
-            if mover.end() != 0:
-                finish(fleet_points, "resume")
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-        fleet_points.ask("c", "REVOKE ALL ON SCHEMA shard2 FROM PUBLIC")
-    assert clients.errors() == []
     prove(fleet_points, clients)
 
 
@@ -194,23 +134,7 @@ def test_a_prepared_transaction_on_a_moved_shard_calls_the_cutover_off(
     prove(fleet_points, clients)
 
 
-def test_a_prepared_transaction_on_a_shard_that_stays_stays(fleet_points: MovingFleet) -> None:
-    insert = INSERT.replace("shard2", "shard1")
-    with Clients(fleet_points) as clients:
-        mover = fleet_points.mover("start", "span pause begin")
-        mover.at()
-        with fleet_points.log_in("a", user="postgres") as session:
-            session.execute(f"BEGIN; {insert}; PREPARE TRANSACTION 'stays'".encode())
-        mover.go()
-        assert mover.end() == 0, mover.said
-        assert fleet_points.ask("c", "SELECT gid FROM pg_prepared_xacts") == []
-        fleet_points.ask("a", "COMMIT PREPARED 'stays'")
-    assert fleet_points.ask("a", "SELECT count(*) FROM shard1.writes WHERE token = -1") == [(1,)]
-    assert clients.errors() == []
-    prove(fleet_points, clients)
-
-
-@pytest.mark.parametrize("point", ["span pause begin", "span fence begin", "span route begin"])
+@pytest.mark.parametrize("point", ["span fence begin", "span route begin"])
 def test_a_synchronous_standby_that_does_not_answer(fleet_points: MovingFleet, point: str) -> None:
     with Clients(fleet_points) as clients:
         mover = fleet_points.mover("start", point)
@@ -227,91 +151,6 @@ def test_a_synchronous_standby_that_does_not_answer(fleet_points: MovingFleet, p
             fleet_points.ask("a", "SELECT pg_reload_conf()")
         if code != 0:
             finish(fleet_points, "resume")
-        clients.wait_served()
-    assert clients.errors() == []
-    prove(fleet_points, clients)
-
-
-@pytest.mark.parametrize(
-    "point",
-    ["span pause begin", PAUSE, "span fence begin", "span mark begin", "span decide begin"],
-)
-@pytest.mark.parametrize("verb", ["resume", "abort"])
-def test_an_operator_who_lost_the_locks_to_another_does_nothing_more(
-    fleet_points: MovingFleet, point: str, verb: str
-) -> None:
-    with Clients(fleet_points) as clients:
-        mover = fleet_points.mover("start", point)
-        mover.at()
-        fleet_points.unlock()
-        finish(fleet_points, verb)
-        mover.go()
-        assert mover.end() != 0
-        clients.wait_served()
-    assert clients.errors() == []
-    assert fleet_points.owner == ("a" if verb == "abort" else "c")
-    prove(fleet_points, clients)
-
-
-def test_what_is_paused_though_another_has_ended_the_guards_is_let_go(
-    fleet_points: MovingFleet,
-) -> None:
-    with Clients(fleet_points) as clients:
-        mover = fleet_points.mover("start", PAUSE)
-        mover.at()
-        fleet_points.unlock()
-        other = fleet_points.mover("abort", "undo cutover end")
-        other.at()
-        mover.go()
-        assert mover.end() == 3, mover.said
-        clients.wait_served()
-        other.go()
-        assert other.end() == 0, other.said
-    assert clients.errors() == []
-    assert clients.gap() < SERVED_S
-    prove(fleet_points, clients)
-
-
-def test_nobody_calls_off_what_another_has_decided_meanwhile(fleet_points: MovingFleet) -> None:
-    patient(fleet_points)
-    with Clients(fleet_points) as clients:
-        mover = fleet_points.mover("start", "span decide begin", "span promote begin")
-        mover.at("span decide begin")
-        fleet_points.unlock()
-        other = fleet_points.mover("abort", "undo cutover begin")
-        other.at()
-        mover.go()
-        mover.at("span promote begin")
-        other.go()
-        assert other.end() == 3, other.said
-        assert any(line.startswith("NotAbortable") for line in other.said), other.said
-        mover.go()
-        if mover.end() != 0:
-            finish(fleet_points, "resume")
-        clients.wait_served()
-    assert clients.errors() == []
-    assert fleet_points.owner == "c"
-    prove(fleet_points, clients)
-
-
-@pytest.mark.parametrize(
-    "command", [("init", "--yes"), ("migrate",), ("pgbouncer", "apply", "--yes")]
-)
-def test_a_stale_topology_brings_no_moved_shard_to_life(
-    fleet_points: MovingFleet, command: tuple[str, ...]
-) -> None:
-    with Clients(fleet_points) as clients:
-        before = fleet_points.write().read_text()
-        mover = fleet_points.mover("start")
-        assert mover.end() == 0, mover.said
-        after = fleet_points.file.read_text()
-        assert after != before
-        fleet_points.file.write_text(before)
-        refused = fleet_points.here(*command)
-        assert refused.returncode == 1, refused.stdout
-        told = "gives shards 2-3 to c, the topology gives them to a"
-        assert told in refused.stderr, refused.stderr
-        fleet_points.file.write_text(after)
         clients.wait_served()
     assert clients.errors() == []
     prove(fleet_points, clients)

@@ -1,7 +1,4 @@
-"""The process of a move killed before and after every step, and before every sub-step.
-
-Steps and sub-steps are read from the code: a new one has its tests without a word here.
-"""
+"""The process of a move that clones killed at points, and its clients served by guards alone."""
 
 from __future__ import annotations
 
@@ -9,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.moves import points
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish
-from tests.fixtures.moves.windows import BEGINS, in_the_window, wait_served
+from tests.fixtures.moves.windows import in_the_window, wait_served
 from tests.fixtures.moves.writers import FENCE, SERVED_S, Clients
 
 if TYPE_CHECKING:
@@ -27,7 +23,21 @@ def can_abort(fleet: MovingFleet) -> bool:
     return move is not None and move.state.undoable
 
 
-@pytest.mark.parametrize("point", [*points.of_steps(), *BEGINS])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "step clone run",
+        "step follow run",
+        "span arm guards begin",
+        "span fence begin",
+        "span decide begin",
+        "span promote begin",
+        "span claim begin",
+        "span route begin",
+        "span map begin",
+        "step retire run",
+    ],
+)
 def test_a_move_killed_anywhere_serves_its_clients_and_can_be_ended(
     fleet_points: MovingFleet, point: str
 ) -> None:

@@ -34,23 +34,8 @@ BETWEEN = [
     "step retire run +6",  # over on the target, not on the source
 ]
 """Places after the point of no return between two things that belong together."""
-EVERYWHERE = [*points.of_steps()[::2], *BEGINS[::3], *BETWEEN[::2]]
-"""Enough for one move to be killed at: all of them are tests of their own, too."""
-
-
-@pytest.mark.parametrize("point", BETWEEN)
-def test_a_move_killed_past_its_point_of_no_return_is_finished_at_once(
-    fleet_points: MovingFleet, point: str
-) -> None:
-    with Clients(fleet_points) as clients:
-        mover = fleet_points.mover("start", point)
-        mover.at(point)
-        mover.kill()
-        finish(fleet_points, "resume")
-        clients.wait_served()
-    assert clients.errors() == []
-    assert fleet_points.owner == "c"
-    prove(fleet_points, clients)
+EVERYWHERE = [*points.of_steps()[::2], *BEGINS[::3], *BETWEEN]
+"""Enough for one move to be killed at."""
 
 
 def test_a_move_killed_again_and_again_gets_to_its_end(fleet_points: MovingFleet) -> None:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.state.journal import MoveState
-from tests.fixtures.moves import points
-from tests.fixtures.moves.outages import first_of_all, last
+from tests.fixtures.moves.outages import last
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish
-from tests.fixtures.moves.windows import BEGINS, in_the_window, wait_served
+from tests.fixtures.moves.windows import in_the_window, wait_served
 from tests.fixtures.moves.writers import FENCE, SERVED_S, Clients
 from tests.fixtures.servers.postgres import wait_for
 
@@ -21,15 +20,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.fault
 
 UNDOABLE = {state.value for state in MoveState if state.undoable}
-STEPS = points.of_steps()
-"""The begin of every step and the end of the last; nothing has to be cleared from the target."""
-COPIED = ["step clone run", "step follow run", *BEGINS]
-"""From where on others have their part in it."""
 LOST = ""
 """The SQLSTATE of an error of libpq's own."""
 
 
-@pytest.mark.parametrize("point", first_of_all("span promote begin", [*STEPS, *BEGINS]))
+@pytest.mark.parametrize("point", ["span fence begin", "span promote begin"])
 def test_the_cable_of_the_operators_machine(fleet_machines: SpreadFleet, point: str) -> None:
     with Clients(fleet_machines) as clients:
         mover = fleet_machines.mover("start", point)
@@ -52,23 +47,7 @@ def test_the_cable_of_the_operators_machine(fleet_machines: SpreadFleet, point: 
         prove(fleet_machines, clients)
 
 
-@pytest.mark.parametrize("point", first_of_all("span replay begin", COPIED))
-def test_the_cable_of_the_source(fleet_machines: SpreadFleet, point: str) -> None:
-    with Clients(fleet_machines) as clients:
-        mover = fleet_machines.mover("start", point)
-        mover.at(point)
-        with fleet_machines.network["a"].unplugged():
-            mover.go()
-            last()
-            wait_for(lambda: fleet_machines.paused() == [], seconds=SERVED_S)
-        if mover.end() != 0:
-            finish(fleet_machines, "resume")
-        clients.wait_served()
-    assert clients.codes() <= FENCE | {LOST}, clients.errors()
-    prove(fleet_machines, clients)
-
-
-@pytest.mark.parametrize("point", first_of_all("span claim begin", COPIED))
+@pytest.mark.parametrize("point", ["span claim begin"])
 def test_the_cable_of_the_target(fleet_machines: SpreadFleet, point: str) -> None:
     with Clients(fleet_machines) as clients:
         mover = fleet_machines.mover("start", point)
@@ -85,7 +64,7 @@ def test_the_cable_of_the_target(fleet_machines: SpreadFleet, point: str) -> Non
     prove(fleet_machines, clients)
 
 
-@pytest.mark.parametrize("point", first_of_all("span route begin", COPIED))
+@pytest.mark.parametrize("point", ["span route begin"])
 def test_the_cable_of_one_pooler_of_three(fleet_machines: SpreadFleet, point: str) -> None:
     with Clients(fleet_machines) as clients:
         mover = fleet_machines.mover("start", point)

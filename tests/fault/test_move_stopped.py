@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish
-from tests.fixtures.moves.windows import BEGINS, in_the_window, wait_served
+from tests.fixtures.moves.windows import in_the_window, wait_served
 from tests.fixtures.moves.writers import FENCE, Clients
 
 if TYPE_CHECKING:
@@ -17,16 +17,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.fault
 
-UNPAUSED = {"open consoles", "stage files", "rehearse guards", "arm guards", "confirm"} | {
-    "logins", "settings", "slot", "map", "file", "disarm",
-}  # fmt: skip
-"""Sub-steps before which no alias is paused; where a new one is, its tests only wait longer."""
-PAUSED = [
-    begin for begin in BEGINS if begin.removeprefix("span ").removesuffix(" begin") not in UNPAUSED
-]
 
-
-@pytest.mark.parametrize("point", PAUSED)
+@pytest.mark.parametrize("point", ["span fence begin", "span promote begin", "span route begin"])
 def test_a_move_that_stops_and_wakes_up_too_late_does_no_harm(
     fleet_points: MovingFleet, point: str
 ) -> None:

@@ -62,8 +62,7 @@ def test_a_streamed_move_killed_at_every_point_gets_to_its_end(
 
 
 @pytest.mark.parametrize(
-    "point",
-    [*(f"step {s.name} ran" for s in STEPS[:3]), streamed.ROWS, streamed.REST, "span decide begin"],
+    "point", [streamed.ROWS, streamed.REST, f"step {STEPS[2].name} ran", "span decide begin"]
 )
 def test_a_streamed_move_is_aborted_wherever_it_can_be(
     fleet_stream: MovingFleet, point: str

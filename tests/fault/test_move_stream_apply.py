@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.errors import Refused
 from shardctl.moves import arrivals
 from shardctl.moves.confirm import CopiesDiffer
-from shardctl.postgres.logical import copying, slot
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.beside import assert_clean, fails, run
 from tests.fixtures.moves.harm import keep_for_slots, lose_slot
@@ -103,36 +101,6 @@ def test_a_row_by_hand_behind_the_rehearsal_is_found_by_the_comparison(fleet_own
     assert fleet_own.copy("b").proof == "differs"
 
 
-def test_a_slot_that_is_lost_during_the_copy_ends_it_and_the_copy_is_made_again(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = copying.copy
-
-    def late(*given: Any, **named: Any) -> None:
-        lose(fleet_own)
-        whole(*given, **named)
-
-    monkeypatch.setattr(copying, "copy", late)
-    error = fails(fleet_own)
-    assert isinstance(error, Refused)
-    assert error.code == "slot_gone"
-    assert "max_slot_wal_keep_size" in error.message
-    monkeypatch.undo()
-    assert fleet_own.put(2)
-    keep(fleet_own)
-    fleet_own.resume()
-    assert fleet_own.copy("b").proof == "compared"
-    assert_clean(fleet_own, "b")
-
-
-def test_a_slot_that_is_lost_before_its_stream_begins_is_noticed(fleet_own: Lab) -> None:
-    error = fails(fleet_own, follow=lambda: lose(fleet_own))
-    assert isinstance(error, Refused)
-    assert error.code == "slot_gone"
-    keep(fleet_own)
-    abort(fleet_own)
-
-
 def lose(fleet: Lab) -> None:
     with fleet.connect("a") as session:
         lose_slot(session)
@@ -141,17 +109,3 @@ def lose(fleet: Lab) -> None:
 def keep(fleet: Lab) -> None:
     with fleet.connect("a") as session:
         keep_for_slots(session, "-1")
-
-
-def test_a_transaction_that_stays_open_bounds_the_wait_for_a_slot(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slot, "_LOCK_TIMEOUT_S", 0.6)
-    with fleet_own.connect("a", autocommit=False, application_name="bulk load") as writer:
-        writer.execute("INSERT INTO shard0.photos (user_id) VALUES (1)")
-        error = fails(fleet_own)
-        assert "(user postgres, application bulk load, open since" in error.message
-        assert fleet_own.ask("a", "SELECT FROM pg_replication_slots") == []
-        assert fleet_own.put(2)
-        assert any("when this transaction ends: session" in one for one in fleet_own.notices)
-    abort(fleet_own)

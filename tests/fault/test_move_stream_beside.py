@@ -40,8 +40,6 @@ ENDING = {"init", "moves"}
 """Commands that may do something when no process is at work on the move."""
 AT_ONCE = (("prune",), ("moves", "doctor"), ("moves", "list"))
 """Commands that find nothing to do, and leave the move alone."""
-REASONS = ("is being changed by", "cannot be aborted")
-"""Why an operator cannot take a move from its process."""
 PENDING = "CREATE TABLE more (id bigint PRIMARY KEY);"
 
 
@@ -69,11 +67,7 @@ def require_refused(fleet: MovingFleet, commands: Sequence[tuple[str, ...]] = RE
         assert done.returncode == 0, (command, done.stdout, done.stderr)
 
 
-RAN = ("reserve", "copy", "follow")
-"""Steps behind which a second operator comes."""
-
-
-@pytest.mark.parametrize("point", ["span decide begin", "step copy ran", "step follow ran"])
+@pytest.mark.parametrize("point", ["span decide begin", "step copy ran"])
 def test_commands_beside_a_move_are_refused(fleet_stream: MovingFleet, point: str) -> None:
     """Also where its process was stopped: nobody knows that it will not go on."""
     fleet, target = fleet_stream, streamed.TARGET
@@ -90,29 +84,6 @@ def test_commands_beside_a_move_are_refused(fleet_stream: MovingFleet, point: st
         clients.wait_served()
     assert clients.errors() == []
     assert fleet.owner == target
-    assert streamed.left(fleet) == []
-    prove(fleet, clients)
-
-
-@pytest.mark.parametrize("verb", ["abort", "resume"])
-def test_nobody_takes_a_move_from_its_process_in_any_step(
-    fleet_stream: MovingFleet, verb: str
-) -> None:
-    fleet, target = fleet_stream, streamed.TARGET
-    points = [f"step {name} ran" for name in RAN]
-    points += ["span ping begin", "span fence begin", "span decide begin", "span claim begin"]
-    patient(fleet)
-    with Clients(fleet, target=target) as clients:
-        mover = fleet.mover("start", *points)
-        for point in points:
-            mover.at(point)
-            # A process of its own could take longer to start than clients may wait.
-            other = fleet.here("moves", verb)
-            assert other.returncode != 0, (point, other.stdout)
-            assert any(one in other.stderr for one in REASONS), (point, other.stderr)
-            mover.go()
-        assert mover.end() == 0, mover.said
-    assert clients.errors() == []
     assert streamed.left(fleet) == []
     prove(fleet, clients)
 
@@ -135,50 +106,6 @@ def test_two_operators_who_begin_the_same_move(fleet_stream: MovingFleet) -> Non
         assert late.returncode == 1
         assert "already" in late.stderr, late.stderr
     assert clients.errors() == []
-    assert streamed.left(fleet) == []
-    prove(fleet, clients)
-
-
-def test_what_a_killed_process_left_is_refused_too_until_it_is_aborted(
-    fleet_stream: MovingFleet,
-) -> None:
-    fleet, target = fleet_stream, streamed.TARGET
-    with Clients(fleet, target=target) as clients:
-        mover = fleet.mover("start", "step follow ran")
-        mover.at("step follow ran")
-        mover.kill()
-        wait_for(lambda: not fleet.is_locked())
-        left = [c for c in REFUSED if c[0] not in ENDING and c != ("read-only", "on", "0")]
-        require_refused(fleet, left)
-        finish(fleet, "abort")
-        mover = fleet.mover("start")
-        assert mover.end() == 0, mover.said
-    assert clients.errors() == []
-    assert streamed.left(fleet) == []
-    prove(fleet, clients)
-
-
-def test_commands_at_what_a_killed_process_has_left_take_nothing_from_it(
-    fleet_stream: MovingFleet,
-) -> None:
-    point = "step follow ran"
-    fleet, target = fleet_stream, streamed.TARGET
-    with Clients(fleet, target=target) as clients:
-        mover = fleet.mover("start", point)
-        mover.at(point)
-        mover.kill()
-        clients.wait_served()
-        wait_for(lambda: not fleet.is_locked())
-        schemas = "SELECT nspname FROM pg_namespace WHERE nspname ~ '^shard[0-9]' ORDER BY 1"
-        before = fleet.ask(target, schemas)
-        for command in (("init",), ("prune", "--now"), ("moves", "doctor"), ("status",)):
-            done = fleet.here(*command)
-            assert "Traceback" not in done.stderr, (command, done.stderr)
-            assert fleet.ask(target, schemas) == before, (command, done.stdout)
-        finish(fleet, "resume")
-        clients.wait_served()
-    assert clients.errors() == []
-    assert fleet.owner == target
     assert streamed.left(fleet) == []
     prove(fleet, clients)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish, patient
 from tests.fixtures.moves.writers import Clients
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.stopping import MovingFleet
@@ -109,7 +107,7 @@ def ddl(fleet_stream: MovingFleet) -> MovingFleet:
     return fleet_stream
 
 
-@pytest.mark.parametrize("point", [*COPIED, *LATER])
+@pytest.mark.parametrize("point", [streamed.COPYING, "step copy ran", "span fence begin"])
 def test_ddl_ends_the_move_and_is_named(ddl: MovingFleet, point: str) -> None:
     fleet, target = ddl, streamed.TARGET
     with Clients(fleet, target=target) as clients:
@@ -131,24 +129,6 @@ def test_ddl_ends_the_move_and_is_named(ddl: MovingFleet, point: str) -> None:
     prove(fleet, clients)
 
 
-def test_ddl_before_the_copy_is_carried_over(ddl: MovingFleet) -> None:
-    fleet, target = ddl, streamed.TARGET
-    with Clients(fleet, target=target) as clients:
-        mover = fleet.mover("start", BEFORE)
-        mover.at(BEFORE)
-        for statements in DDL.values():
-            make(fleet, statements)
-        mover.go()
-        assert mover.end() == 0, mover.said
-    assert clients.errors() == []
-    assert fleet.ask(target, "SELECT count(*), sum(legs) FROM shard2.pets") == [(51, 203)]
-    assert fleet.ask(target, "SELECT day FROM shard2.days_1") == [(1,)]
-    assert fleet.ask(target, "SELECT polname::text FROM pg_policy") == [("seen",)]
-    assert fleet.ask(target, "SELECT tgenabled FROM pg_trigger WHERE tgname = 't'") == [("D",)]
-    clear(fleet)
-    prove(fleet, clients)
-
-
 def test_maintenance_and_truncate_in_every_phase_are_carried_over(ddl: MovingFleet) -> None:
     fleet, target = ddl, streamed.TARGET
     points = [*COPIED, *LATER]
@@ -164,46 +144,5 @@ def test_maintenance_and_truncate_in_every_phase_are_carried_over(ddl: MovingFle
     expected = [(301, points[-1])]
     assert fleet.ask(target, "SELECT count(*), max(name) FROM shard2.people") == expected
     assert streamed.left(fleet) == []
-    clear(fleet)
-    prove(fleet, clients)
-
-
-def test_behind_the_fence_postgresql_refuses_ddl(ddl: MovingFleet) -> None:
-    fleet, target = ddl, streamed.TARGET
-    with Clients(fleet, target=target) as clients:
-        mover = fleet.mover("start", "span drain begin", "span decide begin")
-        for point in ("span drain begin", "span decide begin"):
-            mover.at(point)
-            for statements in DDL.values():
-                with pytest.raises(psycopg.errors.InvalidSchemaName):
-                    make(fleet, statements[:1])
-            mover.go()
-        assert mover.end() == 0, mover.said
-    assert clients.errors() == []
-    clear(fleet)
-    prove(fleet, clients)
-
-
-@pytest.mark.parametrize("then", ["commits", "rolls back"])
-def test_a_table_left_open_over_the_fence_is_waited_for(ddl: MovingFleet, then: str) -> None:
-    """On 16 and newer, the rename does not wait for its creator: it would be on no node."""
-    fleet, target = ddl, streamed.TARGET
-    with Clients(fleet, target=target) as clients:
-        mover = fleet.mover("start", "span fence begin")
-        mover.at("span fence begin")
-        with fleet.log_in("a", user="postgres", autocommit=False) as session:
-            session.execute("CREATE TABLE shard2.made (id bigint PRIMARY KEY)")
-            session.execute("INSERT INTO shard2.made VALUES (1)")
-            mover.go()
-            wait_for(lambda: fleet.state() == "fenced" or fleet.ask("a", WAITS), seconds=60)
-            getattr(session, "commit" if then == "commits" else "rollback")()
-        code = mover.end()
-        clients.wait_served()
-        if code != 0:
-            finish(fleet, "abort" if then == "commits" else "resume")
-        clients.wait_served()
-    assert clients.errors() == []
-    there = fleet.ask(fleet.owner, "SELECT to_regclass('shard2.made') IS NOT NULL")
-    assert there == [(then == "commits",)]
     clear(fleet)
     prove(fleet, clients)

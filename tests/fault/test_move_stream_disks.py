@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 import threading
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,7 +16,6 @@ import pytest
 from shardctl.hosts import accounts
 from shardctl.moves import doctor
 from shardctl.moves.plan import Options
-from tests.fault.conftest import EVERY_POINT
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.harm import small_disk
 from tests.fixtures.moves.stopping import Mover
@@ -137,12 +135,6 @@ def tables_disk(fleet_own_bare: Lab, fleet_own_made: Path) -> Iterator[Disk]:
         yield made
 
 
-@pytest.fixture
-def wal_disk(fleet_own_bare: Lab, fleet_own_made: Path) -> Iterator[Disk]:
-    with on_a_disk(fleet_own_bare, fleet_own_made, "pg_wal", "48m") as made:
-        yield made
-
-
 def write_large(fleet: Lab) -> None:
     with fleet.connect("a") as session:
         session.execute("INSERT INTO shard2.large (text) SELECT text FROM shard2.large LIMIT 128")
@@ -192,37 +184,4 @@ def test_a_target_whose_tables_have_no_room_says_so_and_gets_them_later(tables_d
             fleet.resume()
         writer.wait_served()
     assert fleet.copy("a").state.closed
-    assert_moved(fleet, writer)
-
-
-@pytest.mark.skipif(not os.environ.get(EVERY_POINT), reason="takes long: `make fault` runs it")
-def test_a_target_that_its_wal_has_ended_claims_when_it_is_back(wal_disk: Disk) -> None:
-    fleet, disk = wal_disk.fleet, wal_disk
-    with Writer(fleet) as writer:
-        mover = disk.mover("start", "step follow run")
-        mover.at("step follow run")
-        disk.fill()
-        mover.go()
-        while disk.runs():
-            write_large(fleet)
-        assert mover.end() == 3, mover.said
-        writer.wait_served()
-        disk.free()
-        fleet.server("b").start()
-
-        mover = disk.mover("resume", "span claim begin")
-        mover.at("span claim begin")
-        disk.fill()
-        with suppress(psycopg.OperationalError), fleet.connect("b") as session:
-            while True:
-                session.execute("SELECT pg_switch_wal(), pg_logical_emit_message(true, '', '')")
-        assert not disk.runs()
-        mover.go()
-        assert mover.end() == 3, mover.said
-        disk.free()
-        fleet.server("b").start()
-        fleet.resume()
-        writer.wait_served()
-    # What was to be compared has gone with the server's sessions.
-    assert fleet.copy("a").state.value == fleet.copy("b").state.value == "unconfirmed"
     assert_moved(fleet, writer)

@@ -11,7 +11,6 @@ from shardctl.errors import ShardctlError
 from shardctl.moves import stream_origin
 from shardctl.moves.steps import subscribe
 from shardctl.moves.stopped import MoveStopped
-from shardctl.postgres.connection import NodeLost
 from tests.fixtures.moves import reversals
 from tests.fixtures.moves.beside import assert_clean, run, start
 from tests.fixtures.moves.stream_moves import left
@@ -141,30 +140,6 @@ def test_marks_deleted_by_hand_are_no_promotion(fleet_bare: Lab) -> None:
     assert "promoted" not in stopped.error.message
     fleet_bare.resume()
     assert_clean(fleet_bare, "b")
-
-
-def test_after_ddl_only_an_abort_is_recommended(fleet_bare: Lab) -> None:
-    stopped = stops(
-        fleet_bare,
-        "structure_changed",
-        rehearse=lambda: run(fleet_bare, "a", "ALTER TABLE shard2.bare ADD m bigint"),
-    )
-    assert stopped.hint == ABORT
-    assert "resume`" not in stopped.error.hint
-    fleet_bare.abort()
-    assert_clean(fleet_bare, "a")
-
-
-def test_after_a_lost_connection_only_the_move_s_own_commands_are_recommended(
-    fleet_bare: Lab,
-) -> None:
-    def lose() -> None:
-        raise NodeLost("b", "cut")
-
-    stopped = stops(fleet_bare, "node_lost", rehearse=lose)
-    assert "same command" not in "".join(part.hint for part in stopped.parts())
-    assert "shardctl moves resume" in stopped.hint
-    fleet_bare.resume()
 
 
 def test_a_process_that_ends_before_its_subscription_follows_goes_on_with_it(

@@ -233,21 +233,3 @@ def test_readers_and_dumps_of_the_source_hold_nothing_up(filled: MovingFleet) ->
     assert streamed.left(fleet) == []
     clear(fleet)
     prove(fleet, clients)
-
-
-def test_terminate_ends_who_changes_objects_without_a_lock(filled: MovingFleet) -> None:
-    fleet, target = filled, streamed.TARGET
-    fleet.choice = dataclasses.replace(fleet.choice, terminate=True)
-    with Clients(fleet, target=target) as clients:
-        mover = fleet.mover("start", "span logins begin")
-        mover.at("span logins begin")
-        with fleet.log_in("a", user="postgres", autocommit=False) as session:
-            session.execute("GRANT SELECT ON shard2.filled TO PUBLIC")
-            mover.go()
-            assert mover.end() == 0, mover.said
-            with pytest.raises(psycopg.OperationalError):
-                session.execute("SELECT 1")
-    assert clients.errors() == []
-    assert fleet.owner == target
-    clear(fleet)
-    prove(fleet, clients)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.errors import ShardctlError
 from shardctl.moves.preflight import check as preflight
-from tests.fault.conftest import EVERY_POINT
 from tests.fixtures.moves.beside import assert_clean, planned, run, start
 from tests.fixtures.moves.facts import by_code
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.fault
 
-LARGE_MB = 100 if os.environ.get(EVERY_POINT) else 8
+LARGE_MB = 8
 LONG = "ü" * 31 + "x"  # 63 bytes
 AS_TEXT = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex"
 ODD = ('Odd "name"', "UPPER", "tab\tand%s", "sélect", LONG, "order")

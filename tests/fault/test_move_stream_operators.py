@@ -1,4 +1,4 @@
-"""Several operators at one streamed move: two go on with it at once, or one lost its locks."""
+"""Several operators at one streamed move, of whom one has lost its locks."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import pytest
 
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.busy import Busy, prove_streamed
-from tests.fixtures.moves.stopping import END_LOCKING, OVER, finish, patient
-from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.moves.stopping import END_LOCKING, finish, patient
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
-UNDOABLE = ("span pause begin", "span fence begin", "span drain begin", "span decide begin")
-KILLED = ("step follow run", "span arrive begin", "span claim begin", "span route begin",
-          "step confirm run", "step copy run")  # fmt: skip
-"""Where a process is killed."""
+UNDOABLE = ("span fence begin", "span decide begin")
 
 
 def unlock(fleet: MovingFleet) -> None:
@@ -31,12 +27,11 @@ def unlock(fleet: MovingFleet) -> None:
 @pytest.mark.parametrize(
     ("point", "verb"),
     [
-        *((point, verb) for point in UNDOABLE for verb in ("resume", "abort")),
         ("step copy ran", "abort"),
-        ("step follow ran", "resume"),
+        ("span fence begin", "resume"),
+        ("span decide begin", "abort"),
         ("span claim begin", "resume"),
         ("span route begin", "resume"),
-        ("step confirm run", "resume"),
     ],
 )
 def test_an_operator_who_lost_the_locks_to_another_does_nothing_more(
@@ -54,28 +49,6 @@ def test_an_operator_who_lost_the_locks_to_another_does_nothing_more(
         clients.wait_served()
     assert clients.errors() == []
     assert fleet.owner == ("a" if verb == "abort" else target)
-    prove_streamed(fleet, clients)
-
-
-@pytest.mark.parametrize("verbs", [("resume", "resume"), ("abort", "resume")], ids=" and ".join)
-@pytest.mark.parametrize("point", KILLED)
-def test_two_operators_at_what_a_killed_process_has_left(
-    fleet_stream: MovingFleet, point: str, verbs: tuple[str, str]
-) -> None:
-    """One of them gets the locks; the other is refused, or finds what the first has done."""
-    fleet, target = fleet_stream, streamed.TARGET
-    with Busy(fleet, target=target) as clients:
-        mover = fleet.mover("start", point)
-        mover.at(point)
-        mover.kill()
-        wait_for(lambda: not fleet.is_locked())
-        codes = [one.end(seconds=120) for one in [fleet.mover(verb) for verb in verbs]]
-        wait_for(lambda: not fleet.is_locked())
-        assert 0 in codes or fleet.state() not in OVER, fleet.movers[-1].said
-        finish(fleet, "resume")
-        clients.wait_served()
-    assert clients.errors() == []
-    assert fleet.owner == ("a" if fleet.state() == "aborted" else target)
     prove_streamed(fleet, clients)
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fault.conftest import EVERY_POINT
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish
 from tests.fixtures.moves.writers import SERVED_S, Clients
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.stopping import Mover, MovingFleet
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.fault
 
 SLOTS = "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'logical'"
-BULK = 1_000_000 if os.environ.get(EVERY_POINT) else 200_000
+BULK = 200_000
 
 
 def told(mover: Mover, what: str) -> bool:
@@ -30,28 +26,6 @@ def told(mover: Mover, what: str) -> bool:
     with suppress(AssertionError):
         mover.next(seconds=0.1)
     return any(what in line for line in mover.said)
-
-
-def test_ctrl_c_ends_the_wait_for_a_slot_and_leaves_none(fleet_stream: MovingFleet) -> None:
-    fleet, target = fleet_stream, streamed.TARGET
-    with (
-        Clients(fleet, target=target) as clients,
-        fleet.log_in("a", user="postgres", autocommit=False) as old,
-    ):
-        old.execute("INSERT INTO shard0.writes (token) VALUES (-1)")
-        mover = fleet.mover("start")
-        waits = f"when this transaction ends: session {old.info.backend_pid} ("
-        wait_for(lambda: told(mover, waits), seconds=60)
-        mover.signal(signal.SIGINT)
-        assert mover.end() == 130, mover.said
-        assert fleet.ask("a", SLOTS) == []  # a clone's own one is physical
-        clients.wait_served()
-        finish(fleet, "abort")
-        old.rollback()
-    assert clients.errors() == []
-    assert fleet.owner == "a"
-    assert streamed.left(fleet) == []
-    prove(fleet, clients)
 
 
 def test_a_bulk_commit_before_the_fence_does_not_hold_clients_up(

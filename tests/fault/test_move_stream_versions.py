@@ -11,8 +11,7 @@ import pytest
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish, patient
-from tests.fixtures.moves.writers import SERVED_S, Clients
-from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.moves.writers import Clients
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.stopping import MovingFleet
@@ -46,23 +45,6 @@ def test_a_round_trip_between_versions_loses_nothing(fleet_versions: MovingFleet
     prove(fleet_versions, clients, version=3)
 
 
-def test_a_process_killed_behind_the_decision_costs_no_error(fleet_versions: MovingFleet) -> None:
-    with Clients(fleet_versions, target="b") as clients:
-        for point in ("span arrive begin", "span claim begin"):
-            verb = "start" if point == "span arrive begin" else "resume"
-            mover = fleet_versions.mover(verb, point)
-            mover.at(point)
-            mover.kill()
-            clients.wait_served()
-            wait_for(lambda: not fleet_versions.is_locked())
-        wait_for(lambda: fleet_versions.state("b") == "claimed", seconds=SERVED_S)
-        finish(fleet_versions, "resume")
-        clients.wait_served()
-    assert clients.errors() == []
-    assert streamed.left(fleet_versions) == []
-    prove(fleet_versions, clients)
-
-
 def test_a_table_made_over_the_fence_ends_the_cutover(fleet_versions: MovingFleet) -> None:
     """On 16 and newer the rename does not wait for it, and locks on tables catch no one."""
     patient(fleet_versions)
@@ -87,15 +69,3 @@ def test_a_table_made_over_the_fence_ends_the_cutover(fleet_versions: MovingFlee
     assert clients.errors() == []
     assert streamed.left(fleet_versions) == []
     prove(fleet_versions, clients)
-
-
-def test_a_rewriting_alter_ends_the_move_before_clients_wait(fleet_versions: MovingFleet) -> None:
-    """It leaves the structure equal, and the stream has none of its rows."""
-    mover = fleet_versions.mover("start", "step cutover run")
-    mover.at("step cutover run")
-    fleet_versions.ask("a", "ALTER TABLE shard2.writes ALTER token TYPE bigint USING token + 0")
-    mover.go()
-    assert mover.end() == 3
-    assert any(line.startswith("StructureChanged") for line in mover.said), mover.said
-    finish(fleet_versions, "abort")
-    assert streamed.left(fleet_versions) == []

@@ -8,34 +8,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.moves import points
-from tests.fixtures.moves.harm import frozen, kill, processes, retry_soon, small_disk
+from tests.fixtures.moves.harm import kill, retry_soon, small_disk
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish
-from tests.fixtures.moves.writers import FENCE, SERVED_S, Clients
-from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.moves.writers import Clients
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
-ANSWER_S = 3.0
-"""How long a guard waits for an answer of a target that hangs."""
-
 
 @pytest.mark.parametrize(
     ("point", "verb"),
     [
         (points.FOLLOWING, "resume"),
-        ("span pause begin", "abort"),
-        ("span replay begin", "resume"),
-        ("span snapshot begin", "abort"),
-        ("span snapshot end", "resume"),
-        ("span decide begin", "resume"),
+        ("span snapshot end", "abort"),
         ("span promote begin", "resume"),
         ("span claim begin", "resume"),
-        ("span settings begin", "resume"),
-        ("span map begin", "resume"),
     ],
 )
 def test_a_target_that_is_killed(fleet_points: MovingFleet, point: str, verb: str) -> None:
@@ -53,24 +43,6 @@ def test_a_target_that_is_killed(fleet_points: MovingFleet, point: str, verb: st
         finish(fleet_points, verb)
         clients.wait_served()
     assert fleet_points.owner == ("a" if verb == "abort" else "c")
-    prove(fleet_points, clients)
-
-
-@pytest.mark.parametrize(
-    ("point", "verb"), [("span replay begin", "abort"), ("span claim begin", "resume")]
-)
-def test_a_target_that_hangs(fleet_points: MovingFleet, point: str, verb: str) -> None:
-    with Clients(fleet_points) as clients:
-        mover = fleet_points.mover("start", point)
-        mover.at(point)
-        with frozen(lambda: processes(fleet_points.place)):
-            mover.go()
-            wait_for(lambda: fleet_points.paused() == [], seconds=SERVED_S + ANSWER_S)
-            clients.wait_served({0} if verb == "resume" else {0, 2, 3})
-        if mover.end() != 0:
-            finish(fleet_points, verb)
-        clients.wait_served()
-    assert clients.codes() <= (FENCE if verb == "resume" else set()), clients.errors()
     prove(fleet_points, clients)
 
 

@@ -10,10 +10,10 @@ import pytest
 from shardctl.hosts.files import BACKUP, UNFINISHED
 from shardctl.pgbouncer import render
 from tests.fixtures.fleets.pooled import leads, offered, refused, reloads
-from tests.fixtures.servers.postgres import _naming, free_ports, wait_for
+from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
-    from tests.fixtures.fleets.pooled import AddPooler, PooledFleet
+    from tests.fixtures.fleets.pooled import PooledFleet
     from tests.fixtures.servers.pgbouncer import PgBouncer
 
 pytestmark = pytest.mark.fault
@@ -87,48 +87,6 @@ def test_apply_killed_at_any_step_is_completed_by_the_next(
     assert_completed(applied)
 
 
-def test_apply_killed_in_the_middle_of_a_file_leaves_the_one_before(
-    applied: PooledFleet,
-) -> None:
-    pooler = applied.pg_bouncer
-    before = pooler.databases_file.read_text()
-    half = (
-        "import os, signal, subprocess\n"
-        "whole = subprocess.Popen.communicate\n"
-        "def broken(self, text=None, timeout=None):\n"
-        "    if text and '[databases]' in text:\n"
-        "        self.stdin.write(text[: len(text) // 2])\n"
-        "        self.stdin.flush()\n"
-        f"        {KILL}\n"
-        "    return whole(self, text, timeout)\n"
-        "subprocess.Popen.communicate = broken"
-    )
-    done = applied.patched(half, "pgbouncer", "apply")
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    # The shell that writes goes on without it, and takes the end of the pipe for the text's.
-    wait_for(lambda: not _naming(pooler.databases_file))
-    assert pooler.databases_file.read_text() == before
-    assert_completed(applied)
-
-
-def test_ctrl_c_lets_what_was_begun_end_and_says_how_to_go_on(
-    applied: PooledFleet, pooler_for: AddPooler
-) -> None:
-    pooler_for(applied, "p2")
-    done = applied.patched(
-        around("files.write", before="os.kill(os.getpid(), signal.SIGINT)"), "pgbouncer", "apply"
-    )
-    assert done.returncode == 130
-    assert "interrupted" in done.stderr
-    assert "run `shardctl pgbouncer apply` again" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert applied.pg_bouncer.databases_file.read_text() == wanted(applied)
-    assert applied.events()[-2:] == [
-        ("pgbouncer apply", f"pooler {name}: map version 1") for name in ("p1", "p2")
-    ]
-    assert_completed(applied)
-
-
 def test_a_pooler_killed_during_apply_is_named_and_the_next_apply_completes(
     applied: PooledFleet,
 ) -> None:
@@ -143,35 +101,8 @@ def test_a_pooler_killed_during_apply_is_named_and_the_next_apply_completes(
     assert_completed(applied)
 
 
-def test_a_pooler_lost_while_it_is_looked_at_leaves_all_as_it_was(applied: PooledFleet) -> None:
-    pooler = applied.pg_bouncer
-    before = pooler.databases_file.read_text()
-    kill = around("console.Console.version", after=f"os.kill({pooler.pid}, signal.SIGKILL)")
-    done = applied.patched(kill, "pgbouncer", "apply")
-    assert done.returncode == 1, "nothing was begun"
-    assert "shardctl: pooler p1" in done.stderr
-    assert pooler.databases_file.read_text() == before
-    pooler.start()
-    assert_completed(applied)
-
-
 def hang(pooler: PgBouncer) -> None:
     pooler.signal(signal.SIGSTOP)
-
-
-def test_a_pooler_that_hangs_is_not_waited_for_without_end(applied: PooledFleet) -> None:
-    pooler = applied.pg_bouncer
-    applied.options = "connect_timeout: 2"
-    hang(pooler)
-    try:
-        done = applied.here("pgbouncer", "apply")
-    finally:
-        pooler.signal(signal.SIGCONT)
-    assert done.returncode == 1
-    assert f"pooler p1 (127.0.0.1:{pooler.port}): " in done.stderr
-    assert "timeout" in done.stderr
-    assert "whether the pooler hangs" in done.stderr
-    assert_completed(applied)
 
 
 def test_a_pooler_that_hangs_at_its_reload_is_named_and_the_next_apply_completes(
@@ -216,15 +147,6 @@ def test_whoever_has_lost_a_nodes_lock_writes_nothing(applied: PooledFleet) -> N
     assert_completed(applied)
 
 
-def test_a_backup_is_never_lost_to_a_broken_off_write(applied: PooledFleet) -> None:
-    pooler = applied.pg_bouncer
-    before = pooler.databases_file.read_text()
-    applied.patched(around("files.write", after=KILL), "pgbouncer", "apply")
-    assert_completed(applied)
-    backup = pooler.databases_file.with_name(pooler.databases_file.name + BACKUP)
-    assert backup.read_text() == before
-
-
 @pytest.mark.parametrize("where", ["before", "after", "included"])
 def test_a_configuration_that_the_pooler_rejects_leaves_the_aliases_before(
     fleet_pooled: PooledFleet, where: str
@@ -260,49 +182,3 @@ def test_a_configuration_that_the_pooler_rejects_leaves_the_aliases_before(
     done = fleet_pooled.here("pgbouncer", "apply")
     assert done.returncode == 0, done.stderr
     assert offered(pooler) == leads(fleet_pooled, "node")
-
-
-def test_what_a_rejected_first_apply_says_is_there(fleet_unapplied: PooledFleet) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    pooler.databases_file.unlink()
-    pooler.config.write_text(pooler.config.read_text() + "no setting at all\n")
-    told = refused(fleet_unapplied, code=3)
-    assert "shardctl has restored the old one" in told
-    assert BACKUP not in told
-    assert not pooler.databases_file.exists()
-
-
-def test_a_reload_that_is_rejected_says_nothing_of_files(applied: PooledFleet) -> None:
-    assert_completed(applied)
-    pooler = applied.pg_bouncer
-    text = pooler.databases_file.read_text()
-    pooler.databases_file.write_text("")
-    pooler.admin("RELOAD")
-    pooler.databases_file.write_text(text)
-    pooler.config.write_text("no setting at all\n" + pooler.config.read_text())
-    told = refused(applied, code=3)
-    assert "syntax error in configuration" in told
-    assert "shardctl has restored the old one" not in told
-    assert BACKUP not in told
-
-
-def test_a_pooler_killed_before_it_is_brought_back_is_told_with_the_cause(
-    applied: PooledFleet,
-) -> None:
-    pooler = applied.pg_bouncer
-    before = pooler.databases_file.read_text()
-    text = pooler.config.read_text()
-    pooler.config.write_text(f"{text}no setting at all\n")
-    kill = "import itertools\ncalls = itertools.count()\n" + around(
-        "console.Console.reload",
-        before=f"next(calls) and os.kill({pooler.pid}, signal.SIGKILL)",
-    )
-    done = applied.patched(kill, "pgbouncer", "apply")
-    assert done.returncode == 3
-    assert "and could not be restored to the old one" in done.stderr
-    assert f"syntax error in configuration ({pooler.config}" in done.stderr
-    assert "RELOAD: " in done.stderr
-    assert pooler.databases_file.read_text() == before
-    pooler.config.write_text(text)
-    pooler.start()
-    assert_completed(applied)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.fleets.fleet import Fleet, command_line
-from tests.fixtures.fleets.read_only import refused, triggers
+from tests.fixtures.fleets.read_only import triggers
 from tests.fixtures.fleets.verify import verify
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import wait_for
@@ -100,22 +99,6 @@ def everything_refuses(one: Fleet) -> bool:
     return sorted(shard for finding in found for shard in finding.shards) == list(range(SHARDS))
 
 
-def test_all_of_2000_shards_refuse_writes_and_take_them_again(large: Fleet) -> None:
-    done = large.here("read-only", "on", f"0-{SHARDS - 1}", "--yes")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.endswith("done: 2,000 shards on 2 nodes refuse writes\n")
-    assert [count(large, node) for node in "ab"] == [OF_A_NODE, OF_A_NODE]
-    assert everything_refuses(large)
-    status = json.loads(large.here("status", "--sample", "0", "-o", "json").stdout)
-    assert [len(node["read_only"][0]["shards"]) for node in status["nodes"]] == [1000, 1000]
-    with large.connect("a") as session, refused(999):
-        session.execute("DELETE FROM shard999.follows")
-    done = large.here("read-only", "off", f"0-{SHARDS - 1}", "--yes")
-    assert done.returncode == 0, done.stderr
-    assert [count(large, node) for node in "ab"] == [0, 0]
-    assert verify(large) == []
-
-
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.4, 0.9])
 def test_on_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: float) -> None:
     with start(large, "on") as running:
@@ -143,28 +126,3 @@ def test_off_killed_at_any_moment_is_finished_by_the_next(large: Fleet, share: f
     done = large.shardctl("read-only", "off", f"0-{SHARDS - 1}", "--yes")
     assert done.returncode == 0, done.stderr
     assert verify(large) == []
-
-
-def test_ctrl_c_stops_between_two_transactions_and_says_how_to_go_on(large: Fleet) -> None:
-    with start(large, "on") as running:
-        said = stop_when(large, running, 1, signal.SIGINT)
-    assert running.returncode == 130
-    assert "interrupted: some shards may be changed" in said
-    assert "`shardctl read-only on` again" in said
-    assert "Traceback" not in said
-    assert 0 < count(large, "a") < OF_A_NODE
-    assert count(large, "a") % 3 == 0
-
-
-def test_a_server_killed_meanwhile_is_named_and_the_next_run_finishes(large: Fleet) -> None:
-    with start(large, "on") as running:
-        wait_for(lambda: count(large, "b") > 0 or running.poll() is not None)
-        large.servers["b"].stop("immediate")
-        _, said = running.communicate(timeout=60)
-    large.servers["b"].start()
-    assert running.returncode == 3
-    assert "node b: " in said
-    assert count(large, "a") == OF_A_NODE
-    done = large.here("read-only", "on", f"0-{SHARDS - 1}", "--yes")
-    assert done.returncode == 0, done.stderr
-    assert everything_refuses(large)

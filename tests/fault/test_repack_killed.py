@@ -54,27 +54,6 @@ def finish(fleet_bloated: Repacking) -> None:
     assert fleet_bloated.leftovers() == []
 
 
-def test_pg_repack_killed_with_its_copy_made_leaves_the_table_as_it_was(
-    fleet_bloated: Repacking,
-) -> None:
-    fleet_bloated.bloat(0)
-    plan = fleet_bloated.plan(0)
-    with fleet_bloated.reader() as old:
-        old.execute("SELECT 1")
-        with fleet_bloated.at_work_in_thread(plan) as results:
-            fleet_bloated.copied()
-            write(fleet_bloated)
-            (pid,) = fleet_bloated.programs()
-            os.kill(pid, signal.SIGKILL)
-        old.rollback()
-    (result,) = results
-    assert result.error is not None
-    assert result.error.exit_code == 3
-    assert fleet_bloated.file(0) == plan.chosen[0].table.file
-    assert "pg_repack ended with code -9" in result.error.message
-    finish(fleet_bloated)
-
-
 def test_shardctl_killed_leaves_what_verify_finds(fleet_bloated: Repacking) -> None:
     fleet_bloated.bloat(0)
     with fleet_bloated.reader() as old:
@@ -120,24 +99,3 @@ def test_killed_in_the_middle_of_a_statement_its_session_ends_soon(
         write(fleet_bloated)
     finally:
         fleet_bloated.execute(0, "DROP FUNCTION shard0.waits CASCADE")
-
-
-def test_a_server_that_crashes_is_told_and_the_rest_is_done_when_it_is_back(
-    fleet_bloated: Repacking,
-) -> None:
-    fleet_bloated.bloat(0)
-    server = fleet_bloated.fleet.servers["a"]
-    old = fleet_bloated.reader()
-    old.execute("SELECT 1")
-    with fleet_bloated.start("0") as command:
-        fleet_bloated.copied()
-        write(fleet_bloated)
-        server.stop("immediate")
-        _, errors = command.communicate(timeout=60)
-    server.start()
-    old.close()
-    assert command.returncode == 3
-    assert "node a: the connection was lost" in errors
-    assert "run the same command again" in errors
-    assert "repack_trigger" in fleet_bloated.leftovers()
-    finish(fleet_bloated)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.pgbouncer import serving
 from shardctl.router import AsyncShardedDatabase, ShardedDatabase
-from tests.fixtures import forking, storms
+from tests.fixtures import storms
 from tests.fixtures.moves.stopping import finish
 from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.storms import POOL, Storm
@@ -62,14 +61,6 @@ FACES = pytest.mark.parametrize("work", [in_tasks, in_threads], ids=["asyncio", 
 
 
 @FACES
-def test_every_connection_comes_back(fleet_routed: Fleet, work: Work) -> None:
-    storm = Storm(SECONDS)
-    seed(fleet_routed, storm)
-    work(fleet_routed, storm.begin())
-    assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
-
-
-@FACES
 def test_every_connection_comes_back_while_shards_move(
     fleet_points: MovingFleet, work: Work
 ) -> None:
@@ -82,32 +73,6 @@ def test_every_connection_comes_back_while_shards_move(
             finish(fleet_points, "resume")
         clients.result()
     assert fleet_points.state() == "done", mover.said
-    assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
-
-
-@FACES
-def test_every_connection_comes_back_while_an_alias_is_paused_again_and_again(
-    fleet_points: MovingFleet, work: Work
-) -> None:
-    storm = Storm(SECONDS, "writes", "token")
-    seed(fleet_points, storm)
-    alias, pauses = f"{fleet_points.database}_a", 0
-    with (
-        ThreadPoolExecutor(1) as beside,
-        fleet_points.pg_bouncer.console() as console,
-        storm.goes_on(),
-    ):
-        clients = beside.submit(work, fleet_points, storm.begin())
-        retry = serving.retry_of(console)
-        while storm.blows():
-            served(storm, 20)
-            console.execute(f"PAUSE {alias}")
-            assert serving.begin(console, [alias], reload=False) == []
-            serving.watch(console, [alias], seconds=5)
-            serving.end(console, retry)
-            pauses += 1
-            storm.held = pauses < AGAIN
-        clients.result()
     assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
 
 
@@ -131,22 +96,3 @@ def test_a_pooler_that_restarts_breaks_only_what_is_under_way(
     assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
     # A client has one call under way at the most.
     assert len(storm.broken) <= restarts * storms.CLIENTS
-
-
-@pytest.mark.parametrize("case", forking.STORMS)
-@pytest.mark.parametrize("through", ["poolers", "nodes"])
-def test_children_of_forks_get_answers_of_their_own_while_shards_move(
-    fleet_points: MovingFleet, through: str, case: str
-) -> None:
-    seed(fleet_points, Storm(0, "writes", "token"))
-    topology = fleet_points.write()
-    with ThreadPoolExecutor(1) as beside:
-        given = (str(SECONDS), through, "writes", "token")
-        clients = beside.submit(forking.run, case, topology, *given)
-        mover = fleet_points.mover("start")
-        if mover.end() != 0:
-            finish(fleet_points, "resume")
-        found = clients.result()
-    assert fleet_points.state() == "done", mover.said
-    assert found["met"] == []
-    assert found["rounds"] > 1
