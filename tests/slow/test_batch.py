@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from shardctl.pgbouncer import batch, serving
-from shardctl.pgbouncer.console import CommandRefused, PoolerLost
+from shardctl.pgbouncer.console import PoolerLost
 from tests.fixtures.servers.pgbouncer import end, make
 
 if TYPE_CHECKING:
@@ -100,28 +100,6 @@ def test_all_aliases_are_paused_and_resumed_and_the_consoles_go_on(
     assert all(session.version() for session in sessions)
 
 
-def test_several_poolers_are_paused_at_once_each_with_its_own(
-    poolers: list[PgBouncer], consoles: Callable[[PgBouncer, int], list[Console]]
-) -> None:
-    own = [ALIASES[:4], ALIASES[4:], []]
-    work = [(consoles(poolers[n], n + 1), aliases) for n, aliases in enumerate(own)]
-    for answers, aliases in zip(batch.pause(work, seconds=10), own, strict=True):
-        complete(answers, aliases)
-    assert [paused(pooler) for pooler in poolers] == [set(aliases) for aliases in own]
-    for pooler, (sessions, aliases) in zip(poolers, work, strict=True):
-        resume_all(pooler, sessions, aliases)
-
-
-def test_nothing_to_do_and_nobody_to_do_it_are_answered_at_once(
-    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
-) -> None:
-    assert batch.pause([], seconds=10) == []
-    [answers] = batch.pause([(consoles(pooler, 2), [])], seconds=10)
-    complete(answers, [])
-    [answers] = batch.pause([([], ALIASES)], seconds=10)
-    assert (answers.seconds, answers.refused, answers.waiting) == ({}, {}, tuple(ALIASES))
-
-
 def test_open_transactions_hold_up_only_their_own_aliases_while_consoles_are_left(
     pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
 ) -> None:
@@ -151,22 +129,6 @@ def test_more_open_transactions_than_consoles_leave_the_rest_waiting(
     resume_all(pooler, consoles(pooler, 1), ALIASES)
 
 
-def test_a_transaction_that_ends_in_time_is_waited_for(
-    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
-) -> None:
-    client = pooler.connect("shard3")
-    client.execute("BEGIN")
-    commit = threading.Timer(0.3, client.execute, ["COMMIT"])
-    commit.start()
-    [answers] = batch.pause([(consoles(pooler, 2), ALIASES)], seconds=10)
-    commit.join()
-    complete(answers, ALIASES)
-    assert answers.seconds["shard3"] >= 0.2
-    assert max(s for alias, s in answers.seconds.items() if alias != "shard3") < 0.2
-    client.close()
-    resume_all(pooler, consoles(pooler, 2), ALIASES)
-
-
 def test_consoles_whose_answer_may_yet_come_are_closed_and_the_others_are_not(
     pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
 ) -> None:
@@ -183,46 +145,6 @@ def test_consoles_whose_answer_may_yet_come_are_closed_and_the_others_are_not(
     assert answers.waiting == ()
     assert [type(error) for error in answers.refused.values()] == [PoolerLost]
     resume_all(pooler, consoles(pooler, 1), ALIASES)
-
-
-def test_no_time_at_all_is_no_answer(
-    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
-) -> None:
-    [answers] = batch.pause([(consoles(pooler, 2), ALIASES)], seconds=0)
-    assert (dict(answers.seconds), set(answers.waiting)) == ({}, set(ALIASES))
-    resume_all(pooler, consoles(pooler, 2), ALIASES)
-
-
-def test_an_unknown_alias_is_told_and_the_others_are_paused(
-    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
-) -> None:
-    sessions = consoles(pooler, 2)
-    [answers] = batch.pause([(sessions, ["nosuch", *ALIASES])], seconds=10)
-    assert set(answers.seconds) == set(ALIASES)
-    assert answers.waiting == ()
-    [(alias, error)] = answers.refused.items()
-    assert isinstance(error, CommandRefused)
-    assert (alias, error.reason) == ("nosuch", "no such database: nosuch")
-    resume_all(pooler, sessions, ALIASES)
-
-
-def test_resuming_what_is_not_paused_is_no_mistake(
-    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
-) -> None:
-    sessions = consoles(pooler, 2)
-    batch.pause([(sessions, ALIASES[::2])], seconds=10)
-    resume_all(pooler, sessions, ALIASES)
-
-
-def test_who_may_only_look_pauses_nothing_and_is_told(
-    pooler: PgBouncer,
-) -> None:
-    with pooler.console(admin_user="watcher") as console:
-        [answers] = batch.pause([([console], ALIASES)], seconds=10)
-    assert set(answers.refused) == set(ALIASES)
-    assert {error.message.rpartition(": ")[2] for error in answers.refused.values()} == {
-        "admin access needed"
-    }
 
 
 def test_a_hung_pooler_keeps_only_its_own_waiting(
@@ -270,26 +192,3 @@ def test_a_pooler_killed_in_the_middle_is_told_and_the_others_are_paused(
     assert set(again.refused) | set(again.waiting) == set(ALIASES)
     complete(held, ALIASES)
     resume_all(poolers[0], consoles(poolers[0], 1), ALIASES)
-
-
-def test_a_thousand_aliases_are_paused_and_after_a_timeout_all_resumed(
-    pgbouncer_program: str,
-    server_directory: Path,
-    two_servers: Mapping[str, PgServer],
-    consoles: Callable[[PgBouncer, int], list[Console]],
-) -> None:
-    aliases = [f"shard{n}" for n in range(1000)]
-    large = make(server_directory, "large", program=pgbouncer_program)
-    large.start()
-    large.offer(**dict.fromkeys(aliases, two_servers["a"].port))
-    slow = aliases[::250]
-    with transactions(large, slow):
-        [answers] = batch.pause([(consoles(large, 8), aliases)], seconds=5)
-        assert set(answers.waiting) == set(slow)
-        assert set(answers.seconds) == set(aliases) - set(slow)
-        # The transactions go on; nobody is kept waiting after this all the same.
-        resume_all(large, consoles(large, 4), aliases)
-    [answers] = batch.pause([(consoles(large, 4), aliases)], seconds=10)
-    complete(answers, aliases)
-    assert paused(large) == set(aliases)
-    resume_all(large, consoles(large, 1), aliases)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from psycopg import sql
 
-from shardctl.fanout import Silent
 from shardctl.moves import confirm
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.moves.context import Use
@@ -174,35 +173,6 @@ def test_a_row_whose_text_no_server_can_write_is_compared_and_another_is_named(
     world.close()
 
 
-def test_each_node_is_asked_over_two_sessions_at_once(fleet_spares: MovedFleet) -> None:
-    """A table of which one row takes a while to sum up is in each of two shards, three times."""
-    with fleet_spares.connect("a") as session:
-        for shard in (2, 3):
-            for number in range(3):
-                session.execute(
-                    f"CREATE TABLE shard{shard}.wide{number} AS SELECT n, repeat('x', 1000) AS t"
-                    " FROM generate_series(1, 3000) n".encode()
-                )
-    world = fleet_spares.cut_over([2, 3], "c")
-    seen: dict[str, set[int]] = {"a": set(), "c": set()}
-    sums = (
-        "SELECT pid FROM pg_stat_activity WHERE query ~ '(^|;\\s)SELECT count.*, coalesce.sum.hash'"
-    )
-
-    class Watching(Silent):
-        def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
-            assert (key in seen, phase, total, unit) == (True, "comparing", 8, "tables")
-
-        def advance(self, key: str, done: int = 1) -> None:
-            assert done == 1
-            seen[key] |= {pid for (pid,) in fleet_spares.query(key, sums)}
-
-    world.progress = Watching()
-    assert confirm.compare(world) is not None
-    assert {node: len(pids) for node, pids in seen.items()} == {"a": 2, "c": 2}
-    world.close()
-
-
 def test_copies_that_differ_are_kept_for_good_and_the_move_can_be_closed(
     fleet_spares: MovedFleet,
 ) -> None:
@@ -256,41 +226,3 @@ def test_a_move_whose_snapshot_was_lost_is_unconfirmed_and_pruned_when_that_is_a
     assert (done.returncode, "4 retired schemas" in done.stderr) == (0, True)
     assert [m["state"] for m in fleet_spares.listed()] == ["done"]
     assert fleet_spares.problems() == []
-
-
-def test_an_unconfirmed_move_does_not_keep_the_next_one_from_beginning(
-    fleet_spares: MovedFleet,
-) -> None:
-    world = fleet_spares.cut_over([2, 3], "c")
-    world.snapshot = None
-    finish(world)
-    world.close()
-    done = fleet_spares.here("move-shards", "1", "--to", "d", "--dry-run", "-o", "json")
-    assert done.returncode == 0, done.stderr
-    fleet_spares.move([1], "d")
-    assert [m["state"] for m in fleet_spares.listed()] == ["done", "unconfirmed"]
-    assert [problem[1] for problem in fleet_spares.problems()] == ["move_unconfirmed"]
-
-
-DEFINING = {
-    "shard2.function f was made": "CREATE FUNCTION {}.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
-    "shard2.type kind was made": "CREATE TYPE {}.kind AS ENUM ('a')",
-    "shard2.photos was altered": "GRANT SELECT (user_id) ON {}.photos TO PUBLIC",
-}
-"""What a transaction may do that is open during the fence, with no lock there that shows it."""
-
-
-def test_definitions_that_come_too_late_for_the_target_are_told(fleet_spares: MovedFleet) -> None:
-    notices: list[str] = []
-    world = fleet_spares.cut_over([2, 3], "c")
-    world.notice = notices.append
-    assert confirm.compare(world) is not None
-    assert notices == []
-    retired = world.plan.retired[0]
-    for statement in DEFINING.values():
-        fleet_spares.execute("a", statement.format(retired))
-    assert confirm.compare(world) is not None
-    (told,) = notices
-    assert told.startswith("node a: sessions committed DDL on the moved shards after the cutover")
-    assert [name for name in DEFINING if name not in told] == []
-    world.close()

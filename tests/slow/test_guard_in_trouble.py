@@ -12,23 +12,19 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from shardctl.pgbouncer import guard
 from shardctl.pgbouncer.guard import Question, Staged
-from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.guards import (
     AFTER,
     LATER,
     SECRET,
     Changed,
-    Impatient,
     Site,
     disarm_fired,
     fire,
@@ -41,18 +37,6 @@ from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-
-def test_the_answer_true_moves_the_staged_file_and_reloads(site: Site) -> None:
-    site.port_of("one")
-    site.pause("one")
-    staged = site.stage()
-    question = Question(f"host=127.0.0.1 port={site.other.port} user=postgres", "SELECT 1 = 1")
-    armed = site.arm("one", question=question, staged=staged)
-    wait_until_done(armed)
-    assert site.port_of("one") == site.other.port
-    assert not staged.file.exists()
-    assert "the answer is true" in disarm_fired(armed)
 
 
 @pytest.mark.parametrize(
@@ -117,40 +101,6 @@ def test_a_database_that_does_not_answer_does_not_hold_up_the_resuming(
     disarm_fired(armed)
 
 
-def test_without_a_question_the_staged_file_is_moved(site: Site) -> None:
-    site.pause("one")
-    armed = site.arm("one", staged=site.stage())
-    wait_until_done(armed)
-    assert site.port_of("one") == site.other.port
-    disarm_fired(armed)
-
-
-def test_of_a_symbolic_link_what_it_leads_to_is_replaced(site: Site) -> None:
-    staged = site.stage()
-    real = site.directory / "elsewhere.ini"
-    staged.target.rename(real)
-    staged.target.symlink_to(real.name)
-    try:
-        armed = site.arm("one", staged=staged)
-        wait_until_done(armed)
-        assert site.port_of("one") == site.other.port
-        assert staged.target.is_symlink()
-        disarm_fired(armed)
-    finally:
-        real.rename(staged.target)
-
-
-def test_a_staged_file_that_somebody_has_moved_is_still_reloaded(site: Site) -> None:
-    site.pause("one")
-    staged = site.stage()
-    armed = site.arm("one", staged=staged, after_s=LATER)
-    staged.file.rename(staged.target)
-    fire(armed)
-    wait_until_done(armed)
-    assert site.port_of("one") == site.other.port
-    assert "another process has moved it" in disarm_fired(armed)
-
-
 def test_a_staged_file_that_cannot_be_moved_does_not_prevent_the_resuming(site: Site) -> None:
     site.pause("one")
     staged = site.stage()
@@ -161,43 +111,6 @@ def test_a_staged_file_that_cannot_be_moved_does_not_prevent_the_resuming(site: 
     wait_until_done(armed)
     assert site.paused() == set()
     assert "could not be moved" in disarm_fired(armed)
-
-
-def test_a_pooler_that_hangs_for_a_while_is_served_when_it_goes_on(site: Site) -> None:
-    site.pause("one")
-    console = make_conninfo(site.console, connect_timeout=2)
-    armed = site.arm("one", console=console, after_s=LATER)
-    site.bouncer.signal(signal.SIGSTOP)
-    fire(armed)
-    wait_for(lambda: "tries again" in (armed.directory / "log").read_text())
-    with raises_code("guard_busy", match="tries again"):
-        guard.disarm(armed, patience_s=0)
-    site.bouncer.signal(signal.SIGCONT)
-    wait_until_done(armed)
-    assert site.port_of("one") == site.node.port
-    disarm_fired(armed)
-
-
-def test_a_pooler_that_was_killed_has_nothing_paused_when_it_is_back(site: Site) -> None:
-    site.pause("one")
-    armed = site.arm("one", after_s=LATER)
-    site.bouncer.signal(signal.SIGKILL)
-    fire(armed)
-    wait_for(lambda: "tries again" in (armed.directory / "log").read_text())
-    site.bouncer.start()
-    wait_until_done(armed)
-    assert site.port_of("one") == site.node.port
-    assert "(1 were not, 0 unknown)" in disarm_fired(armed)
-
-
-def test_a_guard_gives_up_on_a_pooler_that_stays_away_and_says_so(site: Site) -> None:
-    armed = site.arm("one", host=Impatient({}), after_s=LATER)
-    site.bouncer.signal(signal.SIGKILL)
-    fire(armed)
-    wait_until_done(armed)
-    done = guard.disarm(armed)
-    assert (done.became, done.fired) == ("failed", True)
-    assert "gives up" in done.log[-1]
 
 
 def test_a_guard_killed_while_it_fires_is_said_to_be_dead(site: Site) -> None:
@@ -261,29 +174,6 @@ def test_a_directory_may_have_any_name(site: Site) -> None:
     again = site.arm("one", directory=odd, after_s=60)
     assert guard.disarm(again).became == "disarmed"
     assert naming(odd) == []
-
-
-def test_what_cannot_work_is_refused_and_leaves_nothing(site: Site) -> None:
-    def refusal(**given: Any) -> str:
-        return site.refusal_that_leaves_nothing(**given)
-
-    def console(**changes: Any) -> str:
-        return make_conninfo(site.console, **changes)
-
-    assert "admin access needed" in refusal(console=console(user="watcher"))
-    assert "failed: FATAL" in refusal(console=console(user="nobody"))
-    assert "syntax error" in refusal(console=console(port=site.node.port, dbname="postgres"))
-    assert "syntax error" in refusal(console=console(dbname="one"))
-    assert "no such database: none" in refusal(console=console(dbname="none"))
-    assert "refused" in refusal(console=console(port=free_ports(1)[0]))
-    assert "such file" in refusal(directory=site.directory / "none")
-    staged = site.stage()
-    assert "no such file" in refusal(staged=replace(staged, file=site.directory / "none"))
-    elsewhere = Staged(staged.file, site.directory.parent / "other.ini")
-    assert "is not in the directory of" in refusal(staged=elsewhere)
-    site.bouncer.signal(signal.SIGSTOP)
-    assert "timeout expired" in refusal(console=console(connect_timeout=2))
-    site.bouncer.signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("lacking", ["psql", "setsid", "timeout", "awk", "sleep"])

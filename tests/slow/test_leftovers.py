@@ -7,12 +7,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.fixtures.servers.sshd import gone
-
-if TYPE_CHECKING:
-    import pytest
 
 ROOT = Path(__file__).parents[2]
 _HEAD = """
@@ -64,33 +60,6 @@ def test_what_a_test_leaves_is_told_and_ends(tmp_path: Path, token: str) -> None
     assert said.count("the test has left processes, which are killed now:") == 2
     assert said.count(f"sh -c kill -STOP $$; : {token}") >= 2
     assert gone(token)
-
-
-def test_a_time_limit_ends_what_the_test_waits_for(tmp_path: Path, token: str) -> None:
-    code, said = outcome_of(
-        tmp_path,
-        token,
-        "@pytest.mark.timeout(0.5)\n"
-        "@pytest.mark.parametrize('how', [awaited, ended])\n"
-        "def test_hangs(how):\n"
-        "    with how(start()) as process: process.communicate()\n",
-    )
-    assert code == 1
-    assert said.count("Timeout (>0.5s)") >= 2
-    assert "2 failed" in said
-    assert gone(token)
-
-
-def test_tests_send_signals_that_were_ignored_at_their_start(
-    pytestconfig: pytest.Config,
-) -> None:
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    argv += ["-k", "test_a_signal_ends"]
-    background = ["sh", "-c", 'trap "" INT QUIT HUP; exec "$@"', "sh"]
-    done = subprocess.run(
-        [*background, *argv], cwd=pytestconfig.rootpath, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout
 
 
 def test_a_signal_ends_what_a_test_has_started() -> None:

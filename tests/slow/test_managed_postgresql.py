@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from shardctl.moves import arrivals
-from shardctl.postgres.logical import stream_login, subscription
+from shardctl.postgres.logical import stream_login
 from tests.fixtures.fleets.managed import PAGE, PASSWORD, USER, close
 from tests.fixtures.moves.streamed import _LEFT
 from tests.fixtures.network.pages import block, commands
@@ -173,19 +173,6 @@ def test_a_move_that_stops_keeps_its_role_until_it_is_aborted(
     fleet.done("moves", "doctor", "--yes")
     assert left(fleet) == []
     assert len(passwords) == 2
-
-
-def test_a_move_that_ended_between_role_and_subscription_is_resumed(
-    fleet_managed: ManagedFleet, passwords: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet = fleet_managed
-    fleet.done("init", "--yes")
-    interrupt(fleet, monkeypatch, subscription, "create")
-    assert len(fleet.ask("a", ROLES)) == 1
-    fleet.done("moves", "resume", "--yes")
-    assert len({*passwords}) == 2
-    assert left(fleet) == []
-    assert fleet.ask("b", "SELECT count(*) FROM shard2.photos") == [(0,)]
 
 
 def test_a_stream_that_fails_does_not_log_the_password(

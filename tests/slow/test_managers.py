@@ -36,19 +36,6 @@ def fleet(primary: RepmgrNode, managed_by: ManagedBy) -> Movable:
     return managed_by(primary.server)
 
 
-def test_the_plan_says_what_a_node_taken_out_of_repmgr_needs(fleet: Movable) -> None:
-    told = fleet.notes()
-    assert "repmgr manages node a; shardctl removes node c from that cluster" in told
-    assert "run `repmgr primary register` there" in told
-
-
-def test_nothing_is_said_of_repmgr_where_there_is_none(
-    preloaded_server: PgServer, managed_by: ManagedBy
-) -> None:
-    fleet = managed_by(preloaded_server)
-    assert "repmgr" not in fleet.notes()
-
-
 def test_a_standby_that_repmgr_may_promote_is_refused_until_it_is_paused(
     fleet: Movable, primary: RepmgrNode
 ) -> None:
@@ -69,15 +56,6 @@ def test_a_standby_that_repmgr_may_promote_is_refused_until_it_is_paused(
             assert "failover is paused on two: run `repmgr service unpause` after the move" in told
             standby.run("service", "unpause")
             assert "may promote" in fleet.only("repmgr_failover")
-
-
-def test_a_standby_that_cannot_be_asked_may_be_promoted(
-    fleet: Movable, primary: RepmgrNode
-) -> None:
-    with following(primary) as standby:
-        standby.server.stop("immediate")
-        wait_for(lambda: not primary.asked("SELECT count(*) FROM pg_stat_replication"))
-        assert "two (cannot be asked: Connection refused" in fleet.only("repmgr_failover")
 
 
 def test_a_role_that_may_not_change_the_tables_of_repmgr_is_refused(

@@ -68,32 +68,6 @@ def test_all_shards_of_a_node_go_to_another_and_back_again(fleet_spares: MovedFl
     assert len(set(ids)) == len(ids) == sum(wanted[shard] for shard in range(4))
 
 
-def test_what_an_earlier_move_retired_is_cloned_along_and_pruned_everywhere(
-    fleet_spares: MovedFleet,
-) -> None:
-    fleet_spares.move([3], "c")
-    fleet_spares.move([2], "d")
-    query = "SELECT count(*) FROM pg_namespace WHERE nspname ~ '__retired_'"
-    # On a: 3 and 2; on c: 0, 1, 2; on d: the copy of a's 3, and 0 and 1.
-    assert [fleet_spares.query(node, query)[0][0] for node in "acd"] == [2, 3, 3]
-    done = fleet_spares.here("prune", "--yes")
-    assert (done.returncode, "done: 8 retired schemas" in done.stderr) == (0, True), done.stdout
-    assert fleet_spares.problems() == []
-
-
-def test_a_move_onto_a_node_whose_copies_nobody_has_pruned_takes_them_along(
-    fleet_spares: MovedFleet,
-) -> None:
-    fleet_spares.move([0, 1, 2, 3], "c")
-    fleet_spares.move([0, 1, 2, 3], "d")
-    fleet_spares.move([0, 1], "c")  # its old server has retired copies of all four
-    done = fleet_spares.here("prune", "--yes")
-    assert done.returncode == 0, done.stderr
-    assert fleet_spares.problems() == []
-    assert left(fleet_spares) == []
-    assert fleet_spares.owned() == {"a": "none", "b": "4-7", "c": "0-1", "d": "2-3"}
-
-
 def test_half_of_many_shards_are_moved_in_one_cutover(fleet_spares_120: MovedFleet) -> None:
     shards = list(range(0, 120, 2))
     world = fleet_spares_120.move(shards, "c")

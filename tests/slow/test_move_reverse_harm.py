@@ -49,18 +49,6 @@ def test_retired_copies_that_were_touched_are_named(fleet_own: Lab) -> None:
     assert left(fleet_own) == []
 
 
-def test_retired_copies_that_were_emptied_are_named(fleet_own: Lab) -> None:
-    """Only such a TRUNCATE passes the triggers."""
-    there = moved(fleet_own)
-    table = f"{there.move.retired[1]}.photos"
-    with fleet_own.connect("a") as session:
-        session.execute("SET session_replication_role = replica")
-        session.execute(f"TRUNCATE {table}".encode())
-    said = refused(fleet_own, there.move.id)
-    assert "retired_touched" in said
-    assert f"{table} was emptied" in said
-
-
 def test_ddl_on_the_shards_since_the_move_is_named(fleet_own: Lab) -> None:
     there = moved(fleet_own)
     fleet_own.put(2)
@@ -71,26 +59,6 @@ def test_ddl_on_the_shards_since_the_move_is_named(fleet_own: Lab) -> None:
     assert "reverse_altered" in said
     assert "shard2.photos was altered" in said
     assert "shard3.more was made" in said
-
-
-def test_ddl_between_the_claim_and_the_end_of_the_move_is_noticed(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    release = stream.release
-
-    def alter(context: MoveContext) -> None:
-        with fleet_own.connect("b") as session:
-            session.execute("CREATE INDEX made_meanwhile ON shard2.photos (user_id)")
-        release(context)
-
-    monkeypatch.setattr(stream, "release", alter)
-    there = moved(fleet_own)
-    assert there.state == "done"
-    assert any("cannot be reversed: DDL" in notice for notice in fleet_own.notices)
-    assert any("shard2.photos" in notice for notice in fleet_own.notices)
-    assert state(fleet_own, there.move.id) == "finished"
-    assert left(fleet_own) == []
-    assert fleet_own.problems() == []
 
 
 def test_ddl_that_comes_while_the_copies_follow_stops_the_reverse(
@@ -110,37 +78,6 @@ def test_ddl_that_comes_while_the_copies_follow_stops_the_reverse(
     fleet_own.abort()
     assert fleet_own.leads("shard2") == "b"
     assert left(fleet_own) == []
-
-
-def test_a_source_on_another_timeline_is_refused(fleet_own: Lab) -> None:
-    there = moved(fleet_own)
-    with fleet_own.connect("a") as session:
-        session.execute(
-            "UPDATE shardctl.stream SET note = jsonb_set(note, '{timeline}', '\"7\"')"
-            " WHERE what = 'reverse source kept'"
-        )
-    assert "retired_on_another_timeline" in refused(fleet_own, there.move.id)
-
-
-def test_a_source_that_is_away_is_named_and_one_that_was_is_no_reason(fleet_own: Lab) -> None:
-    there = moved(fleet_own)
-    fleet_own.server("a").stop()
-    with pytest.raises(ShardctlError) as caught:
-        reverse(fleet_own, there.move.id)
-    assert "node a" in messages(caught.value)
-    fleet_own.server("a").start()
-    written = fleet_own.put(2)
-    reverse(fleet_own, there.move.id)
-    assert fleet_own.ask("a", f"SELECT count(*) FROM shard2.photos WHERE id = {written}") == [(1,)]
-
-
-def test_a_source_that_lacks_the_retired_copies_is_refused(fleet_own: Lab) -> None:
-    there = moved(fleet_own)
-    with fleet_own.connect("a") as session:
-        session.execute(f"DROP SCHEMA {there.move.retired[1]} CASCADE".encode())
-    said = refused(fleet_own, there.move.id)
-    assert "retired_missing" in said
-    assert there.move.retired[1] in said
 
 
 def test_a_reverse_that_is_aborted_gives_the_names_back_and_ends_the_possibility(

@@ -12,8 +12,7 @@ from shardctl.errors import Refused, ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import doctor, doctor_clear, prune, reversing, service
 from shardctl.moves.plan import Options
-from shardctl.provision import fleet as provisioning
-from shardctl.state import leash, lock
+from shardctl.state import lock
 from tests.fixtures.moves.reversals import entry, moved, reverse, state
 from tests.fixtures.moves.stream_moves import left, planned
 from tests.fixtures.servers.postgres import wait_for
@@ -92,21 +91,6 @@ def test_the_next_move_of_its_shards_wants_that_it_is_given_up(fleet_own: Lab) -
     assert fleet_own.leads("shard3") == "a"
 
 
-def test_migrations_of_its_shards_want_that_it_is_given_up(fleet_own: Lab) -> None:
-    there = moved(fleet_own)
-    folder = fleet_own.directory / "migrations"
-    (folder / "0002_more.sql").write_text("ALTER TABLE photos ADD COLUMN more integer;\n")
-    with pytest.raises(Refused) as caught:
-        provisioning.plan_migrate(fleet_own.topology)
-    assert caught.value.code == "reverse_open"
-    assert there.move.id in caught.value.message
-    plan = provisioning.plan_migrate(fleet_own.topology, finish_reverse=True)
-    assert plan.finishing == (there.move.id,)
-    reversing.finish_each(fleet_own.topology, plan.finishing)
-    provisioning.carry_out(plan, provisioning.Options(), Silent())
-    assert provisioning.plan_migrate(fleet_own.topology).changes() == []
-
-
 def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> None:
     there = moved(fleet_own, keep_reverse_s=2.0)
     wait_for(lambda: not fleet_own.ask("b", "SELECT FROM pg_replication_slots"), seconds=30)
@@ -121,41 +105,6 @@ def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> No
         reverse(fleet_own, there.move.id)
     assert prunable(fleet_own) == [None, None]
     reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
-    assert left(fleet_own) == []
-
-
-def test_it_ends_at_the_limit_of_its_wal(fleet_own: Lab) -> None:
-    there = moved(fleet_own, max_wal_bytes=32 << 20)
-    with fleet_own.connect("b") as session:
-        assert leash.is_armed(session, slot(there))
-        session.execute("CREATE TABLE public.filled (text text)")
-        session.execute(
-            "INSERT INTO public.filled SELECT repeat('x', 1000) FROM generate_series(1, 20000)"
-        )
-        assert ("slot_near_limit", slot(there)) in found(fleet_own)
-        session.execute(
-            "INSERT INTO public.filled SELECT repeat('x', 1000) FROM generate_series(1, 20000)"
-        )
-    wait_for(lambda: not fleet_own.ask("b", "SELECT FROM pg_replication_slots"))
-    assert state(fleet_own, there.move.id) == "lost"
-    assert entry(fleet_own, there.move.id).can() == ["finish"]
-    assert ("reverse_lost", there.move.id) in found(fleet_own)
-    with pytest.raises(Refused, match="has lost slot"):
-        reverse(fleet_own, there.move.id)
-    reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
-    assert left(fleet_own) == []
-
-
-def test_a_guard_that_a_restart_has_ended_is_started_again(fleet_own: Lab) -> None:
-    there = moved(fleet_own)
-    fleet_own.server("b").stop()
-    fleet_own.server("b").start()
-    assert ("slot_unwatched", slot(there)) in found(fleet_own)
-    [unguarded] = reversing.unguarded(service.read(fleet_own.topology).entries)
-    reversing.guard(fleet_own.topology, unguarded)
-    assert reversing.unguarded(service.read(fleet_own.topology).entries) == []
-    assert ("slot_unwatched", slot(there)) not in found(fleet_own)
-    reverse(fleet_own, there.move.id)
     assert left(fleet_own) == []
 
 
@@ -189,30 +138,3 @@ def test_what_a_node_that_was_away_has_of_it_is_cleared_by_doctor(fleet_own: Lab
     doctor_clear.clear(fleet_own.topology, every, lambda _: None)
     assert left(fleet_own) == []
     assert {f"shard2__retired_{there.move.id}"} <= fleet_own.schemas("a")
-
-
-def test_a_target_that_cannot_keep_changes_is_refused(fleet_own: Lab) -> None:
-    fleet_own.ask("b", "SELECT 1")
-    with fleet_own.connect("b") as session:
-        session.execute("ALTER SYSTEM SET wal_level = replica")
-    fleet_own.server("b").stop()
-    fleet_own.server("b").start()
-    with pytest.raises(ShardctlError) as caught:
-        service.preflight(fleet_own.topology, planned(fleet_own, [2], "b", keep_reverse_s=60.0))
-    assert [one.code for one in caught.value.parts()] == ["reverse_wal_level"]
-    assert "--keep-reverse 0" in caught.value.hint
-    service.preflight(fleet_own.topology, planned(fleet_own, [2], "b"))
-
-
-def test_two_operators_do_not_finish_and_reverse_at_once(fleet_own: Lab) -> None:
-    there = moved(fleet_own)
-    with (
-        lock.held(fleet_own.topology, [fleet_own.topology.nodes["b"].name], command="test"),  # type: ignore[index]
-        pytest.raises(lock.NodeLocked),
-    ):
-        reversing.finish(fleet_own.topology, there)
-    assert state(fleet_own, there.move.id) == "open"
-    reverse(fleet_own, there.move.id)
-    with pytest.raises(Refused):
-        reversing.finish(fleet_own.topology, there)
-    assert fleet_own.leads("shard2") == "a"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.moves.by_ssh import reached
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish
 from tests.fixtures.moves.writers import SERVED_S, Clients
@@ -98,19 +96,6 @@ def test_a_copy_outlives_shardctl_and_its_connection(fleet_ssh: MovingFleet, ssh
     assert fleet_ssh.owner == "c"
 
 
-def test_a_host_that_is_away_for_a_while_does_not_end_a_copy(
-    fleet_ssh: MovingFleet, sshd: Sshd
-) -> None:
-    fleet_ssh.choice = dataclasses.replace(fleet_ssh.choice, max_rate="8M")
-    mover = fleet_ssh.mover("start")
-    wait_until_copying(fleet_ssh, sshd)
-    sshd.stop()
-    wait_for(lambda: not copies(fleet_ssh))
-    sshd.start()
-    assert mover.end() == 0, mover.said
-    assert fleet_ssh.owner == "c"
-
-
 def test_a_move_over_ssh_is_called_off_without_a_trace(fleet_ssh: MovingFleet) -> None:
     with Clients(fleet_ssh) as clients:
         mover = fleet_ssh.mover("start", "step cutover run")
@@ -122,14 +107,6 @@ def test_a_move_over_ssh_is_called_off_without_a_trace(fleet_ssh: MovingFleet) -
     assert fleet_ssh.owner == "a"
     assert list(fleet_ssh.place.parent.iterdir()) == []
     prove(fleet_ssh, clients)
-
-
-def test_names_are_what_they_are_to_every_shell_on_the_way(fleet_ssh_odd: MovingFleet) -> None:
-    move(fleet_ssh_odd)
-
-
-def test_whoever_logs_in_becomes_the_servers_user_by_sudo(fleet_ssh_sudo: MovingFleet) -> None:
-    move(fleet_ssh_sudo)
 
 
 def test_a_node_with_its_own_commands_gets_all_that_matters(fleet_ssh_debian: MovingFleet) -> None:
@@ -146,44 +123,6 @@ def test_a_node_with_its_own_commands_gets_all_that_matters(fleet_ssh_debian: Mo
     waiting = "SELECT name FROM pg_settings WHERE pending_restart AND name !~ '^unix_socket'"
     assert fleet_ssh_debian.ask("c", waiting) == []
     assert fleet_ssh_debian.ask("c", "SHOW archive_mode") == [("off",)]
-
-
-def test_a_node_with_its_own_commands_is_called_off(fleet_ssh_debian: MovingFleet) -> None:
-    mover = fleet_ssh_debian.mover("start", "step cutover run")
-    mover.at("step cutover run")
-    mover.kill()
-    finish(fleet_ssh_debian, "abort")
-    assert not fleet_ssh_debian.runs("c")
-    assert list(fleet_ssh_debian.place.parent.iterdir()) == []
-
-
-def test_a_command_that_does_not_start_the_node_is_told(fleet_ssh: MovingFleet, sshd: Sshd) -> None:
-    fleet_ssh.of_target = ", control: {start: 'echo no such cluster >&2; exit 2'}"
-    reached(fleet_ssh, sshd, user=sshd.login)
-    done = fleet_ssh.here(*MOVE)
-    assert done.returncode == 3, done.stderr
-    assert "node c: the command control.start exited with code 2: no such cluster\n" in done.stderr
-    assert "control.start" in done.stderr
-    fleet_ssh.of_target = ""
-    # As another operator would log in, who has the key elsewhere.
-    key = shutil.copy2(sshd.user_key, sshd.directory / "another")
-    reached(fleet_ssh, sshd, user=sshd.login, key=Path(key))
-    finish(fleet_ssh, "resume")
-    assert fleet_ssh.owner == "c"
-
-
-def test_connections_that_break_before_the_pause_are_opened_again(
-    fleet_ssh: MovingFleet, sshd: Sshd
-) -> None:
-    with Clients(fleet_ssh) as clients:
-        mover = fleet_ssh.mover("start", "step cutover run")
-        mover.at("step cutover run")
-        sshd.signal(signal.SIGKILL)
-        mover.go()
-        assert mover.end() == 0, mover.said
-        clients.wait_served()
-    assert clients.codes() == set(), clients.errors()
-    prove(fleet_ssh, clients)
 
 
 def test_hosts_that_are_lost_in_the_pause_leave_clients_to_the_guards(

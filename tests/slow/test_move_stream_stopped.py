@@ -6,22 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.errors import ShardctlError
-from shardctl.fanout import Silent
 from shardctl.moves import (
-    arrivals,
     conclusion,
     doctor,
     doctor_clear,
-    prune,
-    service,
     stream,
 )
 from shardctl.moves.step import TargetUncleaned
-from shardctl.moves.steps import copy, subscribe
+from shardctl.moves.steps import subscribe
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.logical import subscription
-from shardctl.provision import fleet
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import lose
@@ -30,44 +24,6 @@ from tests.fixtures.moves.stream_moves import left, lose_target, on_source, plan
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
     from tests.fixtures.moves.own import Lab
-
-
-def test_a_move_that_stopped_keeps_migrations_out_and_is_taken_back(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream, "hold_snapshot", lose)
-    with pytest.raises(MoveStopped):
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    monkeypatch.undo()
-    file = fleet_own.directory / "migrations" / "0002_more.sql"
-    file.write_text("CREATE TABLE more ();")
-    with pytest.raises(ShardctlError) as caught:
-        fleet.plan_migrate(fleet_own.topology)
-    assert "move_unfinished" in {one.code for one in caught.value.parts()}
-    file.unlink()
-    assert fleet_own.put(2)
-    fleet_own.abort()
-    assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.aborted
-    assert "shard2" not in fleet_own.schemas("b")
-    assert fleet_own.ask("b", "SELECT FROM shardctl.migration WHERE shard = 2") == []
-    assert left(fleet_own) == []
-    assert fleet_own.problems() == []
-
-
-def test_prune_drops_what_the_source_has_retired(fleet_own: Lab) -> None:
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    purpose = lock.purpose("prune")
-    found = prune.plan(
-        fleet_own.topology,
-        service.read(fleet_own.topology),
-        accept_unconfirmed=False,
-        now=True,
-        purpose=purpose,
-    )
-    assert [(one.node, one.shard, one.why_not) for one in found] == [("a", 2, None), ("a", 3, None)]
-    prune.carry_out(fleet_own.topology, found, Silent())
-    assert fleet_own.schemas("a") == {"shard0", "shard1"}
-    assert {f"shard{n}" for n in range(2, 8)} <= fleet_own.schemas("b")
 
 
 def test_sequences_and_ids_go_on_above_all_that_the_source_gave_out(fleet_own: Lab) -> None:
@@ -112,28 +68,6 @@ def test_a_target_that_was_promoted_since_the_copy_is_copied_to_again(
     fleet_own.resume()
     assert (row,) in fleet_own.ask("b", "SELECT id FROM shard2.photos")
     assert fleet_own.copy("b").proof == "compared"
-    assert left(fleet_own) == []
-
-
-def test_a_row_that_someone_put_into_the_copy_stops_the_move_with_its_error(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worker fails on it for ever; the move says so before clients wait."""
-    run = copy.make_rest
-    monkeypatch.setattr(arrivals, "_LOOK_S", 0.2)
-    monkeypatch.setattr(subscribe, "_SECONDS", 5.0)
-
-    def collide(context: MoveContext) -> None:
-        with fleet_own.connect("b") as session:
-            session.execute("INSERT INTO shard2.photos (id, user_id) VALUES (-7, 1)")
-        run(context)
-        fleet_own.ask("a", "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 2) RETURNING id")
-
-    monkeypatch.setattr(copy, "make_rest", collide)
-    with pytest.raises(MoveStopped) as caught:
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert isinstance(caught.value.error, arrivals.MarkNotSeen)
-    fleet_own.abort()
     assert left(fleet_own) == []
 
 

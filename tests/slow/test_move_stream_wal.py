@@ -9,11 +9,9 @@ import pytest
 
 from shardctl.moves import (
     arrivals,
-    held_wal,
     service,
     wal,
 )
-from shardctl.moves.steps import copy
 from shardctl.state.journal import MoveState
 from shardctl.state.progress import Kept
 from tests.fixtures.moves.stream_moves import left, planned
@@ -37,27 +35,6 @@ def fill(lab: Lab, megabytes: int) -> None:
 def progress(lab: Lab) -> dict[str, Any]:
     """Give what `moves show -o json` has of a copy."""
     return lab.entry().copied() or {}
-
-
-def test_the_operator_sees_the_wal_that_is_held_back(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: dict[str, Any] = {}
-    run = copy.make_rest
-
-    def look(context: MoveContext) -> None:
-        with held_wal.shown(context) as shown:
-            shown.expect("b", "making indexes", 0)
-            fill(fleet_own, 20)
-            wait_for(lambda: progress(fleet_own).get("wal_bytes", 0) > 16 << 20)
-            seen.update(progress(fleet_own))
-        run(context)
-
-    monkeypatch.setattr(copy, "make_rest", look)
-    fleet_own.start(planned(fleet_own, [2, 3], "b", max_wal_bytes=32 << 20))
-    assert seen["wal_limit_bytes"] == 32 << 20
-    assert 16 << 20 < seen["wal_bytes"] < 32 << 20
-    assert (seen["phase"], seen["lag_bytes"]) == ("making indexes", None)
 
 
 def test_the_lag_of_a_stream_is_shown_until_it_has_caught_up(
@@ -113,32 +90,4 @@ def test_a_copy_ends_at_once_when_its_slot_was_dropped_at_the_limit(
         fleet_own.start(planned(fleet_own, [2, 3], "b", max_wal_bytes=8 << 20, max_rate="32k"))
     assert time.monotonic() - began < 60
     assert fleet_own.copy("a").state is MoveState.aborted
-    assert left(fleet_own) == []
-
-
-def test_an_index_build_ends_when_its_slot_was_dropped_at_the_limit(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port = fleet_own.server("b").port
-    with fleet_own.connect("a") as session:
-        session.execute(
-            "CREATE FUNCTION shard2.slow(n bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS"
-            f" $$ BEGIN IF pg_catalog.current_setting('port') = '{port}' THEN"
-            " PERFORM pg_catalog.pg_sleep(120); END IF; RETURN n; END $$".encode()
-        )
-        session.execute("CREATE INDEX ON shard2.photos (shard2.slow(id))")
-    fleet_own.put(2)
-    expect = Kept.expect
-
-    def exceed(kept: Kept, key: str, phase: str, total: int, unit: str = "") -> None:
-        expect(kept, key, phase, total, unit)
-        if phase == "making indexes":
-            fill(fleet_own, 10)
-
-    monkeypatch.setattr(Kept, "expect", exceed)
-    began = time.monotonic()
-    with pytest.raises(wal.WalLimitReached):
-        fleet_own.start(planned(fleet_own, [2, 3], "b", max_wal_bytes=8 << 20))
-    assert time.monotonic() - began < 60
-    assert "shard2" not in fleet_own.schemas("b")
     assert left(fleet_own) == []

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from shardctl.access import fence
 from shardctl.moves import interrupts, promotion, undoing
-from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, messages
 
@@ -78,21 +76,6 @@ def behind(fleet_own: Lab, node: str) -> list[str]:
     return sorted(name for name in fleet_own.schemas(node) if "__behind_" in name)
 
 
-def test_a_schema_that_is_made_behind_the_fence_keeps_nobody_from_undoing(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def busy(*_: Any, **__: Any) -> None:
-        make_behind(fleet_own)
-        raise fence.WritersLeft("a", [1])
-
-    monkeypatch.setattr(fence, "drain", busy)
-    assert fleet_own.stopped([2, 3], "c").state is MoveState.undone
-    assert fleet_own.put(2) > 0
-    (name,) = behind(fleet_own, "a")
-    assert fleet_own.ask("a", f"SELECT kept FROM {name}.mine") == [(7,)]
-    fleet_own.abort()
-
-
 def test_a_schema_that_is_made_behind_the_fence_keeps_nobody_from_claiming(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,23 +91,6 @@ def test_a_schema_that_is_made_behind_the_fence_keeps_nobody_from_claiming(
     assert fleet_own.leads("shard2") == "c"
     (name,) = behind(fleet_own, "c")
     assert fleet_own.ask("c", f"SELECT kept FROM {name}.mine") == [(7,)]
-
-
-def test_a_writer_that_ends_within_the_budget_is_waited_for(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_up = fence.put_up
-    writer = fleet_own.connect("a", autocommit=False)
-
-    def write(*given: Any, **named: Any) -> None:
-        writer.execute("INSERT INTO shard2.photos (user_id) VALUES (5)")
-        threading.Timer(0.4, writer.commit).start()
-        put_up(*given, **named)
-
-    monkeypatch.setattr(fence, "put_up", write)
-    fleet_own.move([2, 3], "c", max_pause_s=2.0)
-    assert fleet_own.ask("c", "SELECT count(*) FROM shard2.photos WHERE user_id = 5") == [(1,)]
-    writer.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -146,15 +112,3 @@ def test_a_signal_during_a_cutover_ends_it_first(
     fleet_own.put(2)
     fleet_own.resume()
     assert fleet_own.problems() == []
-
-
-def test_guards_of_another_process_outlive_an_arming_that_fails(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = fleet_own.plan([2, 3], "c")
-    ended: list[Any] = []
-    monkeypatch.setattr("shardctl.pgbouncer.guard.disarm", ended.append)
-    with PausedPoolers(fleet_own.topology, fleet_own.topology, plan, purpose="test") as pauses:
-        for paused in pauses.all:
-            pauses._disarm_own(paused)
-    assert ended == []

@@ -13,25 +13,11 @@ from shardctl.errors import ShardctlError
 from shardctl.moves import promotion
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from tests.fixtures.moves.own import end_as_another, lose, prepare_behind_the_fence
+from tests.fixtures.moves.own import lose, prepare_behind_the_fence
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab
-
-
-def test_a_prepared_transaction_with_any_name_does_not_stop_the_claim(
-    fleet_own_prepared: Lab,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    statement = "INSERT INTO shard0.photos (user_id) VALUES (1)"
-    prepare_behind_the_fence(fleet_own_prepared, monkeypatch, statement, "x$claim$y")
-    end_as_another(monkeypatch)
-    fleet_own_prepared.move([2, 3], "c", max_pause_s=3.0)
-    assert fleet_own_prepared.ask("c", "SELECT gid FROM pg_prepared_xacts") == [("x$claim$y",)]
-    for node in "ac":
-        with fleet_own_prepared.connect(node) as session:
-            session.execute("ROLLBACK PREPARED 'x$claim$y'")
 
 
 def test_a_prepared_transaction_that_locks_an_id_sequence_is_ended_and_not_waited_for(

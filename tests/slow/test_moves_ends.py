@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.moves import attempt, destroyed, promotion
+from shardctl.moves import destroyed, promotion
 from shardctl.moves.plan import TopologyChanged
-from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres import standby
-from shardctl.provision import fleet
-from shardctl.provision import poolers as provision
-from shardctl.provision.job import Retrying
 from shardctl.sandbox import poolers
 from shardctl.state.journal import MoveState
-from tests.fixtures.moves.own import Lab, lose, messages
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-ROUTED_S = 15.0
-"""How long a guard may take to route."""
+from tests.fixtures.moves.own import Lab, lose
 
 
 def stop_while_cloning(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,21 +22,6 @@ def stop_while_cloning(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
 
 
-def stop_after_claim(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, shards: list[int]) -> None:
-    """Leave a move whose target owns the shards, and nobody else was told so."""
-    monkeypatch.setattr(attempt, "conclude", lose)
-    assert fleet_own.stopped(shards, "c", max_pause_s=2.0).state is MoveState.claimed
-    monkeypatch.undo()
-
-
-def await_routed(fleet_own: Lab) -> None:
-    deadline = time.monotonic() + ROUTED_S
-    fleet_own.put(2)  # waits until the guard has fired
-    while fleet_own.leads("shard2") != "c":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def without_poolers(fleet_own: Lab) -> None:
     text = fleet_own.file.read_text()
     fleet_own.file.write_text(text[: text.index("poolers:")])
@@ -57,12 +29,6 @@ def without_poolers(fleet_own: Lab) -> None:
 
 def slots(fleet_own: Lab) -> list[Any]:
     return fleet_own.ask("a", "SELECT slot_name FROM pg_replication_slots")
-
-
-def burn(fleet_own: Lab, node: str) -> Path:
-    """Let a node's machine be no more; give where its disk is."""
-    fleet_own.server(node).stop(mode="immediate")
-    return (fleet_own.directory / "nodes" / node).rename(fleet_own.directory / f"burnt-{node}")
 
 
 def test_a_pooler_that_is_gone_does_not_keep_a_move_from_being_called_off(
@@ -78,24 +44,6 @@ def test_a_pooler_that_is_gone_does_not_keep_a_move_from_being_called_off(
     assert slots(fleet_own) == []
     assert not (fleet_own.directory / "nodes" / "c").exists()
     assert fleet_own.left() == set()
-
-
-def test_a_pooler_that_hangs_may_have_paused_clients_and_is_waited_for(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop_while_cloning(fleet_own, monkeypatch)
-    pid = int((fleet_own.directory / "p1" / "pgbouncer.pid").read_text())
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(MoveStopped) as caught:
-            fleet_own.abort()
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    assert caught.value.exit_code == 3
-    assert "pooler p1" in messages(caught.value)
-    assert fleet_own.copy("a").state.undoable
-    fleet_own.abort()
-    assert fleet_own.copy("a").state is MoveState.aborted
 
 
 def test_a_pooler_that_was_taken_out_of_the_topology_keeps_no_move_from_its_end(
@@ -116,51 +64,11 @@ def test_a_pooler_that_was_taken_out_of_the_topology_keeps_no_move_from_its_end(
     assert fleet_own.problems() == []
 
 
-def test_a_move_can_be_called_off_without_a_pooler_that_serves_and_is_in_no_topology(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop_while_cloning(fleet_own, monkeypatch)
-    whole = fleet_own.file.read_text()
-    without_poolers(fleet_own)
-    fleet_own.abort()
-    assert fleet_own.copy("a").state is MoveState.aborted
-    assert slots(fleet_own) == []
-    fleet_own.file.write_text(whole)
-    fleet_own.put(2)
-
-
 def unconfirmed(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(promotion, "hold_snapshot", lambda _: None)
     fleet_own.move([0, 1, 2, 3], "c")
     monkeypatch.undo()
     assert fleet_own.copy("a").state is MoveState.unconfirmed
-
-
-def test_a_source_that_is_lost_after_the_claim_does_not_keep_the_move_from_its_end(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop_after_claim(fleet_own, monkeypatch, [0, 1, 2, 3])
-    with pytest.raises(destroyed.SourceThere):
-        fleet_own.resume(source_destroyed=True)
-    await_routed(fleet_own)
-    burn(fleet_own, "a")
-    fleet_own.resume(source_destroyed=True)
-    move = fleet_own.copy("c")
-    assert (move.state, move.proof) == (MoveState.unconfirmed, "forked")
-    assert fleet_own.ask("b", "SELECT node FROM shardctl.map WHERE shard = 2") == [("c",)]
-    assert fleet_own.left() - {"a.log"} == set()
-    # a owns nothing any more, and is taken out
-    lines = fleet_own.file.read_text().splitlines(keepends=True)
-    fleet_own.file.write_text("".join(line for line in lines if not line.startswith("  a: {")))
-    topology = fleet_own.topology
-    plan = provision.plan(topology, list(topology.poolers.values()), 2, force=False, purpose="test")
-    provision.apply(plan, Silent())
-    again = fleet.Options(adopt=False, retrying=Retrying(lock_timeout_ms=100, attempts=2))
-    fleet.carry_out(fleet.plan_init(topology), again, Silent())
-    assert fleet_own.problems() == []
-    fleet_own.move([6, 7], "d")
-    fleet_own.put(2)
-    fleet_own.put(6)
 
 
 def test_a_move_whose_target_has_not_claimed_needs_its_source(

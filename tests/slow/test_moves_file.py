@@ -10,7 +10,6 @@ import pytest
 
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
-from shardctl.moves import conclusion
 from shardctl.moves.preflight import check as preflight
 
 if TYPE_CHECKING:
@@ -43,46 +42,6 @@ def mounted(fleet_spares: MovedFleet, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def make_read_only(place: Path) -> None:
     Local().run(["mount", "-o", "remount,ro", str(place)])
-
-
-def test_a_move_is_refused_where_its_outcome_could_not_be_written(
-    fleet_spares: MovedFleet, mounted: Path
-) -> None:
-    make_read_only(mounted)
-    for more in (["--dry-run"], ["--yes"]):
-        done = fleet_spares.here("move-shards", "2-3", "--to", "c", *more)
-        assert done.returncode == 1
-        assert "could not write the new owners into this file: Read-only file" in done.stderr
-        assert "give the copy with --topology" in done.stderr
-    assert fleet_spares.listed() == []
-
-
-def test_a_file_system_that_became_read_only_costs_no_comparison(
-    fleet_spares: MovedFleet, mounted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spread = conclusion.spread_map
-
-    def meanwhile(*given: Any) -> None:
-        make_read_only(mounted)
-        spread(*given)
-
-    monkeypatch.setattr(conclusion, "spread_map", meanwhile)
-    before = fleet_spares.file.read_text()
-    done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--yes")
-    assert done.returncode == 3, done.stderr
-    assert "topology.yaml was not changed: " in done.stderr
-    assert VALUES in done.stderr
-    with fleet_spares.pg_bouncer.connect("shard2") as session:
-        assert session.execute("SELECT count(*) FROM photos").fetchone() == (0,)
-    for node in ("a", "c"):
-        rows = fleet_spares.query(node, "SELECT state, proof FROM shardctl.move")
-        assert rows == [("routed", "compared")], node
-
-    done = fleet_spares.here("moves", "resume")
-    assert done.returncode == 0, done.stderr
-    assert VALUES in done.stderr
-    assert [m["state"] for m in fleet_spares.listed()] == ["done"]
-    assert fleet_spares.file.read_text() == before
 
 
 def test_a_file_that_was_deleted_before_the_cutover_stops_the_move_before_it(

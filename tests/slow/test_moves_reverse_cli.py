@@ -71,29 +71,3 @@ def test_finish_gives_it_up(fleet_own: Lab) -> None:
     assert not [name for name in fleet_own.schemas("a") if "retired" in name]
     unknown = run(fleet_own, "moves", "finish", move, "--yes")
     assert (unknown.returncode, "nothing is kept" in unknown.stderr) == (1, True)
-
-
-def test_the_next_move_gives_it_up_when_told_so(fleet_own: Lab) -> None:
-    done(fleet_own, *STREAM)
-    back = ("move-shards", "3", "--to", "a", "--keep-reverse", "0s", "--yes")
-    refused = run(fleet_own, *back)
-    assert refused.returncode == 1
-    assert "--finish-reverse" in refused.stderr
-    moved = run(fleet_own, *back, "--finish-reverse")
-    assert moved.returncode == 0, moved.stderr
-    assert "can no longer be reversed" in moved.stderr
-    assert fleet_own.leads("shard3") == "a"
-    listed = json.loads(done(fleet_own, "moves", "list", "-o", "json"))["moves"]
-    assert [one["can"] for one in listed] == [[], []]
-
-
-def test_migrate_gives_it_up_when_told_so(fleet_own: Lab) -> None:
-    done(fleet_own, *STREAM)
-    more = fleet_own.directory / "migrations" / "0002_more.sql"
-    more.write_text("ALTER TABLE photos ADD COLUMN more integer;\n")
-    refused = run(fleet_own, "migrate", "--yes")
-    assert refused.returncode == 1
-    assert "migrate --finish-reverse" in refused.stderr
-    migrated = run(fleet_own, "migrate", "--yes", "--finish-reverse")
-    assert migrated.returncode == 0, migrated.stderr
-    assert run(fleet_own, "migrate", "--yes").returncode == 0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +13,13 @@ import psycopg
 import pytest
 
 from shardctl.access import fence
-from shardctl.errors import Interrupted, ShardctlError
+from shardctl.errors import Interrupted
 from shardctl.fanout import Silent
-from shardctl.moves import interrupts, paused_poolers, promotion, service, sub_steps, undoing
+from shardctl.moves import paused_poolers, promotion, service, undoing
 from shardctl.moves.paused_pooler import ResumeFailed
 from shardctl.moves.step import NotAbortable
 from shardctl.moves.stopped import MoveStopped
 from shardctl.moves.sub_steps import NotPromoting
-from shardctl.pgbouncer.console import Console
-from shardctl.pgbouncer.guard import Question
 from shardctl.postgres.connection import NodeLost
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
@@ -210,15 +206,6 @@ def test_the_target_knows_what_it_must_have_replayed_though_it_was_promoted_befo
     assert (here.drained_to, here.revision) == (there.drained_to, there.revision)
 
 
-def test_terminate_ends_what_keeps_a_pause_from_holding(fleet_own: Lab) -> None:
-    with contextlib.ExitStack() as stack:
-        for shard in (2, 3):
-            session = stack.enter_context(contextlib.closing(fleet_own.alias(f"shard{shard}")))
-            session.execute("SELECT count(*) FROM photos")  # and leaves its transaction open
-        fleet_own.move([2, 3], "c", terminate=True)
-    assert fleet_own.leads("shard2") == "c"
-
-
 def test_ctrl_c_before_the_decision_calls_the_cutover_off(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,80 +247,6 @@ def test_ctrl_c_after_the_decision_waits_until_the_target_serves(
     assert fleet_own.copy("c").state is MoveState.unconfirmed  # who held the snapshot has ended
 
 
-def test_a_promotion_that_takes_longer_than_the_budget_is_followed_by_the_route(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    promote = promotion.take_over
-
-    def slow(world: MoveContext, *given: Any, **named: Any) -> None:
-        console = Console(
-            next(iter(world.topology.poolers.values())), world.topology.database, purpose="test"
-        )
-        with console:
-            wait_for(lambda: not any(a.paused for a in console.databases().values()))
-        promote(world, *given, **named)
-
-    monkeypatch.setattr(promotion, "take_over", slow)
-    fleet_own.move([2, 3], "c", max_pause_s=1.0)
-    assert fleet_own.leads("shard2") == "c"
-    assert fleet_own.left() == set()
-    fleet_own.put(2)
-
-
-def test_no_thread_but_the_main_one_touches_signals() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    seen: list[object] = []
-
-    def elsewhere() -> None:
-        with interrupts.deferred(lambda _: None):
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert seen == [before]
-
-
-def test_a_source_that_crashes_behind_its_fence_is_served_again_when_it_is_back(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = fleet_own.server("a")
-    drain = fence.drain
-
-    def crash(*given: Any, **named: Any) -> None:
-        server.stop(mode="immediate")
-        threading.Thread(target=server.start).start()
-        drain(*given, **named)
-
-    monkeypatch.setattr(fence, "drain", crash)
-    error = fleet_own.stopped([2, 3], "c")
-    assert error.state is MoveState.undone
-    fleet_own.put(2)
-    assert fleet_own.left() == set()
-    monkeypatch.undo()
-    fleet_own.resume()
-    assert fleet_own.leads("shard2") == "c"
-
-
-def test_a_guard_that_could_not_ask_the_target_is_noticed_before_anything_is_paused(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    question = sub_steps._question
-
-    def unanswered(world: MoveContext) -> Question:
-        asked = question(world)
-        return Question(f"{asked.dsn} user=stranger", asked.query)
-
-    monkeypatch.setattr(sub_steps, "_question", unanswered)
-    error = fleet_own.stopped([2, 3], "c")
-    assert "could not query the target" in messages(error)
-    assert error.state is not None
-    assert error.state.undoable
-    monkeypatch.undo()
-    fleet_own.resume()
-    assert fleet_own.left() == set()
-
-
 def test_a_move_whose_target_was_destroyed_when_it_was_to_take_over_can_be_called_off(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,25 +271,3 @@ def test_a_move_whose_target_was_destroyed_when_it_was_to_take_over_can_be_calle
     assert not (fleet_own.directory / "nodes" / "c").exists()
     assert fleet_own.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]
     assert fleet_own.problems() == []
-
-
-def test_a_resumed_move_may_be_given_more_time_or_end_what_holds_it_up(fleet_own: Lab) -> None:
-    with contextlib.closing(fleet_own.alias("shard2")) as session:
-        session.execute("SELECT count(*) FROM photos")  # and leaves its transaction open
-        error = fleet_own.stopped([2, 3], "c", max_pause_s=2.0)
-        assert "PauseFailed" in messages(error)
-        with pytest.raises(ShardctlError) as refused:
-            fleet_own.resume(max_pause_s=600.0)
-        assert "query_wait_timeout" in messages(refused.value)
-        fleet_own.resume(max_pause_s=10.0, terminate=True)
-    assert fleet_own.leads("shard2") == "c"
-
-
-def test_an_empty_server_without_a_journal_makes_room_for_the_clone(fleet_own: Lab) -> None:
-    fleet_own.server("c").init(superuser="postgres")
-    fleet_own.server("c").start()
-    with fleet_own.connect("c", dbname="postgres") as session:
-        session.execute("CREATE DATABASE app")
-    fleet_own.move([2, 3], "c")
-    assert fleet_own.leads("shard2") == "c"
-    assert fleet_own.left() == set()

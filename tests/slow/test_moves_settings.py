@@ -37,13 +37,6 @@ def drop(fleet_own: Lab) -> None:
         session.execute("DROP SUBSCRIPTION late")
 
 
-def test_nothing_waits_for_a_restart_after_a_move(fleet_own: Lab) -> None:
-    fleet_own.move([2, 3], "c")
-    assert fleet_own.ask("c", PENDING) == []
-    assert fleet_own.ask("c", "SHOW max_logical_replication_workers") == [("4",)]
-    assert [notice for notice in fleet_own.notices if "restart" in notice] == []
-
-
 def test_sequences_that_are_near_their_end_go_on_with_the_next_value(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,23 +26,6 @@ def unfinished(fleet: MovingFleet) -> list[Finding]:
     return [f for f in fleet.verify() if f.code in {"move_unfinished", "slot_unwatched"}]
 
 
-@pytest.mark.parametrize("point", ["step clone run", "step follow run", "step cutover run"])
-def test_a_move_that_reaches_the_limit_aborts_itself(limited: MovingFleet, point: str) -> None:
-    mover = limited.mover("start", point)
-    mover.at(point)
-    if point == "step cutover run":
-        kill(limited.place)
-    exceed(limited)
-    mover.go()
-    assert mover.end() == 1
-    assert any(
-        "WalLimitReached" in line and "more than its limit of 8 MB" in line for line in mover.said
-    )
-    assert limited.state() == "aborted"
-    assert not limited.place.exists()
-    assert not unfinished(limited)
-
-
 def test_one_that_was_killed_and_reached_it_says_so_and_copies_again(limited: MovingFleet) -> None:
     mover = limited.mover("start", "step cutover run")
     mover.at("step cutover run")
@@ -56,16 +39,6 @@ def test_one_that_was_killed_and_reached_it_says_so_and_copies_again(limited: Mo
     assert any("was dropped at its limit" in line for line in going.said)
     assert limited.state() == "done"
     assert limited.owner == "c"
-
-
-def test_one_that_was_killed_and_reached_it_is_aborted(limited: MovingFleet) -> None:
-    mover = limited.mover("start", "step follow run")
-    mover.at("step follow run")
-    mover.kill()
-    exceed(limited)
-    assert limited.mover("abort").end() == 0
-    assert limited.state() == "aborted"
-    assert not limited.place.exists()
 
 
 def test_a_restart_of_the_source_ends_the_guard_and_verify_misses_it(limited: MovingFleet) -> None:
@@ -89,24 +62,3 @@ def test_a_restart_of_the_source_ends_the_guard_and_verify_misses_it(limited: Mo
     assert going.end() == 0
     with limited.log_in("a", user="postgres") as session:
         wait_for(lambda: not leash.is_armed(session, slot))
-
-
-def test_a_restart_while_shardctl_is_alive_is_told_and_what_was_kept_meanwhile_is_not_in_the_way(
-    limited: MovingFleet,
-) -> None:
-    mover = limited.mover("start", "step follow run")
-    mover.at("step follow run")
-    limited.servers["a"].stop()
-    limited.servers["a"].start()
-    mover.go()
-    assert mover.end() == 3
-    assert any("node a keeps WAL for it without a limit" in line for line in mover.said)
-    kill(limited.place)  # else it follows, and nothing is kept for it
-    limited.ask("a", "SELECT pg_logical_emit_message(false, 'x', repeat('x', 16 << 20))")
-    assert slots(limited)
-    going = limited.mover("resume")
-    assert going.end() == 0, going.said
-    assert any(
-        "of WAL without a limit; shardctl has deleted the copy" in line for line in going.said
-    ), going.said
-    assert limited.owner == "c"

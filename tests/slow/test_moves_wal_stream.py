@@ -47,18 +47,6 @@ def test_a_move_that_reaches_the_limit_aborts_itself(limited: MovingFleet, point
     assert streamed.left(limited) == []
 
 
-def test_one_that_was_killed_and_reached_it_is_aborted(limited: MovingFleet) -> None:
-    mover = limited.mover("start", "step follow run")
-    mover.at("step follow run")
-    mover.kill()
-    exceed(limited)
-    [finding] = [one for one in limited.verify() if one.code == "move_unfinished"]
-    assert ", more than the limit of 8,192 kB, and was dropped" in finding.actual
-    assert limited.mover("abort").end() == 0
-    assert limited.state() == "aborted"
-    assert streamed.left(limited) == []
-
-
 def test_one_that_was_killed_and_reached_it_copies_again(limited: MovingFleet) -> None:
     mover = limited.mover("start", "step cutover run")
     mover.at("step cutover run")

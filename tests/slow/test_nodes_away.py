@@ -84,22 +84,6 @@ def test_all_or_nothing_is_strict(fleet_pooled: PooledFleet, arguments: tuple[st
     assert not fleet_pooled.pg_bouncer.databases_file.exists()
 
 
-def test_init_goes_on_with_its_shards_and_poolers(fleet_pooled: PooledFleet) -> None:
-    pooler = fleet_pooled.pg_bouncer
-    fleet_pooled.execute("a", "DROP FUNCTION shard2.next_id() CASCADE")
-    pooler.databases_file.unlink()
-    with away(fleet_pooled, "b"):
-        right = leads(fleet_pooled)
-        done = fleet_pooled.here("init")
-        assert done.returncode == 3, done.stderr
-        assert "node b was skipped" in done.stderr
-        assert offered(pooler) == right
-        again = fleet_pooled.here("init")
-        assert again.returncode == 3, again.stderr
-    assert "nothing to do on the reachable nodes" in again.stdout
-    assert fleet_pooled.query("a", "SELECT shard2.next_id() > 0") == [(True,)]
-
-
 def test_pgbouncer_apply_writes_what_the_others_prove(fleet_pooled: PooledFleet) -> None:
     pooler = fleet_pooled.pg_bouncer
     pooler.databases_file.unlink()
@@ -135,85 +119,6 @@ def test_a_map_that_only_the_absent_nodes_have_is_seen_in_the_poolers_file(
     assert pooler.databases_file.read_text() == newer
 
 
-def test_a_file_that_a_move_has_staged_is_left_alone(fleet_pooled: PooledFleet) -> None:
-    """A move between nodes that cannot be read shows at the poolers it is about to switch."""
-    file = fleet_pooled.pg_bouncer.databases_file
-    file.unlink()
-    staged = file.with_name(f"{file.name}.staged")
-    staged.write_text("")
-    staged.chmod(0o644)
-    with away(fleet_pooled, "b"):
-        for arguments in ((), ("--dry-run",)):
-            done = fleet_pooled.here("pgbouncer", "apply", *arguments)
-            assert done.returncode == 1, done.stderr
-            assert f"{staged}" in done.stderr
-    assert not file.exists()
-
-
-def test_nodes_that_do_not_agree_are_all_left_as_they_are(pending: Fleet) -> None:
-    pending.execute("a", "DELETE FROM shardctl.map WHERE shard = 7")
-    with away(pending, "b"):
-        for command in ("migrate", "init"):
-            for dry in ((), ("--dry-run",)):
-                done = pending.here(command, *dry)
-                assert done.returncode == 1, done.stderr
-                assert "node b (127.0.0.1:" in done.stderr
-                assert "node a has only a part of the map" in done.stderr
-    assert not migrated(pending, "a", 0)
-
-
-def test_a_stale_file_is_refused_while_a_node_is_away(pending: Fleet) -> None:
-    pending.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE shard = 3")
-    with away(pending, "b"):
-        done = pending.here("migrate")
-    assert done.returncode == 1
-    assert "the map on node a gives shards 3 to b, the topology gives them to a" in done.stderr
-    assert not migrated(pending, "a", 0)
-
-
-def test_all_nodes_away(pending: Fleet) -> None:
-    with away(pending, "a", "b"):
-        done = pending.here("migrate", "-o", "json")
-    assert done.returncode == 1
-    assert done.stderr.count("Connection refused") == 2
-    assert "left out" not in done.stderr
-
-
-@pytest.mark.parametrize("command", ["migrate", "init"])
-def test_nothing_is_done_on_a_node_whose_move_involves_an_absent_one(
-    pending: Fleet, command: str
-) -> None:
-    open_move(pending, "a", source="b", target="a", state="claimed")
-    with away(pending, "b"):
-        done = pending.here(command)
-    assert done.returncode == 1, done.stderr
-    assert ") is unfinished, and node b cannot be read" in done.stderr
-    assert not migrated(pending, "a", 0)
-
-
-def test_a_server_of_another_cluster_is_refused_and_not_left_out(pending: Fleet) -> None:
-    """The file is wrong then: with it, poolers would lead clients to that server."""
-    pending.execute("b", "UPDATE shardctl.cluster SET cluster = 'another'")
-    done = pending.here("migrate")
-    assert done.returncode == 1
-    assert "node b: the server is of cluster another, and the topology of test" in done.stderr
-    assert not migrated(pending, "a", 0)
-
-
-def test_a_node_that_dies_in_the_middle_holds_up_no_other(pending: Fleet) -> None:
-    pending.migration(
-        "0003_dies.sql",
-        "DO $$ BEGIN IF current_schema() = 'shard6' THEN"
-        " PERFORM pg_terminate_backend(pg_backend_pid()); END IF; END $$;",
-    )
-    done = pending.here("migrate")
-    assert done.returncode == 3
-    assert "node b: the connection was lost" in done.stderr
-    assert "node b: " in done.stderr.split("connection was lost")[1]
-    assert "node a" not in done.stderr
-    assert all(migrated(pending, "a", shard) for shard in range(4))
-
-
 @pytest.fixture
 def silent() -> Iterator[tuple[int, list[socket.socket]]]:
     """Give the port of a listener that takes connections and never answers, and those it took."""
@@ -234,22 +139,6 @@ def silent() -> Iterator[tuple[int, list[socket.socket]]]:
         thread.join()
     for one in taken:
         one.close()
-
-
-def test_a_node_that_never_answers_is_waited_for_once(
-    pending: Fleet, silent: tuple[int, list[socket.socket]]
-) -> None:
-    """One login, bounded by connect_timeout: not three databases, and not again under the locks."""
-    port, taken = silent
-    with pending.at_ports(b=port):
-        text = pending.write().read_text()
-        options = "database:\n  options: {connect_timeout: 2}\n"
-        pending.file.write_text(text.replace("database:\n", options))
-        done = pending.here_as_written("migrate")
-    assert done.returncode == 3, done.stderr
-    assert "node b was skipped: connection timeout expired" in done.stderr
-    assert migrated(pending, "a", 3)
-    assert len(taken) == 1
 
 
 def test_a_node_that_dies_between_plan_and_locks(

@@ -6,9 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,18 +14,13 @@ from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
 from shardctl.hosts import accounts
 from shardctl.hosts.files import BACKUP
-from shardctl.pgbouncer import render
 from shardctl.provision import maps, poolers
-from tests.fixtures.fleets.pooled import STATS_USER, PooledFleet, leads, offered, refused, reloads
-from tests.fixtures.servers.pgbouncer import _CONFIGURATION
-from tests.fixtures.servers.postgres import free_ports
+from tests.fixtures.fleets.pooled import PooledFleet, leads, offered, refused, reloads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.fixtures.fleets.pooled import AddPooler
-    from tests.fixtures.servers.postgres import PgServer
 
 
 def apply(fleet: PooledFleet, *arguments: str) -> None:
@@ -48,15 +41,6 @@ def make_read_only(fleet: PooledFleet, folder: Path) -> None:
         fleet.change(os_user=accounts.server_account(None))
         shutil.chown(folder, "root")
     folder.chmod(0o555)
-
-
-def test_a_pooler_that_is_down(fleet_unapplied: PooledFleet) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    pooler.stop()
-    told = refused(fleet_unapplied)
-    assert f"pooler p1 (127.0.0.1:{pooler.port}): " in told
-    assert "Connection refused" in told
-    assert "PgBouncer is running there" in told
 
 
 def test_a_wrong_password_is_said_and_none_is_shown(
@@ -84,80 +68,6 @@ def test_a_wrong_password_is_said_and_none_is_shown(
     assert not any("right-one" in text for text in texts)
 
 
-def test_a_user_who_may_only_look(fleet_unapplied: PooledFleet) -> None:
-    fleet_unapplied.change(admin_user=STATS_USER)
-    told = refused(fleet_unapplied)
-    assert "pooler p1: watcher is not in its admin_users (postgres)" in told
-    assert "add watcher to admin_users of the pooler" in told
-
-
-def test_a_user_who_may_not_even_look(fleet_unapplied: PooledFleet) -> None:
-    fleet_unapplied.change(admin_user=fleet_unapplied.role)
-    told = refused(fleet_unapplied)
-    assert "not allowed" in told
-    assert f"add {fleet_unapplied.role} to admin_users" in told
-
-
-def test_an_os_user_that_does_not_exist(fleet_unapplied: PooledFleet) -> None:
-    fleet_unapplied.change(os_user="nobody-of-this-name")
-    assert "nobody-of-this-name" in refused(fleet_unapplied)
-
-
-def test_a_directory_that_is_not_there(fleet_unapplied: PooledFleet) -> None:
-    missing = fleet_unapplied.pg_bouncer.config.parent / "missing"
-    fleet_unapplied.change(databases_file=missing / "shards.ini")
-    told = refused(fleet_unapplied)
-    assert "shardctl: pooler p1: " in told
-    assert f"{missing}: no such directory" in told
-    assert not missing.exists()
-
-
-def test_a_directory_that_may_not_be_written(fleet_unapplied: PooledFleet) -> None:
-    folder = fleet_unapplied.pg_bouncer.config.parent
-    make_read_only(fleet_unapplied, folder)
-    told = refused(fleet_unapplied)
-    assert "shardctl: pooler p1: " in told
-    assert f"{folder}: cannot be written to" in told
-    assert reloads(fleet_unapplied.pg_bouncer) == 0
-
-
-@pytest.fixture
-def full_disk(server_directory: Path) -> Iterator[Path]:
-    """Give a directory on a file system with a file of aliases in it and no room for another."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system to fill")
-    path = server_directory / "small"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0755", "tmpfs", str(path)],  # noqa: S607
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"mounting is not permitted here: {mounted.stderr.decode().strip()}")
-    (path / "shards.ini").write_text("; nothing yet\n")
-    with pytest.raises(OSError, match="No space left"):
-        (path / "filler").write_bytes(bytes(1 << 20))
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)  # noqa: S607
-
-
-def test_a_disk_that_is_full(
-    fleet_databases: PooledFleet, full_disk: Path, pooler_for: AddPooler
-) -> None:
-    fleet = dataclasses.replace(fleet_databases, directory=full_disk.parent, pg_bouncers=())
-    file = full_disk / "shards.ini"
-    pooler_for(fleet, configuration=_CONFIGURATION.replace("{databases}", str(file)))
-    fleet.change(databases_file=file)
-    told = refused(fleet, "--force", code=3)
-    assert "pooler p1: " in told
-    assert "No space left on device" in told
-    assert "free disk space" in told
-    assert reloads(fleet.pg_bouncer) == 0
-    (full_disk / "filler").unlink()
-    apply(fleet, "--force")
-
-
 def test_a_file_changed_by_hand(fleet_unapplied: PooledFleet) -> None:
     apply(fleet_unapplied)
     file = fleet_unapplied.pg_bouncer.databases_file
@@ -170,45 +80,6 @@ def test_a_file_changed_by_hand(fleet_unapplied: PooledFleet) -> None:
     apply(fleet_unapplied, "--force")
     assert file.read_text() == text
     assert file.with_name(file.name + BACKUP).read_text() == edited
-
-
-def test_a_file_that_somebody_else_wrote(fleet_unapplied: PooledFleet) -> None:
-    file = fleet_unapplied.pg_bouncer.databases_file
-    file.write_text("[databases]\nmine = host=127.0.0.1\n")
-    assert f"pooler p1: {file} was not written by shardctl" in refused(fleet_unapplied)
-    file.write_text(" \n\n")
-    apply(fleet_unapplied)
-
-
-def test_a_file_of_another_cluster(fleet_unapplied: PooledFleet) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    other = dataclasses.replace(fleet_unapplied.topology(), cluster="other")
-    pooler.databases_file.write_text(render.databases(other, pooler.pooler, 1))
-    told = refused(fleet_unapplied)
-    assert f"pooler p1: {pooler.databases_file} belongs to cluster other" in told
-    assert "this pooler belongs to it" in told
-    apply(fleet_unapplied, "--force")
-
-
-def test_a_file_of_a_newer_map(fleet_unapplied: PooledFleet) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    text = render.databases(fleet_unapplied.topology(), pooler.pooler, 99)
-    pooler.databases_file.write_text(text)
-    told = refused(fleet_unapplied)
-    assert "belongs to map version 99; the databases have version 1" in told
-    apply(fleet_unapplied, "--force")
-
-
-def test_a_pooler_that_runs_with_another_configuration(fleet_unapplied: PooledFleet) -> None:
-    running = fleet_unapplied.pg_bouncer.config
-    copy = running.with_name("copy.ini")
-    copy.write_text(running.read_text())
-    fleet_unapplied.change(config=copy)
-    told = refused(fleet_unapplied)
-    assert f"pooler p1: it runs with {running}, not with {copy}" in told
-    copy.unlink()
-    copy.symlink_to(running.name)
-    apply(fleet_unapplied)
 
 
 def test_a_configuration_without_the_include(fleet_unapplied: PooledFleet) -> None:
@@ -235,14 +106,6 @@ def test_settings_that_would_be_read_as_databases(fleet_unapplied: PooledFleet) 
     # Not so where the operator's own databases follow.
     pooler.config.write_text(f"{text}[databases] mine = host=127.0.0.1\n")
     apply_beside(fleet_unapplied, {"mine": 5432})
-
-
-def test_an_include_that_cannot_be_found(fleet_unapplied: PooledFleet) -> None:
-    config = fleet_unapplied.pg_bouncer.config
-    config.write_text(f"{config.read_text()}%include elsewhere.ini\n")
-    told = refused(fleet_unapplied)
-    assert f"pooler p1: {config.with_name('elsewhere.ini')}: no such file" in told
-    assert "resolves a relative path from the directory where it was started" in told
 
 
 def test_two_poolers_with_one_file(fleet_unapplied: PooledFleet, pooler_for: AddPooler) -> None:
@@ -286,18 +149,6 @@ def test_an_alias_with_the_name_of_a_database_of_the_operators(
     assert offered(pooler) == {"shard3": 5432}
 
 
-def test_a_stale_topology(fleet_unapplied: PooledFleet) -> None:
-    apply(fleet_unapplied)
-    fleet_unapplied.shards = {"a": "0-2", "b": "3-7"}
-    for command in ("apply", "diff", "render"):
-        done = fleet_unapplied.here("pgbouncer", command)
-        assert done.returncode == 1
-        assert "the map on node a gives shards 3 to a, the topology gives them to b" in done.stderr
-        assert done.stdout == ""
-    refused(fleet_unapplied)
-    refused(fleet_unapplied, "--force")
-
-
 def test_a_map_that_changed_after_the_plan(fleet_pooled: PooledFleet) -> None:
     pooler = fleet_pooled.pg_bouncer
     fleet_pooled.raise_map_version()
@@ -321,24 +172,6 @@ def test_a_map_that_changed_after_the_plan(fleet_pooled: PooledFleet) -> None:
         poolers.apply(old, Silent())
     assert pooler.databases_file.read_text() == text
     assert reloads(pooler) == 1
-
-
-def test_a_node_that_is_down(fleet_unapplied: PooledFleet) -> None:
-    gone = cast("PgServer", SimpleNamespace(port=free_ports(1)[0]))
-    fleet_unapplied.servers = {"a": fleet_unapplied.servers["a"], "b": gone}
-    assert f"node b (127.0.0.1:{gone.port}): " in refused(fleet_unapplied, "--all-or-nothing")
-
-
-def test_a_fleet_that_has_no_map_yet(new_fleet_pooled: PooledFleet) -> None:
-    told = refused(new_fleet_pooled)
-    assert "does not exist" in told
-    assert "shardctl init" in told
-    for server in new_fleet_pooled.servers.values():
-        with server.connect() as session:
-            session.execute(f"CREATE DATABASE {new_fleet_pooled.database}".encode())
-    told = refused(new_fleet_pooled)
-    assert "no node has the map" in told
-    assert "run `shardctl init`" in told
 
 
 def test_one_of_two_that_fails_does_not_hold_up_the_other(

@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 from psycopg import sql
 
-from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
 from shardctl.moves.preflight import directory as directories
 from shardctl.moves.preflight import libraries as preflight_libraries
 from shardctl.moves.preflight import login, parameters
 from shardctl.moves.preflight import server as servers
 from shardctl.moves.preflight import target as targets
-from shardctl.moves.preflight.target import PROGRAMS, Machine
-from shardctl.postgres import binaries
-from shardctl.topology.model import Control, Ssh
+from shardctl.moves.preflight.target import Machine
 from tests.fixtures.servers.postgres import PgServer
 
 if TYPE_CHECKING:
@@ -47,10 +44,6 @@ def programs(directory: Path, **said: str) -> Path:
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
     return directory
-
-
-def first_in_path(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
 
 
 @pytest.mark.parametrize(
@@ -86,104 +79,6 @@ def test_settings_that_the_server_refuses(
 def test_no_data_directory(preflight_fleet: Movable) -> None:
     preflight_fleet.change(data_directory=None)
     assert "node c: it has no data_directory" in preflight_fleet.only_target("no_data_directory")
-
-
-def test_a_host_that_cannot_be_worked_on(preflight_fleet: Movable) -> None:
-    preflight_fleet.change(ssh=Ssh("nosuch.invalid", None, None, None, accept_new=False))
-    told = next(iter(preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()).values()))
-    assert "host nosuch.invalid cannot be reached by ssh" in told
-
-
-@pytest.mark.parametrize(
-    ("addresses", "told"),
-    [
-        ("10.99.99.99", "10.99.99.99, but its host has no address 10.99.99.99"),
-        ("nosuch.invalid", "nosuch.invalid, but its host cannot resolve it"),
-    ],
-)
-def test_addresses_at_which_its_host_cannot_listen(
-    preflight_fleet: Movable, addresses: str, told: str
-) -> None:
-    preflight_fleet.change(settings={"Listen_Addresses": addresses})
-    said = preflight_fleet.only_target("listen_addresses")
-    assert f"node c: its server would listen on {told}: the clone would not start" in said
-    preflight_fleet.change(settings={"listen_addresses": f"{addresses}, 127.0.0.1"})
-    assert preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()) == {}
-
-
-def test_an_os_user_that_does_not_exist(preflight_fleet: Movable) -> None:
-    preflight_fleet.change(os_user="nobody-of-this-name")
-    assert "no such user" in preflight_fleet.only_target("os_user_refused")
-
-
-@pytest.mark.parametrize(
-    ("status", "told"),
-    [
-        ("no-such-command", "not found"),
-        ("echo sudo: no >&2; exit 1", "no"),
-        ("echo Error: Cluster is disabled >&2; exit 1", "code 1; expected 0 (server running)"),
-        ("echo /srv/other is not accessible; exit 1", "/srv/other is not accessible"),
-    ],
-)
-def test_commands_of_its_own_that_cannot_be_run(
-    preflight_fleet: Movable, status: str, told: str
-) -> None:
-    preflight_fleet.change(control=Control(start=None, stop=None, reload=None, status=status))
-    assert told in preflight_fleet.only_target("control")
-    misses = f"echo {place(preflight_fleet)} is not accessible >&2; exit 1"
-    for fine in ("exit 0", "exit 3", misses):
-        preflight_fleet.change(control=Control(start=None, stop=None, reload=None, status=fine))
-        assert preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()) == {}
-    preflight_fleet.make(place(preflight_fleet))
-    assert preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()) == {}
-    (place(preflight_fleet) / "PG_VERSION").write_text("15\n")
-    said = preflight_fleet.beside_fit(target=preflight_fleet.look_at_target())
-    assert "expected 0" in said["control"], "it should know of what is there"
-
-
-def test_root_as_the_servers_user(preflight_fleet: Movable) -> None:
-    preflight_fleet.change(os_user="root")
-    told = next(iter(preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()).values()))
-    assert told.startswith("node c: ")
-    assert "root: PostgreSQL does not run as root\n" in told
-    assert "set os_user of the node to an ordinary user of this machine" in told
-
-
-def test_programs_of_another_version(preflight_fleet: Movable, server_directory: Path) -> None:
-    other = "echo 'postgres (PostgreSQL) 99.1'"
-    folder = programs(
-        server_directory / "bin",
-        postgres=other, initdb="", pg_ctl="", pg_basebackup="",
-    )  # fmt: skip
-    preflight_fleet.change(bin_directory=folder)
-    told = preflight_fleet.only_target("version")
-    assert f"found 99 in {folder}" in told
-    major = preflight_fleet.server().binaries.major
-    fitting = binaries.of_major(major)
-    assert fitting is not None
-    assert f"set bin_directory of node c to {fitting.directory}" in told
-
-
-def test_programs_that_are_missing(preflight_fleet: Movable, server_directory: Path) -> None:
-    folder = programs(server_directory / "bin")
-    preflight_fleet.change(bin_directory=folder)
-    assert "lacks postgres, initdb, pg_ctl" in preflight_fleet.only_target("host")
-    for name in binaries.PROGRAMS:
-        (folder / name).symlink_to(preflight_fleet.server().binaries.program(name))
-    told = preflight_fleet.only_target("programs")
-    assert "has no working pg_basebackup, which a clone needs" in told
-
-
-def test_a_directory_that_its_user_may_not_enter(
-    preflight_fleet: Movable, server_directory: Path
-) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only for root somebody else runs the server")
-    closed = server_directory / "closed"
-    closed.mkdir(mode=0o700)
-    preflight_fleet.change(data_directory=closed / "deeper" / "data")
-    told = preflight_fleet.only_target("directory_closed")
-    assert f"{accounts.server_account(None)} may not enter {closed}" in told
 
 
 @pytest.fixture
@@ -236,15 +131,6 @@ def look_at_place(preflight_fleet: Movable, path: Path) -> Directory:
     return directories.look_at(Local(), path, account=preflight_fleet.server().account)
 
 
-def test_what_is_in_the_clones_place_is_refused(preflight_fleet: Movable) -> None:
-    preflight_fleet.clone(place(preflight_fleet))
-    told = preflight_fleet.only_target("directory_not_empty")
-    assert f"{place(preflight_fleet)} is not empty: " in told
-    with preflight_fleet.running(place(preflight_fleet)):
-        told = preflight_fleet.refused()["port_taken"]
-        assert f"listens at 127.0.0.1:{preflight_fleet.target.port}" in told
-
-
 def test_a_port_that_something_else_has(preflight_fleet: Movable) -> None:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _HangsUp) as other:
         threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01}).start()
@@ -262,28 +148,6 @@ class _HangsUp(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         self.request.sendall(b"220 ready\r\n")
-
-
-def test_libraries_without_which_the_clone_would_not_start(
-    preflight_fleet: Movable, server_directory: Path
-) -> None:
-    own = server_directory / "it's"
-    own.mkdir(mode=0o755)
-    installed = preflight_fleet.server().binaries.directory.parent
-    shutil.copy(next(installed.rglob("auth_delay.so")), own)
-    there = ["auto_explain", "$libdir/auth_delay", f"{own}/auth_delay", f"{own}/auth_delay.so"]
-    preflight_fleet.change(
-        settings={"shared_preload_libraries": ", ".join(map('"{}"'.format, there))}
-    )
-    assert preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()) == {}
-    preflight_fleet.change(
-        settings={"Shared_Preload_Libraries": f"nosuch, auto_explain,{own}/other"}
-    )
-    told = preflight_fleet.only_target("preload_libraries")
-    assert (
-        f"node c: its host lacks nosuch, {own}/other, which shared_preload_libraries names" in told
-    )
-    assert "`settings: {shared_preload_libraries: ...}`" in told
 
 
 def test_libraries_that_the_source_loads(preflight_fleet: Movable) -> None:
@@ -333,20 +197,6 @@ def test_libraries_of_functions_in_any_database(
     assert "(function public.own(oid))" in told
 
 
-def test_libraries_that_cannot_be_looked_for(
-    preflight_fleet: Movable, server_directory: Path
-) -> None:
-    real = preflight_fleet.server().binaries
-    said = {name: f'exec {real.program(name)} "$@"' for name in (*binaries.PROGRAMS, *PROGRAMS)}
-    preflight_fleet.change(bin_directory=programs(server_directory / "bin", **said))
-    told = "node c: not checked: whether it has the shared_preload_libraries"
-    notes = preflight_fleet.target_notes()
-    assert told not in notes
-    assert "node c: not checked: whether it has the extensions' libraries" in notes
-    preflight_fleet.change(settings={"shared_preload_libraries": "nosuch"})
-    assert told in preflight_fleet.target_notes()
-
-
 def test_a_role_that_may_not_replicate(preflight_fleet: Movable) -> None:
     topology = preflight_fleet.topology
     topology = dataclasses.replace(
@@ -369,53 +219,3 @@ def test_the_login_is_tried_as_copy_and_standby_will_log_in(
     monkeypatch.setenv("PGTARGETSESSIONATTRS", "standby")
     changed = dataclasses.replace(topology, database=database)
     assert login.try_replication(preflight_fleet.on_this_machine(changed)) is None
-
-
-def test_a_login_that_cannot_be_tried(
-    preflight_fleet: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
-) -> None:
-    there = preflight_fleet.server().binaries
-    folder = programs(server_directory / "bin")
-    for name in (*binaries.PROGRAMS, "pg_basebackup"):
-        (folder / name).symlink_to(there.program(name))
-    for name in ("sh", "date", "df", "tail", "stat", "ls", "dirname", "getconf"):
-        found = shutil.which(name)
-        assert found is not None
-        (folder / name).symlink_to(found)
-    preflight_fleet.change(bin_directory=folder)
-    monkeypatch.setenv("PATH", str(folder))
-    assert (
-        "node c: not checked: its replication login to the source: its host has no psql"
-        in preflight_fleet.target_notes()
-    )
-
-
-def test_a_host_whose_clock_is_wrong_or_tells_whole_seconds(
-    preflight_fleet: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
-) -> None:
-    date = shutil.which("date")
-    late = f'exec {date} -d "3 seconds ago" "$@"'
-    with monkeypatch.context() as patch:
-        first_in_path(patch, programs(server_directory / "late", date=late))
-        told = preflight_fleet.only_target("clock_skew")
-    assert "the host of node c: its clock is " in told
-    assert " s behind the clock of shardctl's machine; a move allows at most 0.5 s" in told
-    first_in_path(monkeypatch, programs(server_directory / "whole", date=f"echo $({date} +%s).%N"))
-    assert preflight_fleet.beside_fit(target=preflight_fleet.look_at_target()) == {}
-
-
-def test_hosts_with_other_c_libraries(
-    preflight_fleet: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
-) -> None:
-    seen = server_directory / "seen"
-    other = f"[ -e {seen} ] && echo glibc 2.17 && exit; : > {seen}; echo glibc 2.36"
-    first_in_path(monkeypatch, programs(server_directory / "bin", getconf=other))
-    assert preflight_fleet.look_at_target().need(targets.libc) == ("glibc 2.36", "glibc 2.17")
-    seen.unlink()
-    with preflight_fleet.having(
-        "CREATE COLLATION public.german (provider = icu, locale = 'de');"
-        "CREATE TABLE shard2.y (name text COLLATE public.german)",
-        "DROP TABLE shard2.y; DROP COLLATION public.german",
-    ):
-        told = preflight_fleet.only("libc")
-    assert "its host has glibc 2.17, but the source's host has glibc 2.36" in told

@@ -25,38 +25,6 @@ def test_a_terminal_shows_phase_and_count_of_each_node(fleet_8: Fleet) -> None:
     assert "done: 8 shards on 2 nodes" in shown
 
 
-def test_a_terminal_shows_what_is_waited_for_and_how_long(fleet_8: Fleet) -> None:
-    fleet_8.migration("0002_note.sql", "ALTER TABLE photos ADD note text;\n")
-    topology = str(fleet_8.write())
-    with fleet_8.connect("a") as holder:
-        with holder.transaction():
-            holder.execute("LOCK TABLE shard1.photos")
-            held = on_terminal(
-                "--topology", topology, "migrate", "--yes",
-                "--lock-timeout", "2s", "--attempts", "2",
-            )  # fmt: skip
-        assert re.search(r"a  migrating  +\d/4 shards  waits \d s for a lock", held)
-    assert "shardctl: node a" in held
-
-
-def test_without_a_terminal_lines_come_now_and_then(fleet_8: Fleet) -> None:
-    fleet_8.migration("0002_slow.sql", SLOW)
-    done = fleet_8.shardctl("migrate", "--yes", "--jobs", "1")
-    lines = [line for line in done.stderr.splitlines() if line.startswith("progress: ")]
-    assert done.returncode == 0, done.stderr
-    assert 2 <= len(lines) <= 4
-    assert re.fullmatch(r"progress: a: migrating, [\d]/4 shards.*; b: migrating, .*", lines[0])
-    assert lines[-1] == ("progress: a: migrating, 4/4 shards, done; b: migrating, 4/4 shards, done")
-    assert "\x1b" not in done.stderr
-
-
-def test_sql_shows_progress_and_its_rows_are_whole(fleet_8: Fleet) -> None:
-    topology = str(fleet_8.write())
-    shown = on_terminal("--topology", topology, "sql", "SELECT pg_sleep(0.7)::text", "--jobs", "1")
-    assert re.search(r"a  running  +\d/4 shards", shown)
-    assert "8 rows from 8 shards on 2 nodes" in shown
-
-
 @pytest.mark.parametrize("width", [60, 100, 160])
 def test_answers_and_plans_are_whole_in_a_terminal(fleet_8: Fleet, width: int) -> None:
     found: list[str] = []

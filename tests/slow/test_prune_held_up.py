@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.moves import prune, prune_drop
-from shardctl.state import lock
-from shardctl.state.lock import NodeLocked
+from shardctl.moves import prune_drop
 from tests.fixtures.fleets.fleet import command_line
-from tests.fixtures.fleets.retired import OTHER, RETIRED, Pruned
+from tests.fixtures.fleets.retired import RETIRED, Pruned
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import wait_for
 
@@ -64,18 +62,6 @@ def test_a_locked_table_does_not_keep_prune_from_looking(fleet_retired: Pruned) 
     assert second.size_bytes > 0
 
 
-def test_a_prepared_transaction_uses_a_schema(small: Pruned) -> None:
-    small.retire(2)
-    small.record()
-    with small.fleet.connect("a") as session:
-        session.execute("BEGIN")
-        session.execute(f"INSERT INTO {RETIRED}.tags VALUES ('x')".encode())
-        session.execute("PREPARE TRANSACTION 'kept'")
-        assert small.verdict() == "a prepared transaction uses it"
-        session.execute("ROLLBACK PREPARED 'kept'")
-        assert small.verdict() is None
-
-
 # Waiting
 
 
@@ -89,20 +75,6 @@ def test_it_tries_again_while_somebody_holds_a_lock_for_a_while(fleet_retired: P
         thread = threading.Thread(target=_end_when_left_alone, args=(fleet_retired, session))
         thread.start()
         assert _drop(fleet_retired, chosen) == {}
-        thread.join()
-    assert fleet_retired.left() == []
-
-
-def test_it_waits_for_a_reader_who_came_after_the_plan(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2, 3)
-    fleet_retired.record()
-    chosen = fleet_retired.plan()
-    with fleet_retired.fleet.connect("a") as session:
-        session.execute("BEGIN")
-        session.execute(READ)
-        thread = threading.Thread(target=_end_when_left_alone, args=(fleet_retired, session))
-        thread.start()
-        fleet_retired.carry_out(chosen)
         thread.join()
     assert fleet_retired.left() == []
 
@@ -199,60 +171,6 @@ def test_killed_in_the_middle_it_does_the_rest_when_run_again(fleet_retired: Pru
 # Two at once
 
 
-def test_a_size_that_another_command_measures_is_waited_for(fleet_retired: Pruned) -> None:
-    """Two that plan at once: each must choose what the other is only looking at."""
-    fleet_retired.retire(2, 3)
-    fleet_retired.record()
-    purpose = lock.purpose(prune.COMMAND)
-    with fleet_retired.fleet.connect("a", application_name=purpose) as session:
-        session.execute("BEGIN")
-        session.execute(READ)
-        chosen = fleet_retired.plan()
-        assert [one.why_not for one in chosen] == [None, None]
-        thread = threading.Thread(target=_end_when_left_alone, args=(fleet_retired, session))
-        thread.start()
-        fleet_retired.carry_out(chosen)
-        thread.join()
-    assert fleet_retired.left() == []
-
-
-def test_the_second_of_two_is_told_who_is_at_it(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    topology = fleet_retired.fleet.topology()
-    with lock.hold(topology, topology.owning()[0], command=prune.COMMAND):
-        with pytest.raises(NodeLocked, match="node a is being changed by shardctl prune by"):
-            fleet_retired.carry_out()
-        done = fleet_retired.prune("--yes")
-    assert done.returncode == 1
-    assert fleet_retired.left() == [RETIRED]
-
-
-def test_who_is_refused_by_a_move_is_told_which_and_not_that_schemas_may_be_dropped(
-    fleet_retired: Pruned,
-) -> None:
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    topology = fleet_retired.fleet.topology()
-    with lock.hold(topology, topology.owning()[0], command=f"move-shards {OTHER}"):
-        done = fleet_retired.prune("--yes")
-        shown = fleet_retired.prune("--dry-run")
-    for one in (done, shown):
-        assert one.returncode == 1
-        assert "may be dropped" not in one.stdout
-        assert f"node a is being changed by shardctl move-shards {OTHER} by " in one.stderr
-    assert fleet_retired.left() == [RETIRED]
-
-
-def test_two_at_once_drop_everything_together(fleet_retired: Pruned) -> None:
-    fleet_retired.retire_many(20)
-    with ended(_start(fleet_retired)) as one, ended(_start(fleet_retired)) as other:
-        said = [each.communicate(timeout=60)[1] for each in (one, other)]
-    codes = sorted([one.returncode, other.returncode])
-    assert codes in ([0, 0], [0, 1]), said
-    assert fleet_retired.left() == []
-
-
 # The lock table
 
 
@@ -290,19 +208,6 @@ def test_a_schema_that_one_transaction_cannot_lock_goes_in_parts(small: Pruned) 
     small.carry_out([one])
     assert small.left() == []
     assert FULL not in small.fleet.servers["a"].log()
-
-
-def test_the_locks_are_counted_before_they_are_taken(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    (one,) = fleet_retired.plan()
-    with fleet_retired.fleet.connect("a") as session, session.transaction(force_rollback=True):
-        session.execute(f"DROP SCHEMA {RETIRED} CASCADE".encode())
-        held = session.execute(
-            "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid()"
-            " AND locktype IN ('relation', 'object') AND mode = 'AccessExclusiveLock'"
-        ).fetchone()
-    assert held == (one.objects,)
 
 
 def _start(fleet_retired: Pruned) -> subprocess.Popen[str]:

@@ -7,10 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import psycopg
-import pytest
 
-from shardctl.postgres.connection import NodeLost
-from shardctl.state import lock
 from tests.fixtures.fleets.read_only import (
     OF_A_SHARD,
     refused,
@@ -157,37 +154,6 @@ def test_a_writer_that_does_not_end_is_named_and_the_others_are_done(fleet_table
     assert triggers(fleet_tables, "a")["shard2"] == OF_A_SHARD
 
 
-def test_where_nothing_could_be_changed_it_is_a_refusal(fleet_tables: Fleet) -> None:
-    with writing(fleet_tables, "a", "shard2"), raises_code("shards_left") as left:
-        switch_on(fleet_tables, 2, wait_s=0.3)
-    assert left.value.exit_code == 1
-    assert triggers(fleet_tables, "a") == {}
-
-
-def test_a_table_that_is_made_and_not_committed_is_waited_for(fleet_tables: Fleet) -> None:
-    with fleet_tables.connect("a", autocommit=False) as session:
-        session.execute("CREATE TABLE shard2.made AS SELECT 1 AS n")
-        with raises_code("shards_left") as left:
-            switch_on(fleet_tables, 1, 2)
-        assert f"shards 2 were not changed: session {session.info.backend_pid} is creating" in str(
-            left.value
-        )
-        session.commit()
-    switch_on(fleet_tables, 1, 2)
-    assert triggers(fleet_tables, "a")["shard2"] == OF_A_SHARD + 1
-
-
-def test_a_table_that_is_committed_while_it_waits_is_told(fleet_tables: Fleet) -> None:
-    with fleet_tables.connect("a", autocommit=False) as session:
-        session.execute("CREATE TABLE shard2.made AS SELECT 1 AS n")
-        running = Running(lambda: switch_on(fleet_tables, 2, wait_s=PATIENT_S))
-        wait_for(lambda: triggers(fleet_tables, "a").get("shard2") == OF_A_SHARD)
-        assert not running.over
-        session.commit()
-    with raises_code("shards_left", match="table made is new and accepts writes"):
-        running.end()
-
-
 def test_a_prepared_transaction_is_a_writer(fleet_tables: Fleet, pg_server: StartServer) -> None:
     on_server_of_its_own(fleet_tables, pg_server, {"max_prepared_transactions": "2"})
     with fleet_tables.connect("a") as session:
@@ -241,15 +207,6 @@ def test_other_writers_get_their_turn_while_it_waits_for_one(fleet_tables: Fleet
         writer.end()
 
 
-def test_ddl_in_the_way_is_waited_for(fleet_tables: Fleet) -> None:
-    with fleet_tables.connect("a") as session, session.transaction():
-        session.execute("ALTER TABLE shard2.photos ADD more integer")
-        running = Running(lambda: switch_on(fleet_tables, 2, wait_s=PATIENT_S))
-        wait_for(lambda: waiting(fleet_tables))
-    running.end()
-    assert triggers(fleet_tables, "a") == {"shard2": OF_A_SHARD}
-
-
 def test_off_lets_writes_in_though_a_reader_keeps_the_triggers_from_going(
     fleet_tables: Fleet,
 ) -> None:
@@ -265,17 +222,6 @@ def test_off_lets_writes_in_though_a_reader_keeps_the_triggers_from_going(
         assert triggers(fleet_tables, "a") == {"shard2": OF_A_SHARD}
     switch_off(fleet_tables, 1, 2)
     assert triggers(fleet_tables, "a") == {}
-
-
-def test_on_after_such_an_off_refuses_writes_again(fleet_tables: Fleet) -> None:
-    switch_on(fleet_tables, 2)
-    with fleet_tables.connect("a") as session, session.transaction():
-        session.execute("SELECT FROM shard2.photos")
-        with raises_code("shards_left"):
-            switch_off(fleet_tables, 2)
-        switch_on(fleet_tables, 2)
-    with fleet_tables.connect("a") as session, refused(2):
-        session.execute(INSERT)
 
 
 def test_a_vacuum_that_the_server_began_gives_way(
@@ -301,33 +247,6 @@ def test_a_vacuum_that_the_server_began_gives_way(
     )
     switch_on(fleet_tables, 2, wait_s=PATIENT_S)
     assert triggers(fleet_tables, "a") == {"shard2": OF_A_SHARD}
-
-
-def test_a_second_operator_is_told_who_is_at_it(fleet_tables: Fleet) -> None:
-    with writing(fleet_tables, "a", "shard2"):
-        running = Running(lambda: switch_on(fleet_tables, 2, wait_s=PATIENT_S))
-        wait_for(lambda: waiting(fleet_tables))
-        with pytest.raises(lock.NodeLocked, match="node a is being changed by shardctl read-only"):
-            switch_on(fleet_tables, 3)
-        switch_on(fleet_tables, 5)  # on the other node
-    running.end()
-    assert triggers(fleet_tables, "a") == {"shard2": OF_A_SHARD}
-
-
-def test_a_lost_session_is_told_and_the_next_finishes(fleet_tables: Fleet) -> None:
-    with writing(fleet_tables, "a", "shard2"):
-        running = Running(lambda: switch_on(fleet_tables, 1, 2, 5, wait_s=PATIENT_S))
-        wait_for(lambda: waiting(fleet_tables))
-        fleet_tables.execute(
-            "a",
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name ~ '^shardctl read-only'",
-        )
-        with pytest.raises(NodeLost, match="node a: "):
-            running.end()
-    assert triggers(fleet_tables, "b") == {"shard5": OF_A_SHARD}
-    switch_on(fleet_tables, 1, 2, 5)
-    assert triggers(fleet_tables, "a") == {"shard1": OF_A_SHARD, "shard2": OF_A_SHARD}
 
 
 def test_a_small_lock_table_is_enough_for_a_shard_with_many_tables(

@@ -6,7 +6,6 @@ import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 
 from shardctl.access import fence
@@ -15,7 +14,7 @@ from shardctl.moves.steps import cutover, subscribe
 from shardctl.moves.stopped import MoveStopped
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import lose
-from tests.fixtures.moves.rehearsals import MORE, fill, untouched
+from tests.fixtures.moves.rehearsals import MORE, fill
 from tests.fixtures.moves.stream_moves import left, planned, replace_step
 from tests.fixtures.servers.postgres import wait_for
 
@@ -112,28 +111,6 @@ def test_a_rehearsal_goes_on_with_the_tables_that_are_left(
     assert left(fleet_own) == []
 
 
-def test_a_lost_snapshot_is_taken_again(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(fleet_own)
-    compare, times = live_comparison.compare, []
-
-    def lost(context: MoveContext, moment: Any, *given: Any) -> list[str]:
-        times.append(moment.at)
-        if len(times) < 3:
-            node = "ab"[len(times) - 1]
-            fleet_own.ask(
-                node,
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE state = 'idle in transaction' AND application_name LIKE 'shardctl%'",
-            )
-        return compare(context, moment, *given)
-
-    monkeypatch.setattr(live_comparison, "compare", lost)
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert len(times) == 3
-    assert fleet_own.copy("b").state is MoveState.done
-    assert [one for one in fleet_own.notices if "held a snapshot" in one]
-
-
 @pytest.fixture
 def writing(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
     """Give a session whose transaction writes to a moved shard before the rehearsal, and stays."""
@@ -164,24 +141,3 @@ def test_a_writer_that_does_not_end_is_named(
     writing.rollback()
     fleet_own.resume()
     assert fleet_own.copy("b").state is MoveState.done
-
-
-def test_terminate_ends_a_writer_that_does_not_end(fleet_own: Lab, writing: Connection) -> None:
-    fleet_own.start(planned(fleet_own, [2, 3], "b", max_pause_s=2.0, terminate=True))
-    with pytest.raises(psycopg.OperationalError):
-        writing.execute("SELECT 1")
-    assert fleet_own.copy("b").state is MoveState.done
-
-
-def test_a_rehearsal_alone_ends_no_writer_and_does_not_offer_to(
-    fleet_own: Lab, writing: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options: dict[str, Any] = {"max_pause_s": 1.0, "terminate": True, "rehearse_only": True}
-    with pytest.raises(MoveStopped) as caught:
-        fleet_own.start(planned(fleet_own, [2, 3], "b", **options))
-    assert isinstance(caught.value.error, fence.WritersLeft)
-    assert caught.value.error.hint == "run `shardctl moves resume` when they have ended"
-    writing.commit()  # it lives
-    monkeypatch.undo()
-    fleet_own.resume()
-    untouched(fleet_own)

@@ -53,28 +53,6 @@ def test_a_rehearsal_alone_reports_and_leaves_nothing(fleet_own: Lab) -> None:
     untouched(fleet_own)
 
 
-def test_a_dry_run_of_a_rehearsal_shows_the_plan(fleet_own: Lab) -> None:
-    done = command(
-        fleet_own, "move-shards", "2", "--to", "b", "--rehearse-only", "--dry-run", "-o", "json"
-    )
-    assert done.returncode == 0, done.stderr
-    assert "rehearsal" not in json.loads(done.stdout)
-
-
-def test_a_clone_has_no_rehearsal(fleet_own: Lab) -> None:
-    words = ("move-shards", "2-3", "--to", "c", "--rehearse-only")
-    done = command(fleet_own, *words)
-    assert done.returncode == 1
-    assert "a clone has no rehearsal" in done.stderr
-
-
-def test_a_rehearsal_gives_no_reverse_up(fleet_own: Lab) -> None:
-    words = ("move-shards", "2", "--to", "b", "--rehearse-only", "--finish-reverse", "--yes")
-    done = command(fleet_own, *words)
-    assert done.returncode == 1
-    assert "--finish-reverse does" in done.stderr
-
-
 def test_a_rehearsal_that_was_interrupted_ends_when_it_is_resumed(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,10 +5,6 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-import psycopg
-import pytest
-
-from shardctl.maintenance import repack_look
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -66,46 +62,6 @@ def test_a_table_that_comes_into_use_before_the_swap_is_given_up_without_a_trace
     assert fleet_bloated.rows(0) == rows
 
 
-def test_terminate_ends_who_is_in_the_way(fleet_bloated: Repacking) -> None:
-    fleet_bloated.bloat(0)
-    plan = fleet_bloated.plan(0, wait_timeout=1, terminate=True)
-    with fleet_bloated.reader() as reader:
-        reader.execute("SELECT FROM shard0.photos LIMIT 1")
-        result = fleet_bloated.carry_out(plan)
-        with pytest.raises(psycopg.OperationalError):
-            reader.execute("SELECT")
-    assert result.error is None
-    assert fleet_bloated.file(0) != plan.chosen[0].table.file
-
-
-def test_it_says_for_whose_transaction_it_waits_and_waits(fleet_bloated: Repacking) -> None:
-    fleet_bloated.bloat(0)
-    plan = fleet_bloated.plan(0)
-    with fleet_bloated.reader() as old:
-        old.execute("SELECT 1")
-        pid = old.info.backend_pid
-        with fleet_bloated.at_work_in_thread(plan) as results:
-            wait_for(lambda: fleet_bloated.notices)
-            old.rollback()
-    [told] = fleet_bloated.notices
-    assert told.startswith("node a: shard0.photos: pg_repack: Waiting for 1 transactions")
-    assert told.endswith(f"PID: {pid}")
-    assert results[0].error is None
-
-
-def test_a_transaction_that_is_open_for_long_is_told_with_the_plan(
-    fleet_bloated: Repacking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(repack_look, "_LONG_S", 0)
-    with fleet_bloated.reader() as old:
-        old.execute("SELECT 1")
-        done = fleet_bloated.repack("0", "--dry-run")
-        who = f"session {old.info.backend_pid} (reader)"
-        told = f"note: node a: {who} has had a transaction open for 0 s"
-        old.rollback()
-    assert told in done.stderr
-
-
 def test_ctrl_c_gives_up_the_table_at_work_and_the_same_command_does_the_rest(
     fleet_bloated: Repacking,
 ) -> None:
@@ -131,21 +87,6 @@ def test_ctrl_c_gives_up_the_table_at_work_and_the_same_command_does_the_rest(
     assert done.returncode == 0, done.stderr
     assert "2 tables repacked" in done.stderr
     assert fleet_bloated.rows(0) == rows
-
-
-def test_ctrl_c_while_it_waits_for_a_lock_stops_at_once(fleet_bloated: Repacking) -> None:
-    fleet_bloated.bloat(0)
-    file = fleet_bloated.file(0)
-    with fleet_bloated.reader() as reader:
-        reader.execute("SELECT FROM shard0.photos LIMIT 1")
-        with fleet_bloated.start("0", "--wait-timeout", "600s") as command:
-            wait_for(lambda: fleet_bloated.at_work() == 2)
-            command.send_signal(signal.SIGINT)
-            command.communicate(timeout=30)
-        assert command.returncode == 130
-        reader.rollback()
-    assert fleet_bloated.file(0) == file
-    assert fleet_bloated.leftovers() == []
 
 
 def test_a_pg_repack_that_somebody_else_runs_is_left_alone(fleet_bloated: Repacking) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardctl import meter
 from shardctl.maintenance import repack, repack_look, repack_program
-from shardctl.maintenance.repack_look import extension_missing
-from shardctl.state import journal, lock
+from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from tests.fixtures.fleets.retired import Pruned, changed
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
@@ -34,11 +32,6 @@ def test_a_node_without_the_extension_is_named_with_what_to_type(fleet_bloated: 
     assert "node b" in json.loads(done.stdout)["errors"][0]["message"]
     # Shards of other nodes are none of its business.
     assert fleet_bloated.repack("0-3", "--yes").returncode == 0
-
-
-def test_where_the_package_is_missing_too_the_hint_names_it() -> None:
-    refused = extension_missing("b", "app", available=False)  # type: ignore[arg-type]  # a name
-    assert "postgresql-NN-repack" in refused.hint
 
 
 def test_an_extension_of_two_versions_is_refused(fleet_bloated: Repacking) -> None:
@@ -87,24 +80,6 @@ def test_a_role_that_is_no_superuser_is_refused(fleet_bloated: Repacking) -> Non
         fleet.execute("a", "DROP ROLE plain")
 
 
-def test_a_topology_that_the_map_contradicts_is_refused(fleet_bloated: Repacking) -> None:
-    made = Pruned(fleet_bloated.fleet)
-    with (
-        changed(made, "a", "shardctl.map.node", "b", "shard = 2"),
-        raises_code("shards_elsewhere", match="gives shards 2 to node a, which does not own them"),
-    ):
-        fleet_bloated.plan()
-
-
-def test_another_cluster_at_a_nodes_address_is_refused(fleet_bloated: Repacking) -> None:
-    made = Pruned(fleet_bloated.fleet)
-    with (
-        changed(made, "b", "shardctl.cluster.cluster", "films"),
-        raises_code("node_unfit", match="cluster films"),
-    ):
-        fleet_bloated.plan()
-
-
 def begin_move(fleet_bloated: Repacking) -> None:
     with fleet_bloated.fleet.connect("a") as session:
         journal.open_move(
@@ -141,40 +116,6 @@ def test_a_node_whose_move_has_not_ended_is_refused_before_and_after_the_plan(
     assert fleet_bloated.file(0) == file
 
 
-def test_a_second_operator_is_told_who_is_at_the_node(fleet_bloated: Repacking) -> None:
-    fleet_bloated.bloat(0)
-    topology = fleet_bloated.fleet.topology()
-    with lock.hold(topology, topology.owning()[0], command="migrate"):
-        done = fleet_bloated.repack("--yes", "-o", "json")
-    assert done.returncode == 1
-    assert "node a is being changed by shardctl migrate by" in done.stderr
-    assert json.loads(done.stdout)["errors"]
-    assert fleet_bloated.events() == []
-
-
-def test_a_node_that_is_down_is_named_and_nothing_is_done(fleet_bloated: Repacking) -> None:
-    fleet_bloated.bloat(0)
-    server = fleet_bloated.fleet.servers["b"]
-    server.stop()
-    try:
-        done = fleet_bloated.repack("--yes")
-    finally:
-        server.start()
-    assert done.returncode == 1
-    assert "node b (127.0.0.1:" in done.stderr
-    assert fleet_bloated.events() == []
-
-
-def test_a_table_that_somebody_holds_locked_is_refused_and_not_waited_for(
-    fleet_bloated: Repacking,
-) -> None:
-    fleet_bloated.bloat(0)
-    with fleet_bloated.reader() as holder:
-        holder.execute("LOCK TABLE shard0.photos IN ACCESS EXCLUSIVE MODE")
-        assert "another session holds a lock on it" in fleet_bloated.verdicts(0)["shard0.photos"]
-        holder.rollback()
-
-
 def test_tables_that_the_disk_has_no_room_for_are_refused(
     fleet_bloated: Repacking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,18 +128,3 @@ def test_tables_that_the_disk_has_no_room_for_are_refused(
     assert verdicts["shard1.photos"].startswith(
         f"repacking it needs {meter.size(2 * fleet_bloated.size(1))} of free disk"
     )
-
-
-def test_the_room_is_asked_of_the_nodes_host(fleet_bloated: Repacking) -> None:
-    topology = fleet_bloated.fleet.topology()
-    node = topology.owning()[0]
-    views: dict[Any, Any] = repack_look.look(
-        topology, frozenset([0]), superuser_check=True, purpose="test"
-    )
-    assert views[node.name].free_bytes > 0
-    far = dataclasses.replace(node, host="no-such-host.invalid")
-    with fleet_bloated.fleet.connect("a") as session:
-        free, why = repack_look._room(session, far)
-    assert free is None
-    assert why is not None
-    assert "no-such-host.invalid" in why

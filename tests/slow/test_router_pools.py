@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
 from psycopg.rows import dict_row
 
 from shardctl.router import (
-    AsyncShardedDatabase,
-    Closed,
     NoConnection,
     PoolSettings,
     ShardedDatabase,
@@ -32,46 +28,12 @@ def sessions(fleet: Fleet, node: str) -> int:
     return int(found[0][0])
 
 
-def test_a_pool_is_opened_when_its_node_is_first_used(fleet_routed: Fleet, router: Open) -> None:
-    db = router(fleet_routed.topology(), pool=PoolSettings(min_size=2))
-    assert db.stats().pools == {}
-    db.select("id", "photos", 1)
-    assert set(db.stats().pools) == {"a"}
-    wait_for(lambda: sessions(fleet_routed, "a") >= 2)
-    assert sessions(fleet_routed, "b") == 0
-    db.select("id", "photos", 6)
-    assert set(db.stats().pools) == {"a", "b"}
-
-
 def test_all_connections_end_with_the_database(fleet_routed: Fleet, router: Open) -> None:
     db = router(fleet_routed.topology())
     db.scatter("id", "photos", limit=1)
     assert sessions(fleet_routed, "a") > 0
     db.close()
     wait_for(lambda: sessions(fleet_routed, "a") == sessions(fleet_routed, "b") == 0)
-
-
-def test_a_pool_that_is_too_small_says_so(fleet_routed: Fleet, router: Open) -> None:
-    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1, timeout=1))
-    session = fleet_routed.connect("a", autocommit=False)
-    session.execute("LOCK TABLE shard1.photos")
-    waiting = threading.Thread(target=lambda: db.select("id", "photos", 1))
-    waiting.start()
-    wait_for(lambda: fleet_routed.query("a", "SELECT 1 FROM pg_locks WHERE NOT granted"))
-    with pytest.raises(NoConnection, match="node a: no connection"):
-        db.select("id", "photos", 1)
-    with pytest.raises(NoConnection):
-        db.within(1, "SELECT 1")
-    session.close()
-    waiting.join(120)
-    assert db.select("id", "photos", 1) == []
-
-
-def test_a_login_that_fails_says_why(fleet_routed: Fleet, router: Open) -> None:
-    pool = PoolSettings(timeout=3)
-    db = router(fleet_routed.topology(), connect={"user": "nobody there"}, pool=pool)
-    with pytest.raises(NoConnection, match='role "nobody there" does not exist'):
-        db.select("id", "photos", 1)
 
 
 def test_health_tells_of_each_node(fleet_routed: Fleet, router: Open) -> None:
@@ -115,26 +77,6 @@ def test_a_poolers_alias_leads_to_all_nodes(fleet_pooled: PooledFleet, router: O
     found = db.scatter("user_id", "photos", order_by="user_id", limit=9)
     assert found == [(key,) for key in range(8)]
     assert db.map_version == 1
-
-
-def test_a_closed_database_opens_nothing_any_more(fleet_routed: Fleet) -> None:
-    db = ShardedDatabase(fleet_routed.topology())
-    db.select("id", "photos", 1)
-    db.close()
-    with pytest.raises(Closed):
-        db.select("id", "photos", 1)
-    with pytest.raises(Closed):
-        db.scatter("id", "photos", limit=1)
-
-    async def in_tasks() -> None:
-        other = AsyncShardedDatabase(fleet_routed.topology())
-        await other.select("id", "photos", 1)
-        await other.close()
-        with pytest.raises(Closed):
-            await other.select("id", "photos", 1)
-
-    asyncio.run(in_tasks())
-    wait_for(lambda: sessions(fleet_routed, "a") == sessions(fleet_routed, "b") == 0)
 
 
 def test_what_somebody_changes_of_a_connection_is_no_others_business(fleet_routed: Fleet) -> None:

@@ -80,29 +80,6 @@ def test_a_key_whose_column_was_renamed_is_not_replaced_by_the_id(photos: Fleet)
     assert misplaced(photos) == ([], "")
 
 
-def test_a_table_with_a_new_name_is_named_beside_rows_that_are_judged_by_their_ids(
-    photos: Fleet,
-) -> None:
-    migrate(photos, "0003_x.sql", "ALTER TABLE photos RENAME TO pictures;")
-    found, said = misplaced(photos)
-    assert found == [("pictures", "id", 2)]
-    assert "note: no shard has table photos, whose key is named" in said
-    done = photos.here("verify", "--deep", "--check", "ids", "-o", "json")
-    assert ("key_absent", "note") in [
-        (f["code"], f["severity"]) for f in json.loads(done.stdout)["findings"]
-    ]
-    migrate(photos, "0004_x.sql", "-- shardctl: key pictures.user_id\n")
-    assert misplaced(photos)[0] == []
-
-
-def test_verify_does_not_advise_to_move_a_row_to_the_shard_of_its_id(photos: Fleet) -> None:
-    done = photos.here("verify", "--deep", "--check", "ids", "-o", "json")
-    [found] = [f for f in json.loads(done.stdout)["findings"] if f["code"] == "other_shard"]
-    assert found["shards"] == [5]
-    assert "route --id" not in found["hint"]
-    assert "list misplaced rows with `shardctl rows misplaced`" in found["hint"]
-
-
 def test_a_key_of_text_is_not_absent_and_verify_names_what_compares_it(fleet_8: Fleet) -> None:
     fleet_8.migration("0002_x.sql", "CREATE TABLE named (k text);\n-- shardctl: key named.k\n")
     fleet_8.init()
@@ -162,37 +139,3 @@ def test_partitions_and_children_are_judged_by_their_parents_key(children: Fleet
         (5, "shard5.events_may")
     ]
     assert children.query("b", "SELECT user_id FROM ONLY shard5.child") == [(5,)]
-
-
-def test_a_check_of_a_table_with_children_is_validated_after_the_move(children: Fleet) -> None:
-    children.migration("0003_x.sql", "-- shardctl: key events.user_id check\n"
-                       "-- shardctl: key base.user_id check\n")  # fmt: skip
-    done = children.here("migrate", "--yes")
-    assert done.returncode == 3
-    for table in ("events", "base"):
-        assert f"`shardctl rows misplaced 2 --table {table}`" in done.stderr
-        assert children.here("rows", "misplaced", "2", "--table", table).returncode == 1
-    run(children)
-    done = children.here("migrate", "--yes")
-    assert done.returncode == 0, done.stderr
-    assert children.plan().changes() == []
-
-
-def test_a_partition_that_cannot_be_searched_is_named(children: Fleet) -> None:
-    children.execute(
-        "a", "CREATE TABLE public.events_2027 PARTITION OF shard2.events"
-        " FOR VALUES FROM ('2027-01-01') TO ('2028-01-01')"
-    )  # fmt: skip
-    done = children.here("rows", "misplaced", "--table", "events")
-    assert done.returncode == 1
-    assert "shard 2: table events: its child public.events_2027 cannot be searched" in done.stderr
-    assert "events_may" in done.stdout
-
-
-def test_verify_deep_judges_children_too(children: Fleet) -> None:
-    done = children.here("verify", "--deep", "--check", "ids", "-o", "json")
-    found = [
-        (f["code"], f["object"]) for f in json.loads(done.stdout)["findings"] if f["shards"] == [2]
-    ]
-    assert found == [("other_key", "child"), ("other_key", "events_may")]
-    assert "key_absent" not in done.stdout

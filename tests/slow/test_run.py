@@ -21,7 +21,7 @@ from shardctl.topology.model import Ssh
 from tests.fixtures.commands import command_line, here
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import local_node, local_topology, wait_for
-from tests.fixtures.servers.sshd import ROOT, gone
+from tests.fixtures.servers.sshd import gone
 from tests.fixtures.servers.sshd import running as processes
 
 if TYPE_CHECKING:
@@ -46,11 +46,6 @@ def told(fleet_rows: Stated, *arguments: str) -> list[dict[str, Any]]:
 # Where, and with what
 
 
-def test_without_on_it_runs_once_on_a_machine_that_has_many_servers(fleet_rows: Stated) -> None:
-    [one] = told(fleet_rows, "echo $SHARDCTL_NAMES $SHARDCTL_NAME")
-    assert (one["kind"], one["servers"], one["stdout"]) == (None, ["a", "b"], "a b\n")
-
-
 def test_with_on_it_runs_once_for_each_server_and_is_told_which(fleet_rows: Stated) -> None:
     found = told(fleet_rows, "env | grep ^SHARDCTL_ | sort", "--on", "nodes")
     assert [one["servers"] for one in found] == [["a"], ["b"]]
@@ -59,16 +54,6 @@ def test_with_on_it_runs_once_for_each_server_and_is_told_which(fleet_rows: Stat
     assert {key: said[f"SHARDCTL_{key}"] for key in ("NAME", "KIND", "HOST", "DATABASE")} == {
         "NAME": "b", "KIND": "node", "HOST": "127.0.0.1", "DATABASE": "stated",
     }  # fmt: skip
-
-
-def test_a_server_named_twice_is_one(fleet_rows: Stated) -> None:
-    assert [one["servers"] for one in told(fleet_rows, ":", "--on", "b,nodes")] == [["b"], ["a"]]
-
-
-@pytest.mark.parametrize("names", ["zz", "a,,b", "poolers"])
-def test_a_name_that_is_no_server_s_is_bad_usage(fleet_rows: Stated, names: str) -> None:
-    done = run(fleet_rows, "true", "--on", names)
-    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_the_command_is_one_shell_line_to_the_letter(fleet_rows: Stated) -> None:
@@ -104,11 +89,6 @@ def test_equal_answers_are_shown_once_and_others_apart(fleet_rows: Stated) -> No
     assert (done.returncode, done.stdout) == (1, "a, exit 0\nb, exit 1\n")
 
 
-def test_much_output_arrives_whole(fleet_rows: Stated) -> None:
-    [one] = told(fleet_rows, "seq 200000; seq 200000 >&2")
-    assert one["stdout"] == one["stderr"] == "".join(f"{n}\n" for n in range(1, 200001))
-
-
 def test_a_dry_run_says_as_whom_and_runs_nothing(fleet_rows: Stated, tmp_path: Path) -> None:
     done = run(fleet_rows, f"touch {shlex.quote(str(tmp_path / 'here'))}", "--dry-run")
     me = pwd.getpwuid(os.geteuid()).pw_name
@@ -130,18 +110,6 @@ def test_it_is_recorded_on_the_nodes_of_the_hosts_that_it_ran_on(fleet_rows: Sta
     assert (events(fleet_rows, "a"), events(fleet_rows, "b")) == (["exit 4: exit 4"], [])
     run(fleet_rows, "PGPASSWORD='hunter2' true")
     assert events(fleet_rows, "b") == ["exit 0: PGPASSWORD='***' true"]
-
-
-def test_where_the_database_is_down_the_command_runs_all_the_same(fleet_rows: Stated) -> None:
-    server = fleet_rows.fleet.servers["b"]
-    server.stop()
-    try:
-        done = run(fleet_rows, "true", "--on", "nodes")
-    finally:
-        server.start()
-    assert (done.returncode, done.stdout) == (0, "a, b (2 servers), exit 0\n")
-    assert "note: the event was not recorded: node b" in done.stderr
-    assert events(fleet_rows, "a") == ["exit 0: true"]
 
 
 # How it ends
@@ -181,18 +149,6 @@ def test_ctrl_c_and_its_like_kill_what_runs_and_what_has_ended_is_shown(
     assert gone(token)
 
 
-@pytest.mark.skipif(not ROOT, reason="only root runs commands as others on its own machine")
-def test_another_user_runs_it(fleet_rows: Stated) -> None:
-    assert [one["stdout"] for one in told(fleet_rows, "id -un", "--user", "nobody")] == ["nobody\n"]
-
-
-def test_a_user_who_is_not_there_is_told_and_nothing_runs(fleet_rows: Stated) -> None:
-    done = run(fleet_rows, "true", "--user", "no-such-user")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "cannot run commands as no-such-user on this machine: no such user" in done.stderr
-    assert events(fleet_rows) == []
-
-
 # Over SSH
 
 
@@ -220,15 +176,6 @@ def two_hosts(sshd: Sshd, other_sshd: Sshd, ssh_home: SshHome, server_directory:
 
 def over(topology: Topology, command: str, **given: Any) -> list[running.Result]:
     return running.Run(command, **given).on(targets.machines(topology), Silent())
-
-
-def test_every_machine_is_gone_to_once_over_ssh(two_hosts: Topology, sshd: Sshd) -> None:
-    found = over(two_hosts, 'echo "$SHARDCTL_NAMES"; id -un; echo "it\'s" >&2; exit 3')
-    assert [(one.target.label, one.stdout, one.stderr, one.code) for one in found] == [
-        ("box (a, b)", f"a b\n{sshd.login}\n", "it's\n", 3),
-        ("crate (c)", f"c\n{sshd.login}\n", "it's\n", 3),
-    ]
-    assert running.exit_code(found) == 1
 
 
 def test_a_host_that_cannot_be_reached_is_told_and_the_others_have_run(
@@ -271,19 +218,3 @@ def test_a_host_that_is_lost_meanwhile_may_have_done_it(
     assert (lost.begun, lost.code, other.code) == (True, None, 0)
     assert "the connection to host box was lost" in str(lost.error)
     assert running.exit_code([lost, other]) == 3
-
-
-def test_ctrl_c_kills_it_on_other_machines_too(two_hosts: Topology, token: str) -> None:
-    stop = interrupting(token, lambda: os.kill(os.getpid(), signal.SIGINT))
-    work = running.Run(f"echo begun; sh -c 'sleep 1000; :' {token}")
-    with pytest.raises(KeyboardInterrupt):
-        work.on(targets.machines(two_hosts), Silent())
-    stop.join()
-    assert [(one.begun, one.code == 0) for one in work.results] == [(True, False)] * 2
-    assert gone(token)
-
-
-def test_a_time_limit_holds_on_other_machines_too(two_hosts: Topology, token: str) -> None:
-    found = over(two_hosts, f"sh -c 'sleep 1000; :' {token}", timeout_s=1)
-    assert ["killed after 1 s" in str(one.error) for one in found] == [True, True]
-    assert gone(token)

@@ -17,10 +17,10 @@ import pytest
 from shardctl.errors import Problems, ShardctlError
 from shardctl.fanout import Silent
 from shardctl.hosts import files
-from shardctl.pgbouncer.console import Console, PoolerUnavailable
+from shardctl.pgbouncer.console import Console
 from shardctl.sandbox import new, poolers
 from shardctl.topology import loader
-from shardctl.topology.model import PoolerName, Ssh
+from shardctl.topology.model import PoolerName
 from tests.fixtures.commands import command_line, here
 from tests.fixtures.servers.postgres import (
     free_ports,
@@ -28,7 +28,6 @@ from tests.fixtures.servers.postgres import (
     local_node,
     local_pooler,
     local_topology,
-    wait_for,
 )
 
 if TYPE_CHECKING:
@@ -87,12 +86,6 @@ def states(topology: Topology) -> dict[str, str]:
     return {one.pooler.name: one.state for one in poolers.status(topology)}
 
 
-def pid_of(topology: Topology) -> int:
-    [one] = [one for one in poolers.status(topology) if one.pooler.name == P1]
-    assert one.pid is not None
-    return one.pid
-
-
 def refused(topology: Topology) -> list[ShardctlError]:
     """Bring the poolers up, and give the errors that it must end with."""
     with pytest.raises(Problems) as problems:
@@ -123,125 +116,6 @@ def config_of(topology: Topology) -> dict[str, str]:
         return console.config()
 
 
-def test_a_pooler_comes_up_once_and_goes_down_and_leaves_nothing(single: Topology) -> None:
-    assert (states(single), foreseen(single)) == ({"p1": "absent"}, {"p1": "make"})
-    assert not folder_of(single).exists()
-    assert up(single) == {"p1": "started"}
-    pid = pid_of(single)
-    assert os.getsid(pid) != os.getsid(0)
-    assert config_of(single)["conffile"] == str(single.poolers[P1].config)
-    assert (up(single), pid_of(single)) == ({"p1": "up"}, pid)
-    assert (states(single), foreseen(single)) == ({"p1": "up"}, {"p1": "up"})
-    [one] = down(single)
-    assert (one.was_up, one.deleted, one.left) == (True, (), None)
-    assert (states(single), foreseen(single)) == ({"p1": "down"}, {"p1": "start"})
-    with pytest.raises(PoolerUnavailable):
-        console_of(single)
-    assert up(single) == {"p1": "started"}
-    [one] = down(single, delete=True)
-    assert single.poolers[P1].config in one.deleted
-    assert not folder_of(single).exists()
-    assert down(single, delete=True) == []
-
-
-def test_a_pooler_that_was_killed_is_started_again(single: Topology) -> None:
-    up(single)
-    os.kill(pid_of(single), signal.SIGKILL)
-    wait_for(lambda: states(single) == {"p1": "down"})
-    assert up(single) == {"p1": "started"}
-    assert states(single) == {"p1": "up"}
-
-
-def test_a_pid_file_with_the_number_of_another_process_is_stale(single: Topology) -> None:
-    up(single)
-    down(single)
-    (folder_of(single) / "pgbouncer.pid").write_text(f"{os.getpid()}\n")
-    assert states(single) == {"p1": "down"}
-    assert [one.was_up for one in down(single)] == [False]
-    assert up(single) == {"p1": "started"}
-
-
-def test_a_pooler_that_hangs_goes_down(single: Topology) -> None:
-    up(single)
-    os.kill(pid_of(single), signal.SIGSTOP)
-    assert [one.was_up for one in down(single)] == [True]
-    assert states(single) == {"p1": "down"}
-
-
-def test_clients_do_not_keep_a_pooler_up(single: Topology) -> None:
-    up(single)
-    with console_of(single) as client:
-        client.execute("SHOW VERSION")
-        assert [one.was_up for one in down(single)] == [True]
-
-
-def test_a_configuration_changed_by_hand_is_kept(single: Topology) -> None:
-    up(single)
-    config = single.poolers[P1].config
-    config.write_text(config.read_text().replace("max_client_conn = 1000", "max_client_conn = 77"))
-    assert up(single) == {"p1": "up"}
-    down(single)
-    assert (foreseen(single), up(single)) == ({"p1": "start"}, {"p1": "started"})
-    assert config_of(single)["max_client_conn"] == "77"
-    [one] = down(single, delete=True)
-    assert (one.was_up, one.deleted) == (True, ())
-    assert one.left == (config, "it was changed by hand")
-    assert "max_client_conn = 77" in config.read_text()
-
-
-def test_a_configuration_that_pgbouncer_refuses_shows_its_words(single: Topology) -> None:
-    up(single)
-    down(single)
-    config = single.poolers[P1].config
-    text = config.read_text()
-    config.write_text(text.replace("pool_mode = transaction", "pool_mode = sometimes"))
-    error, _ = refused(single)
-    assert str(error).startswith("pooler p1 did not start:")
-    assert "sometimes" in str(error)
-    config.write_text(text)
-    assert up(single) == {"p1": "started"}
-
-
-def test_what_the_topology_says_otherwise_by_now_is_loaded(single: Topology) -> None:
-    up(single)
-    pid = pid_of(single)
-    roles = replace(single.database, app_roles=("app", "reports"))
-    other = changed(replace(single, database=roles), admin_user="boss")
-    assert foreseen(other) == {"p1": "reload"}
-    assert "boss" not in single.poolers[P1].config.read_text()
-    assert up(other) == {"p1": "reloaded"}
-    assert config_of(other)["admin_users"] == "boss"
-    assert '"reports"' in (folder_of(other) / "users.txt").read_text()
-    assert (up(other), pid_of(other)) == ({"p1": "up"}, pid)
-
-
-def test_a_configuration_of_somebody_elses_is_not_touched(single: Topology) -> None:
-    config = single.poolers[P1].config
-    config.parent.mkdir(parents=True)
-    config.write_text("[pgbouncer]\nlisten_port = 1\n")
-    error = refused_at_once(single)
-    assert str(error) == f"pooler p1: {config} was not written by `shardctl sandbox up`"
-    assert states(single) == {"p1": "foreign"}
-    assert down(single, delete=True) == []
-    assert [one.name for one in config.parent.iterdir()] == ["pgbouncer.ini"]
-
-
-def test_a_port_in_use_names_the_program_and_the_other_pooler_stays_up(
-    server_directory: Path, pgbouncer_program: str
-) -> None:
-    del pgbouncer_program
-    both = with_poolers(server_directory, "p1", "p2")
-    taken = both.poolers[P1].port
-    with socket.create_server(("127.0.0.1", taken)):
-        error, rest = refused(both)
-    assert f"pooler p1: port {taken} of 127.0.0.1 is in use by" in str(error)
-    assert f"(pid {os.getpid()})" in str(error)
-    assert (str(rest), rest.exit_code) == ("a, p2 started; p1 did not", 3)
-    assert states(both) == {"p1": "absent", "p2": "up"}
-    assert up(both) == {"p1": "started", "p2": "up"}
-    assert [one.was_up for one in down(both)] == [True, True]
-
-
 def test_a_changed_port_is_refused_while_the_pooler_runs_and_taken_after(single: Topology) -> None:
     up(single)
     [port] = free_ports(1)
@@ -252,17 +126,6 @@ def test_a_changed_port_is_refused_while_the_pooler_runs_and_taken_after(single:
     assert [one.was_up for one in down(moved)] == [True]
     assert up(moved) == {"p1": "started"}
     assert config_of(moved)["listen_port"] == str(port)
-
-
-def test_a_port_changed_by_hand_is_refused_before_anything_is_started(single: Topology) -> None:
-    up(single)
-    down(single)
-    config = single.poolers[P1].config
-    config.write_text(
-        config.read_text().replace(f"listen_port = {single.poolers[P1].port}", "listen_port = 1")
-    )
-    assert "would run, by" in str(refused_at_once(single))
-    assert states(single) == {"p1": "down"}
 
 
 def test_another_pooler_at_the_topologys_port_is_not_shut_down(
@@ -285,41 +148,6 @@ def test_only_the_sandboxs_own_files_are_deleted(single: Topology) -> None:
     unfinished.write_text("half of")
     down(single, delete=True)
     assert list(folder_of(single).iterdir()) == [mine]
-
-
-def test_poolers_of_other_machines_are_left_alone(single: Topology) -> None:
-    there = Ssh(None, None, None, None, accept_new=False)
-    for other in (changed(single, host="10.1.2.3"), changed(single, ssh=there)):
-        assert (up(other), states(other), down(other)) == ({}, {}, [])
-    assert not folder_of(single).exists()
-
-
-@needs_root
-def test_a_place_that_the_poolers_user_may_not_enter_is_named_with_its_remedy(
-    single: Topology,
-) -> None:
-    closed = single.path.parent / "closed"
-    closed.mkdir(mode=0o700)
-    error = refused_at_once(changed(single, config=closed / "p1" / "pgbouncer.ini"))
-    assert f"{closed}/p1/pgbouncer.ini: the user" in str(error)
-    assert f"cannot enter {closed}" in str(error)
-    assert f"chmod o+x {closed}" in error.hint
-    assert list(closed.iterdir()) == []
-
-
-@needs_root
-def test_a_user_that_cannot_run_it_is_refused(single: Topology) -> None:
-    assert "pooler p1: the server cannot run as root" in str(
-        refused_at_once(changed(single, os_user="root"))
-    )
-    assert "no such user" in str(refused_at_once(changed(single, os_user="not-here")))
-
-
-def test_a_directory_that_cannot_be_made_is_an_error(single: Topology) -> None:
-    (single.path.parent / "file").touch()
-    error, _ = refused(changed(single, config=single.path.parent / "file" / "p1" / "pgbouncer.ini"))
-    assert "pooler p1: " in str(error)
-    assert "file" in str(error)
 
 
 def test_what_sandbox_new_writes_for_a_closed_directory_serves_the_pooler_too(
@@ -428,15 +256,3 @@ def test_without_pgbouncer_the_sandbox_goes_on_and_says_so(
         assert ([one["name"] for one in told["nodes"]], told["poolers"]) == (["a"], [])
     told = json.loads(sandbox("status", "-o", "json", hidden=True))
     assert (told["nodes"][0]["state"], told["poolers"][0]["state"]) == ("up", "absent")
-
-
-def test_a_pooler_goes_down_after_its_program_is_gone(
-    sandbox: Sandbox, hidden_pgbouncer: list[str], pgbouncer_program: str
-) -> None:
-    del pgbouncer_program
-    sandbox.before = hidden_pgbouncer
-    topology = loader.load(sandbox.file)
-    up(topology)
-    told = json.loads(sandbox("down", "--delete", "--yes", "-o", "json", hidden=True))
-    assert [(one["name"], one["did"]) for one in told["poolers"]] == [("p1", "stopped")]
-    assert not folder_of(topology).exists()

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.maintenance import sql, sql_plan
-from shardctl.state import lock
 from shardctl.topology.model import ShardId
 from tests.fixtures.fleets.rows import MOVE, Stated
 from tests.fixtures.processes import awaited
@@ -22,36 +20,12 @@ if TYPE_CHECKING:
 RAISE = "UPDATE photos SET user_id = user_id + 100"
 
 
-def test_without_a_terminal_it_wants_yes_and_changes_nothing(fleet_rows: Stated) -> None:
-    done = fleet_rows.sql(RAISE, "--write")
-    assert done.returncode == 2
-    assert fleet_rows.users() == list(range(8))
-
-
-def test_a_dry_run_to_write_shows_where_and_changes_nothing(fleet_rows: Stated) -> None:
-    done = fleet_rows.sql(RAISE, "--write", "--dry-run", "--shards", "2-5")
-    assert done.returncode == 0
-    assert "2: 2-3" in done.stdout
-    assert fleet_rows.users() == list(range(8))
-    assert fleet_rows.events() == []
-
-
 def test_what_is_written_is_committed_in_every_shard_and_commands_are_folded(
     fleet_rows: Stated,
 ) -> None:
     done = fleet_rows.write(RAISE)
     assert (done.returncode, "UPDATE 1   8: 0-7" in done.stdout) == (0, True)
     assert fleet_rows.users() == [100 + n for n in range(8)]
-
-
-def test_rows_that_a_change_returns_are_shown(fleet_rows: Stated) -> None:
-    done = fleet_rows.write(f"{RAISE} RETURNING user_id", "-o", "tsv", "--shards", "5")
-    assert done.stdout == "5\t105\n"
-
-
-def test_commands_are_told_beside_the_rows_in_tsv(fleet_rows: Stated) -> None:
-    done = fleet_rows.write(RAISE, "-o", "tsv")
-    assert (done.stdout, "UPDATE 1: shards 0-7" in done.stderr) == ("", True)
 
 
 def test_who_did_what_is_recorded_on_the_nodes_that_it_touched(fleet_rows: Stated) -> None:
@@ -119,27 +93,6 @@ def test_while_a_move_has_not_ended_nothing_is_written(fleet_rows: Stated) -> No
     assert fleet_rows.users() == list(range(8))
 
 
-def test_while_another_changes_a_node_nothing_is_written(fleet_rows: Stated) -> None:
-    topology = fleet_rows.fleet.topology()
-    for name in ("a", "b"):
-        with closing(lock.hold(topology, topology.nodes[name], command="test")):  # type: ignore[index]  # a name is a NodeName
-            done = fleet_rows.write(RAISE)
-        assert done.returncode == 1
-        assert f"node {name} is being changed by shardctl test" in done.stderr
-    assert fleet_rows.users() == list(range(8))
-    assert fleet_rows.events() == []
-
-
-def test_a_stale_topology_is_refused_for_writing(fleet_rows: Stated) -> None:
-    fleet_rows.fleet.shards = {"a": "0-2", "b": "3-7"}
-    try:
-        done = fleet_rows.write(RAISE, "--shards", "0")
-    finally:
-        fleet_rows.fleet.shards = {"a": "0-3", "b": "4-7"}
-    assert (done.returncode, "use the newest topology file" in done.stderr) == (1, True)
-    assert fleet_rows.users() == list(range(8))
-
-
 def test_shards_that_changed_hands_while_the_operator_thought_are_not_written(
     fleet_rows: Stated,
 ) -> None:
@@ -149,19 +102,6 @@ def test_shards_that_changed_hands_while_the_operator_thought_are_not_written(
     with pytest.raises(Exception, match=f"move {MOVE}"):
         list(sql.Run(plan).events())
     assert fleet_rows.users() == list(range(8))
-
-
-def test_a_node_that_cannot_be_reached_keeps_all_from_being_written(fleet_rows: Stated) -> None:
-    server = fleet_rows.fleet.servers["b"]
-    server.stop()
-    try:
-        done = fleet_rows.write(RAISE)
-        alone = fleet_rows.write(RAISE, "--shards", "0")
-    finally:
-        server.start()
-    assert (done.returncode, "Connection refused" in done.stderr) == (1, True)
-    assert alone.returncode == 0, alone.stderr
-    assert fleet_rows.users() == [100, *range(1, 8)]
 
 
 @pytest.fixture
@@ -192,16 +132,6 @@ def test_where_the_answer_to_commit_is_lost_that_is_said(fleet_rows: Stated) -> 
     failures = [json.loads(line) for line in done.stdout.splitlines()]
     assert [f["shard"] for f in failures if f["error"] and f["error"]["unknown"]] == [5]
     assert fleet_rows.users() == [100, 101, 102, 103, 104, 5, 6, 7]
-
-
-def test_ctrl_c_rolls_back_what_runs_and_tells_what_was_committed(fleet_rows: Stated) -> None:
-    text = f"{RAISE}; SELECT pg_sleep(CASE WHEN user_id % 100 IN (2, 6) THEN 60 END) FROM photos"
-    done = fleet_rows.interrupt(text, "--jobs", "1", "--write", "--yes", sleeping=2)
-    assert done.returncode == 130
-    assert "interrupted: committed in 4 of 8 shards on 2 nodes" in done.stderr
-    assert "to run it in the rest: --shards 2-3,6-7" in done.stderr
-    assert fleet_rows.users() == [100, 101, 2, 3, 104, 105, 6, 7]
-    assert fleet_rows.events()[-1] == ("sql", "unfinished: in 2 of 4 shards")
 
 
 def test_who_closes_the_pipe_has_the_run_ended_and_recorded(fleet_rows: Stated) -> None:

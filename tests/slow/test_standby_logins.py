@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from psycopg.conninfo import make_conninfo
 
-from shardctl.errors import Problems, Refused, ShardctlError
 from shardctl.hosts.local import Local
 from shardctl.moves import promotion
 from shardctl.moves.context import Use
@@ -21,7 +19,6 @@ from shardctl.moves.step import drive
 from shardctl.pgbouncer import guard
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import connection, replay
-from shardctl.postgres.connection import NodeUnavailable
 from tests.fixtures.servers.clones import soon
 from tests.fixtures.servers.postgres import SUPERUSER, wait_for
 
@@ -154,17 +151,3 @@ def test_a_session_that_replay_ends_while_it_warms_its_caches_is_opened_again(
     assert first.closed
     world.require_lock(world.plan.target)
     world.close()
-
-
-def test_nothing_but_replay_is_tried_again() -> None:
-    conflict = Refused("guard_refused", f"FATAL: canceling statement due to {CONFLICT}")
-    other = NodeUnavailable("c", "127.0.0.1:1", "connection refused")
-    for last in (other, Problems([conflict, other])):
-        coming: list[ShardctlError] = [conflict, Problems([conflict]), last]
-
-        def fail(coming: list[ShardctlError] = coming) -> None:
-            raise coming.pop(0)
-
-        with pytest.raises(type(last)):
-            replay.again(fail)
-        assert coming == []

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-
 import pytest
 
-from shardctl.fanout import Silent
 from shardctl.hosts import files
-from shardctl.hosts.ports import PortInUse
 from shardctl.postgres import clone as clones
-from shardctl.postgres import opening, slots, standby
+from shardctl.postgres import opening, standby
 from shardctl.postgres.standby import NotFollowing
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import (
@@ -20,9 +14,8 @@ from tests.fixtures.servers.clones import (
     Cloning,
     is_barred,
     shown,
-    soon,
 )
-from tests.fixtures.servers.postgres import QUICK, SUPERUSER, wait_for
+from tests.fixtures.servers.postgres import SUPERUSER, wait_for
 
 
 def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -> None:
@@ -41,14 +34,6 @@ def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -
     cloning.follow()
 
 
-def test_a_clone_whose_slot_is_gone_is_an_error_that_names_the_slot(cloning: Cloning) -> None:
-    cloning.make()
-    slots.drop(cloning.at_source(), cloning.clone.slot)
-    standby.start(cloning.clone)
-    with raises_code("slot_gone", match=f"slot {cloning.clone.slot} was dropped"):
-        cloning.follow()
-
-
 def test_a_clone_that_streams_past_its_slot_does_not_follow(cloning: Cloning) -> None:
     """The source keeps no WAL for it, and what a receiver says of itself is not enough."""
     target = cloning.start()
@@ -62,53 +47,6 @@ def test_a_clone_that_streams_past_its_slot_does_not_follow(cloning: Cloning) ->
     target.execute(f"ALTER SYSTEM SET primary_slot_name = '{cloning.clone.slot}'".encode())
     target.execute("SELECT pg_reload_conf()")
     cloning.follow()
-
-
-def test_a_clone_that_is_killed_while_it_follows_is_an_error_with_its_log(
-    cloning: Cloning,
-) -> None:
-    target = cloning.start()
-    cloning.clone.server.stop(mode="immediate")
-    with pytest.raises(NotFollowing, match="connection to the clone was lost") as lost:
-        standby.follow(cloning.clone, cloning.at_source(), target, progress=Silent(), timeout=5)
-    assert any("shut down" in line for line in lost.value.lines)
-
-
-def test_following_does_not_outlast_its_time(cloning: Cloning) -> None:
-    target = cloning.start()
-    target.execute("SELECT pg_wal_replay_pause()")
-    cloning.at_source().execute("INSERT INTO photos VALUES (-11, repeat('x', 1000))")
-    cloning.ask("SELECT pg_logical_emit_message(false, 'far', repeat('x', 2000000))::text")
-    with pytest.raises(NotFollowing, match=r"is [\d,]+ (bytes|[kMG]B) behind after 0.3 s"):
-        cloning.follow(timeout=0.3)
-    target.execute("SELECT pg_wal_replay_resume()")
-    cloning.follow()
-
-
-def test_a_primary_is_not_taken_for_a_standby(cloning: Cloning) -> None:
-    source = cloning.at_source()
-    with pytest.raises(NotFollowing, match="it is not a standby"):
-        standby.follow(cloning.clone, source, source, progress=Silent(), timeout=5)
-
-
-def test_a_clone_that_was_not_made_is_not_started(cloning: Cloning) -> None:
-    with raises_code("clone_not_made", match="its clone is absent"):
-        standby.start(cloning.clone)
-
-
-def test_a_port_in_use_is_an_error_and_the_clone_can_be_started_later(cloning: Cloning) -> None:
-    cloning.make()
-    with socket.create_server(("127.0.0.1", cloning.port)), pytest.raises(PortInUse):
-        standby.start(cloning.clone)
-    assert standby.start(cloning.clone) == "started"
-    assert standby.start(cloning.clone) == "up"
-
-
-def test_settings_that_a_standby_cannot_have_are_an_error_with_the_log(cloning: Cloning) -> None:
-    cloning.settings = QUICK | {"max_connections": "10", "max_wal_senders": "2"}
-    cloning.make()
-    with raises_code("server_did_not_start", match="max_connections"):
-        standby.start(cloning.clone)
 
 
 def test_a_clone_that_lets_others_in_is_not_trusted(cloning: Cloning) -> None:
@@ -138,20 +76,5 @@ def test_rules_that_the_server_cannot_read_keep_the_clone_closed(cloning: Clonin
     assert closed.value.exit_code == 3
     assert is_barred(cloning)
     files.write(cloning.clone.machine, cloning.data / clones.HBA, good, user=user)
-    cloning.open_up(target)
-    assert not is_barred(cloning)
-
-
-def test_a_server_that_does_not_reload_is_an_error(cloning: Cloning) -> None:
-    target = cloning.start()
-    cloning.promote(target)
-    found = cloning.clone.server.process()
-    assert found is not None
-    os.kill(found.pid, signal.SIGSTOP)
-    try:
-        with raises_code("clone_not_opened", match="did not reload its files in time"):
-            opening.open_up(cloning.clone, target, soon(0.3))
-    finally:
-        os.kill(found.pid, signal.SIGCONT)
     cloning.open_up(target)
     assert not is_barred(cloning)

@@ -50,16 +50,3 @@ def test_the_plan_counts_tables_and_the_rehearsal_measures_them(
     # What was measured has the tables in it: they do not count again.
     nodes = sum(parts.values()) - min(parts["arrive"], parts["structure"])
     assert shown < nodes + prediction.REST_MS + prediction.REST_COMMITS * parts["commit"] + 10
-
-
-def test_a_target_without_a_server_is_one_for_a_clone(fleet_own: Lab) -> None:
-    """A node that owns shards has had one."""
-    done = run(fleet_own, "move-shards", "2-3", "--to", "c", "--method", "stream", "--dry-run")
-    assert done.returncode == 1
-    assert "node c (" in done.stderr
-    assert done.stderr.count("if it has no server, use --method clone") == 1
-    fleet_own.server("b").stop()
-    done = run(fleet_own, *STREAM, "--dry-run")
-    assert done.returncode == 1
-    assert "node b (" in done.stderr
-    assert "--method clone" not in done.stderr

@@ -12,8 +12,6 @@ import pytest
 
 from shardctl import testing
 from shardctl.postgres import binaries, embedded
-from shardctl.testing import ports
-from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.applications import Application
@@ -68,22 +66,6 @@ ELSEWHERE = {
     "PGUSER": "nobody",
     "PGPORT": "1",
 }
-ASTRAY = f"""
-import os
-import sys
-import psycopg
-def test_rows(sharded_db):
-    assert not {set(ELSEWHERE)} & set(os.environ)
-    sharded_db.insert("photos", 1, {{"user_id": 1, "licence": "cc0"}})
-    assert len(sharded_db.scatter(["id"], "photos", limit=9)) == 1
-def test_own(shard_fleet, monkeypatch):
-    assert {{name: os.environ[name] for name in {list(ELSEWHERE)}}} == {ELSEWHERE}
-    for name in {sorted(set(ELSEWHERE) - {"PGHOSTADDR", "PGDATABASE", "PGUSER", "PGPORT"})}:
-        monkeypatch.delenv(name)
-    with psycopg.connect(shard_fleet.dsn("a")) as connection:
-        assert connection.info.hostaddr == "127.0.0.1"
-        assert connection.execute("SELECT count(*) FROM shard0.photos").fetchone() == (0,)
-"""
 
 
 def test_the_pages_example_passes_and_leaves_nothing(application: Application) -> None:
@@ -100,17 +82,6 @@ def test_with_xdist_every_worker_has_a_fleet_of_its_own(application: Application
     ]
     assert len(first) == len(second) == 4
     assert first.isdisjoint(second)
-    assert application.fleets() == []
-
-
-def test_libpqs_variables_lead_no_connection_elsewhere(application: Application) -> None:
-    application.write("test_astray.py", ASTRAY)
-    assert "2 passed" in application.pytest("test_astray.py", environment=ELSEWHERE)
-
-
-def test_a_failed_test_leaves_nothing_either(application: Application) -> None:
-    application.write("test_failing.py", "def test_failing(fleet): assert fleet is None\n")
-    assert "1 failed" in application.pytest("test_failing.py", code=1)
     assert application.fleets() == []
 
 
@@ -177,36 +148,6 @@ def test_a_broken_migration_is_told_as_shardctl_does(application: Application) -
     assert application.fleets() == []
 
 
-def test_what_keeps_the_router_from_a_fresh_fleet_is_told(application: Application) -> None:
-    (application.directory / "conftest.py").unlink()
-    application.write(
-        "test_left.py",
-        "import psycopg\n"
-        "def test_left(shard_fleet):\n"
-        "    with psycopg.connect(shard_fleet.dsn('a', user='shardctl')) as connection:\n"
-        "        connection.execute('DROP TABLE shard0.licences CASCADE')\n",
-    )
-    said = application.pytest("test_left.py", "test_router.py", code=1)
-    assert 'cannot empty its tables: relation "shard0.licences" does not exist' in said
-    assert "check what the previous test left" in said
-    assert "emptying.py" not in said
-
-
-def test_a_bad_topology_and_a_bad_option_are_told(application: Application) -> None:
-    application.write("topology.yaml", "cluster: photos\nshards: {count: 8}\nnode: {}\n")
-    said = application.pytest("-k", "licence", code=1)
-    assert f"{application.directory}/topology.yaml:3:1: node: " in said
-    assert "Traceback" not in said
-    application.write("pytest.ini", "[pytest]\nshard_fleet_shards = many\n")
-    said = application.pytest("-k", "licence", code=1)
-    assert "shard_fleet_shards: expected a number from 1, found 'many'" in said
-    (application.directory / "topology.yaml").unlink()
-    said = application.pytest("-k", "licence", "-o", "shard_fleet_shards=8", code=1)
-    assert "topology.yaml: file not found" in said
-    assert "set shard_fleet_topology to the application's topology file" in said
-    assert application.fleets() == []
-
-
 def test_a_child_of_the_process_ends_neither_servers_nor_their_directory(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,18 +165,3 @@ def test_a_child_of_the_process_ends_neither_servers_nor_their_directory(
     except SystemExit:
         os._exit(0)
     assert application.fleets() == []
-
-
-def test_ports_can_be_chosen(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(application.temporary))
-    file = application.directory / "topology.yaml"
-    with ports.held("127.0.0.1", 2) as chosen:
-        for _ in range(2):  # made, and from the template
-            with testing.running(file, shards=3, ports=chosen) as fleet:
-                assert [
-                    f"port={port}" in fleet.dsn(n) for n, port in zip("ab", chosen, strict=True)
-                ]
-                assert fleet.shard_count == 3
-                psycopg.connect(fleet.dsn("b")).close()
-        with raises_code("ports_not_nodes"), testing.running(file, ports=chosen[:1]):
-            pass
