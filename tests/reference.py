@@ -15,8 +15,7 @@ import typer
 import typer.main
 from typer.core import TyperArgument, TyperOption
 
-from shardctl.checks.registry import CHECKS
-from shardctl.checks.verify import OF_EVERY
+from shardctl.checks.verify import CHECKS, OF_EVERY
 from shardctl.cli.app import app
 from shardctl.cli.command import ANYWHERE
 from shardctl.cli.examples import EXAMPLES
@@ -29,7 +28,7 @@ from tests import reference_errors
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shardctl.checks.findings import Rule
+    from shardctl.checks.check import Rule
     from shardctl.moves.sub_step import SubStep
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"

@@ -1,24 +1,181 @@
-"""What a check is: a look at each node, and a judgement over all that was seen."""
+"""What a check is: a look at each node, a judgement over all that was seen, and its findings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from shardctl.fanout import Silent
+from shardctl.meter import duration, size
+from shardctl.postgres import catalog, queries
 from shardctl.postgres.cancelling import Running
+from shardctl.state import cluster, ledger
+from shardctl.state.format import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
 
-    from shardctl.checks.basics import Basics
-    from shardctl.checks.findings import Finding, Rules
     from shardctl.checks.poolers_look import Looked
     from shardctl.fanout import Progress
+    from shardctl.postgres.catalog import Intruder, Schema
     from shardctl.postgres.connection import Connection
-    from shardctl.state.ledger import Entry
+    from shardctl.state.cluster import ClusterRow
+    from shardctl.state.ledger import Copy, Entry
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import Node, NodeName, PoolerName, ShardId, Topology
+
+
+QUERIES = queries.load("shardctl.checks", "basics.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Basics:
+    """One node as it is: its server, its own row, its map, its schemas, its journal of moves.
+
+    `state` is None where schema shardctl is missing; `schemas` are all that are no
+    system's, so also other nodes' shards, strays and retired copies.
+    """
+
+    version_number: int
+    version: str
+    in_recovery: bool
+    started: datetime
+    state: ClusterRow | None
+    map: Mapping[ShardId, NodeName]
+    schemas: Mapping[str, Schema]
+    shadows: tuple[tuple[str, str], ...]
+    journal: tuple[Copy, ...]
+    missing: tuple[str, ...] = ()
+    """Tables of schema shardctl that were dropped; without its journal none is read."""
+    intruders: tuple[Intruder, ...] = ()
+    """By what a role could run its code in shardctl's sessions."""
+
+    def live(self, topology: Topology, node: Node) -> dict[str, ShardId]:
+        """Give the shards that the topology gives to the node and that live there."""
+        return {
+            schema: shard
+            for shard in node.shards
+            if (schema := topology.schema(shard)) in self.schemas
+        }
+
+
+def read_basics(connection: Connection, topology: Topology, node: Node) -> Basics:
+    """Ask one node; the number of questions does not depend on its shards."""
+    number, version, in_recovery, started = queries.one(connection, QUERIES["server"])
+    state = cluster.read(connection) if cluster.is_present(connection) else None
+    # A newer journal may have other columns.
+    missing = cluster.missing(connection, state)
+    known = state if state is not None and state.format <= FORMAT and not missing else None
+    return Basics(
+        version_number=number,
+        version=version,
+        in_recovery=in_recovery,
+        started=started,
+        state=state,
+        map=cluster.read_map(connection) if state else {},
+        schemas=catalog.read_schemas(connection, topology.database.app_roles),
+        shadows=catalog.read_shadows(connection, topology),
+        journal=ledger.copies(connection, topology, node.name, known),
+        missing=missing,
+        intruders=catalog.read_intruders(connection),
+    )
+
+
+class Severity(StrEnum):
+    """How grave a finding is; only errors make `verify` fail (and warnings, with --strict)."""
+
+    error = "error"
+    warning = "warning"
+    note = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be; node, pooler or shards give the place.
+
+    `code` names the kind within its check and never changes. `object` is a relation, column,
+    function, slot, move or file. `hint` names the command that fixes it.
+    """
+
+    check: str
+    code: str
+    severity: Severity
+    actual: str
+    expected: str
+    hint: str
+    node: NodeName | None = None
+    pooler: PoolerName | None = None
+    shards: tuple[ShardId, ...] = ()
+    object: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        return {
+            "check": self.check,
+            "code": self.code,
+            "severity": self.severity.value,
+            "node": self.node,
+            "pooler": self.pooler,
+            "shards": list(self.shards),
+            "object": self.object,
+            "actual": self.actual,
+            "expected": self.expected,
+            "hint": self.hint,
+        }
+
+
+ERROR, WARNING, NOTE = ((severity,) for severity in Severity)
+"""Severities of a rule that has one; added, of one that has several, the usual first."""
+
+
+class Rule(NamedTuple):
+    """What a code stands for: the severities that it can have, and the texts of its findings.
+
+    A `{word}` in a text is what the finding has under that name; a number that is a `..._bytes`
+    or `..._s` is written with units.
+    """
+
+    severities: tuple[Severity, ...]
+    actual: str
+    expected: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules of a check, or of a part of it, by code."""
+
+    check: str
+    of: Mapping[str, Rule]
+
+    def finding(
+        self,
+        code: str,
+        severity: Severity | None = None,
+        *,
+        node: NodeName | None = None,
+        pooler: PoolerName | None = None,
+        shards: Sequence[ShardId] = (),
+        object: str | None = None,  # noqa: A002  # the field's name
+        **words: object,
+    ) -> Finding:
+        """Make a finding; the first severity of its rule is the usual one."""
+        rule = self.of[code]
+        known = {name: _shown(name, word) for name, word in words.items()}
+        known |= {"node": node, "pooler": pooler, "object": object}
+        actual, expected, hint = (text.format(**known) for text in rule[1:])
+        severity = severity or rule.severities[0]
+        place = (node, pooler, tuple(shards), object)
+        return Finding(self.check, code, severity, actual, expected, hint, *place)
+
+
+def _shown(name: str, word: object) -> object:
+    if isinstance(word, int) and name.endswith("_bytes"):
+        return size(word)
+    return duration(word) if isinstance(word, int) and name.endswith("_s") else word
+
 
 Seen = TypeVar("Seen")
 

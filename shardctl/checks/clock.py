@@ -6,15 +6,13 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shardctl.checks.check import Check
-from shardctl.checks.findings import ERROR, WARNING, Rule, Rules, Severity
+from shardctl.checks.check import ERROR, WARNING, Check, Rule, Rules, Severity
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from shardctl.checks.check import Place, View
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding, Place, View
     from shardctl.hosts.host import Host
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName

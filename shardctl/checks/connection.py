@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.checks.check import Check
-from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules
+from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
 from shardctl.hosts import ports
 from shardctl.ids.generator import quote_identifier
 from shardctl.postgres import OLDEST_MAJOR, queries
@@ -15,8 +14,7 @@ from shardctl.postgres import OLDEST_MAJOR, queries
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.checks.check import Place, View
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding, Place, View
     from shardctl.postgres.connection import NodeUnavailable
     from shardctl.topology.model import Node
 

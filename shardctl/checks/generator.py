@@ -6,19 +6,125 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardctl.checks import registers
-from shardctl.checks.check import Check
-from shardctl.checks.findings import ERROR, Rule, Rules
+from shardctl.checks.check import ERROR, WARNING, Check, Rule, Rules
 from shardctl.ids import generator
+from shardctl.ids.layout import Layout
 from shardctl.postgres import catalog, queries, room
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shardctl.checks.check import Place, View
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding, Place, View
     from shardctl.state.cluster import ClusterRow
     from shardctl.topology.model import NodeName, ShardId, Topology
+
+
+REGISTER_RULES = Rules(
+    "generator",
+    {
+        "register_ahead": Rule(
+            ERROR,
+            f"{{blocks}} ahead of {generator.COUNTER}: the counter was set back",
+            "the block of the counter",
+            "set the counter to the end of the register's block; the next id then starts a new "
+            "block: {setval}{more}",
+        ),
+        "register_behind": Rule(
+            WARNING,
+            f"{{blocks}} behind {generator.COUNTER}",
+            "the block of the counter, or the one before",
+            "the next id fixes this; to fix it now, run on the shard's node: SELECT "
+            "shardctl.open_block({shard}){more}",
+        ),
+    },
+)
+
+
+class Held(NamedTuple):
+    """What a shard's register and counter hold; None: nothing was ever drawn or written.
+
+    The register was read first, so one that was read during traffic never seems ahead.
+    """
+
+    register: int | None
+    counter: int | None
+
+
+def ahead(layout: Layout, held: Held) -> int:
+    """Count the blocks by which the register is ahead of its counter; negative: behind.
+
+    Block numbers wrap around, as in the template: up to half of them lie ahead.
+
+    >>> ahead(Layout(), Held(register=5 << 40, counter=3 << 10))
+    2
+    >>> ahead(Layout(), Held(register=None, counter=1030))
+    -2
+    """
+    bits = layout.usable_time_bits
+    mask = (1 << 63 - bits) - 1
+    block = (held.counter or 0) >> layout.sequence_bits
+    if held.register is None:
+        return 0 if held.counter is None else -block - 1
+    behind = (block - (held.register >> bits)) & mask
+    return -behind if behind <= mask // 2 else mask + 1 - behind
+
+
+def judge_registers(topology: Topology, held: Mapping[ShardId, Held]) -> Iterator[Finding]:
+    """Find registers ahead of their counters, and ones that are far behind.
+
+    One block behind is how it is for a moment while a block is opened, and after a crash,
+    when a counter skips up to 32 values; the next id of any session fixes it.
+    """
+    layout = Layout.of(topology.id)
+    distances = {shard: ahead(layout, one) for shard, one in sorted(held.items())}
+    before = {shard: blocks for shard, blocks in distances.items() if blocks > 0}
+    after = {shard: -blocks for shard, blocks in distances.items() if blocks < -1}
+    if before:
+        # open_block() would keep ids apart, but draws up to the register's block
+        # would still be thrown away, one by one: the end of that block fixes both.
+        shard = next(iter(before))
+        last = (held[shard].counter or 0) >> layout.sequence_bits
+        end = (last + before[shard] + 1 << layout.sequence_bits) - 1
+        yield REGISTER_RULES.finding(
+            "register_ahead",
+            shards=tuple(before),
+            object=generator.REGISTER,
+            blocks=_blocks(before),
+            setval=_setval(topology, shard, end),
+            more=_more(before, shard),
+        )
+    if after:
+        shard = next(iter(after))
+        yield REGISTER_RULES.finding(
+            "register_behind",
+            shards=tuple(after),
+            object=generator.REGISTER,
+            blocks=_blocks(after),
+            shard=shard,
+            more=_more(after, shard),
+        )
+
+
+def _setval(topology: Topology, shard: ShardId, value: int) -> str:
+    counter = f"{generator.quote_identifier(topology.schema(shard))}.{generator.COUNTER}"
+    name = generator.quote_literal(counter).strip()
+    # Not where ids were drawn in the meantime: that fixes it too, and it must not be set back
+    # again.
+    return f"SELECT setval({name}, {value}) WHERE nextval({name}) < {value}"
+
+
+def _blocks(distances: Mapping[ShardId, int]) -> str:
+    low, high = min(distances.values()), max(distances.values())
+    if low == high:
+        return "1 block" if low == 1 else f"{low} blocks"
+    return f"{low} to {high} blocks"
+
+
+def _more(distances: Mapping[ShardId, int], shard: ShardId) -> str:
+    if len(distances) == 1:
+        return ""
+    return f" (for shard {shard}; then `--check generator` shows the command for the next)"
+
 
 QUERIES = queries.load("shardctl.checks", "generator.sql")
 
@@ -52,7 +158,7 @@ RULES = Rules(
             "no right to change the sequences that make ids",
             f"{_INIT}: with it, the role can stop this shard's ids for ever",
         ),
-        **registers.RULES.of,
+        **REGISTER_RULES.of,
     },
 )
 _NUMBER = re.compile(r"shardctl\.next_id\(.*,\s*(\d+)\s*\)", re.DOTALL)
@@ -98,7 +204,7 @@ class Seen:
     roles: frozenset[str]
     lacks: Sequence[Lack]
     odd: Mapping[tuple[str, str], str]
-    held: Mapping[str, registers.Held]
+    held: Mapping[str, Held]
 
 
 def look(place: Place) -> Seen:
@@ -113,7 +219,7 @@ def look(place: Place) -> Seen:
         wanted |= {"register": generator.REGISTER}
         lacks += [Lack(*row) for row in session.execute(QUERIES["lacking"], wanted)]
     odd: dict[tuple[str, str], str] = {}
-    held: dict[str, registers.Held] = {}
+    held: dict[str, Held] = {}
     if place.topology.id.generator == "strict":
         oids: dict[str, dict[str, int]] = {}
         wanted["schemas"] = shards
@@ -134,7 +240,7 @@ def look(place: Place) -> Seen:
                     "counters": [pairs[schema][1] for schema in chunk],
                 },
             )
-            held |= {s: registers.Held(*row) for s, row in zip(chunk, rows, strict=True)}
+            held |= {s: Held(*row) for s, row in zip(chunk, rows, strict=True)}
     return Seen(
         functions=catalog.read_functions(session),
         roles=frozenset(role for (role,) in session.execute(QUERIES["roles"], {"roles": roles})),
@@ -158,7 +264,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
             yield from _functions(topology, name, wanted, _as_made(state, seen.functions, wanted))
         yield from _roles(topology, name, seen)
     found: dict[_Fault, list[ShardId]] = {}
-    held: dict[ShardId, registers.Held] = {}
+    held: dict[ShardId, Held] = {}
     for name, seen in view.seen.items():
         basics = view.basics[name]
         shards = basics.live(topology, topology.nodes[name])
@@ -176,7 +282,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         yield RULES.finding(
             code, shards=sorted(numbers), object=thing or None, what=what, role=role, how=how
         )
-    yield from registers.judge(topology, held)
+    yield from judge_registers(topology, held)
 
 
 def _as_made(

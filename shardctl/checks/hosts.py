@@ -2,25 +2,247 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardctl import fanout
-from shardctl.checks import host_routes, host_tests
+from shardctl.checks import clock, host_routes
 from shardctl.errors import ShardctlError
-from shardctl.hosts import reach
+from shardctl.hosts import accounts, files, reach, scripts
 from shardctl.hosts.host import CommandFailed
+from shardctl.hosts.local import Local
+from shardctl.postgres import binaries
 from shardctl.topology.model import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from shardctl.checks.host_routes import Machine, Server
-    from shardctl.checks.host_tests import Found
     from shardctl.fanout import Progress
-    from shardctl.topology.model import Topology
+    from shardctl.hosts.host import Host
+    from shardctl.topology.model import Pooler, Topology
+
+
+_SECONDS = 30.0
+_FULL = 0.9
+"""How full a disk may be."""
+_TOOLS = ("awk", "base64", "cp", "date", "dd", "df", "head", "ln", "mv", "readlink", "setsid")
+TOOLS_OF_GUARDS = ("psql", "setsid", "timeout", "awk")
+_NOT_RUN = (126, 127)
+_STOPPED = 3
+"""What a shell ends with for a program that it cannot run, or find."""
+_CLONING = ("pg_basebackup", "psql")
+_MISSING = 'for tool; do command -v -- "$tool" > /dev/null || printf "%s " "$tool"; done'
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a test; with a hint it is a fault, an error unless `grave` is False."""
+
+    output: str
+    hint: str = ""
+    grave: bool = True
+
+
+def way(host: Host) -> Found:
+    """Run something; raises what keeps shardctl from it."""
+    began = time.monotonic()
+    name = host.run(["id", "-un"], timeout=_SECONDS).stdout.strip()
+    took_ms = (time.monotonic() - began) * 1000
+    return Found(f"local, as {name}" if isinstance(host, Local) else f"{name}, {took_ms:.0f} ms")
+
+
+def _clock(host: Host) -> Found:
+    offset = clock.of_host(host)
+    certain = abs(offset.ahead) - offset.uncertainty
+    if certain <= clock.WARN_S:
+        return Found(f"within {max(offset.uncertainty, clock.WARN_S) * 1000:.0f} ms")
+    return Found(
+        f"{abs(offset.ahead) * 1000:.0f} ms {'ahead of' if offset.ahead > 0 else 'behind'} "
+        "shardctl's machine",
+        "synchronise the clock (chrony, systemd-timesyncd): ids contain the time of "
+        "the node's clock",
+        grave=certain > clock.ERROR_S,
+    )
+
+
+def _tools(host: Host) -> Found:
+    return _commands(host, _TOOLS, "install coreutils, util-linux and an awk on that host")
+
+
+def missing(host: Host, names: Sequence[str], user: str | None = None) -> tuple[str, ...]:
+    """List the programs that a user of a host does not find there."""
+    argv = ["sh", "-c", _MISSING, "sh", *names]
+    return tuple(host.run(argv, user=user, timeout=_SECONDS).stdout.split())
+
+
+def _commands(host: Host, names: tuple[str, ...], hint: str, user: str | None = None) -> Found:
+    lacking = missing(host, names, user)
+    return Found(f"lacks {', '.join(lacking)}", hint) if lacking else Found(", ".join(names))
+
+
+def account(host: Host, server: Server) -> tuple[str | None, Found]:
+    """See that commands can be run as the server's user; None is shardctl's login user.
+
+    Raises account_refused, OsUserRefused, SudoRefused, and what else keeps shardctl from it.
+    """
+    if isinstance(server, Node):
+        name = accounts.account_on(host, server.os_user)
+    else:
+        name = server.os_user
+        host = reach.host_of(server)  # refuses users as which shardctl cannot run commands here
+    mine = host.run(["id", "-un"], user=name, timeout=_SECONDS).stdout.strip()
+    return name, Found(mine)
+
+
+def _programs(host: Host, node: Node, account: str | None) -> Found:
+    found = binaries.find(node.bin_directory, account=account, host=host)
+    programs = tuple(found.program(name) for name in _CLONING)
+    lacking = _commands(
+        host, programs, "install PostgreSQL's client programs on that host", account
+    )
+    if lacking.hint:
+        return lacking
+    return Found(f"PostgreSQL {found.major} in {found.directory}")
+
+
+def _directory(host: Host, node: Node, account: str | None) -> Found:
+    path = node.data_directory
+    if path is None:
+        return Found("not in the topology: no shards can be moved to this node")
+    argv = scripts.argv("directory", "of_node", str(path))
+    output = host.run(argv, user=account, timeout=_SECONDS).stdout.splitlines()
+    kind, seen, version, owner, me = output
+    if kind in ("absent", "empty"):
+        return _room(host, node, seen if kind == "absent" else str(path.parent), account, kind)
+    if kind == "server" and owner == me:
+        return _version(host, node, version, account)
+    wrong, remedy = {
+        "closed": (f"{me} cannot enter {seen}", "allow that user to enter it (chmod)"),
+        "file": (f"{path} is not a directory", "move it away"),
+        "other": (f"{path} is not empty and does not belong to a server", "move its contents away"),
+        "server": (f"{path} belongs to {owner}, but the server runs as {me}", "chown it"),
+    }[kind]
+    return Found(wrong, f"{remedy}, or give the node another data_directory")
+
+
+def _version(host: Host, node: Node, version: str, account: str | None) -> Found:
+    """Compare the version that made the directory with that of the programs."""
+    major = binaries.find(node.bin_directory, account=account, host=host).major
+    if version != str(major):
+        return Found(
+            f"{node.data_directory} belongs to PostgreSQL {version}, but the programs "
+            f"are version {major}",
+            f"set bin_directory to the programs of version {version}",
+        )
+    return Found(f"{node.data_directory}, PostgreSQL {version}")
+
+
+def _room(host: Host, node: Node, parent: str, account: str | None, kind: str) -> Found:
+    """See that a clone could be put into a directory: by its user, or by who logs in.
+
+    Raises folder_unsafe.
+    """
+    try:
+        user = accounts.changes_folder(host, Path(parent), account)
+        host.run(["test", "-w", parent], user=user, timeout=_SECONDS)
+    except CommandFailed:
+        return Found(
+            f"{node.data_directory} is {kind}, and the server's user cannot write to {parent}",
+            "allow the server's user to write there, or give the node another data_directory",
+        )
+    return Found(f"{node.data_directory} is {kind}")
+
+
+def _disk(host: Host, node: Node, account: str | None) -> Found:
+    if node.data_directory is None:
+        return Found("data_directory is not in the topology")
+    argv = scripts.argv("directory", "disk", str(node.data_directory))
+    measured = files.of_df(host.run(argv, user=account, timeout=_SECONDS).stdout)
+    if measured is None:
+        return Found("unknown: cannot read the output of df", "run `df` on that host", grave=False)
+    total, free = measured
+    room = f"{free / 2**30:.1f} GB free of {total / 2**30:.1f} GB"
+    if free < total * (1 - _FULL):
+        return Found(
+            room, "free disk space: a clone needs as much as the whole source", grave=False
+        )
+    return Found(room)
+
+
+def why_no_status(host: Host, node: Node, account: str | None) -> str | None:
+    """Run the operator's command for a server's status, which changes nothing, for all of them.
+
+    Gives why it does not show whether the server runs; None where it does, or there is none. One
+    that misses the data directory is enough for a directory that a clone will use.
+    """
+    if node.control is None or node.control.status is None:
+        return None
+    try:
+        host.run(["sh", "-c", node.control.status], timeout=_SECONDS)
+    except CommandFailed as error:
+        lines = (error.completed.stderr.strip() or error.completed.stdout.strip()).splitlines()
+        by_sudo = [line for line in lines if line.startswith("sudo:")]
+        code, reason = error.completed.code, (by_sudo or lines or ["no output"])[-1]
+        if code in _NOT_RUN or by_sudo:
+            return f"the status command cannot be run: {reason}"
+        path = str(node.data_directory or "")
+        misses = path and any(path in line for line in lines) and _is_bare(host, path, account)
+        if code != _STOPPED and not misses:
+            return (
+                f"the status command exited with code {code}; expected 0 (server "
+                f"running) or 3 (server stopped): {reason}"
+            )
+    return None
+
+
+def _is_bare(host: Host, path: str, account: str | None) -> bool:
+    argv = scripts.argv("directory", "of_node", path)
+    return host.run(argv, user=account, timeout=_SECONDS).stdout.startswith(("absent", "empty"))
+
+
+def _control(host: Host, node: Node, account: str | None) -> Found:
+    """See that the operator's own commands can be run, by the one that changes nothing."""
+    if (why := why_no_status(host, node, account)) is not None:
+        return Found(
+            why,
+            "correct `control` in the topology: shardctl runs it with `sh -c` on that "
+            "host, as its login user",
+        )
+    status = node.control.status if node.control else None
+    return Found(status or ("no status command" if node.control else "pg_ctl"))
+
+
+def _guard(host: Host, pooler: Pooler) -> Found:
+    hint = (
+        "install them on that host for the guard of a move: util-linux, postgresql-client, "
+        "coreutils, mawk or gawk"
+    )
+    return _commands(host, TOOLS_OF_GUARDS, hint, pooler.os_user)
+
+
+def _files(host: Host, pooler: Pooler) -> Found:
+    """See that the configuration can be read, and the file of aliases be written."""
+    if files.read(host, pooler.config, user=pooler.os_user) is None:
+        return Found(
+            f"{pooler.config}: no such file", "correct `config` of the pooler in the topology"
+        )
+    files.place(host, Path(pooler.databases_file), user=pooler.os_user)
+    return Found(f"{pooler.config}, {pooler.databases_file}")
+
+
+OF_MACHINES: Mapping[str, Callable[[Host], Found]] = {"tools": _tools, "clock": _clock}
+OF_NODES: Mapping[str, Callable[[Host, Node, str | None], Found]] = {
+    "programs": _programs,
+    "directory": _directory,
+    "disk": _disk,
+    "control": _control,
+}
+OF_POOLERS: Mapping[str, Callable[[Host, Pooler], Found]] = {"guard": _guard, "files": _files}
 
 
 class State(StrEnum):
@@ -82,22 +304,22 @@ def ok(found: Sequence[Tested]) -> bool:
 
 
 def _machine(machine: Machine) -> Iterator[Tested]:
-    way = _tested(machine, None, "way", lambda: host_tests.way(machine.host))
-    yield way
-    if way.state is State.error:
+    reached = _tested(machine, None, "way", lambda: way(machine.host))
+    yield reached
+    if reached.state is State.error:
         return
-    for name, of_machine in host_tests.OF_MACHINES.items():
+    for name, of_machine in OF_MACHINES.items():
         yield _tested(machine, None, name, partial(of_machine, machine.host))
     for server in machine.servers:
         yield from _server(machine, server)
 
 
 def _server(machine: Machine, server: Server) -> Iterator[Tested]:
-    host, account = machine.host, None
+    host, name_there = machine.host, None
 
     def user() -> Found:
-        nonlocal account
-        account, found = host_tests.account(host, server)
+        nonlocal name_there
+        name_there, found = account(host, server)
         return found
 
     tested = _tested(machine, server, "user", user)
@@ -105,11 +327,11 @@ def _server(machine: Machine, server: Server) -> Iterator[Tested]:
     if tested.state is State.error:
         return
     if isinstance(server, Node):
-        for name, of_node in host_tests.OF_NODES.items():
-            yield _tested(machine, server, name, partial(of_node, host, server, account))
+        for name, of_node in OF_NODES.items():
+            yield _tested(machine, server, name, partial(of_node, host, server, name_there))
     else:
         own = reach.host_of(server)
-        for name, of_pooler in host_tests.OF_POOLERS.items():
+        for name, of_pooler in OF_POOLERS.items():
             yield _tested(machine, server, name, partial(of_pooler, own, server))
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.checks.check import Check
-from shardctl.checks.findings import ERROR, Rule, Rules
+from shardctl.checks.check import ERROR, Check, Rule, Rules
 from shardctl.state.format import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shardctl.checks.basics import Basics
-    from shardctl.checks.check import View
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Basics, Finding, View
     from shardctl.topology.model import NodeName, Topology
 
 RULES = Rules(

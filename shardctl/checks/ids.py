@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from psycopg import errors, sql
 
 from shardctl.checks import ids_deep
-from shardctl.checks.check import Check
-from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules, Severity
-from shardctl.checks.ids_odd import Odd, Ruler
+from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules, Severity
+from shardctl.checks.ids_deep import Odd, Ruler
 from shardctl.ids import generator, times
 from shardctl.ids.layout import Layout
 from shardctl.postgres import catalog, queries, room
@@ -21,8 +20,7 @@ from shardctl.state import keys
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shardctl.checks.check import Place, View
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding, Place, View
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import ShardId
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from shardctl.access import read_only
 from shardctl.checks import leftovers_moves, leftovers_streams, retired
-from shardctl.checks.check import Check
-from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules
+from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
 from shardctl.checks.status_look import QUERIES as STATUS
-from shardctl.checks.status_nodes import Slot
+from shardctl.checks.status_look import Slot
 from shardctl.meter import size
 from shardctl.postgres import queries, repack_left
 from shardctl.state import journal, leash, ledger, move_objects
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shardctl.access.read_only import Mark
-    from shardctl.checks.check import Place, View
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding, Place, View
     from shardctl.checks.retired import Retired
     from shardctl.postgres.repack_left import Leftover
     from shardctl.state.ledger import Entry

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from shardctl.checks import retired
-from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules, Severity
+from shardctl.checks.check import ERROR, NOTE, WARNING, Rule, Rules, Severity
 from shardctl.meter import duration, size
 from shardctl.state import leash
 from shardctl.topology.model import NodeName, ShardId
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from shardctl.checks.check import View
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding, View
     from shardctl.checks.retired import Retired
     from shardctl.state.ledger import Entry
 

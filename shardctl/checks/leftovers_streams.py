@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from shardctl.checks.findings import ERROR, WARNING, Rule, Rules
+from shardctl.checks.check import ERROR, WARNING, Rule, Rules
 from shardctl.state.ledger import kept_reverses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding
     from shardctl.state.ledger import Entry
     from shardctl.state.move_objects import MoveObject, Stream
     from shardctl.topology.model import NodeName

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.checks import retired
-from shardctl.checks.check import Check
-from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules
+from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.checks.check import Place, View
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding, Place, View
     from shardctl.topology.model import ShardId
 
 RULES = Rules(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.checks.check import Check
-from shardctl.checks.findings import ERROR, WARNING, Rule, Rules, Severity
+from shardctl.checks.check import ERROR, WARNING, Check, Rule, Rules, Severity
 from shardctl.ids.generator import quote_literal
 from shardctl.state.cluster import QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from shardctl.checks.check import Place, View
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding, Place, View
     from shardctl.topology.model import ShardId
 
 RULES = Rules(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from shardctl.checks.basics import Basics
+    from shardctl.checks.check import Basics
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import ShardId, Topology
 

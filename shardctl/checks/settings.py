@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardctl.checks.check import Check
-from shardctl.checks.findings import ERROR, NOTE, WARNING, Rule, Rules, Severity
+from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules, Severity
 from shardctl.postgres import catalog, queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from shardctl.checks.check import Place, View
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding, Place, View
     from shardctl.postgres.catalog import RoleSettings
     from shardctl.topology.model import NodeName
 

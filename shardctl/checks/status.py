@@ -5,27 +5,30 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from shardctl import fanout
-from shardctl.checks import status_look, status_poolers
-from shardctl.checks.status_nodes import State
+from shardctl.checks import status_look
+from shardctl.checks.status_look import State
+from shardctl.errors import ShardctlError
 from shardctl.ids import times
-from shardctl.state import ledger
+from shardctl.pgbouncer.console import Console, waited_s
+from shardctl.state import ledger, lock
 from shardctl.topology import ranges
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from shardctl.checks.status_nodes import NodeStatus, Retired, Slot
-    from shardctl.checks.status_poolers import PoolerStatus
+    from shardctl.checks.status_look import NodeStatus, Retired, Slot
     from shardctl.fanout import Progress
+    from shardctl.pgbouncer.console import Row
     from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import Node, ShardId, Topology
+    from shardctl.topology.model import Node, Pooler, PoolerName, ShardId, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ def observe(topology: Topology, *, sample_s: float, progress: Progress) -> Statu
         cluster=topology.cluster,
         time=now,
         nodes=tuple(_with_moves(node, moves) for node in nodes),
-        poolers=status_poolers.observe(topology),
+        poolers=observe_poolers(topology),
         moves=moves,
         stale=tuple(_stale(topology, nodes, moves)),
     )
@@ -209,3 +212,82 @@ def _rate(first: _Sample, second: _Sample) -> float | None:
     """
     ended, elapsed = second.transactions - first.transactions, second.at - first.at
     return ended / elapsed if ended >= 0 and elapsed > 0 else None
+
+
+_SERVERS = ("sv_active", "sv_idle", "sv_used", "sv_tested", "sv_login")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolerStatus:
+    """One pooler; `error` explains why its console cannot be used, and then nothing else is known.
+
+    `clients` are served or wait, `waiting` are those that wait for a server, `longest_wait_s`
+    is how long the first of them has. `paused` names aliases, of other databases too; all of
+    them where the whole pooler is paused. `waits_for` are the clients in transactions on those, for
+    whose ends a PAUSE waits.
+    """
+
+    name: PoolerName
+    error: str | None = None
+    version: str | None = None
+    clients: int | None = None
+    waiting: int | None = None
+    servers: int | None = None
+    longest_wait_s: float | None = None
+    paused: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        return {
+            "name": self.name,
+            "state": "up" if self.error is None else "down",
+            "version": self.version,
+            "clients": self.clients,
+            "waiting": self.waiting,
+            "servers": self.servers,
+            "longest_wait_ms": None
+            if self.longest_wait_s is None
+            else round(self.longest_wait_s * 1000, 1),
+            "paused": list(self.paused),
+            "waits_for": list(self.waits_for),
+            "error": self.error,
+        }
+
+
+def observe_poolers(topology: Topology) -> tuple[PoolerStatus, ...]:
+    """Look at all poolers in parallel; one that cannot be looked at explains why."""
+    poolers = topology.poolers.values()
+    return tuple(fanout.collect(poolers, partial(_look_at_pooler, topology)).every())
+
+
+def _look_at_pooler(topology: Topology, pooler: Pooler) -> PoolerStatus:
+    try:
+        with Console(pooler, topology.database, purpose=lock.purpose("status")) as console:
+            pools = console.pools()
+            offered = console.databases().values()
+            held = console.held()
+            paused = tuple(one.name for one in offered if held or one.paused)
+            return PoolerStatus(
+                name=pooler.name,
+                version=console.version(),
+                clients=_sum(pools, ("cl_active", "cl_waiting")),
+                waiting=_sum(pools, ("cl_waiting",)),
+                servers=_sum(pools, _SERVERS),
+                longest_wait_s=max(map(waited_s, pools), default=0.0),
+                paused=paused,
+                waits_for=tuple(_in_transaction(console, paused)) if paused else (),
+            )
+    except ShardctlError as error:
+        return PoolerStatus(pooler.name, error=getattr(error, "reason", error.message))
+
+
+def _in_transaction(console: Console, paused: Collection[str]) -> Iterator[str]:
+    """Name the clients of paused databases that have a server, which they keep until COMMIT."""
+    for one in console.clients():
+        if one["database"] in paused and one["link"]:
+            yield f"{one['user']} on {one['database']} from {one['addr']}:{one['port']}"
+
+
+def _sum(pools: Iterable[Row], columns: Iterable[str]) -> int:
+    return sum(int(pool.get(column) or 0) for pool in pools for column in columns)

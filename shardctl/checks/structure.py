@@ -6,10 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardctl.checks import migrations
-from shardctl.checks.check import Check
-from shardctl.checks.findings import ERROR, NOTE, Rule, Rules
-from shardctl.checks.structure_groups import Group, Thing, compare
-from shardctl.checks.structure_texts import OF_THINGS, finding
+from shardctl.checks.check import ERROR, NOTE, Check, Rule, Rules
+from shardctl.checks.structure_groups import OF_THINGS, Group, Thing, compare, finding
 from shardctl.ids import generator
 from shardctl.postgres import queries, room
 from shardctl.state import keys
@@ -17,8 +15,7 @@ from shardctl.state import keys
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shardctl.checks.check import Place, View
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding, Place, View
     from shardctl.topology.model import ShardId
 
 QUERIES = queries.load("shardctl.checks", "structure.sql")

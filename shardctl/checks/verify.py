@@ -1,4 +1,4 @@
-"""Look at all nodes in parallel, then judge."""
+"""All checks, in the order of the report: look at all nodes in parallel, then judge."""
 
 from __future__ import annotations
 
@@ -11,26 +11,64 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from shardctl import fanout
-from shardctl.checks import basics as basic
-from shardctl.checks import connection, identity, ids, poolers, poolers_look
-from shardctl.checks.check import Place, View
-from shardctl.checks.findings import ERROR, Finding, Rule, Rules, Severity
-from shardctl.checks.registry import CHECKS
+from shardctl.checks import (
+    clock,
+    connection,
+    generator,
+    identity,
+    ids,
+    leftovers,
+    map,  # noqa: A004  # the check's name
+    migrations,
+    poolers,
+    poolers_look,
+    settings,
+    structure,
+)
+from shardctl.checks.check import (
+    ERROR,
+    Finding,
+    Place,
+    Rule,
+    Rules,
+    Severity,
+    View,
+    read_basics,
+)
 from shardctl.errors import Misused
 from shardctl.libpq import reason_of
 from shardctl.postgres.cancelling import Running
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster, keys, ledger, lock, migrations
+from shardctl.state import cluster, keys, ledger, lock
+from shardctl.state import migrations as files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from shardctl.checks.basics import Basics
-    from shardctl.checks.check import Check
+    from shardctl.checks.check import Basics, Check
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import Node, NodeName, PoolerName, Topology
+
+
+CHECKS: dict[str, Check] = {
+    check.name: check
+    for check in (
+        connection.CHECK,
+        identity.CHECK,
+        map.CHECK,
+        generator.CHECK,
+        structure.CHECK,
+        migrations.CHECK,
+        ids.CHECK,
+        clock.CHECK,
+        leftovers.CHECK,
+        settings.CHECK,
+        poolers.CHECK,
+    )
+}
+
 
 logger = logging.getLogger(__name__)
 
@@ -152,9 +190,9 @@ def scope(topology: Topology, names: Sequence[str], *, deep: bool) -> Scope:
                 f"unknown check {name!r}",
                 hint=f"choose from {', '.join(CHECKS)} (see `shardctl verify --list`)",
             )
-    files = migrations.read(topology.database.migrations)
-    keys.key_columns(files)  # a malformed line is reported before anything is contacted
-    return Scope(topology, files, tuple(names), deep)
+    found = files.read(topology.database.migrations)
+    keys.key_columns(found)  # a malformed line is reported before anything is contacted
+    return Scope(topology, found, tuple(names), deep)
 
 
 def judge(
@@ -234,7 +272,7 @@ def look(
         session.execute("SET default_transaction_read_only TO on")
         # The DDL of another session must not hold it up, nor it the sessions that queue behind.
         session.execute("SET lock_timeout TO '3s'")
-        basics = basic.read(session, topology, node)
+        basics = read_basics(session, topology, node)
     except psycopg.Error as error:
         return Looked(
             None, {}, (_not_examined(connection.CHECK.name, node.name, reason_of(error)),)

@@ -17,8 +17,7 @@ from shardctl import __version__
 from shardctl.cli.command import App, Group, usage_error
 from shardctl.cli.context import Settings
 from shardctl.cli.printed import PRINTED
-from shardctl.cli.signals import as_ctrl_c
-from shardctl.cli.streams import ResultUnwritten, Streams
+from shardctl.cli.streams import ResultUnwritten, Streams, as_ctrl_c
 from shardctl.errors import Interrupted, ShardctlError
 
 if TYPE_CHECKING:

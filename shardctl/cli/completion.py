@@ -38,7 +38,7 @@ def servers(ctx: typer.Context) -> Offered:
 
 def checks() -> Offered:
     """Offer the checks of `verify`."""
-    from shardctl.checks.registry import CHECKS
+    from shardctl.checks.verify import CHECKS
 
     return [(check.name, check.about) for check in CHECKS.values()]
 

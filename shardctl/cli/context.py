@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shardctl.cli.values import Duration
     from shardctl.topology.model import Topology
 
+
 DEFAULT_TOPOLOGY = Path("topology.yaml")
 
 

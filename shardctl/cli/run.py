@@ -58,12 +58,11 @@ def run(
     """
     from shardctl.cli.progress import bars
     from shardctl.maintenance import run as running
-    from shardctl.maintenance import targets
 
     settings: Settings = ctx.obj
     settings.changes = False  # its output is its result: it ends when its reader does
     topology = load_topology(ctx)
-    chosen = targets.machines(topology) if on is None else targets.servers(topology, on)
+    chosen = running.machines(topology) if on is None else running.servers(topology, on)
     settings.pending = bool(chosen)
     if chosen and not settings.dry_run:
         noun = "host" if on is None else "server"

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardctl import inputs
-from shardctl.cli import values
+from shardctl.cli import picture, values
 from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import JobsOption, Listing, ListingOption
-from shardctl.cli.output import confirm, plural, say
-from shardctl.errors import Interrupted, UsageError, together
+from shardctl.cli.output import (
+    confirm,
+    emit,
+    plural,
+    print_csv,
+    print_json,
+    print_table,
+    print_tsv,
+    say,
+)
+from shardctl.cli.progress import bars
+from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError, together
+from shardctl.maintenance import folding
+from shardctl.maintenance.folding import Folded
+from shardctl.maintenance.sql import Answer, Failure, Warned
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from shardctl.cli.context import Settings
+    from shardctl.maintenance.folding import Columns
+    from shardctl.maintenance.places import Place
     from shardctl.maintenance.sql import Run
     from shardctl.maintenance.sql_plan import Plan
     from shardctl.topology.model import ShardId, Topology
+
 
 app = command_app()
 
@@ -64,7 +87,6 @@ def sql(
     It may only read, unless --write is given: then shardctl records it, and refuses it during a
     move. The first column of the rows is `shard` (or `node`).
     """
-    from shardctl.cli import sql_output
     from shardctl.maintenance import sql_plan
     from shardctl.maintenance.sql import Run
     from shardctl.state import lock
@@ -82,14 +104,14 @@ def sql(
         say(f"note: {note}")
     settings.pending = write and bool(plan.places.chosen)
     if settings.dry_run:
-        sql_output.show_plan(plan, output)
+        show_plan(plan, output)
         return
     if settings.pending:
         confirm(f"Run this statement in {_places(plan)}?", yes=settings.yes)
     began = time.monotonic()
     run = Run(plan, timeout.ms if timeout else 0, jobs)
     try:
-        shown = sql_output.show(run, output)
+        shown = show(run, output)
     except KeyboardInterrupt as interrupt:
         raise _interrupted(run) from interrupt
     rows = f"{plural(shown.rows, 'row')} from" if shown.rows or not write else "done:"
@@ -146,3 +168,165 @@ def _interrupted(run: Run) -> Interrupted:
         f"interrupted: committed in {len(done):,} of {_places(run.plan)}{doubt}",
         hint=f"to run it in the rest: {folding.rest(left)}" if left else "",
     )
+
+
+@dataclass(slots=True)
+class Shown:
+    """The number of printed rows, and the errors to end with."""
+
+    rows: int = 0
+    problems: list[ShardctlError] = field(default_factory=list)
+
+
+def show_plan(plan: Plan, output: Listing) -> None:
+    """Print where the statement would run."""
+    found = plan.places.by_node().items()
+    rows = [(node, _which(places)) for node, places in found]
+    if output is Listing.table:
+        rows = [(node, picture.shorten(which)) for node, which in rows]
+    nodes = [
+        {"node": node, "shards": [p.shard for p in places if p.shard is not None]}
+        for node, places in found
+    ]
+    emit(output, ("node", "shards"), rows, {"write": plan.write, "nodes": nodes})
+    for place, error in plan.places.left_out:
+        say(f"{folding.where([place])}: {error.message}")
+
+
+def show(run: Run, output: Listing) -> Shown:
+    """Run it and print the results."""
+    shown = _stream(run, output) if output is not Listing.table else _tables(run)
+    shown.problems += folding.errors(run)
+    return shown
+
+
+def _stream(run: Run, output: Listing) -> Shown:
+    """Print rows as they arrive; memory does not grow with their number."""
+    shown, folded = Shown(), Folded()
+    warnings: dict[str, list[Place]] = {}
+    first: Columns = ()
+    differing: dict[Columns, list[Place]] = {}
+    # If the reader closes the pipe, the run is ended.
+    with _progress(run), closing(run.events()) as events:
+        for event in events:
+            if isinstance(event, Warned):
+                warnings.setdefault(event.message, []).append(event.place)
+            elif isinstance(event, Failure):
+                if output is Listing.json:
+                    print_json(folding.failure_as_json(event))
+            elif output is Listing.json:
+                print_json(folding.as_json(event.place, event.statement, event.batch))
+                shown.rows += len(event.batch.rows)
+            elif not event.batch.columns:
+                folded.add(event)
+            else:
+                header = not first
+                first = first or event.batch.columns
+                if _titles(event.batch.columns) != _titles(first):
+                    differing.setdefault(event.batch.columns, []).append(event.place)
+                    continue
+                _print_rows(event, output, header=header)
+                shown.rows += len(event.batch.rows)
+    for (_, command), places in folded.commands.items():
+        say(f"{command}: {folding.where(places)}")
+    _warn(warnings)
+    shown.problems += [
+        Refused(
+            "columns_differ",
+            f"{folding.where(list(dict.fromkeys(places)))}: rows skipped: expected columns "
+            f"{_names(first)}, found {_names(columns)}",
+            hint="use -o table or -o json, or list the columns in the statement",
+        )
+        for columns, places in differing.items()
+    ]
+    return shown
+
+
+@contextmanager
+def _progress(run: Run) -> Iterator[None]:
+    """Show progress, unless rows appear on the same terminal, or in a pager there."""
+    if sys.stderr.isatty() and not stat.S_ISREG(os.fstat(1).st_mode):
+        yield
+        return
+    with bars() as run.progress:
+        yield
+
+
+def _print_rows(answer: Answer, output: Listing, *, header: bool) -> None:
+    """Print rows as TSV or CSV, which has a header."""
+    place, batch = _label(answer.place), answer.batch
+    if output is Listing.tsv:
+        print_tsv((place, *row) for row in batch.rows)
+        return
+    if header:
+        label = "node" if answer.place.shard is None else "shard"
+        print_csv([(label, *_titles(batch.columns))])
+    print_csv((place, *row) for row in batch.rows)
+
+
+def _tables(run: Run) -> Shown:
+    folded = Folded()
+    warnings: dict[str, list[Place]] = {}
+    with bars() as run.progress:
+        for event in run.events():
+            if isinstance(event, Answer):
+                folded.add(event)
+            elif isinstance(event, Warned):
+                warnings.setdefault(event.message, []).append(event.place)
+    label = "node" if run.plan.shards is None else "shard"
+    # Rows of a place that failed later do not count.
+    failed = {one.place for one in run.failed}
+    shown, last = Shown(), 0
+    tables = [
+        (statement, columns, sorted(found, key=lambda one: _key(one[0])))
+        for (statement, columns), found in folded.tables.items()
+    ]
+    for statement, columns, found in sorted(
+        tables, key=lambda one: (one[0], [_key(place) for place, _ in one[2][:1]])
+    ):
+        kept = [one for one in found if one[0] not in failed]
+        if statement == last:
+            say(f"note: columns differ: {folding.where([place for place, _ in kept])} separately")
+        last = statement
+        shown.rows += len(kept)
+        _table((label, *_titles(columns)), [(_label(place), *row) for place, row in kept])
+    if folded.commands:
+        rows = [
+            (command, picture.shorten(_which(sorted(places, key=_key))))
+            for (_, command), places in sorted(folded.commands.items())
+        ]
+        print_table(("command", f"{label}s"), rows)
+    _warn(warnings)
+    return shown
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str | None]]) -> None:
+    print_table(header, [["NULL" if value is None else value for value in row] for row in rows])
+
+
+def _warn(warnings: dict[str, list[Place]]) -> None:
+    for message, places in warnings.items():
+        say(f"note: {folding.where(list(dict.fromkeys(places)))}: {message}")
+
+
+def _which(places: Sequence[Place]) -> str:
+    shards = [place.shard for place in places if place.shard is not None]
+    if shards:
+        return f"{len(shards):,}: {ranges.of(shards)}"
+    return ", ".join(dict.fromkeys(place.node for place in places))
+
+
+def _key(place: Place) -> tuple[int, str]:
+    return (place.shard or 0, place.node)
+
+
+def _label(place: Place) -> str:
+    return place.node if place.shard is None else str(place.shard)
+
+
+def _titles(columns: Columns) -> tuple[str, ...]:
+    return tuple(column.name for column in columns)
+
+
+def _names(columns: Columns) -> str:
+    return f"({', '.join(_titles(columns))})"

@@ -1,10 +1,12 @@
-"""Standard streams that are closed, full, or have lost their reader."""
+"""Standard streams that are closed, full, or have lost their reader; and signals as Ctrl-C."""
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,3 +118,27 @@ def _open_closed() -> None:
         if getattr(sys, name) is None:
             nowhere = Path(os.devnull).open("w" if number else "r", encoding="utf-8")  # noqa: SIM115  # until the end
             setattr(sys, name, nowhere)
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def as_ctrl_c() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP (a lost terminal) raise KeyboardInterrupt while a block runs.
+
+    An ignored signal, as under nohup, stays ignored. Only the main thread may handle signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    # None is a handler that is not Python's.
+    ours = {n: h for n, h in before.items() if h is not None and h != signal.SIG_IGN}
+    try:
+        for number in ours:
+            signal.signal(number, signal.default_int_handler)
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)

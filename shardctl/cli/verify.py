@@ -16,7 +16,7 @@ from shardctl.printable import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding
     from shardctl.checks.verify import Report as Verified
 
 app = command_app()
@@ -47,7 +47,7 @@ def verify(
     Changes nothing. An unreachable node is one finding, and all other nodes are checked. Exit code
     1 if there is an error.
     """
-    from shardctl.checks.registry import CHECKS
+    from shardctl.checks.verify import CHECKS
     from shardctl.checks.verify import verify as examine
     from shardctl.cli.progress import bars
 

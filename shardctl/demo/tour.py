@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl import fanout
-from shardctl.checks import status_poolers
+from shardctl.checks import status
 from shardctl.checks import verify as checks
 from shardctl.demo import example, moving
 from shardctl.demo.moving import demo_failed
@@ -103,7 +103,7 @@ class Tour:
 
         if topology.poolers:
             offering = poolers.up(topology, self._progress)
-            versions = {p.version for p in status_poolers.observe(topology)}
+            versions = {p.version for p in status.observe_poolers(topology)}
             started = f"{len(offering)} x PgBouncer {', '.join(map(str, versions))}"
             yield step("poolers started", started)
 

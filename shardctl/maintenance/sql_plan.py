@@ -1,13 +1,15 @@
-"""What `sql` is to run, and where; nothing is changed by finding out."""
+"""What `sql` is to run, statement by statement, and where; nothing is changed by finding out."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.errors import together
+from shardctl.errors import Misused, together
 from shardctl.maintenance import places as placing
-from shardctl.maintenance import statements
+from shardctl.postgres import split
+from shardctl.postgres.masking import without_passwords
 from shardctl.state import lock
 
 if TYPE_CHECKING:
@@ -16,6 +18,66 @@ if TYPE_CHECKING:
     from shardctl.maintenance.places import Places
     from shardctl.postgres.split import Statement
     from shardctl.topology.model import ShardId, Topology
+
+
+_CONTROL = frozenset({"BEGIN", "COMMIT", "ROLLBACK", "ABORT", "END"})
+_CONTROL_PAIRS = frozenset({("START", "TRANSACTION"), ("PREPARE", "TRANSACTION")})
+_STREAM = re.compile(r"\b(stdin|stdout)\b", re.IGNORECASE)
+_TOLD = 1000
+
+
+def parse(text: str) -> tuple[Statement, ...]:
+    """Split a text into its statements; raises statement_invalid.
+
+    >>> [s.text for s in parse("SELECT 1; SELECT ';'")]
+    ['SELECT 1', "SELECT ';'"]
+    """
+    if "\0" in text:
+        raise Misused("statement_invalid", "the statement contains a zero byte", hint="remove it")
+    found = tuple(split.split(text))
+    if not found:
+        raise Misused(
+            "statement_invalid",
+            "there is no statement",
+            hint="specify one, such as 'SELECT count(*) FROM photos'",
+        )
+    for statement in found:
+        _require_fit(statement)
+    return found
+
+
+def _require_fit(statement: Statement) -> None:
+    first, *rest = statement.first_words or ("",)
+    where = f"line {statement.line}"
+    if statement.text.startswith("\\"):
+        raise Misused(
+            "statement_invalid",
+            f"{where}: {statement.text.split()[0]} is a psql command, not a statement",
+            hint="run it in psql: `shardctl route` shows the connection string",
+        )
+    if first in _CONTROL or (first, *rest) in _CONTROL_PAIRS:
+        raise Misused(
+            "statement_invalid",
+            f"{where}: {first} is not supported: shardctl runs one transaction in each shard",
+            hint="remove it",
+        )
+    if first == "COPY" and _STREAM.search(statement.text):
+        raise Misused(
+            "statement_invalid",
+            f"{where}: COPY with STDIN or STDOUT is not supported",
+            hint="use SELECT with -o tsv, or INSERT",
+        )
+
+
+def for_log(text: str) -> str:
+    """Give the text for logs and events: without passwords, and not too long.
+
+    >>> for_log("ALTER ROLE ann PASSWORD 'it''s'; SELECT 1")
+    "ALTER ROLE ann PASSWORD '***'; SELECT 1"
+    """
+    masked = without_passwords(text.strip())
+    return masked if len(masked) <= _TOLD else f"{masked[:_TOLD]}..."
+
 
 COMMAND = "sql"
 
@@ -33,7 +95,7 @@ class Plan:
     @property
     def for_log(self) -> str:
         """The statements for events and logs."""
-        return statements.for_log("; ".join(one.text for one in self.statements))
+        return for_log("; ".join(one.text for one in self.statements))
 
 
 def plan(topology: Topology, text: str, *, shards: Sequence[ShardId] | None, write: bool) -> Plan:
@@ -42,7 +104,7 @@ def plan(topology: Topology, text: str, *, shards: Sequence[ShardId] | None, wri
     Raises statement_invalid, what `places.look` and `of_shards` raise; to write also what
     `Fleet.require_settled` raises, and the errors of nodes that could not be asked.
     """
-    found = statements.parse(text)
+    found = parse(text)
     chosen = choose(topology, shards, write=write)
     return Plan(topology, found, chosen, None if shards is None else tuple(shards), write)
 

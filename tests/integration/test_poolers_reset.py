@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures.fleets.healthy import examine
 
 if TYPE_CHECKING:
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding
     from tests.fixtures.fleets.pooled import PooledFleet
 
 COUNT = b"SELECT count(*) FROM photos"

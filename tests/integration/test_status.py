@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from shardctl.checks.status import observe
-from shardctl.checks.status_nodes import State
+from shardctl.checks.status_look import State
 from shardctl.fanout import Silent
 from shardctl.hosts.local import Local
 from tests.fixtures.fleets.fleet import command_line
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.checks.status import Status
-    from shardctl.checks.status_nodes import NodeStatus
+    from shardctl.checks.status_look import NodeStatus
     from tests.fixtures.fleets.fleet import Fleet
 
 PHOTOS_OF = "INSERT INTO shard{0}.photos (user_id) SELECT g FROM generate_series(1, {1}) AS g"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.checks.status import observe
-from shardctl.cli.status_tables import unreached
+from shardctl.cli.status import unreached
 from shardctl.fanout import Silent
 from shardctl.topology.model import NodeName, Ssh
 from tests.fixtures.servers.postgres import free_ports

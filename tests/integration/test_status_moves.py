@@ -19,7 +19,7 @@ from tests.fixtures.fleets.retired import ID, OTHER
 from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.pooled import PooledFleet
     from tests.fixtures.fleets.retired import Pruned

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks import status_poolers
+from shardctl.checks import status
 from shardctl.hosts.local import Local
 from shardctl.pgbouncer.console import Console
 from tests.fixtures.fleets.healthy import offer
@@ -22,7 +22,7 @@ from tests.fixtures.servers.postgres import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.checks.status_poolers import PoolerStatus
+    from shardctl.checks.status import PoolerStatus
     from tests.fixtures.fleets.pooled import AddPooler
     from tests.fixtures.servers.pgbouncer import PgBouncer
 
@@ -34,7 +34,7 @@ def fleet(fleet_pooled_healthy: PooledFleet) -> PooledFleet:
 
 
 def look(fleet: PooledFleet) -> PoolerStatus:
-    [one] = status_poolers.observe(fleet.topology())
+    [one] = status.observe_poolers(fleet.topology())
     return one
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks.findings import Severity
+from shardctl.checks.check import Severity
 from shardctl.ids import generator
 from tests.fixtures.fleets.rolled_back import RolledBack
 from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding
     from tests.fixtures.fleets.fleet import Fleet
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.checks.findings import Severity
+from shardctl.checks.check import Severity
 from shardctl.fanout import Silent
 from shardctl.provision import fleet
 from tests.fixtures.fleets.verify import told, verify

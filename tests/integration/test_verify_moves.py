@@ -8,7 +8,7 @@ from tests.fixtures.fleets.retired import ID, OTHER
 from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding
     from tests.fixtures.fleets.retired import Pruned
 
 

@@ -15,7 +15,7 @@ from tests.fixtures.fleets.pooled import PooledFleet, load, offered
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding
     from tests.fixtures.fleets.pooled import AddPooler
     from tests.fixtures.servers.postgres import PgServer
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.checks import structure
-from shardctl.checks.findings import Severity
+from shardctl.checks.check import Severity
 from tests.fixtures.fleets.fleet import PHOTOS, Fleet
 from tests.fixtures.fleets.rolled_back import RolledBack, undone
 from tests.fixtures.fleets.verify import told
@@ -15,7 +15,7 @@ from tests.fixtures.fleets.verify import told
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding
     from tests.fixtures.servers.postgres import PgServer
 
 

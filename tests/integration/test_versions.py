@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks.findings import Severity
+from shardctl.checks.check import Severity
 from tests.fixtures.fleets.fleet import Fleet
 from tests.fixtures.fleets.verify import SAFE, told, verify
 

@@ -12,7 +12,7 @@ from tests.fixtures.moves.limits import exceed, limit, slots
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding
     from tests.fixtures.moves.stopping import MovingFleet
 
 

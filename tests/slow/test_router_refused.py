@@ -110,7 +110,7 @@ def test_the_map_is_read_anew_where_a_pooler_refuses(
     assert refusals(fleet_pooled) > before
 
 
-def test_an_error_that_an_application_raises_in_a_poolers_words_is_not_repeated(
+def test_an_error_that_an_application_raises_in_a_poolers_rules_is_not_repeated(
     fleet_pooled: PooledFleet, router: Open
 ) -> None:
     fleet_pooled.execute(

@@ -16,7 +16,6 @@ import pytest
 from shardctl.fanout import Silent
 from shardctl.hosts.host import HostUnreachable
 from shardctl.maintenance import run as running
-from shardctl.maintenance import targets
 from shardctl.topology.model import Ssh
 from tests.fixtures.commands import command_line, here
 from tests.fixtures.processes import ended
@@ -175,7 +174,7 @@ def two_hosts(sshd: Sshd, other_sshd: Sshd, ssh_home: SshHome, server_directory:
 
 
 def over(topology: Topology, command: str, **given: Any) -> list[running.Result]:
-    return running.Run(command, **given).on(targets.machines(topology), Silent())
+    return running.Run(command, **given).on(running.machines(topology), Silent())
 
 
 def test_a_host_that_cannot_be_reached_is_told_and_the_others_have_run(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl import fanout
-from shardctl.checks import host_tests
+from shardctl.checks import hosts
 from shardctl.errors import Refused, ShardctlError, together
 from shardctl.hosts import files
 from shardctl.hosts.host import CommandFailed
@@ -227,7 +227,7 @@ def notes_of(plan: MovePlan, looked: Looked) -> Iterator[str]:
 def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked) -> None:
     name = topology.nodes[plan.target].pooler_host
     user = looked.pooler.os_user
-    looked.lacking = host_tests.missing(host, host_tests.TOOLS_OF_GUARDS, user)
+    looked.lacking = hosts.missing(host, hosts.TOOLS_OF_GUARDS, user)
     if "psql" not in looked.lacking:
         # A clone is asked as its source is, and is not there yet.
         asked = [plan.source, *([plan.target] if plan.method == planning.STREAM else [])]

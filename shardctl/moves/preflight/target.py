@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.checks import host_tests
+from shardctl.checks import hosts
 from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, ports
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost, HostUnreachable
@@ -116,7 +116,7 @@ def judge_version(context: Context) -> Iterator[TargetUnfit]:
 def control(context: Context) -> None:
     """Run the operator's status command; raises TargetUnfit where its answer is unclear."""
     machine = context.need(look)
-    why = host_tests.why_no_status(machine.host, context.target, machine.account)
+    why = hosts.why_no_status(machine.host, context.target, machine.account)
     if why is not None:
         raise TargetUnfit(
             context.target.name,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.checks.retired import Retired
-from shardctl.checks.status_nodes import Slot
+from shardctl.checks.status_look import Slot
 from shardctl.state.journal import Move, MoveState
 from shardctl.state.ledger import Copy
 from shardctl.state.move_objects import MoveObject, Stream

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from shardctl.checks.findings import Severity
+from shardctl.checks.check import Severity
 from shardctl.topology.model import ShardId
 from tests.fixtures.fleets.facts import A, B, Facts, empty_schema, healthy
 from tests.fixtures.fleets.verify import told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from shardctl.checks.findings import Severity
+from shardctl.checks.check import Severity
 from shardctl.state.migrations import Migration
 from shardctl.topology.model import ShardId
 from tests.fixtures.fleets.facts import DIRECTORY, PHOTOS, A, B, Facts, healthy

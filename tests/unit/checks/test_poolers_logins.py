@@ -10,7 +10,7 @@ from tests.fixtures.fleets.facts import P1, A, B, Facts, pooled
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shardctl.checks.findings import Finding
+    from shardctl.checks.check import Finding
 
 IN = Attempt("app", "shard0")
 REFUSED = 'password authentication failed for user "app"'

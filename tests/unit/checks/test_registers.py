@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shardctl.checks import registers
-from shardctl.checks.registers import Held, ahead
+from shardctl.checks import generator
+from shardctl.checks.generator import Held, ahead
 from shardctl.ids.layout import Layout
 from shardctl.topology.model import ShardId
 from tests.fixtures.servers.postgres import local_node, local_topology
@@ -47,7 +47,7 @@ def test_shards_are_grouped_and_one_block_behind_is_nothing() -> None:
         ShardId(3): Held(0 << BITS, 5000),
         ShardId(4): Held(9 << BITS, 1030),
     }
-    ahead_, behind = registers.judge(topology, held)
+    ahead_, behind = generator.judge_registers(topology, held)
     assert (ahead_.code, ahead_.shards) == ("register_ahead", (2, 4))
     assert ahead_.actual.startswith("2 to 8 blocks ahead")
     assert """setval('"shard2".next_id_seq', 4095)""" in ahead_.hint

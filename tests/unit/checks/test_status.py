@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING
 
 from shardctl.access.read_only import Mark
 from shardctl.checks.status import Status, _rate, _Sample, observe
-from shardctl.checks.status_look import _retired, measure
-from shardctl.checks.status_nodes import Disk, NodeStatus, Retired, Slot, Standby, State
-from shardctl.cli.status_tables import title
+from shardctl.checks.status_look import (
+    Disk,
+    NodeStatus,
+    Retired,
+    Slot,
+    Standby,
+    State,
+    _retired,
+    measure,
+)
+from shardctl.cli.status import title
 from shardctl.fanout import Silent
 from shardctl.hosts import files
 from shardctl.hosts.local import Local

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks.registry import CHECKS
 from shardctl.checks.structure_groups import RELATIONS
+from shardctl.checks.verify import CHECKS
 from tests import reference
 
 if TYPE_CHECKING:

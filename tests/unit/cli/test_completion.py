@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks.registry import CHECKS
+from shardctl.checks.verify import CHECKS
 from shardctl.cli.app import COMMANDS
 from tests.fixtures.commands import here
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardctl.checks.findings import Finding, Severity
+from shardctl.checks.check import Finding, Severity
 from shardctl.cli.verify import _alike
 from shardctl.topology.model import PoolerName
 
