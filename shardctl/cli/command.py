@@ -242,9 +242,11 @@ def see_help(ctx: Any) -> str:
 
 
 def _how(ctx: Any) -> str:
-    """Return the hint to read the help, with an example."""
+    """Return the hint to read the help, with an example, or with the few commands of a group."""
     from shardctl.cli.examples import EXAMPLES
 
+    if ctx.parent and isinstance(ctx.command, Group):
+        return f"{see_help(ctx)}: {', '.join(ctx.command.list_commands(ctx))}"
     shown = EXAMPLES.get(ctx.command_path, ())
     return f"{see_help(ctx)}; for example `{shown[0][0]}`" if shown else see_help(ctx)
 

@@ -82,6 +82,7 @@ def test_a_group_with_output_of_its_own_does_not_take_that_of_its_command(file: 
         (("decode-di",), "Did you mean 'decode-id'", "`shardctl --help`"),
         (("moves", "lst"), "Did you mean 'list'", "`shardctl moves --help`"),
         (("xyzzy",), "no such command 'xyzzy'", "run `shardctl --help` for its commands"),
+        (("hosts", "test"), "no such command 'test'", "for its commands: check"),
         (("verify", "b"), "(b)", "`shardctl verify --help`"),
         (("verify", "-o", "tsv"), "'tsv'", "`shardctl verify --help`"),
     ],
