@@ -68,12 +68,14 @@ def size(count: int | None) -> str:
     return f"{int(value + 0.5):,} {units[0]}"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | None) -> str:
     """Write a time with its two largest units.
 
-    >>> duration(12.7), duration(90), duration(7_500), duration(273_600)
-    ('12 s', '1 min 30 s', '2 h 5 min', '3 d 4 h')
+    >>> duration(12.7), duration(90), duration(7_500), duration(273_600), duration(None)
+    ('12 s', '1 min 30 s', '2 h 5 min', '3 d 4 h', '-')
     """
+    if seconds is None:
+        return "-"
     left, parts = int(seconds), []
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
         count, left = divmod(left, size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from shardctl.cli import figures, picture, watch
+from shardctl.cli import picture, watch
 from shardctl.cli.tables import DROPS, fit
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def steps(entry: Entry) -> list[tuple[str, ...]]:
 
 def copied(entry: Entry) -> str:
     """Say how far its copy is, if that is known."""
-    return figures.copied(entry.progress, datetime.now(UTC)) if entry.progress else ""
+    return picture.copied(entry.progress, datetime.now(UTC)) if entry.progress else ""
 
 
 def reverse(entry: Entry) -> str:

@@ -1,10 +1,21 @@
-"""Numbers as people read them, and sizes as bars."""
+"""Numbers, sizes and paces as people read them at a glance, and sizes as bars."""
 
 from __future__ import annotations
 
-from shardctl import meter
+from typing import TYPE_CHECKING
 
-size = meter.size
+from shardctl import meter
+from shardctl.meter import BYTES, Held
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from shardctl.meter import Reading
+    from shardctl.state.progress import MoveProgress
+
+
+size, duration = meter.size, meter.duration
 
 
 def number(count: int | None) -> str:
@@ -23,24 +34,6 @@ def number(count: int | None) -> str:
             break
         value, unit = value / 1000, larger
     return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
-
-
-def duration(seconds: float | None) -> str:
-    """Write a duration with its two largest units.
-
-    >>> duration(59), duration(3601), duration(273_600), duration(0.25), duration(None)
-    ('59s', '1h 0m', '3d 4h', '0s', '-')
-    """
-    if seconds is None:
-        return "-"
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days}d {hour}h"
-    if hours:
-        return f"{hour}h {minute}m"
-    return f"{minute}m {second}s" if minutes else f"{second}s"
 
 
 def shorten(ranges: str, *, parts: int = 12) -> str:
@@ -65,3 +58,112 @@ def bar(count: int, largest: int, *, width: int) -> str:
     if count <= 0 or largest <= 0:
         return ""
     return "#" * max(1, round(min(count, largest) * width / largest))
+
+
+_FRESH_S = 5.0
+"""Figures of a copy that are older are no longer those of this moment."""
+_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def amount(done: int, total: int, unit: str = BYTES) -> str:
+    """Write what is done and the total, where it is known, in one unit.
+
+    >>> amount(1_286_243_840, 2_247_206_912), amount(5_000_000, 0), amount(10, 1_000)
+    ('1.2/2.1 GB', '4.8 MB', '10/1,000 bytes')
+    >>> amount(500, 2000, "shards"), amount(500, 0, "rows"), amount(3, 8, "")
+    ('500/2,000 shards', '500 rows', '3/8')
+    """
+    if unit != BYTES:
+        return f"{done:,}/{total:,} {unit}".strip() if total else f"{done:,} {unit}".strip()
+    power = _power(total or done)
+    parts = [_scaled(done, power)] + ([_scaled(total, power)] if total else [])
+    return f"{'/'.join(parts)} {_UNITS[power]}"
+
+
+def rate(per_s: float, unit: str = BYTES) -> str:
+    """Write a rate; what takes longer than a second is counted by the minute or hour.
+
+    >>> rate(88_902_477), rate(320.4, "shards"), rate(0.25, "tables"), rate(0.01, "tables")
+    ('85 MB/s', '320/s', '15/min', '36/h')
+    """
+    if unit == BYTES:
+        power = _power(round(per_s))
+        return f"{_scaled(per_s, power)} {_UNITS[power]}/s"
+    for seconds, name in ((1, "s"), (60, "min")):
+        if per_s * seconds >= 1:
+            count = per_s * seconds
+            return (
+                f"{count:,.0f}/{name}"
+                if count >= 9.95
+                else f"{count:.1f}/{name}".replace(".0/", "/")
+            )
+    return f"{per_s * 3600:.0f}/h"
+
+
+def _power(count: float) -> int:
+    """Give the unit in which a number of bytes has at most four digits."""
+    power = 0
+    while count >= 1024 and power < len(_UNITS) - 1:
+        count, power = count / 1024, power + 1
+    return power
+
+
+def _scaled(count: float, power: int) -> str:
+    value = count / 1024**power
+    return f"{value:,.0f}" if power == 0 or value >= 9.95 or value == 0 else f"{value:.1f}"
+
+
+def pace(reading: Reading) -> str:
+    """Say what the work waits for, that it is stalled, or how fast it is and what is left."""
+    if reading.complete:
+        return "done" if reading.done >= reading.total else "stopped"
+    if reading.waits is not None and reading.waits_s is not None:
+        return f"waits {duration(reading.waits_s)} for {reading.waits}"
+    if reading.stalled_s is not None:
+        return f"stalled for {duration(reading.stalled_s)}"
+    if reading.rate and reading.unit:  # what counts steps of different kinds has no pace
+        shown = rate(reading.rate, reading.unit)
+        if reading.eta_s is None:
+            return shown
+        return f"{shown}  {duration(reading.eta_s)} left"
+    return f"for {duration(reading.elapsed_s)}" if reading.elapsed_s >= 1 else ""
+
+
+def line(key: str, reading: Reading) -> str:
+    """Say in one line how far the work of `key` is, where it is not drawn."""
+    return ", ".join([f"{key}: {reading.phase}", *_parts(reading)])
+
+
+def _parts(reading: Reading) -> Iterator[str]:
+    if reading.total or reading.done:
+        yield amount(reading.done, reading.total, reading.unit)
+    if reported := pace(reading):
+        yield reported.replace("  ", ", ")
+    if reading.held is not None and not reading.complete:
+        yield from held(reading.held)
+
+
+def held(wal: Held) -> list[str]:
+    """Say how far behind a target is, and how much WAL its source keeps for it.
+
+    >>> held(Held(bytes=3 << 30, limit=20 << 30, lag=5_000_000))
+    ['lag 4.8 MB', 'source keeps 3.0/20 GB of WAL']
+    >>> held(Held(bytes=1000, limit=None))
+    ['source keeps 1,000 bytes of WAL']
+    """
+    parts = [] if wal.lag is None else [f"lag {amount(wal.lag, 0)}"]
+    parts.append(f"source keeps {amount(wal.bytes, wal.limit or 0)} of WAL")
+    return parts
+
+
+def copied(progress: MoveProgress, now: datetime) -> str:
+    """Say how far the copy of a move was when that was last written, and when if long ago."""
+    amounts = progress.bytes or progress.total
+    parts = [amount(progress.bytes, progress.total or 0)] if amounts else []
+    parts += [rate(progress.rate)] if progress.rate else []
+    parts += [f"{duration(progress.eta_s)} left"] if progress.eta_s is not None else []
+    parts += held(progress.held) if progress.held else []
+    age = (now - progress.at).total_seconds()
+    if age > _FRESH_S:
+        parts.append(f"as of {duration(age)} ago")
+    return f"{progress.phase}: {', '.join(parts)}" if parts else progress.phase

@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from shardctl.cli import figures
+from shardctl.cli import picture
 from shardctl.cli.output import console
 from shardctl.meter import Meters
 from shardctl.printable import one_line
@@ -82,9 +82,9 @@ def table(meters: Meters, width: int) -> Table:
         if with_bar:
             bar = ProgressBar(one.total, min(one.done, one.total), _BAR)
             cells.append(bar if one.total else "")
-        cells.append(Text(figures.amount(one.done, one.total, one.unit) if counted else ""))
+        cells.append(Text(picture.amount(one.done, one.total, one.unit) if counted else ""))
         style = "yellow" if one.waits or one.stalled_s else ""
-        cells.append(Text(figures.pace(one), style, no_wrap=True))
+        cells.append(Text(picture.pace(one), style, no_wrap=True))
         drawn.add_row(*cells)
         if one.held is not None and not one.complete:
             bar = ProgressBar(one.held.limit or 0, one.held.bytes, _BAR)
@@ -100,8 +100,8 @@ def _held(held: Held, bar: ProgressBar | None) -> Iterator[RenderableType]:
     yield Text("WAL on its source", no_wrap=True)
     if bar is not None:
         yield bar if held.limit else ""
-    yield Text(figures.amount(held.bytes, held.limit or 0))
-    parts = [part for part in figures.held(held) if not part.startswith("source")]
+    yield Text(picture.amount(held.bytes, held.limit or 0))
+    parts = [part for part in picture.held(held) if not part.startswith("source")]
     yield Text(", ".join(parts), near, no_wrap=True)
 
 
@@ -148,6 +148,6 @@ def finished(meters: Meters, before: Mapping[str, Reading]) -> dict[str, Reading
 
 def sentence(readings: Mapping[str, Reading]) -> str:
     """Return the line that shows the first keys of `readings`, and how many more there are."""
-    shown = [figures.line(key, one) for key, one in list(readings.items())[:_KEYS]]
+    shown = [picture.line(key, one) for key, one in list(readings.items())[:_KEYS]]
     more = len(readings) - _KEYS
     return f"progress: {'; '.join(shown)}" + (f"; and {more} more" if more > 0 else "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import figures, moves_shown, picture, values
+from shardctl.cli import moves_shown, picture, values
 from shardctl.cli import output as printing
 from shardctl.cli import watch as watching
 from shardctl.cli.command import command_app
@@ -212,7 +212,7 @@ def _move_row(found: Status, one: Entry) -> tuple[str, ...]:
         parts=_RANGES,
     )
     if one.progress is not None:
-        step += f"\n{figures.copied(one.progress, found.time)}"
+        step += f"\n{picture.copied(one.progress, found.time)}"
     if one.reverse is not None and (reversible := moves_shown.reverse(one)):
         step += f"\n{reversible}"
     return (

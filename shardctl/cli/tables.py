@@ -20,7 +20,7 @@ _GAP, _EDGES = 3, 2
 _PIECES = re.compile(
     r"\s+"
     r"|(?<!\S)\d{1,3}(?:,\d{3}){0,4}(?:\.\d+)?(?: (?:bytes|ms|s|[kMGTP]B?))?(?=[\s;)]|$)"
-    r"|(?<!\S)\d+[dhm] \d+[hms](?!\S)"
+    r"|(?<!\S)\d+ (?:d|h|min) \d+ (?:h|min|s)(?!\S)"
     r"|[^\s,]*,+|[^\s,]+"
 )
 """What is kept whole: words, the parts of a list, and a number with its unit."""

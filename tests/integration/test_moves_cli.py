@@ -82,7 +82,7 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
     words = ("move-shards", "2-3", "--to", "c", "--yes")
     done = fleet_spares.shardctl(*words, "--lock-wait", "1m")  # no other command is running
     assert done.returncode == 0, done.stderr
-    assert re.search(r"\n takes +about \ds; beside other work, up to \d+s", done.stdout)
+    assert re.search(r"\n takes +about \d+ s; beside other work, up to \d+ (s|min)", done.stdout)
     assert re.search(
         r"\n\n?pause \d+ ms \(predicted: \d+ ms\); no client waited\n"
         r"compared: 42 tables, 500 rows\n\Z",

@@ -36,13 +36,6 @@ def test_counts_are_shortened_to_three_digits(count: int, told: str) -> None:
     assert picture.number(count) == told
 
 
-def test_durations_have_two_units_at_most() -> None:
-    seconds = [0, 59.9, 60, 3599, 3600, 86_399, 86_400, 400 * 86_400]
-    assert [picture.duration(s) for s in seconds] == [
-        *("0s", "59s", "1m 0s", "59m 59s", "1h 0m", "23h 59m", "1d 0h", "400d 0h")
-    ]
-
-
 def test_a_range_list_that_fits_is_left_alone() -> None:
     assert picture.shorten("0-3,7", parts=2) == "0-3,7"
     assert picture.shorten("none", parts=2) == "none"

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from shardctl.cli import figures, progress
+from shardctl.cli import picture, progress
 from shardctl.meter import BYTES, Held, Meters, Reading
 from tests.fixtures.servers.postgres import wait_for
 
@@ -49,7 +49,7 @@ def reading(**given: object) -> Reading:
     ],
 )
 def test_a_line_says_what_is_done_and_how_it_goes_on(given: dict[str, object], said: str) -> None:
-    assert figures.line("c", reading(**given)) == said
+    assert picture.line("c", reading(**given)) == said
 
 
 def meters() -> Meters:

@@ -76,7 +76,7 @@ def test_what_is_wrong_is_coloured_in_its_column_and_only_there() -> None:
 
 def test_columns_are_left_out_in_their_order_and_numbers_stay_whole() -> None:
     header = ("node", "version", "up", "size", "replication")
-    row = ("a", "15.20", "3d 4h", "8,647 kB", "slot old: inactive, holds 1,029 MB of WAL")
+    row = ("a", "15.20", "3 d 4 h", "8,647 kB", "slot old: inactive, holds 1,029 MB of WAL")
     for width, gone in ((80, ()), (45, ("up",)), (35, ("up", "version"))):
         out = io.StringIO()
         drops = ("up", "version")
