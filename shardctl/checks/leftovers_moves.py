@@ -196,31 +196,36 @@ def bounds(
     node: NodeName, entry: Entry, *, held_bytes: int | None, watched: bool
 ) -> Iterator[Finding]:
     """Find the slot of an open move whose guard is missing, or that comes near its limit."""
-    limit = entry.move.plan.get("options", {}).get("max_wal_bytes")
-    whose = f"of move {entry.move.id}"
+    drop = ", or `shardctl moves abort` to drop the slot" if "abort" in entry.can() else ""
+    yield from _slot(
+        {"node": node, "object": entry.slot, "whose": f"of move {entry.move.id}"},
+        held_bytes,
+        entry.move.plan.get("options", {}).get("max_wal_bytes"),
+        watched=watched,
+        again=f"`shardctl moves resume`: it starts the guard again and continues the move{drop}",
+        ends="aborts",
+        near=f"check the log and the disk of node {entry.move.target}; if the move has "
+        "stopped, run `shardctl moves resume --max-wal SIZE` with a higher limit",
+    )
+
+
+def _slot(
+    about: Mapping[str, Any],
+    held_bytes: int | None,
+    limit_bytes: int | None,
+    *,
+    watched: bool,
+    again: str,
+    ends: str,
+    near: str,
+) -> Iterator[Finding]:
+    """Find a slot without a guard, or near its limit; `again` and `near` are the hints."""
+    given = {**about, "held_bytes": held_bytes or 0}
     if not watched:
-        hint = "`shardctl moves resume`: it starts the guard again and continues the move"
-        if "abort" in entry.can():
-            hint += ", or `shardctl moves abort` to drop the slot"
+        yield RULES.finding("slot_unwatched", **given, hint=again)
+    if leash.is_near(held_bytes, limit_bytes):
         yield RULES.finding(
-            "slot_unwatched",
-            node=node,
-            object=entry.slot,
-            whose=whose,
-            held_bytes=held_bytes or 0,
-            hint=hint,
-        )
-    if leash.is_near(held_bytes, limit):
-        yield RULES.finding(
-            "slot_near_limit",
-            node=node,
-            object=entry.slot,
-            whose=whose,
-            held_bytes=held_bytes,
-            limit_bytes=limit,
-            ends="aborts",
-            hint=f"check the log and the disk of node {entry.move.target}; if the move has "
-            "stopped, run `shardctl moves resume --max-wal SIZE` with a higher limit",
+            "slot_near_limit", **given, limit_bytes=limit_bytes, ends=ends, hint=near
         )
 
 
@@ -244,29 +249,17 @@ def reverses(moves: Sequence[Entry]) -> Iterator[Finding]:
         )
         if reverse.state != "open" or held is None:
             continue
-        whose = f"for the reverse of move {move.id}"
         finish = f"`shardctl moves finish {move.id}`"
-        if not reverse.watched:
-            yield RULES.finding(
-                "slot_unwatched",
-                node=node,
-                object=reverse.slot,
-                whose=whose,
-                held_bytes=held,
-                hint="`shardctl moves doctor`: it starts the guard again; or run "
-                f"{finish} to drop the slot",
-            )
-        elif leash.is_near(held, reverse.limit_bytes):
-            yield RULES.finding(
-                "slot_near_limit",
-                node=node,
-                object=reverse.slot,
-                whose=whose,
-                held_bytes=held,
-                limit_bytes=reverse.limit_bytes,
-                ends="cannot be reversed",
-                hint=f"run `shardctl moves reverse {move.id}` or {finish}",
-            )
+        yield from _slot(
+            {"node": node, "object": reverse.slot, "whose": f"for the reverse of move {move.id}"},
+            held,
+            reverse.limit_bytes,
+            watched=reverse.watched,
+            again=f"`shardctl moves doctor`: it starts the guard again; or run {finish} to drop "
+            "the slot",
+            ends="cannot be reversed",
+            near=f"run `shardctl moves reverse {move.id}` or {finish}",
+        )
 
 
 def _state(entry: Entry) -> str:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import (
-    changing,
     moves_doctor,
     moves_report,
     moves_reverse,
@@ -34,7 +33,6 @@ from shardctl.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from shardctl.fanout import Progress
     from shardctl.state.ledger import Entry
 
 app = command_app(
@@ -164,8 +162,11 @@ def resume(
         source_destroyed=source_destroyed,
     )
 
-    def carry_out(progress: Progress) -> Entry:
-        service.resume(
+    moves_report.change(
+        ctx,
+        topology,
+        entry,
+        lambda progress: service.resume(
             topology,
             entry,
             progress,
@@ -175,16 +176,8 @@ def resume(
             max_wal_bytes=max_wal,
             terminate=terminate,
             source_destroyed=source_destroyed,
-        )
-        return service.read(topology).entry(entry.move.id)
-
-    changing.run(
-        ctx,
-        pending=entry,
-        **moves_report.row(entry),
+        ),
         question=f"Resume move {entry.move.id}?",
-        carry_out=carry_out,
-        result=moves_report.as_json,
         report=moves_report.show_end,
         done=moves_report.ending,
     )
@@ -216,24 +209,19 @@ def abort(
     entry = find(topology, move)
     service.require_abortable(topology, entry, with_target=not target_destroyed)
 
-    def carry_out(progress: Progress) -> Entry:
-        service.abort(
+    moves_report.change(
+        ctx,
+        topology,
+        entry,
+        lambda progress: service.abort(
             topology,
             entry,
             progress,
             report_step(entry.move.id, undoing=True),
             notice=say,
             target_destroyed=target_destroyed,
-        )
-        return service.read(topology).entry(entry.move.id)
-
-    changing.run(
-        ctx,
-        pending=entry,
-        **moves_report.row(entry),
+        ),
         question=f"Abort move {entry.move.id} and delete its copy on {entry.move.target}?",
-        carry_out=carry_out,
-        result=moves_report.as_json,
         done=lambda _: (
             f"move {entry.move.id} is aborted; node {entry.move.source} still owns its shards"
         ),

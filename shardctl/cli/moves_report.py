@@ -5,27 +5,52 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from shardctl.cli import moves_shown, picture
+from shardctl.cli import changing, moves_found, moves_shown, picture
 from shardctl.cli.options import Report
 from shardctl.cli.output import plural, print_json, print_line, print_table
 from shardctl.cli.tables import DROPS
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    import typer
+
+    from shardctl.fanout import Progress
     from shardctl.state.ledger import Entry
+    from shardctl.topology.model import Topology
 
 _BAR = 30
 
 
-def row(entry: Entry) -> dict[str, Any]:
-    """Give a move as `changing.run` shows it before it is changed."""
-    return {
-        "header": moves_shown.HEADER,
-        "rows": [moves_shown.short_row(entry)],
-        "plan": entry.as_json(),
-    }
+def change(
+    ctx: typer.Context,
+    topology: Topology,
+    entry: Entry,
+    carry_out: Callable[[Progress], object],
+    *,
+    question: str,
+    done: Callable[[Entry], str],
+    report: Callable[[Entry], None] | None = None,
+) -> None:
+    """Show a move, ask, change it, and report what has become of it."""
+
+    def change_it(progress: Progress) -> Entry:
+        carry_out(progress)
+        return moves_found.find(topology, entry.move.id)
+
+    changing.run(
+        ctx,
+        pending=entry,
+        header=moves_shown.HEADER,
+        rows=[moves_shown.short_row(entry)],
+        plan=entry.as_json(),
+        question=question,
+        carry_out=change_it,
+        result=as_json,
+        report=report,
+        done=done,
+    )
 
 
 def as_json(entry: Entry) -> dict[str, Any]:

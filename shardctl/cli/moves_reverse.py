@@ -118,16 +118,11 @@ def finish(
     entry = find(topology, move)
     reversing.require_finishable(entry)
 
-    def carry_out(_: Progress) -> Entry:
-        reversing.finish(topology, entry, notice=say)
-        return find(topology, move)
-
-    changing.run(
+    moves_report.change(
         ctx,
-        pending=entry,
-        **moves_report.row(entry),
+        topology,
+        entry,
+        lambda _: reversing.finish(topology, entry, notice=say),
         question=f"Give up reversing move {entry.move.id}?",
-        carry_out=carry_out,
-        result=moves_report.as_json,
         done=lambda _: f"move {entry.move.id} can no longer be reversed",
     )

@@ -14,7 +14,7 @@ from shardctl import fanout
 from shardctl.errors import ShardctlError
 from shardctl.libpq import reason_of
 from shardctl.moves.confirm_sessions import QUERIES
-from shardctl.postgres import queries
+from shardctl.postgres import catalog, queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -139,7 +139,7 @@ def tables(
         live = dict(zip(named[node], plan.schemas, strict=True))
         there = dict(zip(named[node], on_source, strict=True))
         query = QUERIES["tables"].format(
-            referring=QUERIES["referring"], schemas=sql.SQL(", ").join(map(sql.Literal, live))
+            held=catalog.QUERIES["held"], schemas=sql.SQL(", ").join(map(sql.Literal, live))
         )
         with sessions.context.on(node):
             rows = sessions.ask(node, session, query, about="a system catalog")

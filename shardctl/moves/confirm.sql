@@ -1,23 +1,12 @@
--- name: referring
--- Part of another: types whose values are OIDs of objects, and types that have such within
-WITH RECURSIVE held (outside, inside) AS MATERIALIZED (
-    SELECT oid, typelem FROM pg_type WHERE typelem <> 0 AND typlen = -1
-    UNION ALL SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd'
-    UNION ALL SELECT unnest(ARRAY[rngtypid, rngmultitypid]), rngsubtype FROM pg_range
-    UNION ALL SELECT c.reltype, a.atttypid
-              FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
-              WHERE a.attnum > 0 AND NOT a.attisdropped AND c.reltype <> 0
-), referring (oid) AS (
+-- name: tables
+-- Tables with rows of their own in these schemas, the largest first: blocks, columns, and for each
+-- how it is compared. As text OIDs of objects are names, which differ between the copies
+WITH RECURSIVE {held}, referring (oid) AS (
     SELECT oid FROM pg_type
     WHERE typnamespace = 'pg_catalog'::regnamespace AND typtype = 'b' AND typname LIKE 'reg%'
     UNION
     SELECT h.outside FROM referring AS r JOIN held AS h ON h.inside = r.oid
 )
-
--- name: tables
--- Tables with rows of their own in these schemas, the largest first: blocks, columns, and for each
--- how it is compared. As text OIDs of objects are names, which differ between the copies
-{referring}
 SELECT n.nspname::text, c.relname::text,
        pg_relation_size(c.oid) / current_setting('block_size')::bigint,
        coalesce(array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{{}}'),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.hosts import files
-from shardctl.pgbouncer import apply, serving
+from shardctl.pgbouncer import apply, render, serving
 from shardctl.pgbouncer.console import SHOW_POOLS, PoolerLost
 
 if TYPE_CHECKING:
@@ -120,9 +120,16 @@ class PausedPooler:
         place = self.place or self.pooler.databases_file
         try:
             files.replace(self.host, self.staged, place, user=self.pooler.os_user)
-        except files.FileRefused as error:  # its connection may have broken
-            logger.info("pooler %s: %s; trying again", self.pooler.name, error.message)
-            files.replace(self.host, self.staged, place, user=self.pooler.os_user)
+        except files.FileRefused as error:  # its connection broke, or its guard was first
+            logger.info("pooler %s: %s", self.pooler.name, error.message)
+            self.write()
+
+    def write(self) -> None:
+        """Write the file, unless it is this one or a newer one; raises FileRefused."""
+        place, user = self.pooler.databases_file, self.pooler.os_user
+        now = files.read(self.host, place, user=user)
+        if now != self.text and not render.is_newer(now, self.text):
+            files.write(self.host, place, self.text, user=user)
 
     def ask_who_waits(self) -> Console | None:
         """Send the query for waiting clients; `any_waits` reads its answer."""

@@ -214,13 +214,7 @@ class PausedPoolers:
 
         def one(paused: PausedPooler) -> None:
             beside = paused.ask_who_waits()
-            user = paused.pooler.os_user
-            try:
-                paused.put_in_place()
-            except files.FileRefused:
-                # Its guard may have fired first and replaced the file.
-                if files.read(paused.host, paused.pooler.databases_file, user=user) != paused.text:
-                    raise
+            paused.put_in_place()
             self._reload_and_resume(paused, waits=paused.any_waits(beside))
 
         self._each(one)
@@ -229,12 +223,9 @@ class PausedPoolers:
         """Do what `route` does, however much of it is done; repeatable."""
 
         def one(paused: PausedPooler) -> None:
-            user = paused.pooler.os_user
-            now = files.read(paused.host, paused.pooler.databases_file, user=user)
-            if now != paused.text and not render.is_newer(now, paused.text):
-                files.write(paused.host, paused.pooler.databases_file, paused.text, user=user)
+            paused.write()
             self._reload_and_resume(paused, waits=paused.any_waits(self._watcher(paused), ask=True))
-            files.remove(paused.host, paused.staged, user=user)
+            files.remove(paused.host, paused.staged, user=paused.pooler.os_user)
 
         self._each(one)
 

@@ -198,6 +198,17 @@ LEFT JOIN pg_attribute AS a ON a.attrelid = k.oid AND a.attname = k.col AND a.at
 -- A table that a line names itself has that key, and no parent's.
 ORDER BY k.oid, k.depth, k.tab
 
+-- name: held
+-- Part of others, after WITH RECURSIVE: types, and what their values are made of
+held (outside, inside) AS MATERIALIZED (
+    SELECT oid, typelem FROM pg_type WHERE typelem <> 0 AND typlen = -1
+    UNION ALL SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd'
+    UNION ALL SELECT unnest(ARRAY[rngtypid, rngmultitypid]), rngsubtype FROM pg_range
+    UNION ALL SELECT c.reltype, a.atttypid
+              FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
+              WHERE a.attnum > 0 AND NOT a.attisdropped AND c.reltype <> 0
+)
+
 -- name: tables_only
 -- Read no view that takes a table's place meanwhile: it would run its owner's code, with our rights
 SELECT set_config(name, 'view', false) FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'

@@ -48,7 +48,7 @@ WHERE s.subenabled
 UNION ALL
 -- But for those of moves.
 SELECT DISTINCT 'publications', p.pubname::text FROM pg_publication_tables AS p
-WHERE p.schemaname = ANY (%(schemas)s::name[]) AND p.pubname !~ '^shardctl_[0-9a-f]{8}$'
+WHERE p.schemaname = ANY (%(schemas)s::name[]) AND p.pubname !~ '^shardctl_[0-9a-f]{{8}}$'
 UNION ALL
 SELECT 'tablespaces', spcname::text FROM pg_tablespace
 WHERE spcname NOT IN ('pg_default', 'pg_global')
@@ -81,7 +81,7 @@ ORDER BY 1, 2
 --   identity_full:
 --     says: 'tables with REPLICA IDENTITY FULL: {names}; for each UPDATE and DELETE, node {target} may
 --       read the whole table to find the row'
-WITH RECURSIVE moved AS MATERIALIZED (
+WITH RECURSIVE {held}, moved AS MATERIALIZED (
     SELECT c.oid, n.nspname || '.' || c.relname AS name, c.relreplident = 'f' AS is_full,
            pg_get_replica_identity_index(c.oid) AS index
     FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -93,15 +93,10 @@ WITH RECURSIVE moved AS MATERIALIZED (
     JOIN pg_attribute AS a ON a.attrelid = m.oid AND a.attnum > 0 AND NOT a.attisdropped
     WHERE m.is_full
     UNION
-    SELECT p.relation, p.attribute, inner_type.oid FROM part AS p
-    JOIN pg_type AS t ON t.oid = p.type
-    CROSS JOIN LATERAL (
-        SELECT t.typbasetype AS oid WHERE t.typtype = 'd'
-        UNION ALL SELECT t.typelem WHERE t.typtype = 'b' AND t.typlen = -1 AND t.typelem <> 0
-        UNION ALL SELECT c.atttypid FROM pg_attribute AS c
-                  WHERE t.typtype = 'c' AND c.attrelid = t.typrelid
-                    AND c.attnum > 0 AND NOT c.attisdropped
-    ) AS inner_type
+    SELECT p.relation, p.attribute, h.inside FROM part AS p
+    JOIN held AS h ON h.outside = p.type
+    -- A range has its own equality.
+    WHERE NOT EXISTS (SELECT FROM pg_range WHERE p.type IN (rngtypid, rngmultitypid))
 ), unequal AS (
     -- What apply compares: the equality of a default operator class.
     SELECT p.relation, min(p.attribute::text) AS attribute FROM part AS p
@@ -183,7 +178,7 @@ ORDER BY 2
 --     says: 'columns hold OIDs of objects (regclass and the like): {names}; the clone keeps all OIDs, so
 --       they stay valid on node {target}, except those of objects in shards that stay: prune drops their
 --       copies there'
-WITH RECURSIVE moved AS MATERIALIZED (
+WITH RECURSIVE {held}, moved AS MATERIALIZED (
     SELECT n.oid, n.nspname FROM pg_namespace AS n
     JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
 ), relation AS MATERIALIZED (
@@ -205,16 +200,7 @@ WITH RECURSIVE moved AS MATERIALIZED (
         AND (a.attnum = k.number OR k.number = 0 AND i.typtype = 'p' AND a.attnum > 0)
     CROSS JOIN LATERAL (VALUES (i.oid), (a.atttypid)) AS given (type)
     UNION
-    SELECT u.kind, u.name, inner_type.oid FROM used AS u
-    JOIN pg_type AS t ON t.oid = u.type
-    CROSS JOIN LATERAL (
-        SELECT t.typbasetype AS oid WHERE t.typtype = 'd'
-        UNION ALL SELECT t.typelem WHERE t.typtype = 'b' AND t.typlen = -1 AND t.typelem <> 0
-        UNION ALL SELECT g.rngsubtype FROM pg_range AS g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
-        UNION ALL SELECT c.atttypid FROM pg_attribute AS c
-                  WHERE t.typtype = 'c' AND c.attrelid = t.typrelid
-                    AND c.attnum > 0 AND NOT c.attisdropped
-    ) AS inner_type
+    SELECT u.kind, u.name, h.inside FROM used AS u JOIN held AS h ON h.outside = u.type
 )
 SELECT u.kind, u.name FROM used AS u JOIN pg_type AS t ON t.oid = u.type
 WHERE CASE u.kind WHEN 'enum_hashes' THEN t.typtype = 'e' OR t.oid = 'anyenum'::regtype

@@ -48,7 +48,7 @@
 --     code: locale
 --     says: its database sorts texts in another order
 --     hint: make its database again with the same locale, or choose another target
-WITH RECURSIVE moved AS MATERIALIZED (
+WITH RECURSIVE {held}, moved AS MATERIALIZED (
     SELECT n.oid, n.nspname, n.nspowner FROM pg_namespace AS n
     JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
 ), inside AS MATERIALIZED (
@@ -86,16 +86,7 @@ WITH RECURSIVE moved AS MATERIALIZED (
     JOIN pg_class AS c ON c.relnamespace = m.oid AND c.relkind = 'r'
     JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
     UNION
-    SELECT u.name, inner_type.oid FROM used AS u
-    JOIN pg_type AS t ON t.oid = u.type
-    CROSS JOIN LATERAL (
-        SELECT t.typbasetype AS oid WHERE t.typtype = 'd'
-        UNION ALL SELECT t.typelem WHERE t.typtype = 'b' AND t.typlen = -1 AND t.typelem <> 0
-        UNION ALL SELECT g.rngsubtype FROM pg_range AS g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
-        UNION ALL SELECT c.atttypid FROM pg_attribute AS c
-                  WHERE t.typtype = 'c' AND c.attrelid = t.typrelid
-                    AND c.attnum > 0 AND NOT c.attisdropped
-    ) AS inner_type
+    SELECT u.name, h.inside FROM used AS u JOIN held AS h ON h.outside = u.type
 )
 SELECT DISTINCT 'extension', e.extname::text FROM pg_extension AS e
 WHERE e.oid IN (SELECT extension FROM extended

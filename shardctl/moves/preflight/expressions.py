@@ -19,6 +19,7 @@ from shardctl.meter import listed
 from shardctl.moves.preflight import decoding
 from shardctl.moves.preflight.subject import STREAM
 from shardctl.moves.refusals import SourceUnfit
+from shardctl.postgres import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,8 @@ def look(context: Context) -> Expressions:
     proved: set[tuple[str, str]] = set()
     attempts: Counter[tuple[str, str]] = Counter()
     # The session's search_path is pg_catalog, and it cannot write.
-    found_there = context.session.execute(STREAM["expressions"], given)
+    asked = STREAM["expressions"].format(held=catalog.QUERIES["held"])
+    found_there = context.session.execute(asked, given)
     for table, expression, function, condition, ours in found_there:
         one = (expression, function)
         if not ours:

@@ -1,7 +1,7 @@
 -- name: expressions
 -- Expressions of moved tables that call functions whose text the search_path explains, with which rows
 -- they can be tried, and whether only this role and superusers decide what runs then
-WITH RECURSIVE moved AS MATERIALIZED (
+WITH RECURSIVE {held}, moved AS MATERIALIZED (
     SELECT c.oid, c.relkind FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
     JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
     WHERE c.relkind IN ('r', 'p')
@@ -12,15 +12,7 @@ WITH RECURSIVE moved AS MATERIALIZED (
     SELECT DISTINCT a.atttypid, a.atttypid FROM moved AS m
     JOIN pg_attribute AS a ON a.attrelid = m.oid AND a.attnum > 0 AND NOT a.attisdropped
     UNION
-    SELECT v.root, inner_type.oid FROM valued AS v JOIN pg_type AS t ON t.oid = v.type
-    CROSS JOIN LATERAL (
-        SELECT t.typbasetype AS oid WHERE t.typtype = 'd'
-        UNION ALL SELECT t.typelem WHERE t.typtype = 'b' AND t.typlen = -1 AND t.typelem <> 0
-        UNION ALL SELECT g.rngsubtype FROM pg_range AS g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
-        UNION ALL SELECT c.atttypid FROM pg_attribute AS c
-                  WHERE t.typtype = 'c' AND c.attrelid = t.typrelid
-                    AND c.attnum > 0 AND NOT c.attisdropped
-    ) AS inner_type
+    SELECT v.root, h.inside FROM valued AS v JOIN held AS h ON h.outside = v.type
 )
 SELECT DISTINCT m.oid::regclass::text, e.expression, p.oid::regprocedure::text, e.condition,
        (SELECT relowner FROM pg_class WHERE oid = m.oid) IN (SELECT oid FROM trusted)

@@ -30,6 +30,7 @@ from shardctl.meter import listed
 from shardctl.moves.preflight import decoding, member
 from shardctl.moves.preflight.subject import Place, Subject, Unknown
 from shardctl.moves.refusals import SourceUnfit, TargetUnfit
+from shardctl.postgres import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -60,7 +61,7 @@ class Check:
     at: str
     again: str | None
     said: Mapping[str, Mapping[str, Said]]
-    asked: tuple[sql.SQL, ...]
+    asked: tuple[sql.Composed, ...]
 
     def of(self, method: str) -> Mapping[str, Said]:
         """Give what is said in moves of a method, by key."""
@@ -181,7 +182,10 @@ def read(text: str) -> Iterator[Check]:
             for method, keys in head.items()
         }
         # A file of the package is as literal as a string in the code.
-        queries = tuple(sql.SQL(cast("LiteralString", one)) for one in asked.split("\n-- then\n"))
+        queries = tuple(
+            sql.SQL(cast("LiteralString", one)).format(held=catalog.QUERIES["held"])
+            for one in asked.split("\n-- then\n")
+        )
         yield Check(name, about, at, again, said, queries)
 
 
