@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shardctl.state.move_objects import MoveObject, Stream
     from shardctl.topology.model import NodeName
 
-_KINDS = ("subscription", "publication", "origin", "triggers", "role")
+_KINDS = ("subscription", "publication", "triggers", "role")
 """Slots have findings of their own; rows about streams hold nothing up."""
 
 RULES = Rules(

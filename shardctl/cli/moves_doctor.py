@@ -25,11 +25,11 @@ def doctor(
 ) -> None:
     """List what ended moves have left on any node, show it, and clear it.
 
-    Slots, publications, subscriptions, origins, roles and their settings, triggers and guards,
-    copies that were never opened, rows about streams. Safe at any time and repeatable: what an
-    open move owns stays, and so do what a reverse needs and everything of a move whose journal
-    cannot be read. Where a server restart has ended the guard of a slot that is kept for a reverse,
-    it is started again. Exit code 3 if a node could not be read.
+    Slots, publications, subscriptions, roles, triggers and guards, copies that were never opened,
+    rows about streams. Safe at any time and repeatable: what an open move owns stays, and so do
+    what a reverse needs and everything of a move whose journal cannot be read. Where a server
+    restart has ended the guard of a slot that is kept for a reverse, it is started again. Exit code
+    3 if a node could not be read.
     """
     from shardctl.moves import doctor as looking
     from shardctl.moves import doctor_clear, reversing

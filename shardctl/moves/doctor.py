@@ -128,8 +128,8 @@ def left(fleet: Fleet) -> list[Left]:
 
 
 _ORDER = (
-    "subscription", "slot", "publication", "origin", "triggers", "schema", "function",
-    "role settings", "role", "guard", "records",
+    "subscription", "slot", "publication", "triggers", "schema", "function", "role", "guard",
+    "records",
 )  # fmt: skip
 """What uses another thing goes before it."""
 

@@ -1,11 +1,3 @@
--- name: drop_origin
--- Drop a replication origin, if it is there
-SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE roname = %(name)s
-
--- name: reset_role
--- Take a role's settings away
-ALTER ROLE {role} RESET ALL
-
 -- name: drop_role
 -- Drop a role with its rights in this database; what it owns goes to who drops it
 BEGIN;

@@ -96,14 +96,10 @@ _CLEARING: dict[Kind, Callable[[Connection, MoveObject], object]] = {
     "subscription": lambda session, one: subscription.drop(session, one.name),
     "slot": _slot,
     "publication": lambda session, one: publication.drop(session, one.name),
-    "origin": lambda session, one: session.execute(QUERIES["drop_origin"], {"name": one.name}),
     "triggers": _triggers,
     "schema": lambda session, one: structure.drop(session, [one.name]),
     "function": lambda session, one: session.execute(
         QUERIES["drop_function"].format(name=sql.Identifier(one.name))
-    ),
-    "role settings": lambda session, one: session.execute(
-        QUERIES["reset_role"].format(role=sql.Identifier(one.name))
     ),
     "role": _role,
     "guard": lambda session, one: leash.end(session, journal.slot(one.move)),

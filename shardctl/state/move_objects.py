@@ -22,11 +22,9 @@ Kind = Literal[
     "subscription",
     "slot",
     "publication",
-    "origin",
     "triggers",
     "schema",
     "function",
-    "role settings",
     "role",
     "guard",
     "records",
@@ -49,7 +47,7 @@ class MoveObject:
     def shared(self) -> bool:
         """Whether it is no database's: a cluster in another one on the server may have made it."""
         physical = self.kind == "slot" and self.detail.startswith("physical")
-        return physical or self.kind in ("origin", "role", "role settings")
+        return physical or self.kind == "role"
 
 
 @dataclass(frozen=True, slots=True)

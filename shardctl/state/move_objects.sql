@@ -18,10 +18,6 @@ UNION ALL
 SELECT 'publication', p.pubname::text, substr(p.pubname, 10, 8), '', NULL
 FROM pg_publication AS p WHERE p.pubname ~ '^shardctl_[0-9a-f]{8}(_|$)'
 UNION ALL
--- That of a subscription is pg_OID, and goes with it.
-SELECT 'origin', o.roname, substr(o.roname, 10, 8), '', NULL
-FROM pg_replication_origin AS o WHERE o.roname ~ '^shardctl_[0-9a-f]{8}(_|$)'
-UNION ALL
 -- By which the target of a stream claims.
 SELECT 'function', p.proname::text, substr(p.proname, 10, 8), '', NULL
 FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
@@ -29,10 +25,6 @@ WHERE n.nspname = 'shardctl' AND p.proname ~ '^shardctl_[0-9a-f]{8}(_|$)'
 UNION ALL
 SELECT 'role', r.rolname::text, substr(r.rolname, 10, 8), '', NULL
 FROM pg_roles AS r WHERE r.rolname ~ '^shardctl_[0-9a-f]{8}(_|$)'
-UNION ALL
-SELECT DISTINCT 'role settings', r.rolname::text, substr(r.rolname, 10, 8), '', NULL::bigint
-FROM pg_db_role_setting AS d JOIN pg_roles AS r ON r.oid = d.setrole
-WHERE r.rolname ~ '^shardctl_[0-9a-f]{8}(_|$)'
 UNION ALL
 SELECT 'triggers', n.nspname::text, t.move,
        count(*) || CASE count(*) WHEN 1 THEN ' table' ELSE ' tables' END, NULL

@@ -86,7 +86,6 @@ def subscribe(fleet: Fleet, move: str) -> None:
         target.execute(f"CREATE ROLE {name}".encode())
         target.execute(f"ALTER ROLE {name} SET work_mem = '1MB'".encode())
         target.execute(f"GRANT USAGE ON SCHEMA shardctl TO {name}".encode())
-        target.execute("SELECT pg_replication_origin_create(%s)", [name])
         target.execute(
             f"CREATE FUNCTION shardctl.{name}_claim(given jsonb) RETURNS boolean"
             " LANGUAGE sql AS 'SELECT true'".encode()
@@ -125,8 +124,6 @@ LEFT = {
     ("b", "subscription", ENDED),
     ("b", "schema", ENDED),
     ("b", "role", ENDED),
-    ("b", "role settings", ENDED),
-    ("b", "origin", ENDED),
     ("b", "function", ENDED),
     ("b", "records", ENDED),
 }

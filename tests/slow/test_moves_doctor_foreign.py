@@ -199,7 +199,6 @@ def make_by_hand(fleet: Operated) -> None:
             # Of the whole server, and of no move that this cluster knows.
             session.execute("SELECT pg_create_physical_replication_slot(%s)",
                             [f"shardctl_{ELSEWHERE}"])  # fmt: skip
-            session.execute("SELECT pg_replication_origin_create(%s)", [f"shardctl_{ELSEWHERE}"])
             session.execute(_of("CREATE ROLE {}", f"shardctl_{ELSEWHERE}"))
         with server.connect(OTHER) as session:
             # Another cluster's moves, and what has the very names of moves of this one.
@@ -224,7 +223,7 @@ def test_the_doctor_clears_what_is_an_ended_moves_and_nothing_else(doctored: Ope
     code, answer, told = doctored.doctor("--dry-run")
     assert code == 0, told
     stays = {one["kind"] for one in answer["left"] if not one["cleared"]}
-    assert stays == {"slot", "origin", "role"}
+    assert stays == {"slot", "role"}
     assert {one["move"] for one in answer["left"] if not one["cleared"]} == {ELSEWHERE}
     clears = {(one["kind"], one["move"]) for one in answer["left"] if one["cleared"]}
     kinds = ("slot", "publication", "subscription", "schema", "function", "records")

@@ -95,7 +95,7 @@ def test_a_node_that_had_no_part_in_a_move_may_be_away() -> None:
     assert verdicts(fleet({A: [named("slot")]}, away=[B]))[A, "slot"] is not None
 
 
-@pytest.mark.parametrize("kind", ["slot", "role", "role settings", "origin"])
+@pytest.mark.parametrize("kind", ["slot", "role"])
 def test_what_another_cluster_on_the_server_may_have_made_stays(kind: Kind) -> None:
     unknown = named(kind, UNKNOWN, detail="physical, inactive")
     assert "another cluster's may" in (verdicts(fleet({A: [unknown]}))[A, kind] or "")
