@@ -143,30 +143,6 @@ ORDER BY g.tgrelid, g.tgname
 -- How long the statements of this transaction wait for a lock, and how long they may take
 SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout', %(statement)s, true)
 
--- name: autovacuum_yields
--- After how many ms in the queue an automatic vacuum gives way to a waiting session
-SELECT setting::integer FROM pg_settings WHERE name = 'deadlock_timeout'
-
--- name: holders
--- Who has a lock that is in the way, for each table; readers are in the way only of a drop
-SELECT l.relation, CASE
-           WHEN a.backend_type = 'autovacuum worker' THEN 'autovacuum'
-           WHEN l.pid IS NULL THEN 'a prepared transaction'
-           WHEN a.pid IS NOT NULL THEN
-               'session ' || a.pid
-               || coalesce(' (' || nullif(concat_ws(', ', nullif(a.application_name, ''), a.state,
-                               date_trunc('second', clock_timestamp() - a.xact_start)::text), '')
-                           || ')', '')
-           ELSE 'somebody' END
-FROM pg_locks AS l
-LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
-WHERE l.locktype = 'relation' AND l.granted
-  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND l.relation = ANY (%(tables)s::oid[])
-  AND (%(readers)s OR l.mode NOT IN ('AccessShareLock', 'RowShareLock'))
-  AND l.pid IS DISTINCT FROM pg_backend_pid()
-ORDER BY a.xact_start, 2
-
 -- name: standby
 -- Whether this server is a standby; the time now, as it is reported
 SELECT pg_is_in_recovery(),

@@ -12,7 +12,7 @@ from psycopg import sql
 from shardctl.access import fence, read_only
 from shardctl.access.read_only import QUERIES, Wanted
 from shardctl.libpq import reason_of
-from shardctl.postgres import room
+from shardctl.postgres import blocking, room
 from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.state import events
 from shardctl.state.lock import who
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from shardctl.access.read_only import Table
     from shardctl.fanout import Progress
+    from shardctl.postgres.blocking import Held
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import ShardId
 
@@ -32,8 +33,6 @@ _QUICK_MS = 50
 _SLOWEST_MS = 400
 """And for so long at most where a session holds it all the time; then shardctl pauses as long."""
 _MAKING_POLL_S = 0.01
-_BEHIND_AUTOVACUUM_MS = 500
-"""How much longer than autovacuum takes to give way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +190,9 @@ class Changing:
             timeout = min(2 * timeout, _SLOWEST_MS)
         self._progress.waits(self._node, None)
         why = "interrupted" if self._stop.is_set() else "locked by other sessions the whole time"
-        holders = self._holders(one, waiting)
-        return failed | {p.shard: holders.get(p, why) for p in waiting if p.shard not in failed}
+        held = self._holders(one, waiting)
+        left = {p.shard: str(held[p].by) if p in held else why for p in waiting}
+        return left | failed
 
     def _together(self, one: Pass, batch: Sequence[Piece]) -> list[Piece]:
         """Do pieces in one transaction, but for those that other sessions lock; give the rest."""
@@ -213,10 +213,9 @@ class Changing:
 
     def _alone(self, one: Pass, piece: Piece, timeout: int, failed: dict[ShardId, str]) -> bool:
         """Try one piece; return whether it is done with, for better or worse."""
-        holder = self._holders(one, [piece]).get(piece)
-        if holder == "autovacuum":
-            timeout = self._autovacuum_yields_ms() + _BEHIND_AUTOVACUUM_MS
-        self._progress.waits(self._node, holder)
+        held = self._holders(one, [piece]).get(piece)
+        timeout = (held and held.yields_ms) or timeout
+        self._progress.waits(self._node, held and str(held.by))
         try:
             self._transaction(one, [piece], timeout)
         except _TRANSIENT:
@@ -248,15 +247,10 @@ class Changing:
         self._changed = True
         self._progress.advance(self._node, len(shards))
 
-    def _holders(self, one: Pass, pieces: Sequence[Piece]) -> dict[Piece, str]:
-        """Name the session that is in the way of each piece: the one that waits longest."""
-        places = {oid: piece for piece in pieces for oid in piece.oids}
-        asked = {"tables": list(places), "readers": one.readers}
-        found: dict[Piece, str] = {}
-        for oid, holder in self._session.execute(QUERIES["holders"], asked) if places else ():
-            found.setdefault(places[oid], holder)
-        return found
-
-    def _autovacuum_yields_ms(self) -> int:
-        row = self._session.execute(QUERIES["autovacuum_yields"]).fetchone()
-        return row[0] if row else 0
+    def _holders(self, one: Pass, pieces: Sequence[Piece]) -> dict[Piece, Held]:
+        """Give the lock that is in the way of each piece: that of the oldest transaction."""
+        places = {table.oid: piece for piece in pieces for table in piece.tables}
+        schemas = {table.schema for piece in pieces for table in piece.tables}
+        but = () if one.readers else blocking.READERS
+        found = blocking.held(self._session, schemas, but=but, tables=list(places))
+        return {places[o.oid]: o for o in reversed(found) if o.granted and o.oid is not None}

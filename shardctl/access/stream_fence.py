@@ -104,12 +104,6 @@ def left(session: Connection, move: str, schemas: Sequence[str]) -> Left:
     return Left(bool(makers or writers), bool(unlogged), bool(changing), str(digest[0][0]))
 
 
-def unyielding(session: Connection, schemas: Sequence[str]) -> list[str]:
-    """Name the sessions that hold a table there and do not give way to the fence."""
-    rows = session.execute(QUERIES["unyielding"], {"schemas": list(schemas)})
-    return [f"pid {pid}: {query}" for pid, query in rows]
-
-
 def prepare(session: Connection, move: str, *, revision: int) -> None:
     """Let the session plan the fence before clients wait, where it may make a function for that.
 
@@ -187,7 +181,7 @@ def put_up(
                 raise fence.FenceRefused(node, reason) from error
             # Those who were held up get their turn.
             time.sleep(_QUICK_MS / 1000)
-            timeout_ms = min(yields_ms(session, schemas) or _QUICK_MS, left_ms)
+            timeout_ms = min(blocking.yields_ms(session, schemas) or _QUICK_MS, left_ms)
         except psycopg.Error as error:
             fence.require_in_time(error, node, move)
             raise
@@ -216,9 +210,3 @@ def _send(
         return send(QUERIES["call"].format(**given))
     except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
         return send(QUERIES["do"].format(body=_body(move), **given))
-
-
-def yields_ms(session: Connection, schemas: Sequence[str]) -> int | None:
-    """Return in what time an automatic vacuum there gives way to a lock; None if there is none."""
-    found = session.execute(QUERIES["yields_ms"], {"schemas": list(schemas)}).fetchone()
-    return None if found is None else int(found[0])

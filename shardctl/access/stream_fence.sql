@@ -97,31 +97,6 @@ BEGIN
     END IF;
 END
 
--- name: yields_ms
--- In how many ms a vacuum that holds one of these tables gives way to a lock; no row: there is none
-SELECT s.setting::integer + 500
-FROM pg_settings AS s
-WHERE s.name = 'deadlock_timeout' AND EXISTS (
-    SELECT FROM pg_locks AS l
-    JOIN pg_stat_activity AS a ON a.pid = l.pid
-    JOIN pg_class AS c ON c.oid = l.relation
-    JOIN pg_namespace AS n ON n.oid = c.relnamespace
-    WHERE l.locktype = 'relation' AND l.granted AND a.backend_type = 'autovacuum worker'
-      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-      AND n.nspname = ANY (%(schemas)s::name[]))
-
--- name: unyielding
--- What holds one of these tables and does not give way to a lock: who, and what it runs
-SELECT DISTINCT a.pid, left(a.query, 80)
-FROM pg_locks AS l
-JOIN pg_stat_activity AS a ON a.pid = l.pid
-JOIN pg_class AS c ON c.oid = l.relation
-JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE l.locktype = 'relation' AND l.granted AND l.mode = 'ShareUpdateExclusiveLock'
-  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND n.nspname = ANY (%(schemas)s::name[])
-  AND (a.backend_type <> 'autovacuum worker' OR a.query LIKE '%%to prevent wraparound%%')
-
 -- name: is_held
 -- Whether anybody else holds or awaits any lock of a relation there, or of an object anywhere
 SELECT EXISTS (

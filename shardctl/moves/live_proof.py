@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.access import fence, stream_fence
+from shardctl.access import fence
 from shardctl.errors import Refused
 from shardctl.libpq import reason_of
 from shardctl.moves import arrivals
@@ -135,7 +135,7 @@ class _Waiting:
             for pid in left:
                 self._session.execute("SELECT pg_terminate_backend(%s)", [pid])
             return
-        yields_ms = stream_fence.yields_ms(self._session, self._context.plan.schemas)
+        yields_ms = blocking.yields_ms(self._session, self._context.plan.schemas)
         if yields_ms is None or self.lock_timeout_ms >= yields_ms:
             raise Refused(
                 "rehearsal_blocked",

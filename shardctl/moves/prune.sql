@@ -3,26 +3,6 @@
 SELECT array_agg(nspname::text ORDER BY nspname), clock_timestamp()
 FROM pg_catalog.pg_namespace WHERE nspname ~ '__retired_[0-9a-f]{8}$'
 
--- name: users
--- Sessions that use objects in these schemas; those that soon end (autovacuum, shardctl) only on request
-SELECT n.nspname::text, min(CASE
-    WHEN l.pid IS NULL THEN 'a prepared transaction'
-    WHEN a.backend_type = 'autovacuum worker' THEN 'autovacuum'
-    ELSE pg_catalog.format('session %%s (%%s)', l.pid, coalesce(nullif(a.application_name, ''), a.usename))
-    END)
-FROM pg_catalog.pg_locks AS l
-JOIN pg_catalog.pg_class AS c ON c.oid = l.relation
-JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
-WHERE l.locktype = 'relation'
-  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-  AND n.nspname = ANY (%(schemas)s)
-  AND (%(passing)s OR a.backend_type IS DISTINCT FROM 'autovacuum worker'
-       -- Another prune, verify or status measures sizes; a drop waits for it.
-       AND coalesce(a.application_name, '') NOT LIKE 'shardctl %%')
-  AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
-GROUP BY n.nspname
-
 -- name: sizes
 -- Bytes of these schemas, indexes and TOAST included; none for those that a lock forbids to measure
 WITH locked AS MATERIALIZED (

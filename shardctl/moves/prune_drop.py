@@ -11,6 +11,7 @@ from psycopg import sql
 
 from shardctl.libpq import reason_of
 from shardctl.meter import listed
+from shardctl.moves import prune_look
 from shardctl.moves.prune_look import QUERIES
 from shardctl.postgres import blocking, room
 from shardctl.postgres.connection import NodeLost, is_lost
@@ -196,8 +197,7 @@ def _reasons(
     session: Connection, waiting: Sequence[Retired], *, reported: str = "another session locked it"
 ) -> dict[Retired, str]:
     """Return which session uses each schema; `reported` where none does at this moment."""
-    named = {"schemas": [one.schema for one in waiting], "passing": True}
-    users = dict(session.execute(QUERIES["users"], named).fetchall())
+    users = prune_look.users(session, [one.schema for one in waiting])
     return {
         one: f"{users[one.schema]} uses it" if one.schema in users else reported for one in waiting
     }

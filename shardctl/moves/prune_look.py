@@ -80,7 +80,7 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
         return View(0, {}, frozenset(), (), {}, {}, {}, datetime.now(UTC))
     identity.check(state, topology, node.name)
     retired, clock = session.execute(QUERIES["retired"]).fetchone() or (None, None)
-    named = {"schemas": retired or [], "passing": False}
+    named = {"schemas": retired or []}
     return View(
         version=state.map_version,
         map=cluster.read_map(session),
@@ -90,11 +90,18 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
             name: (objects, outside and blocking.with_session(session, outside))
             for name, objects, outside in session.execute(QUERIES["contents"], named)
         },
-        users=dict(session.execute(QUERIES["users"], named).fetchall()),
+        # Another prune, verify or status measures sizes; a drop waits for it.
+        users=users(session, retired or [], passing=False),
         sizes=dict(session.execute(QUERIES["sizes"], named).fetchall()),
         clock=clock or datetime.now(UTC),
         locked=_locked(session, node.name),
     )
+
+
+def users(session: Connection, schemas: Sequence[str], *, passing: bool = True) -> dict[str, str]:
+    """Name for each schema a session that uses it; those that soon end only where `passing`."""
+    found = blocking.held(session, schemas)
+    return {one.schema: str(one.by) for one in reversed(found) if passing or not one.by.passes}
 
 
 def _locked(session: Connection, node: NodeName) -> ShardctlError | None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardctl.moves.context import MoveContext
+    from shardctl.postgres.blocking import Holder
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.logical.slot import Blocker
 
 QUERIES = queries.load("shardctl.moves", "reverse_kept.sql")
 
@@ -57,7 +57,7 @@ def is_made(context: MoveContext) -> bool:
         )
 
 
-def make(context: MoveContext, report: Callable[[Blocker], None]) -> None:
+def make(context: MoveContext, report: Callable[[Holder], None]) -> None:
     """Publish the copies on the target, and make the slot there, which waits for transactions.
 
     Marks come before the publication: nothing of them is streamed. Raises slot_blocked,

@@ -23,7 +23,7 @@ from shardctl.moves import (
     structure,
 )
 from shardctl.moves.context import Use
-from shardctl.postgres import catalog
+from shardctl.postgres import blocking, catalog
 from shardctl.postgres.logical import closing, slot, subscription
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
 
+_VACUUMS = "ShareUpdateExclusiveLock"
 _POLL_S = 0.05
 _CAUGHT_UP_S = 60.0
 _REMOVED_S = 60.0
@@ -63,8 +64,11 @@ def prepare(context: MoveContext) -> None:
             stream_fence.prepare(session, plan.id, revision=found.revision)
         digest, context.known = stream_fence.known(session, plan.schemas)
         structure.require(context, digest, plan.schemas)
-        if holding := stream_fence.unyielding(session, plan.schemas):
-            raise fence.FenceRefused(plan.source, "; ".join(holding[:3]))
+        # What gives way to no lock, such as VACUUM, is not waited for by clients.
+        found = blocking.held(session, plan.schemas, but=blocking.CLIENTS)
+        staying = [str(o) for o in found if o.granted and o.mode == _VACUUMS and not o.yields_ms]
+        if staying:
+            raise fence.FenceRefused(plan.source, "; ".join(staying[:3]))
 
 
 def catch_up(context: MoveContext, attempt: int, *, deadline: float) -> None:

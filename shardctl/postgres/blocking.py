@@ -1,15 +1,16 @@
-"""Which sessions of a server wait for a lock, and who holds it."""
+"""Who is in the way: the sessions that hold a lock, and those that others wait for."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardctl.postgres import queries
 from shardctl.postgres.masking import without_passwords
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from datetime import datetime
 
     import psycopg
@@ -22,28 +23,98 @@ CLIENTS: Modes = (*READERS, "RowExclusiveLock")
 """Locks that queries and writes take."""
 
 _SHOWN = 80
-"""Characters of a holder's statement that are shown."""
+"""Characters of a statement that are shown."""
 _TEMPORARY = re.compile(r"\bpg_temp_([0-9]{1,7})(?=\.)")
 QUERIES = queries.load("shardctl.postgres", "blocking.sql")
 
 
-def holders(session: psycopg.Connection[Any], pids: Sequence[int]) -> list[tuple[int, str]]:
-    """Give those of some sessions that wait for a lock, each with a text of who holds it."""
-    found = session.execute(QUERIES["blockers"], {"ours": list(pids)})
-    return [(waiting, _holder(*holder)) for waiting, *holder in found]
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A session, with what it runs at this moment, or a prepared transaction.
+
+    `pid` is 0 for the latter, whose `application` is its name.
+    """
+
+    pid: int
+    user: str | None
+    application: str | None
+    state: str | None = field(compare=False)
+    since: datetime | None
+    """When its transaction began."""
+    statement: str | None = field(compare=False)
+
+    def __str__(self) -> str:
+        since = f"open since {self.since:%Y-%m-%d %H:%M:%S %Z}" if self.since else None
+        if self.pid == 0:
+            return f"prepared transaction {self.application}, {since}"
+        user = f"user {self.user}" if self.user else None
+        application = f"application {self.application}" if self.application else None
+        state = self.state if self.state != "active" else None
+        text = " ".join(without_passwords(self.statement or "").split())
+        runs = f": {text[:_SHOWN]}{'...' if text[_SHOWN:] else ''}" if text else ""
+        named = ", ".join(filter(None, (user, application, state, since)))
+        return f"session {self.pid} ({named}{runs})"
+
+    @property
+    def passes(self) -> bool:
+        """Whether it ends soon: an autovacuum, or a command of shardctl that measures sizes."""
+        ours = (self.application or "").startswith("shardctl ")
+        return ours or (self.statement or "").startswith("autovacuum: ")
+
+
+class Held(NamedTuple):
+    """A lock that is held or waited for: of a relation, or of a schema, which has no OID here.
+
+    `yields_ms` is in what time it gives way to a session that waits, as most autovacuums do.
+    """
+
+    schema: str
+    oid: int | None
+    granted: bool
+    mode: str
+    what: str
+    yields_ms: int | None
+    by: Holder
+
+    def __str__(self) -> str:
+        return f"{self.by} {'holds' if self.granted else 'waits for'} {self.mode} on {self.what}"
+
+
+def holders(session: psycopg.Connection[Any], pids: Sequence[int]) -> list[tuple[int, Holder]]:
+    """Give those of some sessions that wait for a lock, each with its holders, oldest first."""
+    asked = QUERIES["blockers"].format(who=QUERIES["who"])
+    found = session.execute(asked, {"ours": list(pids)})
+    return [(waiting, Holder(*holder)) for waiting, *holder in found]
+
+
+def held(
+    session: psycopg.Connection[Any],
+    schemas: Collection[str],
+    *,
+    but: Modes = (),
+    tables: Sequence[int] | None = None,
+) -> list[Held]:
+    """List the locks of others there, but in some modes, the oldest transactions' first.
+
+    With the OIDs of `tables` only theirs.
+    """
+    given = {"schemas": list(schemas), "but": list(but), "tables": tables}
+    found = session.execute(QUERIES["held"].format(who=QUERIES["who"]), given)
+    return [Held(*row[:6], Holder(*row[6:])) for row in found]
 
 
 def holding(session: psycopg.Connection[Any], schemas: Sequence[str], *, but: Modes) -> list[str]:
-    """Name those who hold or want tables of these schemas, but in some modes, the oldest first.
+    """Name those who hold or want relations there, each with one lock; see `held`."""
+    first: dict[Holder, Held] = {}
+    for one in held(session, schemas, but=but):
+        first.setdefault(one.by, one)
+    return [str(one) for one in first.values()]
 
-    Each is named with one lock.
-    """
-    rows = session.execute(QUERIES["holding"], {"schemas": list(schemas), "but": list(but)})
-    return [
-        (f"a prepared transaction ({who})" if pid is None else f"pid {pid} ({who})")
-        + f" {'holds' if granted else 'waits for'} {mode} on {what}"
-        for pid, who, granted, mode, what in rows
-    ]
+
+def yields_ms(session: psycopg.Connection[Any], schemas: Sequence[str]) -> int | None:
+    """Return in what time an automatic vacuum there gives way to a lock; None if there is none."""
+    found = [one.yields_ms for one in held(session, schemas) if one.granted and one.yields_ms]
+    return max(found, default=None)
 
 
 def with_session(session: psycopg.Connection[Any], described: str) -> str:
@@ -56,20 +127,3 @@ def with_session(session: psycopg.Connection[Any], described: str) -> str:
     (found,) = queries.one(session, QUERIES["temporary"], {"number": int(schema[1])})
     left = f"left by a session that crashed: DROP SCHEMA {schema[0]} CASCADE"
     return f"{described} [temporary, {found or left}]"
-
-
-def _holder(
-    pid: int,
-    user: str | None,
-    application: str | None,
-    since: datetime | None,
-    statement: str | None,
-) -> str:
-    """Name the session that holds a lock; process 0 is that of prepared transactions."""
-    if pid == 0:
-        return "a prepared transaction (see pg_prepared_xacts)"
-    text = " ".join(without_passwords(statement or "").split())
-    shown = f": {text[:_SHOWN]}{'...' if text[_SHOWN:] else ''}" if text else ""
-    began = f", query begun {since:%Y-%m-%d %H:%M:%S %Z}{shown}" if since else ""
-    named = f", application {application}" if application else ""
-    return f"session {pid} (user {user or '-'}{named}{began})"

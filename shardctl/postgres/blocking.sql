@@ -1,52 +1,54 @@
+-- name: who
+-- Part of others: who session `a` is, or else prepared transaction `p`
+a.usename::text, coalesce(nullif(a.application_name, ''), p.gid), a.state,
+coalesce(a.xact_start, p.prepared) AS since, CASE a.state WHEN 'active' THEN a.query END
+
 -- name: blockers
--- Which of our sessions wait for a lock, and who holds it
-SELECT w.pid, b.pid, a.usename::text, nullif(a.application_name, ''), a.query_start, a.query
+-- Which of these sessions wait for a lock, and who holds it, oldest first; pid 0 is a prepared transaction
+SELECT DISTINCT w.pid, b.pid, {who}
 FROM pg_stat_activity AS w
 CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) AS b (pid)
 LEFT JOIN pg_stat_activity AS a ON a.pid = b.pid
+LEFT JOIN pg_locks AS l ON b.pid = 0 AND l.pid = w.pid AND NOT l.granted
+LEFT JOIN pg_prepared_xacts AS p ON p.transaction = l.transactionid
 WHERE w.pid = ANY (%(ours)s) AND w.wait_event_type = 'Lock' AND NOT b.pid = ANY (%(ours)s)
-ORDER BY 1, 2
+ORDER BY w.pid, since, b.pid
 
--- name: holding
--- Who holds or awaits other locks than these on such tables or on their schemas, oldest first: pid,
--- who, whether it holds the lock, which one, and on what. A lock waits behind what waits for one, too.
--- A prepared transaction has no pid, and its name is who
+-- name: held
+-- Who holds or awaits other locks than these on relations of schemas (all, or some), or on the schemas,
+-- oldest first: a lock waits behind what waits for one, too. And in how many ms it gives way to who waits
 WITH schema AS MATERIALIZED (
     SELECT oid, nspname FROM pg_namespace WHERE nspname = ANY (%(schemas)s::name[])
 ), held AS (
-    SELECT l.pid, l.granted, l.mode, format('%%I.%%I', s.nspname, c.relname) AS what,
-           l.virtualtransaction AS run
+    SELECT s.nspname, c.oid, l.pid, l.granted, l.mode, format('%%I.%%I', s.nspname, c.relname) AS what,
+           c.relkind NOT IN ('r', 'p') AS is_part, l.virtualtransaction AS run
     FROM pg_locks AS l
-    JOIN pg_class AS c ON c.oid = l.relation AND c.relkind IN ('r', 'p')
+    JOIN pg_class AS c ON c.oid = l.relation
     JOIN schema AS s ON s.oid = c.relnamespace
     WHERE l.locktype = 'relation' AND l.mode <> ALL (%(but)s)
+      AND (%(tables)s::oid[] IS NULL OR c.oid = ANY (%(tables)s::oid[]))
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     UNION ALL
-    SELECT l.pid, l.granted, l.mode, 'schema ' || s.nspname, l.virtualtransaction
+    SELECT s.nspname, NULL, l.pid, l.granted, l.mode, 'schema ' || s.nspname, false, l.virtualtransaction
     FROM pg_locks AS l
     JOIN schema AS s ON s.oid = l.objid AND l.classid = 'pg_namespace'::regclass
-    WHERE l.locktype = 'object'
+    WHERE l.locktype = 'object' AND %(tables)s::oid[] IS NULL
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-), one_each AS (
-    SELECT DISTINCT ON (h.pid) h.*
-    FROM held AS h
-    WHERE h.pid IS DISTINCT FROM pg_backend_pid()
-    ORDER BY h.pid, h.granted DESC, h.mode, h.what
 )
-SELECT h.pid,
-       concat_ws(', ', CASE a.backend_type WHEN 'autovacuum worker' THEN left(a.query, 80) END,
-                 p.gid, 'user ' || a.usename, 'application ' || nullif(a.application_name, ''),
-                 nullif(a.state, 'active'),
-                 'since ' || date_trunc('second', clock_timestamp() - a.xact_start)),
-       h.granted, h.mode, h.what
-FROM one_each AS h
+SELECT h.nspname::text, h.oid, h.granted, h.mode, h.what,
+       CASE WHEN a.backend_type = 'autovacuum worker' AND a.query NOT LIKE '%%to prevent wraparound%%'
+            THEN (SELECT setting::integer + 500 FROM pg_settings WHERE name = 'deadlock_timeout') END,
+       coalesce(h.pid, 0), {who}
+FROM held AS h
 LEFT JOIN pg_stat_activity AS a ON a.pid = h.pid
 LEFT JOIN LATERAL (
     -- It has kept the virtual transaction of the session that has prepared it.
-    SELECT x.gid FROM pg_locks AS l JOIN pg_prepared_xacts AS x ON x.transaction = l.transactionid
+    SELECT x.gid, x.prepared
+    FROM pg_locks AS l JOIN pg_prepared_xacts AS x ON x.transaction = l.transactionid
     WHERE h.pid IS NULL AND l.pid IS NULL AND l.virtualtransaction = h.run LIMIT 1
 ) AS p ON true
-ORDER BY a.xact_start NULLS FIRST
+WHERE h.pid IS DISTINCT FROM pg_backend_pid()
+ORDER BY since, h.pid, h.granted DESC, h.is_part, h.mode, h.what
 
 -- name: temporary
 -- The session that has temporary schema N; before 16 those of the role that owns its tables

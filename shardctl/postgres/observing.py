@@ -98,4 +98,4 @@ class Observing(psycopg.Connection[Any]):
         except psycopg.Error as error:  # such as no room for one more session
             logger.info("cannot find out which session blocks the query: %s", reason_of(error))
         else:
-            self._holder = found[0][1] if found else None
+            self._holder = str(found[0][1]) if found else None

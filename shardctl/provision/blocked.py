@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from shardctl.postgres.blocking import Holder
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
 
@@ -77,24 +78,24 @@ class Watch:
             self.waits(None)
 
     def _look(self, session: Connection) -> None:
-        reported: set[str] = set()
+        reported: set[Holder] = set()
         since: dict[int, float] = {}
         seen: dict[int, float] = {}
         while not self._ended.is_set():
             ours = [one.info.backend_pid for one in list(self.sessions) if not one.closed]
             found = blocking.holders(session, ours)
             now = time.monotonic()
-            for waiting, text in found:
+            for waiting, holder in found:
                 if now - seen.get(waiting, -_GAP_S) >= _GAP_S:
                     since[waiting] = now
                 seen[waiting] = now
-                self.holders[waiting] = text
+                self.holders[waiting] = str(holder)
                 # What was there in the first look has waited for that long already.
-                if now - since[waiting] >= PATIENCE_S and text not in reported:
-                    reported.add(text)
-                    self.notice(f"node {self.node}: waits for a lock of {text}")
+                if now - since[waiting] >= PATIENCE_S and holder not in reported:
+                    reported.add(holder)
+                    self.notice(f"node {self.node}: waits for a lock of {holder}")
             if found:
-                self.waits(f"a lock of {min(text for _, text in found)}")
+                self.waits(f"a lock of {min(str(holder) for _, holder in found)}")
             elif all(now - last >= _GAP_S for last in seen.values()):
                 self.waits(None)
             self._ended.wait(_POLL_S)

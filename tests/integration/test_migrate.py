@@ -405,7 +405,7 @@ def blocked_by(one: Fleet, *arguments: str) -> tuple[str, str]:
     assert done.returncode == 3, done.stderr
     lines = done.stderr.splitlines(keepends=True)
     said = "".join(line for line in lines if not line.startswith("progress: "))
-    return said, f"session {pid} (user postgres, application a report, query begun 20"
+    return said, f"session {pid} (user postgres, application a report, idle in transaction, open"
 
 
 @pytest.mark.long

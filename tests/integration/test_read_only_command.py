@@ -95,7 +95,7 @@ def test_half_done_is_exit_code_3_and_nothing_done_1(fleet_tables: Fleet) -> Non
     assert "node a: shards 2 were not changed: session" in half.stderr
     assert "`shardctl read-only on` again" in half.stderr
     assert none.returncode == 1
-    assert "(import, idle in transaction" in none.stderr
+    assert ", application import, idle in transaction, open since " in none.stderr
 
 
 # What is refused

@@ -135,7 +135,7 @@ def test_a_writer_that_does_not_end_is_named(
     assert isinstance(caught.value.error, fence.WritersLeft)
     assert str(pid) in caught.value.error.message
     assert "add --terminate" in caught.value.error.hint
-    assert [one for one in fleet_own.notices if f"pid {pid}" in one]
+    assert [one for one in fleet_own.notices if f"session {pid}" in one]
     monkeypatch.undo()
     fleet_own.put(2)
     writing.rollback()

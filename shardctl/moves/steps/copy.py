@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
+    from shardctl.postgres.blocking import Holder
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.logical.slot import Blocker
     from shardctl.topology.model import NodeName
 
 QUERIES = queries.load("shardctl.moves.steps", "stream_steps.sql")
@@ -259,7 +259,7 @@ def _reporting(shown: Progress, target: NodeName) -> Callable[[int, int], None]:
     return report
 
 
-def _tell(context: MoveContext, blocker: Blocker) -> None:
+def _tell(context: MoveContext, blocker: Holder) -> None:
     context.notice(
         f"node {context.plan.source}: PostgreSQL makes the replication slot when this transaction "
         f"ends: {blocker}"

@@ -9,7 +9,7 @@ from shardctl.moves.step import Step
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
-    from shardctl.postgres.logical.slot import Blocker
+    from shardctl.postgres.blocking import Holder
 
 
 def probe(context: MoveContext) -> bool:
@@ -22,7 +22,7 @@ def probe(context: MoveContext) -> bool:
 def run(context: MoveContext) -> None:
     """Publish the copies on the target, then make the slot; raises slot_blocked."""
 
-    def tell(blocker: Blocker) -> None:
+    def tell(blocker: Holder) -> None:
         context.notice(
             f"node {context.plan.target}: the slot for a reverse (--keep-reverse) can be made when "
             f"this transaction ends: {blocker}"

@@ -6,20 +6,19 @@ import dataclasses
 import threading
 import time
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
 from shardctl.errors import Interrupted, Refused
-from shardctl.postgres import cancelling, queries, slots
+from shardctl.postgres import blocking, cancelling, queries, slots
 from shardctl.postgres.sending import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from datetime import datetime
 
+    from shardctl.postgres.blocking import Holder
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.logical.route import Route
 
@@ -31,26 +30,6 @@ _LOOK_S = 0.25
 _POLL_S = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Blocker:
-    """A transaction that keeps a slot from being made: it has written, and has not ended.
-
-    `pid` is 0 for a prepared one, whose `application` is its name.
-    """
-
-    pid: int
-    user: str | None
-    application: str | None
-    since: datetime | None
-
-    def __str__(self) -> str:
-        since = f", open since {self.since:%Y-%m-%d %H:%M:%S %Z}" if self.since else ""
-        if self.pid == 0:
-            return f"prepared transaction {self.application}{since}"
-        named = f", application {self.application}" if self.application else ""
-        return f"session {self.pid} (user {self.user or '-'}{named}{since})"
-
-
 @contextmanager
 def make(
     route: Route,
@@ -58,7 +37,7 @@ def make(
     *,
     watch: Connection,
     lock_timeout_s: float | None = None,
-    report: Callable[[Blocker], None] = lambda _: None,
+    report: Callable[[Holder], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> Iterator[str]:
     """Make the slot on the route's source, and hold the snapshot with which it begins: its name.
@@ -83,12 +62,12 @@ def make(
         statement = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL {} (SNAPSHOT 'export')").format(
             sql.Identifier(name), sql.SQL(PLUGIN)
         )
-        seen: list[Blocker] = []
+        seen: list[Holder] = []
 
-        def see(blocker: Blocker) -> None:
-            if blocker not in seen:
-                seen.append(blocker)
-                report(blocker)
+        def see(one: Holder) -> None:
+            if one not in seen:
+                seen.append(one)
+                report(one)
 
         try:
             snapshot = _run(session, statement, watch, see, stop)
@@ -103,7 +82,7 @@ def _run(
     session: Connection,
     statement: sql.Composed,
     watch: Connection,
-    see: Callable[[Blocker], None],
+    see: Callable[[Holder], None],
     stop: threading.Event,
 ) -> str:
     """Send the command, and look at what it waits for until it is answered."""
@@ -111,8 +90,8 @@ def _run(
     try:
         while not sent.answered(_LOOK_S):
             _heed(stop)
-            for blocker in blockers(watch, session):
-                see(blocker)
+            for _, one in blocking.holders(watch, [session.info.backend_pid]):
+                see(one)
     except BaseException:
         # The server goes on waiting after its client is gone; a cancel ends that, and the slot.
         cancelling.cancel(session)
@@ -129,12 +108,6 @@ def _heed(stop: threading.Event) -> None:
             "stopped while a replication slot was being made; there is none",
             hint="`shardctl moves resume` makes it again, `shardctl moves abort` ends the move",
         )
-
-
-def blockers(watch: Connection, session: Connection) -> list[Blocker]:
-    """List the transactions for which `session` waits; `watch` is another one there."""
-    found = watch.execute(_QUERIES["blockers"], {"pid": session.info.backend_pid})
-    return [Blocker(*row) for row in found]
 
 
 def drop(session: Connection, name: str, *, patience_s: float = slots.PATIENCE) -> bool:
@@ -163,7 +136,7 @@ def drop(session: Connection, name: str, *, patience_s: float = slots.PATIENCE) 
         time.sleep(_POLL_S)
 
 
-def _blocked(node: str, name: str, seconds: float, last: list[Blocker]) -> Refused:
+def _blocked(node: str, name: str, seconds: float, last: list[Holder]) -> Refused:
     who = str(last[0]) if last else "a transaction that has written"
     return Refused(
         "slot_blocked",

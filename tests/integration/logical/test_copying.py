@@ -149,7 +149,7 @@ def test_a_publication_that_is_made_says_what_holds_it_up(streamed: Streamed) ->
     other.execute("LOCK TABLE shard2.held IN SHARE MODE")
     writer = streamed.client(0, autocommit=False)
     writer.execute("INSERT INTO shard2.held2 VALUES (1)")  # does not hold it up
-    who = rf"pid {other.info.backend_pid} \(.*\)"
+    who = rf"session {other.info.backend_pid} \(.*\)"
     with pytest.raises(Refused, match=rf"within .*: {who} holds ShareLock on shard2.held$"):
         publication.create(
             streamed.source, NAME, [(SCHEMA, "held")], move=MOVE, lock_timeout_s=0.05

@@ -17,6 +17,7 @@ from tests.fixtures.servers.streams import NAME, SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shardctl.postgres.blocking import Holder
     from shardctl.postgres.connection import Connection
     from tests.fixtures.servers.streams import Streamed
 
@@ -35,10 +36,10 @@ def writer(streamed: Streamed) -> Iterator[Connection]:
 def test_an_open_transaction_is_reported_and_a_stop_leaves_no_slot(
     streamed: Streamed, writer: Connection
 ) -> None:
-    seen: list[slot.Blocker] = []
+    seen: list[Holder] = []
     stop = threading.Event()
 
-    def report(blocker: slot.Blocker) -> None:
+    def report(blocker: Holder) -> None:
         seen.append(blocker)
         stop.set()
 
@@ -57,7 +58,7 @@ def test_an_open_transaction_is_reported_and_a_stop_leaves_no_slot(
 
 
 def test_a_transaction_that_ends_is_waited_for(streamed: Streamed, writer: Connection) -> None:
-    def report(_: slot.Blocker) -> None:
+    def report(_: Holder) -> None:
         writer.commit()
 
     with slot.make(
