@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -14,6 +15,7 @@ from shardctl.access.read_only import QUERIES, Wanted
 from shardctl.libpq import reason_of
 from shardctl.postgres import blocking, room
 from shardctl.postgres.connection import NodeLost, is_lost
+from shardctl.postgres.patient import QUICK_MS, Patient
 from shardctl.state import events
 from shardctl.state.lock import who
 from shardctl.topology import ranges
@@ -28,10 +30,8 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import ShardId
 
-_QUICK_MS = 50
-"""Other sessions that need the same lock wait behind shardctl for so long."""
 _SLOWEST_MS = 400
-"""And for so long at most where a session holds it all the time; then shardctl pauses as long."""
+"""How long writers wait behind shardctl where a session holds the lock all the time."""
 _MAKING_POLL_S = 0.01
 
 
@@ -61,14 +61,6 @@ PASSES: dict[Wanted, tuple[Pass, ...]] = {
         Pass("drop", "removing triggers", "triggers are removed", 50, 3, 300, readers=True),
     ),
 }
-
-_TRANSIENT = (
-    psycopg.errors.LockNotAvailable,
-    psycopg.errors.QueryCanceled,  # it has waited for too many other locks
-    psycopg.errors.DeadlockDetected,
-    psycopg.errors.InternalError_,  # a GRANT at the same moment
-    psycopg.errors.UndefinedTable,  # dropped or renamed by another session since it was listed
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,57 +168,18 @@ class Changing:
             for shard, all_tables in shards.items()
             for tables in room.chunks(all_tables, most)
         ]
-        waiting: list[Piece] = []
-        failed: dict[ShardId, str] = {}
+        patient = Patient(
+            partial(self._transaction, one),
+            partial(self._held, one),
+            partial(self._progress.waits, self._node),
+            self._stop,
+        )
         for batch in room.batches(pieces, most, lambda piece: len(piece.tables)):
-            waiting += self._together(one, batch)
-        timeout = _QUICK_MS
-        while waiting and not self._stop.is_set():
-            waiting = [p for p in waiting if not self._alone(one, p, timeout, failed)]
-            if not waiting or time.monotonic() > self._deadline:
-                break
-            # Those who were held up get their turn.
-            self._stop.wait(timeout / 1000)
-            timeout = min(2 * timeout, _SLOWEST_MS)
-        self._progress.waits(self._node, None)
-        why = "interrupted" if self._stop.is_set() else "locked by other sessions the whole time"
-        held = self._holders(one, waiting)
-        left = {p.shard: str(held[p].by) if p in held else why for p in waiting}
-        return left | failed
+            patient.together(batch)
+        left = patient.singly(self._deadline, slowest_ms=_SLOWEST_MS)
+        return {piece.shard: why for piece, why in left.items()}
 
-    def _together(self, one: Pass, batch: Sequence[Piece]) -> list[Piece]:
-        """Do pieces in one transaction, but for those that other sessions lock; give the rest."""
-        todo, waiting = list(batch), []
-        while todo and not self._stop.is_set():
-            try:
-                self._transaction(one, todo, _QUICK_MS)
-            except psycopg.Error as error:
-                if is_lost(error):
-                    raise
-                held = self._holders(one, todo) if isinstance(error, _TRANSIENT) else {}
-                # Where no session is seen any more, each is tried singly.
-                waiting += [p for p in todo if p in held] or todo
-                todo = [p for p in todo if p not in waiting]
-            else:
-                return waiting
-        return waiting + todo
-
-    def _alone(self, one: Pass, piece: Piece, timeout: int, failed: dict[ShardId, str]) -> bool:
-        """Try one piece; return whether it is done with, for better or worse."""
-        held = self._holders(one, [piece]).get(piece)
-        timeout = (held and held.yields_ms) or timeout
-        self._progress.waits(self._node, held and str(held.by))
-        try:
-            self._transaction(one, [piece], timeout)
-        except _TRANSIENT:
-            return False
-        except psycopg.Error as error:
-            if is_lost(error):
-                raise
-            failed[piece.shard] = reason_of(error)
-        return True
-
-    def _transaction(self, one: Pass, pieces: Sequence[Piece], timeout: int) -> None:
+    def _transaction(self, one: Pass, pieces: Sequence[Piece], timeout: int) -> dict[Piece, str]:
         shards = [piece.shard for piece in pieces for _ in piece.tables]
         tables = sql.Literal([oid for piece in pieces for oid in piece.oids])
         statement = QUERIES[one.statement].format(
@@ -236,7 +189,7 @@ class Changing:
             by_row=sql.Literal([table.by_row for piece in pieces for table in piece.tables]),
             since=sql.Literal(self._since),
             who=sql.Literal(who()),
-            quick=sql.Literal(f"{_QUICK_MS}ms"),
+            quick=sql.Literal(f"{QUICK_MS}ms"),
         )
         most = {"lock": f"{timeout}ms", "statement": f"{one.patience_ms + 4 * timeout}ms"}
         with self._session.transaction():
@@ -246,8 +199,9 @@ class Changing:
             events.record(self._session, self._wanted.command, result)
         self._changed = True
         self._progress.advance(self._node, len(shards))
+        return {}
 
-    def _holders(self, one: Pass, pieces: Sequence[Piece]) -> dict[Piece, Held]:
+    def _held(self, one: Pass, pieces: Sequence[Piece]) -> dict[Piece, Held]:
         """Give the lock that is in the way of each piece: that of the oldest transaction."""
         places = {table.oid: piece for piece in pieces for table in piece.tables}
         schemas = {table.schema for piece in pieces for table in piece.tables}

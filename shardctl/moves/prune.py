@@ -186,7 +186,7 @@ def _why_not_reversed(entry: Entry | None) -> str | None:
 def _why_not_unused(view: View, schema: str) -> str | None:
     """Return what uses a retired schema or depends on it, or None."""
     if schema in view.users:
-        return f"{view.users[schema]} uses it"
+        return f"{view.users[schema].by} uses it"
     outside = view.contents.get(schema, (0, None))[1]
     return f"{outside} depends on it" if outside is not None else None
 

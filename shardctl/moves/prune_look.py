@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardctl.errors import ShardctlError
+    from shardctl.postgres.blocking import Held
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
@@ -30,7 +31,7 @@ class View:
     """One node's map and schemas; facts about retired schemas are by their names.
 
     `contents` has the number of a schema's objects, and an outside object that CASCADE would drop;
-    `users` a session that uses it; `sizes` its bytes, unless a lock prevented the measurement.
+    `users` a lock of a session there; `sizes` its bytes, unless a lock prevented the measurement.
     """
 
     version: int
@@ -38,7 +39,7 @@ class View:
     live: frozenset[str]
     retired: Sequence[str]
     contents: Mapping[str, tuple[int, str | None]]
-    users: Mapping[str, str]
+    users: Mapping[str, Held]
     sizes: Mapping[str, int]
     clock: datetime
     locked: ShardctlError | None = None
@@ -98,10 +99,10 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
     )
 
 
-def users(session: Connection, schemas: Sequence[str], *, passing: bool = True) -> dict[str, str]:
-    """Name for each schema a session that uses it; those that soon end only where `passing`."""
+def users(session: Connection, schemas: Sequence[str], *, passing: bool = True) -> dict[str, Held]:
+    """Give for each schema the lock of a session there; of one that soon ends only if `passing`."""
     found = blocking.held(session, schemas)
-    return {one.schema: str(one.by) for one in reversed(found) if passing or not one.by.passes}
+    return {one.schema: one for one in reversed(found) if passing or not one.by.passes}
 
 
 def _locked(session: Connection, node: NodeName) -> ShardctlError | None:

@@ -139,9 +139,10 @@ def test_a_server_that_dies_meanwhile_is_named_and_the_rest_is_done_later(
     server = small.fleet.servers["a"]
     drop = prune_drop._transaction
 
-    def meanwhile(*given: Any) -> None:
-        drop(*given)
+    def meanwhile(*given: Any) -> Any:
+        failed = drop(*given)
         server.stop("immediate")
+        return failed
 
     monkeypatch.setattr(prune_drop, "_LARGEST_BATCH", 1)
     monkeypatch.setattr(prune_drop, "_transaction", meanwhile)

@@ -160,9 +160,7 @@ def test_a_prepared_transaction_is_a_writer(fleet_tables: Fleet, pg_server: Star
         session.execute("BEGIN")
         session.execute(INSERT)
         session.execute("PREPARE TRANSACTION 'kept'")
-        with raises_code(
-            "shards_left", match="were not changed: prepared transaction kept, "
-        ):
+        with raises_code("shards_left", match="were not changed: prepared transaction kept, "):
             switch_on(fleet_tables, 2, wait_s=0.3)
         session.execute("COMMIT PREPARED 'kept'")
     switch_on(fleet_tables, 2)

@@ -6,29 +6,27 @@ its triggers read a row instead of being dropped.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-import psycopg
 from psycopg import sql
 
 from shardctl.errors import Incomplete
 from shardctl.meter import listed
-from shardctl.postgres import queries
+from shardctl.postgres import blocking, queries
+from shardctl.postgres.patient import Patient
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from shardctl.postgres.blocking import Held
     from shardctl.postgres.connection import Connection
 
 _QUERIES = queries.load("shardctl.postgres.logical", "closing.sql")
 _AT_ONCE = 100
 """Tables or schemas in one transaction: a lock table has room for a few thousand locks."""
 _LOCK_TIMEOUT_S = 10.0
-_QUICK_MS = 50
-_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,21 +140,24 @@ def remove(
     """
     _take_usage(session, keep, wanted)
     given = {"schemas": list(schemas), "move": move}
-    left = dict(session.execute(_QUERIES["closed"], given).fetchall())
-    while left:
-        for table in list(left):
-            statement = _QUERIES["remove"].format(
-                table=sql.Literal(table), lock_timeout=sql.Literal(f"{_QUICK_MS}ms")
-            )
-            try:
-                session.execute(statement)
-            except psycopg.errors.LockNotAvailable as error:
-                if time.monotonic() > deadline:
-                    raise _left(move, list(left.values())) from error
-            else:
-                del left[table]
-        if left:
-            time.sleep(_POLL_S)  # what queued behind the attempts goes first
+    names = dict(session.execute(_QUERIES["closed"], given).fetchall())
+
+    def take(tables: Sequence[int], timeout_ms: int) -> dict[int, str]:
+        timeout = sql.Literal(f"{timeout_ms}ms")
+        for one in tables:
+            statement = _QUERIES["remove"].format(table=sql.Literal(one), lock_timeout=timeout)
+            session.execute(statement)
+        return {}
+
+    def held(tables: Sequence[int]) -> dict[int, Held]:
+        found = blocking.held(session, schemas, tables=tables)
+        return {one.oid: one for one in reversed(found) if one.oid is not None}
+
+    patient = Patient(take, held)
+    for table in names:
+        patient.together([table])
+    if left := patient.singly(deadline):
+        raise _left(move, {names[table]: why for table, why in left.items()})
     session.execute(_QUERIES["forget"], {"move": move})
 
 
@@ -176,11 +177,11 @@ def _is_usage(grant: Grant, role: str) -> bool:
     return grant.right == "USAGE" and grant.grantee == role
 
 
-def _left(move: str, tables: Sequence[str]) -> Incomplete:
+def _left(move: str, tables: Mapping[str, str]) -> Incomplete:
     return Incomplete(
         "copy_triggers_left",
-        f"{listed(tables, most=1)}: the triggers of move {move} accept all writes and are still "
-        "there: sessions read the table all the time",
+        f"{listed([*tables], most=1)}: the triggers of move {move} accept all writes and are still "
+        f"there: {min(tables.values())}",
         hint="wait until long reads (pg_dump) have ended, then `shardctl moves resume`",
     )
 
