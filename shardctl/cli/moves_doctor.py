@@ -32,7 +32,7 @@ def doctor(
     3 if a node could not be read.
     """
     from shardctl.moves import doctor as looking
-    from shardctl.moves import doctor_clear, reversing
+    from shardctl.moves import reversing
     from shardctl.provision.agreement import NodeLeftOut
     from shardctl.state import lock
 
@@ -51,7 +51,7 @@ def doctor(
         for entry in unguarded:
             reversing.guard(topology, entry)
         cleared: list[Left] = []
-        doctor_clear.clear(topology, chosen, cleared.append)
+        looking.clear(topology, chosen, cleared.append)
         return len(cleared)
 
     changing.run(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from shardctl.cli import picture
 from shardctl.cli.options import Report
 from shardctl.cli.output import console, print_json, print_table
-from shardctl.moves import sub_step_times
-from shardctl.moves.sub_step_times import AFTER, BEFORE, WAITING
+from shardctl.moves import prediction
+from shardctl.moves.prediction import AFTER, BEFORE, WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardctl.moves.sub_step_times import Times
+    from shardctl.moves.prediction import Times
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
@@ -30,7 +30,7 @@ _OTHERS = 30
 
 def show(topology: Topology, entry: Entry, output: Report) -> None:
     """Print the timeline of a move; JSON is that of `moves show`, with it."""
-    found = sub_step_times.of(topology, entry.move)
+    found = prediction.sub_step_times(topology, entry.move)
     if output is Report.json:
         timeline = [one.as_json() for one in found]
         shown = {**entry.as_json(), **entry.details()}

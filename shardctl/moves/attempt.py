@@ -11,19 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardctl.access.fence import WritersLeft
 from shardctl.errors import ShardctlError, Unfinished, together
-from shardctl.moves import (
-    cutover,
-    interrupts,
-    predicted,
-    prediction,
-    promotion,
-    proof,
-    sub_steps,
-    undoing,
-)
-from shardctl.moves.budget import Budget
+from shardctl.moves import confirm, cutover, prediction, promotion, sub_steps, undoing
+from shardctl.moves.budget import Budget, deferred
 from shardctl.moves.paused_poolers import PausedPoolers
-from shardctl.moves.round_trips import RoundTrips
+from shardctl.moves.sub_step import RoundTrips
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
@@ -31,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
+    from shardctl.moves.budget import Deferred
     from shardctl.moves.context import MoveContext
-    from shardctl.moves.interrupts import Deferred
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.sub_step import Cutover, SubStep
     from shardctl.pgbouncer.guard import Question
@@ -174,7 +165,7 @@ class Attempt:
 def _at_work(context: MoveContext) -> Iterator[Attempt]:
     """Defer signals, and close all sessions with poolers afterwards."""
     with (
-        interrupts.deferred(context.notice) as interrupt,
+        deferred(context.notice) as interrupt,
         PausedPoolers(
             context.topology, context.after, context.plan, purpose=context.purpose
         ) as pauses,
@@ -243,7 +234,7 @@ def complete(context: MoveContext) -> None:
         at.claimed = move.state is not MoveState.promoting
         at.lsn = move.drained_to or at.lsn
         if not at.claimed:
-            proof.require_caught_up(context, at.lsn)
+            confirm.require_caught_up(context, at.lsn)
         at.do(at.cutover.decided)
         context.require_lock(plan.target)
         conclude(at)
@@ -282,9 +273,9 @@ def _timelines(at: Attempt) -> dict[str, object]:
     """Give what each sub-step took, and what was predicted for those that clients wait for."""
     context, plan = at.context, at.plan
     if (parts := at.rehearsed().get("parts_ms")) is None:
-        expected = predicted.ms(context.topology, plan, at.round_trips, len(at.tables))
+        expected = prediction.parts_ms(context.topology, plan, at.round_trips, len(at.tables))
     else:
-        expected = predicted.measured_ms(context.topology, plan, at.round_trips, parts)
+        expected = prediction.measured_parts_ms(context.topology, plan, at.round_trips, parts)
     return {
         "timeline": [[name, round(ms, 1)] for name, ms in context.timeline.spans],
         "predicted_timeline": [[name, round(ms, 1)] for name, ms in expected.items()],
@@ -318,7 +309,7 @@ def _prove_now(context: MoveContext, failed: Sequence[ShardctlError]) -> list[Sh
     for error in (part for one in failed for part in one.parts()):
         context.notice(f"{error.message}; shardctl compares the rows first, then stops")
     try:
-        proof.make(context)
+        confirm.make(context)
     except ShardctlError as error:
         return [error]
     return []

@@ -6,15 +6,32 @@ the move could not be read.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import psycopg
+from psycopg import sql
+
+from shardctl.errors import Incomplete, ShardctlError
+from shardctl.libpq import reason_of
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
-from shardctl.postgres import catalog
+from shardctl.postgres import catalog, queries, slots
 from shardctl.postgres.connection import NodeUnavailable
-from shardctl.state import cluster, identity, move_objects, observer, reverses
+from shardctl.postgres.logical import closing, publication, slot, structure, subscription
+from shardctl.state import (
+    cluster,
+    events,
+    identity,
+    journal,
+    leash,
+    lock,
+    move_objects,
+    observer,
+    reverses,
+)
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import kept_reverses
 from shardctl.state.move_objects import NodeObjects
@@ -22,13 +39,14 @@ from shardctl.topology import names
 from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from shardctl.moves.ledger import Ledger
     from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Entry
-    from shardctl.state.move_objects import MoveObject
+    from shardctl.state.move_objects import Kind, MoveObject
     from shardctl.topology.model import Node, NodeName, Topology
+
 
 COMMAND = "moves doctor"
 
@@ -202,3 +220,89 @@ def _why_not_elsewhere(fleet: Fleet, node: NodeName, shard: ShardId) -> str | No
     if owner not in fleet.nodes or fleet.topology.schema(shard) not in fleet.nodes[owner].live:
         return f"shard {shard} is not live on node {owner}, which owns it"
     return None
+
+
+QUERIES = queries.load("shardctl.moves", "doctor.sql")
+
+_LOCK_TIMEOUT = "5s"
+_TRIGGERS_S = 10.0
+
+
+def clear(topology: Topology, chosen: Sequence[Left], report: Callable[[Left], None]) -> None:
+    """Drop what is chosen and no open move owns once the nodes' locks are held.
+
+    `report` gets each thing that was dropped. What a running command holds, and what has an owner
+    by now, stays. Raises NodeLocked with nothing done, left_uncleared when all else is done.
+    """
+    concerned = {one.node for one in chosen}
+    nodes = [name for name in topology.nodes if name in concerned]
+    with lock.held(topology, nodes, command=COMMAND) as sessions:
+        fleet = look(topology, purpose=lock.purpose(COMMAND))
+        wanted = {(one.node, one.object.kind, one.object.name) for one in chosen}
+        errors: list[str] = []
+        failed: set[tuple[str, str]] = set()
+        for session in sessions.values():
+            session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
+        for one in left(fleet):
+            named = (one.node, one.object.kind, one.object.name)
+            moved = (one.node, one.object.move)
+            if one.why_not is not None or named not in wanted:
+                continue
+            if one.object.kind == "records" and moved in failed:
+                continue  # triggers that stay read them
+            try:
+                _drop(sessions[one.node], one.object)
+            except (psycopg.Error, ShardctlError) as error:
+                reason = reason_of(error) if isinstance(error, psycopg.Error) else error.message
+                errors.append(f"node {one.node}: {one.object.kind} {one.object.name}: {reason}")
+                failed.add(moved)
+            else:
+                report(one)
+    if errors:
+        raise Incomplete(
+            "left_uncleared",
+            "; ".join(errors),
+            hint="correct what they name, then `shardctl moves doctor` again: it clears the rest",
+        )
+
+
+def _drop(session: Connection, one: MoveObject) -> None:
+    """Drop one thing, if it is there, and write down that it was."""
+    _CLEARING[one.kind](session, one)
+    events.record(session, COMMAND, f"cleared {one.kind} {one.name} of move {one.move}")
+
+
+def _slot(session: Connection, one: MoveObject) -> None:
+    leash.end(session, one.name)
+    drop = slots.drop if one.detail.startswith("physical") else slot.drop
+    drop(session, one.name)
+
+
+def _triggers(session: Connection, one: MoveObject) -> None:
+    # All schemas of the move at once: the row that triggers read goes with the last.
+    found = session.execute(QUERIES["open_schemas"], {"move": one.move})
+    schemas = [name for (name,) in found]
+    deadline = time.monotonic() + _TRIGGERS_S
+    # Nothing says whether the role had USAGE on the source, so it keeps it.
+    closing.remove(session, one.move, schemas, keep="", wanted=(), deadline=deadline)
+
+
+def _role(session: Connection, one: MoveObject) -> None:
+    queries.rows_of_last(session, QUERIES["drop_role"].format(role=sql.Identifier(one.name)))
+
+
+_CLEARING: dict[Kind, Callable[[Connection, MoveObject], object]] = {
+    "subscription": lambda session, one: subscription.drop(session, one.name),
+    "slot": _slot,
+    "publication": lambda session, one: publication.drop(session, one.name),
+    "triggers": _triggers,
+    "schema": lambda session, one: structure.drop(session, [one.name]),
+    "function": lambda session, one: session.execute(
+        QUERIES["drop_function"].format(name=sql.Identifier(one.name))
+    ),
+    "role": _role,
+    "guard": lambda session, one: leash.end(session, journal.slot(one.move)),
+    "records": lambda session, one: queries.rows_of_last(
+        session, QUERIES["forget"].format(move=sql.Literal(one.move))
+    ),
+}

@@ -8,26 +8,158 @@ moment; those that were equal keep their result, with its time.
 from __future__ import annotations
 
 import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from psycopg import sql
+
 from shardctl.errors import Interrupted
-from shardctl.meter import BYTES, SHOWN
-from shardctl.moves import comparison, differing_keys
+from shardctl.meter import BYTES, SHOWN, listed
+from shardctl.moves import comparison, marks
 from shardctl.moves.confirm_sessions import Sessions
 from shardctl.moves.preflight import wal
-from shardctl.moves.rehearsed import Equal
+from shardctl.postgres import queries
 from shardctl.postgres.logical.copying import Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.moves.comparison import Sum, Table
+    from shardctl.moves.comparison import Asked, Sum, Table
     from shardctl.moves.context import MoveContext
-    from shardctl.moves.rehearsed import Results
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.logical.moment import Moment
     from shardctl.topology.model import NodeName
+
+
+_EVERY_S = 1.0
+_COMPARED = "compared"
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """A table that was equal on both nodes: its rows, its bytes, and the moment of its proof."""
+
+    rows: int
+    bytes: int
+    at: datetime
+
+
+class Results:
+    """The tables that were equal, by name; `session` is with the target, and of no other use."""
+
+    def __init__(self, session: Connection, move: str) -> None:
+        self._session, self._move = session, move
+        self._lock = threading.Lock()
+        self._new: dict[str, Equal] = {}
+        self._written = time.monotonic()
+        kept = marks.notes(session, move, _COMPARED)
+        self._next = max(kept, default=0) + 1
+        self.equal = {
+            name: Equal(rows, size, datetime.fromisoformat(at))
+            for note in kept.values()
+            for name, (rows, size, at) in note["tables"].items()
+        }
+
+    def add(self, table: str, found: Equal) -> None:
+        """Keep a result; it is on the target within about a second, or after `flush`."""
+        with self._lock:
+            self.equal[table] = self._new[table] = found
+            if time.monotonic() - self._written > _EVERY_S:
+                self._write()
+
+    def flush(self) -> None:
+        """Write what is not on the target yet."""
+        with self._lock:
+            self._write()
+
+    def _write(self) -> None:
+        if not self._new:
+            return
+        tables = {n: [one.rows, one.bytes, one.at.isoformat()] for n, one in self._new.items()}
+        note = {"tables": tables}
+        marks.put(self._session, self._move, _COMPARED, attempt=self._next, note=note)
+        self._next += 1
+        self._new, self._written = {}, time.monotonic()
+
+
+QUERIES = queries.load("shardctl.moves", "rehearsal.sql")
+
+_ROWS = 256
+"""About how many rows a group of keys has."""
+_BITS = 16
+
+
+def keys_of(sessions: Sessions, asked: Asked, table: Table, rows: int) -> str:
+    """Name the first keys that only one node has, and those whose rows differ.
+
+    `rows` is about how many rows the table has; empty where the table has no key.
+    """
+    plan = sessions.context.plan
+    source, target = plan.source, plan.target
+    place = sql.Identifier(table.on_source, table.name).as_string(asked[source][0])
+    about = f"table {table} or a system catalog"
+    found = sessions.ask(
+        source,
+        asked[source][0],
+        QUERIES["key"].format(table=sql.Literal(place)),
+        about=about,
+    )
+    if not found:
+        return ""
+    columns = [sql.SQL("t.{}").format(sql.Identifier(name)) for (name,) in found]
+    key = sql.SQL("ROW({})").format(sql.SQL(", ").join(columns))
+    mask = (1 << min(_BITS, max(0, (rows // _ROWS).bit_length()))) - 1
+
+    def ask(node: NodeName, name: str, **more: sql.Composable) -> set[tuple[object, ...]]:
+        query = QUERIES[name].format(
+            key=key,
+            row_hash=table.row(),
+            key_hash=table.row([name for (name,) in found]),
+            mask=sql.Literal(mask),
+            schema=sql.Identifier(table.schema if node == target else table.on_source),
+            table=sql.Identifier(table.name),
+            **more,
+        )
+        with sessions.context.on(node):
+            return set(sessions.ask(node, asked[node][0], query, about=about))
+
+    groups = {number for number, *_ in ask(source, "groups") ^ ask(target, "groups")}
+    some = sql.Literal(sorted(groups, key=str)[:SHOWN])
+    here, there = _sums(ask(source, "rows", groups=some)), _sums(ask(target, "rows", groups=some))
+    names = [name for (name,) in found]
+    return _said(source, target, ", ".join(names), here, there)
+
+
+def _sums(rows: set[tuple[object, ...]]) -> dict[object, object]:
+    return {key: total for key, total in rows}  # noqa: C416  # mypy does not see pairs otherwise
+
+
+def _said(
+    source: NodeName,
+    target: NodeName,
+    columns: str,
+    here: Mapping[object, object],
+    there: Mapping[object, object],
+) -> str:
+    """Write it for people.
+
+    >>> _said("a", "b", "id", {"(1)": 1, "(2)": 2, "(3)": 3}, {"(2)": 2, "(3)": 4, "(5)": 5})
+    'key (id): (1) only on a, (5) only on b, (3) differs'
+    """
+    parts = [
+        *(f"{key} only on {source}" for key in sorted(here.keys() - there.keys(), key=str)),
+        *(f"{key} only on {target}" for key in sorted(there.keys() - here.keys(), key=str)),
+        *(
+            f"{key} differs"
+            for key in sorted(here.keys() & there.keys(), key=str)
+            if here[key] != there[key]
+        ),
+    ]
+    return f"key ({columns}): {listed(parts)}" if parts else ""
+
 
 BLOCKS = 8192
 """Blocks that one statement sums up, 64 MB: so progress is seen, and a rate is kept."""
@@ -127,7 +259,7 @@ class _Comparing:
             text = f"{table}: {here:,} rows on {self._plan.source}, {there:,} on "
             text += self._plan.target
             if len(described) < SHOWN:
-                keys = differing_keys.described(self._sessions, self._asked, table, here)
+                keys = keys_of(self._sessions, self._asked, table, here)
                 text += f" ({keys})" if keys else ""
             described.append(text)
         return described

@@ -17,9 +17,9 @@ import psycopg
 from shardctl.access import fence
 from shardctl.errors import Refused
 from shardctl.libpq import reason_of
-from shardctl.moves import arrivals
+from shardctl.moves import marks
 from shardctl.moves.context import NodeRefused
-from shardctl.moves.stream_watch import Watch
+from shardctl.moves.marks import Watch
 from shardctl.postgres import blocking
 from shardctl.postgres.connection import NodeLost
 from shardctl.postgres.logical import moment
@@ -83,7 +83,7 @@ def _take(context: MoveContext, source: Side, target: Side) -> LiveProof:
             plan.schemas,
             len(waiting.tables),
             mark=f"{_MARK} {secrets.token_hex(4)}",
-            before=arrivals.come_near(context, _BEFORE, seconds=_NEAR_S),
+            before=marks.come_near(context, _BEFORE, seconds=_NEAR_S),
             lock_timeout_ms=waiting.lock_timeout_ms,
         )
         try:
@@ -153,7 +153,7 @@ def _attempt(context: MoveContext, source: Side, target: Side, wanted: Wanted) -
     try:
         return moment.take(source, target, wanted)
     except moment.NotSeen as error:
-        raise arrivals.MarkNotSeen(plan.target, wanted.mark, Watch(context).trouble()) from error
+        raise marks.MarkNotSeen(plan.target, wanted.mark, Watch(context).trouble()) from error
     except psycopg.Error as error:
         for side, node in ((source, plan.source), (target, plan.target)):
             if side.lost:

@@ -6,16 +6,29 @@ A mark that shardctl puts on the target says what a step has made there.
 
 from __future__ import annotations
 
+import secrets
+import time
 from typing import TYPE_CHECKING, Any
 
+from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from shardctl.moves import standbys
-from shardctl.postgres import queries
+from shardctl.access import stream_fence
+from shardctl.errors import Refused, ShardctlError
+from shardctl.moves import standbys, structure
+from shardctl.moves.context import Use
+from shardctl.moves.refusals import COPY_INSTEAD
+from shardctl.postgres import queries, slots
+from shardctl.postgres.logical import publication, subscription
+from shardctl.postgres.sending import Sent
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
+    from shardctl.moves.context import MoveContext
+    from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
+    from shardctl.postgres.logical.subscription import Progress
+
 
 QUERIES = queries.load("shardctl.moves", "marks.sql")
 
@@ -29,7 +42,7 @@ SUBSCRIBED = "subscribed"
 
 Only that subscription knows how far it has come: another one would apply changes again.
 """
-_TIMELINE = "timeline"
+TIMELINE = "timeline"
 REHEARSED = -1
 """The attempt of a mark that is never committed."""
 STEPS = 0
@@ -68,13 +81,13 @@ def seen(session: Connection, move: str, what: str, *, attempt: int = STEPS) -> 
 
 def note_timeline(session: Connection, move: str, *, attempt: int = STEPS) -> None:
     """Put the mark by which a failover of the source is noticed: its timeline."""
-    put(session, move, PING, attempt=attempt, note={_TIMELINE: standbys.timeline(session)})
+    put(session, move, PING, attempt=attempt, note={TIMELINE: standbys.timeline(session)})
 
 
 def is_on_its_timeline(session: Connection, move: str) -> bool:
     """Return whether the source is the server that the last such mark was put on."""
     noted = last(session, move, PING)
-    return noted is not None and noted.get(_TIMELINE) == standbys.timeline(session)
+    return noted is not None and noted.get(TIMELINE) == standbys.timeline(session)
 
 
 def revoke(session: Connection, move: str) -> None:
@@ -94,3 +107,281 @@ def remove(session: Connection, move: str, what: str) -> None:
 def forget(session: Connection, move: str) -> None:
     """Remove all marks of a move."""
     session.execute(QUERIES["forget"], {"move": move})
+
+
+_TIMELINE, _PUBLICATION, _OID = "timeline", "publication", "oid"
+
+
+def note_copied(context: MoveContext) -> None:
+    """Note on the target that it has the rows, and with which publication the stream goes on."""
+    plan = context.plan
+    with context.on(plan.source):
+        published = publication.oid(context.session(plan.source), plan.slot)
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        note = {_TIMELINE: standbys.timeline(there), _PUBLICATION: published}
+        put(there, plan.id, COPIED, note=note)
+
+
+def begin(session: Connection, plan: MovePlan) -> None:
+    """Let the target's subscription follow, and note in the same transaction that it does."""
+    with session.transaction():
+        subscription.enable(session, plan.slot)
+        if not seen(session, plan.id, SUBSCRIBED):
+            note = {_OID: subscription.oid(session, plan.slot)}
+            put(session, plan.id, SUBSCRIBED, note=note)
+
+
+def is_dropped(session: Connection, plan: MovePlan) -> bool:
+    """Return whether the subscription that has followed is gone; another may have its name."""
+    noted = last(session, plan.id, SUBSCRIBED)
+    return noted is not None and bool(noted[_OID] != subscription.oid(session, plan.slot))
+
+
+def is_copied(context: MoveContext) -> bool:
+    """Return whether the target has the copy, from which its subscription can go on."""
+    plan = context.plan
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        noted = last(there, plan.id, COPIED)
+        # A promoted standby of the target may lack rows that the slot does not send again.
+        if noted is None or noted.get(_TIMELINE) != standbys.timeline(there):
+            return False
+        if is_dropped(there, plan):
+            return False
+    with context.on(plan.source):
+        return publication.oid(context.session(plan.source), plan.slot) == noted.get(_PUBLICATION)
+
+
+def require_subscription(session: Connection, plan: MovePlan) -> None:
+    """See that the subscription that has followed is there; raises subscription_gone."""
+    if is_dropped(session, plan):
+        raise _lost(
+            plan,
+            Refused(
+                "subscription_gone",
+                f"node {plan.target}: subscription {plan.slot} was dropped after it had begun to "
+                f"follow node {plan.source}, and its position in the stream is lost with it",
+            ),
+        )
+
+
+def require_publication(context: MoveContext) -> None:
+    """See that the source has the publication with which it was copied; raises publication_gone."""
+    plan = context.plan
+    with context.on(plan.target):
+        noted = last(context.session(plan.target), plan.id, COPIED)
+    with context.on(plan.source):
+        published = publication.oid(context.session(plan.source), plan.slot)
+    if noted is not None and noted.get(_PUBLICATION) != published:
+        raise _lost(
+            plan,
+            Refused(
+                "publication_gone",
+                f"node {plan.source}: publication {plan.slot} of the move was dropped, and the "
+                "stream cannot go on with another one",
+            ),
+        )
+
+
+def require_copy(session: Connection, plan: MovePlan) -> None:
+    """Check that the target is the server that has the copy, and its subscription is there.
+
+    A promoted standby of it may lack rows that the source does not send again. Raises
+    target_promoted, copy_unknown, subscription_gone.
+    """
+    copied = last(session, plan.id, COPIED)
+    if copied is None:
+        raise _lost(
+            plan,
+            Refused(
+                "copy_unknown",
+                f"node {plan.target}: its rows of move {plan.id} in shardctl.stream were deleted, "
+                "so what it has is unknown",
+            ),
+        )
+    if copied.get(_TIMELINE) != standbys.timeline(session):
+        raise _lost(
+            plan,
+            Refused(
+                "target_promoted",
+                f"node {plan.target}: the server was promoted after move {plan.id} copied to it, "
+                "so it may lack rows",
+            ),
+        )
+    require_subscription(session, plan)
+
+
+def _lost(plan: MovePlan, error: Refused) -> Refused:
+    """Hint at what copies the shards again; that ends a reverse, which makes no copy."""
+    error.resumable = plan.reverses is None
+    error.hint = "run `shardctl moves resume`: shardctl copies the shards again"
+    if plan.reverses is not None:
+        error.hint = f"run `shardctl moves abort {plan.id}`, then {COPY_INSTEAD}"
+    return error
+
+
+_FAILURES = 3
+"""How often a stream breaks off at the same position that is not worth waiting for."""
+
+
+class Watch:
+    """Looks at a stream while something is waited for that has to come through it."""
+
+    def __init__(self, context: MoveContext) -> None:
+        self._context = context
+        self._before: Progress | None = None
+        self._now: Progress | None = None
+
+    def trouble(self) -> str:
+        """Say why the target does not catch up, as far as both servers know.
+
+        Raises slot_gone, publication_gone, subscription_gone.
+
+        One failure may be a lost connection; a change that cannot be applied fails again.
+        """
+        context, plan = self._context, self._context.plan
+        source = None if context.source_lost else context.open_session(plan.source, Use.work)
+        if source is None:
+            return ""
+        with context.on(plan.source):
+            slots.require(source, plan.source, plan.slot)
+        require_publication(context)
+        require_subscription(self._target, plan)
+        now = subscription.progress(source, self._target, plan.slot, plan.slot)
+        if now is None:
+            return "the subscription or its slot is missing"
+        self._now = now
+        if self._before is None or self._before.confirmed != now.confirmed:
+            self._before = now
+        failures = now.errors - self._before.errors
+        said = self.last_error() if failures else ""  # an older one may be repaired
+        if not now.enabled:
+            said = said or "the subscription is disabled"
+        elif failures >= _FAILURES:
+            said = said or f"it failed {failures} times at position {now.confirmed}"
+        return said
+
+    def last_error(self) -> str:
+        """Give the last error of applying a change, if the target's log can be read."""
+        if self._now is None or not self._now.errors:
+            return ""
+        return subscription.apply_error(self._target, self._now.origin) or ""
+
+    @property
+    def _target(self) -> Connection:
+        return self._context.session(self._context.plan.target)
+
+
+_POLL_S = 0.001
+_LOOK_S = 1.0
+_NEAR_S = 0.5
+"""The time that a mark may take through the stream of a target that is near."""
+_NEAR_POLL_S = 0.02
+
+
+class MarkNotSeen(ShardctlError):
+    """A mark that did not come through the stream in time."""
+
+    def __init__(self, node: str, what: str, why: str) -> None:
+        super().__init__(
+            f"node {node}: replication from the source did not reach mark `{what}` in time"
+            + (f": {why}" if why else ""),
+            hint="check the log of that node for why its subscription is behind, then run "
+            "`shardctl moves resume`",
+        )
+
+
+def send(context: MoveContext, attempt: int, what: str) -> None:
+    """Put a mark into the stream."""
+    plan = context.plan
+    with context.on(plan.source):
+        put(context.session(plan.source), plan.id, what, attempt=attempt)
+
+
+def wait_for(
+    context: MoveContext, attempt: int, what: str, *, deadline: float, poll_s: float = _POLL_S
+) -> None:
+    """Wait until a mark has come through the stream; raises MarkNotSeen, slot_gone.
+
+    A worker that fails to apply a row fails again and again, so that is not waited for.
+    """
+    plan = context.plan
+    look_at, watch = time.monotonic() + _LOOK_S, Watch(context)
+    with context.on(plan.target):
+        session = context.session(plan.target, Use.lock)
+        while not seen(session, plan.id, what, attempt=attempt):
+            now = time.monotonic()
+            if now > min(deadline, look_at):
+                why = watch.trouble()
+                if why or now > deadline:
+                    raise MarkNotSeen(plan.target, what, why or watch.last_error())
+                look_at = now + _LOOK_S
+            time.sleep(poll_s)
+
+
+def come_near(context: MoveContext, what: str, *, seconds: float) -> str:
+    """Wait until a mark comes through quickly; return its name, which begins with `what`.
+
+    Raises MarkNotSeen, StructureChanged.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        began, mark = time.monotonic(), f"{what} {secrets.token_hex(4)}"
+        send(context, STEPS, mark)
+        try:
+            wait_for(context, STEPS, mark, deadline=until, poll_s=_NEAR_POLL_S)
+        except MarkNotSeen:
+            structure.require_same(context, context.plan.schemas)  # a stream stops at DDL
+            raise
+        if time.monotonic() - began < _NEAR_S:
+            return mark
+
+
+_AWAIT_S = 1.0
+"""How long the target waits before it answers that the mark has not come."""
+_PUT, _EXPORTED = 2, -1
+"""The statements of the message with the target's mark and with the snapshot."""
+
+
+def rehearse_fence(context: MoveContext) -> None:
+    """Ask for a mark that never comes: what the session reads is in its caches then."""
+    fence_snapshot(context, REHEARSED, deadline=time.monotonic())
+
+
+def expect_fence(context: MoveContext, attempt: int, *, deadline: float) -> None:
+    """Let the target wait for the mark of an attempt, if it does not yet, until `deadline`.
+
+    Its session for the snapshot is of no other use before `fence_snapshot`.
+    """
+    if attempt not in context.awaited:
+        context.awaited[attempt] = _send(context, attempt, deadline)
+
+
+def fence_snapshot(context: MoveContext, attempt: int, *, deadline: float) -> str | None:
+    """Give the snapshot that the target has exported; None where it has not put its mark."""
+    expect_fence(context, attempt, deadline=deadline)
+    sent, target = context.awaited.pop(attempt), context.plan.target
+    with context.on(target):
+        found = sent.rows()
+        if not found[_PUT]:
+            context.session(target, Use.snapshot).rollback()
+            return None
+        return found[_EXPORTED][0][0]
+
+
+def _send(context: MoveContext, attempt: int, deadline: float) -> Sent:
+    plan = context.plan
+    seconds = max(0.0, min(_AWAIT_S, deadline - time.monotonic()))
+    message = QUERIES["await"].format(
+        move=sql.Literal(plan.id),
+        attempt=sql.Literal(attempt),
+        fence=sql.Literal(stream_fence.MARK),
+        arrived=sql.Literal(ARRIVED),
+        copied=sql.Literal(COPIED),
+        subscribed=sql.Literal(SUBSCRIBED),
+        subscription=sql.Literal(plan.slot),
+        seconds=sql.Literal(seconds),
+    )
+    with context.on(plan.target):
+        return Sent(context.session(plan.target, Use.snapshot), message)

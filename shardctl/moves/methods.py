@@ -5,21 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.moves import plan
-from shardctl.moves.steps import (
-    clone,
-    confirm,
-    copy,
-    cutover,
-    follow,
-    keep_reverse,
-    rehearse,
-    reopen,
-    reserve,
-    retire,
-    stream_reserve,
-    subscribe,
-)
+from shardctl.moves import confirm, plan, rehearsal, reverse_kept
+from shardctl.moves.steps import clone, copy, cutover, follow, reopen, reserve, retire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,11 +38,11 @@ METHODS: Mapping[str, Method] = {
     plan.STREAM: Method(
         "copies the shards to a node that serves already, which follows by logical replication",
         steps=(
-            stream_reserve.STEP,
+            reserve.STREAM_STEP,
             copy.STEP,
-            subscribe.STEP,
-            rehearse.STEP,
-            keep_reverse.STEP,
+            follow.STREAM_STEP,
+            rehearsal.STEP,
+            reverse_kept.STEP,
             cutover.STREAM_STEP,
             confirm.STEP,
             retire.STEP,
@@ -66,10 +53,10 @@ METHODS: Mapping[str, Method] = {
 REVERSE = Method(
     "gives shards back to the node from which they were streamed, without a copy",
     steps=(
-        stream_reserve.STEP,
+        reserve.STREAM_STEP,
         reopen.STEP,
-        subscribe.STEP,
-        rehearse.STEP,
+        follow.STREAM_STEP,
+        rehearsal.STEP,
         cutover.STREAM_STEP,
         confirm.STEP,
         retire.STEP,

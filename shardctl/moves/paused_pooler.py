@@ -7,10 +7,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from psycopg.conninfo import make_conninfo
+
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.hosts import files
 from shardctl.pgbouncer import apply, render, serving
 from shardctl.pgbouncer.console import SHOW_POOLS, PoolerLost
+from shardctl.postgres import connection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +22,8 @@ if TYPE_CHECKING:
     from shardctl.hosts.host import Host
     from shardctl.pgbouncer.console import Alias, CommandRefused, Console
     from shardctl.pgbouncer.guard import Guard
-    from shardctl.topology.model import Pooler
+    from shardctl.topology.model import Database, Node, Pooler
+
 
 logger = logging.getLogger(__name__)
 
@@ -195,3 +199,18 @@ class PausedPooler:
 
     def _paused(self, offered: Mapping[str, Alias]) -> list[str]:
         return [a for a in self.aliases if a in offered and offered[a].paused]
+
+
+def dsn(node: Node, database: Database) -> str:
+    """Return the connection string, without a password, for a pooler's host."""
+    # A guard uses shardctl's options, not the defaults of the role and the database.
+    given = dict(database.options) | {"options": connection.options(database)}
+    return make_conninfo(
+        "",
+        **given,
+        # Until it opens, a target rejects connections through its Unix socket.
+        host=node.host if node.pooler_host.startswith("/") else node.pooler_host,
+        port=node.port,
+        dbname=database.name,
+        user=database.user,
+    )

@@ -12,7 +12,7 @@ from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
 from shardctl.moves import plan as planning
 from shardctl.moves.paused_pooler import PausedPooler, PauseFailed, PauseLost, RouteFailed
-from shardctl.moves.round_trips import shortest_ms
+from shardctl.moves.sub_step import shortest_ms
 from shardctl.pgbouncer import apply, batch, guard, render, serving
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable, conninfo
 from shardctl.pgbouncer.guard import Guard, Question, Staged

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from shardctl.moves import cutover
 from shardctl.moves import plan as planning
 from shardctl.moves.paused_poolers import CONSOLES
-from shardctl.moves.sub_step import round_trips_ms
+from shardctl.moves.plan import MovePlan
+from shardctl.moves.sub_step import RoundTrips, round_trips_ms
 from shardctl.pgbouncer import cost
+from shardctl.state import journal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from shardctl.moves.plan import MovePlan
-    from shardctl.moves.round_trips import RoundTrips
+    from shardctl.state.journal import Move
     from shardctl.topology.model import Topology
+
 
 FIXED_MS = 70.0
 """A cutover's time without shards, aliases and load (`moves show` prints each part):
@@ -140,3 +144,144 @@ def poolers_parts_ms(
             )
         )
     return max(poolers, key=sum)
+
+
+_FIXED: Mapping[str, Mapping[str, float]] = MappingProxyType({
+    planning.METHOD: {
+        "pause": 4, "fence": 3, "drain": 2, "mark": 2, "snapshot": 4, "decide": 2,
+        "promote": 26, "claim": 22, "route": 5,
+    },
+    planning.STREAM: {
+        "pause": 4, "fence": 6, "arrive": 2, "look": 2, "decide": 3, "claim": 3, "route": 5,
+    },
+})  # fmt: skip
+"""How FIXED_MS and STREAMED_MS are made up."""
+_REST: Mapping[str, float] = MappingProxyType(
+    {"pause": 0.35, "look": 0.05, "decide": 0.25, "route": 0.35}
+)
+"""The shares of what a rehearsal does not measure."""
+
+
+def parts_ms(
+    topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int
+) -> dict[str, float]:
+    """Estimate what `pause_ms` does, for each sub-step for which clients wait."""
+    found = _empty(plan) | dict(_FIXED[plan.method])
+    renamed = RENAMED_MS * len(plan.schemas)
+    moved = MOVED_MS * len(plan.schemas) - renamed
+    found["fence"] += renamed
+    found["claim"] += moved
+    if plan.streams:
+        found["fence"] += LOCKED_TABLE_MS * tables
+    else:
+        found["claim"] += STAYING_MS * len(planning.leaving(topology, plan))
+        found["drain"] += CLONED_TABLE_MS * tables / 2
+        found["claim"] += CLONED_TABLE_MS * tables / 2
+    return _with_ways(found, topology, plan, round_trips)
+
+
+def measured_parts_ms(
+    topology: Topology, plan: MovePlan, round_trips: RoundTrips, parts: Mapping[str, float]
+) -> dict[str, float]:
+    """Estimate what `measured_ms` does, from the parts that a rehearsal has measured."""
+    rest = REST_MS + REST_COMMITS * parts["commit"]
+    found = _empty(plan) | {name: share * rest for name, share in _REST.items()}
+    renamed = RENAMED_MS * len(plan.schemas)
+    # The look at the structure is in the fence's message.
+    found["fence"] += parts["lock_and_mark"] + renamed + parts["structure"]
+    # The target waits for the mark while the source looks at the structure.
+    found["arrive"] += max(0.0, parts["arrive"] - parts["structure"])
+    found["decide"] += parts["sequences"]
+    found["claim"] += parts["claim"]
+    return _with_ways(found, topology, plan, round_trips)
+
+
+def _empty(plan: MovePlan) -> dict[str, float]:
+    return {row.name: 0.0 for row in cutover.of(plan).between("pause", "route")}
+
+
+def _with_ways(
+    found: dict[str, float], topology: Topology, plan: MovePlan, round_trips: RoundTrips
+) -> dict[str, float]:
+    """Add what the poolers take, and the round trips."""
+    pausing, routing = poolers_parts_ms(topology, plan, round_trips)
+    found["pause"] += pausing
+    found["route"] += routing
+    for row in cutover.of(plan).between("pause", "route"):
+        found[row.name] += round_trips_ms(round_trips, [row])
+    return found
+
+
+BEFORE, WAITING, AFTER = "before", "waiting", "after"
+"""When a sub-step runs: before clients wait, while they do, and afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """One sub-step; None is what was not measured, or is not predicted."""
+
+    name: str
+    when: str
+    took_ms: float | None
+    predicted_ms: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Give it in the shape of docs/reference/json.md."""
+        return {
+            "name": self.name,
+            "when": self.when,
+            "elapsed_ms": self.took_ms,
+            "predicted_ms": self.predicted_ms,
+        }
+
+
+def sub_step_times(topology: Topology, move: Move) -> list[Times]:
+    """List the sub-steps of a move's last cutover, in their order.
+
+    Those of one that was undone end where it stopped. Of a move that has not begun its cutover they
+    are all that there will be, with the prediction.
+    """
+    plan, report = MovePlan.of_journal(move), move.report or {}
+    attempt = report if "timeline" in report else report.get(journal.UNDONE, {})
+    spans: Sequence[tuple[str, float]] = attempt.get("timeline", ())
+    expected = _expected(topology, plan, report, attempt)
+    if not spans:
+        spans = [(row.name, -1.0) for row in cutover.of(plan).rows]
+    when = _when([name for name, _ in spans])
+    return [
+        Times(name, at, None if took < 0 else took, expected.get(name))
+        for (name, took), at in zip(spans, when, strict=True)
+    ]
+
+
+def _expected(
+    topology: Topology, plan: MovePlan, report: Mapping[str, Any], attempt: Mapping[str, Any]
+) -> dict[str, float]:
+    """Give what was predicted then; else what is predicted now, where the topology still fits."""
+    if (noted := attempt.get("predicted_timeline")) is not None:
+        return dict(noted)
+    if plan.source not in topology.nodes:
+        return {}
+    found = _now(planning.before(topology, plan), plan, report)
+    return {name: round(ms, 1) for name, ms in found.items()}
+
+
+def _now(topology: Topology, plan: MovePlan, report: Mapping[str, Any]) -> dict[str, float]:
+    parts = report.get(journal.REHEARSAL, {}).get("parts_ms")
+    if parts is None:
+        return parts_ms(topology, plan, RoundTrips(), 0)
+    return measured_parts_ms(topology, plan, RoundTrips(), parts)
+
+
+def _when(names: Sequence[str]) -> list[str]:
+    """Say of each sub-step when it runs: clients wait from `pause` on.
+
+    >>> _when(["logins", "pause", "fence", "route", "serve"])
+    ['before', 'waiting', 'waiting', 'waiting', 'after']
+    >>> _when(["pause", "undo: resume", "undo: end"])
+    ['waiting', 'waiting', 'after']
+    """
+    last = next((name for name in ("route", "undo: resume") if name in names), None)
+    begins = names.index("pause") if "pause" in names else len(names)
+    ends = len(names) if last is None else names.index(last)
+    return [BEFORE if n < begins else WAITING if n <= ends else AFTER for n in range(len(names))]

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from psycopg import sql
+
+from shardctl.access import stream_fence
 from shardctl.errors import Refused
 from shardctl.meter import sentences
-from shardctl.moves import held_wal, live_comparison, live_proof, measured, prediction
+from shardctl.moves import (
+    live_comparison,
+    live_proof,
+    marks,
+    prediction,
+    stream_claim,
+    structure,
+    wal,
+)
 from shardctl.moves.confirm_sessions import SnapshotLost
-from shardctl.moves.rehearsed import Results
+from shardctl.moves.context import Use
+from shardctl.moves.live_comparison import Results
+from shardctl.moves.step import Step
+from shardctl.moves.sub_step import RoundTrips, of_machine, shortest_ms
+from shardctl.postgres import queries
 from shardctl.state import journal
 from shardctl.state.ledger import written
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
     from shardctl.moves.live_proof import LiveProof
-    from shardctl.moves.step import Step
+    from shardctl.postgres.logical.moment import Moment
 
-STEP = "rehearse"
+
+_NAME = "rehearse"
 _PROOFS = 5
 """How often another proof is taken where a snapshot is lost, as by a server's restart."""
 
@@ -32,7 +50,7 @@ class RehearsalRefused(Refused):
     """A move that its rehearsal rules out: shardctl undoes it."""
 
 
-def run(context: MoveContext) -> None:
+def prove(context: MoveContext) -> None:
     """Compare both sides, predict the pause, and note both in the journal.
 
     Raises RehearsalRefused, and what `live_proof.taken` raises.
@@ -46,8 +64,8 @@ def run(context: MoveContext) -> None:
 
     with (
         closing(context.beside(plan.target)) as session,
-        held_wal.shown(context, gone=end) as shown,
-        held_wal.slot_required(context),
+        wal.shown(context, gone=end) as shown,
+        wal.slot_required(context),
         context.on(plan.target),
     ):
         results = Results(session, plan.id)
@@ -66,8 +84,8 @@ def run(context: MoveContext) -> None:
                 break
     took_ms = (time.monotonic() - began) * 1000
     found = results.equal.values()
-    round_trips = measured.round_trips(context)
-    parts = measured.parts(context, proof.moment, round_trips)
+    round_trips = measured_round_trips(context)
+    parts = measured_parts(context, proof.moment, round_trips)
     predicted_ms = prediction.measured_ms(context.topology, plan, round_trips, parts)
     report = {
         "time": written(proof.moment.at),
@@ -90,7 +108,7 @@ def run(context: MoveContext) -> None:
 def until(steps: Sequence[Step]) -> Sequence[Step]:
     """Return the steps of a move that ends with its rehearsal."""
     names = [step.name for step in steps]
-    return steps[: names.index(STEP) + 1]
+    return steps[: names.index(_NAME) + 1]
 
 
 def _compare(
@@ -147,3 +165,112 @@ def _lost(context: MoveContext) -> Refused:
         hint="check in their logs what ends sessions of `database.user`, then run "
         "`shardctl moves resume`: shardctl compares only the tables that are left",
     )
+
+
+QUERIES = queries.load("shardctl.moves", "rehearsal.sql")
+
+_SAMPLES, _COMMITS = 3, 9
+_COMMIT = "measured"
+
+
+def measured_parts(
+    context: MoveContext, moment: Moment, measured_round_trips: RoundTrips
+) -> dict[str, float]:
+    """Measure what takes longer with more tables and rows, in ms, while clients write.
+
+    A busy machine needs longer for each of them, and for what is not measured: the time of a commit
+    stands for that. `moment` has the locks and the mark, as they were. Round trips are left out.
+    """
+    plan = context.plan
+    with context.on(plan.source):
+        source = context.session(plan.source)
+        _, known = stream_fence.known(source, plan.schemas)
+        look: Callable[[], object] = partial(stream_fence.untouched, source, known)
+        if not known:  # the whole digest is read then
+            look = partial(stream_fence.left, source, plan.id, plan.schemas)
+        commit_ms = _median_ms(partial(marks.put, source, plan.id, _COMMIT), _COMMITS)
+        look_ms = _median_ms(look)
+        schemas = sql.SQL(", ").join(map(sql.Literal, plan.schemas))
+        reading = QUERIES["sequences"].format(schemas=schemas)
+        sequences_ms = _median_ms(partial(source.execute, reading))
+    with context.on(plan.target):
+        target = context.session(plan.target, Use.lock)
+        stream_claim.make(context, target)
+        claims = [stream_claim.measured_ms(context, target) for _ in range(_SAMPLES)]
+    of_source = {
+        "commit": commit_ms,
+        "lock_and_mark": moment.held_ms - moment.waited_ms,
+        "structure": look_ms,
+        "sequences": sequences_ms,
+    }
+    of_target = {"arrive": moment.arrived_ms, "claim": statistics.median(claims)}
+    return {name: max(0.0, ms - measured_round_trips.source) for name, ms in of_source.items()} | {
+        name: max(0.0, ms - measured_round_trips.target) for name, ms in of_target.items()
+    }
+
+
+def measured_round_trips(context: MoveContext) -> RoundTrips:
+    """Measure the round trips to both nodes and to the slowest pooler."""
+    plan = context.plan
+    poolers = [of_machine(one) for one in context.topology.poolers.values()]
+    nodes = {}
+    for node in (plan.source, plan.target):
+        with context.on(node):
+            nodes[node] = shortest_ms(partial(context.session(node).execute, "SELECT 1"))
+    return RoundTrips.of(
+        source=nodes[plan.source], target=nodes[plan.target], pooler=max(poolers, default=0.0)
+    )
+
+
+def _median_ms(ask: Callable[[], object], samples: int = _SAMPLES) -> float:
+    took = []
+    for _ in range(samples):
+        began = time.monotonic()
+        ask()
+        took.append((time.monotonic() - began) * 1000)
+    return statistics.median(took)
+
+
+_DONE = "rehearsed"
+
+
+def probe(context: MoveContext) -> bool:
+    """Return whether this copy was rehearsed; the target forgets that with the copy."""
+    if context.past_cutover():
+        return True
+    plan = context.plan
+    with context.on(plan.target):
+        return marks.seen(context.session(plan.target), plan.id, _DONE)
+
+
+def run(context: MoveContext) -> None:
+    """Compare all rows at one moment of the stream, and predict the pause.
+
+    Raises StructureChanged, and what `marks.require_copy` and `prove` raise.
+    """
+    plan = context.plan
+    structure.require_same(context, plan.schemas)
+    _require_copy(context)
+    try:
+        prove(context)
+    except RehearsalRefused:
+        # One that cannot go on from its copy is copied to again, whatever it lacks.
+        _require_copy(context)
+        raise
+    with context.on(plan.target):
+        marks.put(context.session(plan.target), plan.id, _DONE)
+
+
+def _require_copy(context: MoveContext) -> None:
+    target = context.plan.target
+    with context.on(target):
+        marks.require_copy(context.session(target), context.plan)
+
+
+STEP = Step(
+    _NAME,
+    "compares every row at one moment of the stream while clients write, and measures what the "
+    "cutover will take",
+    probe,
+    run,
+)

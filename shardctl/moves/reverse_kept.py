@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from shardctl.errors import ShardctlError
 from shardctl.moves import marks, standbys, structure, wal
 from shardctl.moves.context import Use
+from shardctl.moves.step import Step
 from shardctl.postgres import queries, slots
 from shardctl.postgres.logical import closing, publication, slot
 from shardctl.postgres.logical.route import Route, end_sessions
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.blocking import Holder
     from shardctl.postgres.connection import Connection
+
 
 QUERIES = queries.load("shardctl.moves", "reverse_kept.sql")
 
@@ -235,3 +237,38 @@ def _limit(context: MoveContext, there: Connection) -> int:
     except ShardctlError:
         return limit
     return limit if free is None else min(limit, free // wal.SHARE)
+
+
+def probe(context: MoveContext) -> bool:
+    """See whether the target has it, or none is wanted."""
+    if context.plan.reverse is None or context.past_cutover():
+        return True
+    return is_made(context)
+
+
+def run(context: MoveContext) -> None:
+    """Publish the copies on the target, then make the slot; raises slot_blocked."""
+
+    def tell(blocker: Holder) -> None:
+        context.notice(
+            f"node {context.plan.target}: the slot for a reverse (--keep-reverse) can be made when "
+            f"this transaction ends: {blocker}"
+        )
+
+    make(context, tell)
+
+
+def undo(context: MoveContext) -> None:
+    """Drop slot and publication on the target."""
+    if context.plan.reverse is not None and not context.target_lost:
+        drop_on_target(context)
+
+
+STEP = Step(
+    "keep-reverse",
+    "publishes the copies on the target and makes a slot there, for a reverse",
+    probe,
+    run,
+    undo,
+    leaves=lambda plan: f"slot and publication shardctl_{plan.reverse}",
+)

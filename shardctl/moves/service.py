@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
 from shardctl.hosts import ports
-from shardctl.moves import admission, conclusion, destroyed, methods, rehearsal
+from shardctl.moves import admission, conclusion, methods, rehearsal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
@@ -18,8 +18,8 @@ from shardctl.moves.plan import MovePlan, PlanUnreadable
 from shardctl.moves.preflight import check
 from shardctl.moves.preflight import poolers as preflight_poolers
 from shardctl.moves.step import NotAbortable, drive, undo
-from shardctl.moves.steps import reserve, subscribe
-from shardctl.moves.stopped import aborting, stopped
+from shardctl.moves.steps import follow, reserve
+from shardctl.moves.stopped import aborting, require_silent, require_source_gone, stopped
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.state import cluster, identity, leash, lock
@@ -200,7 +200,7 @@ def resume(
             if not decided.streams:
                 admission.admit(context)
             if decided.source in planning.elsewhere(topology, decided):
-                (subscribe.reconnect if decided.streams else reserve.leave_behind)(context)
+                (follow.reconnect if decided.streams else reserve.leave_behind)(context)
         _drive(context, on_step)
     return context
 
@@ -231,7 +231,7 @@ def abort(
             _lock_target(context)
         with stopped(context, aborting=True):
             if target_destroyed:
-                destroyed.require_silent(context)
+                require_silent(context)
             context.target_lost = target_destroyed
             undo(context, context.method.steps, on_step)
 
@@ -253,7 +253,7 @@ def require_resumable(
     decided = _decided(topology, entry, may_be_there=False, resuming=True)
     if source_destroyed:
         purpose = lock.purpose("moves resume")
-        destroyed.require_source_gone(topology, entry.move, purpose=purpose)
+        require_source_gone(topology, entry.move, purpose=purpose)
     options = decided.options
     pause = max_pause_s or options.max_pause_s
     changed = replace(options, max_pause_s=pause, terminate=terminate or options.terminate)

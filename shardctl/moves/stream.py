@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.access import fence, stream_fence
 from shardctl.meter import listed
-from shardctl.moves import (
-    arrivals,
-    blocks,
-    fence_arrival,
-    held_wal,
-    marks,
-    reverse_kept,
-    stream_claim,
-    stream_origin,
-    structure,
-)
+from shardctl.moves import blocks, marks, reverse_kept, stream_claim, structure, wal
 from shardctl.moves.context import Use
 from shardctl.postgres import blocking, catalog
 from shardctl.postgres.logical import closing, slot, subscription
@@ -49,13 +39,13 @@ def prepare(context: MoveContext) -> None:
     Raises StructureChanged, FenceRefused.
     """
     plan, target = context.plan, context.plan.target
-    stream_origin.require_publication(context)
+    marks.require_publication(context)
     with context.on(plan.source):
         stream_claim.rehearse_decision(context)
     with context.on(target):
-        fence_arrival.rehearse(context)
+        marks.rehearse_fence(context)
         session = context.session(target, Use.lock)
-        stream_origin.require_copy(session, context.plan)
+        marks.require_copy(session, context.plan)
         stream_claim.make(context, session)
     with context.on(plan.source):
         session = context.session(plan.source)
@@ -65,8 +55,8 @@ def prepare(context: MoveContext) -> None:
         digest, context.known = stream_fence.known(session, plan.schemas)
         structure.require(context, digest, plan.schemas)
         # What gives way to no lock, such as VACUUM, is not waited for by clients.
-        found = blocking.held(session, plan.schemas, but=blocking.CLIENTS)
-        staying = [str(o) for o in found if o.granted and o.mode == _VACUUMS and not o.yields_ms]
+        locks = blocking.held(session, plan.schemas, but=blocking.CLIENTS)
+        staying = [str(o) for o in locks if o.granted and o.mode == _VACUUMS and not o.yields_ms]
         if staying:
             raise fence.FenceRefused(plan.source, "; ".join(staying[:3]))
 
@@ -76,14 +66,14 @@ def catch_up(context: MoveContext, attempt: int, *, deadline: float) -> None:
 
     Changes arrive with asynchronous commits. The target's own mark follows with a synchronous one,
     which puts them all on its disk. It comes with a snapshot, which does not see what clients write
-    on the target later. Raises MarkNotSeen, and what `stream_origin.require_copy` raises.
+    on the target later. Raises MarkNotSeen, and what `marks.require_copy` raises.
     """
     plan = context.plan
-    while (snapshot := fence_arrival.snapshot(context, attempt, deadline=deadline)) is None:
-        arrivals.wait_for(context, attempt, stream_fence.MARK, deadline=deadline)
+    while (snapshot := marks.fence_snapshot(context, attempt, deadline=deadline)) is None:
+        marks.wait_for(context, attempt, stream_fence.MARK, deadline=deadline)
         with context.on(plan.target):
             session = context.session(plan.target, Use.lock)
-            stream_origin.require_copy(session, plan)
+            marks.require_copy(session, plan)
     context.exported = snapshot
 
 
@@ -98,7 +88,7 @@ def release(context: MoveContext) -> None:
     with context.on(plan.target):
         subscription.drop(context.session(plan.target), plan.slot)
     if not context.source_lost:
-        held_wal.stop(context)
+        wal.end_stream(context)
         _close_again(context)
 
 
@@ -141,9 +131,9 @@ def require_caught_up(context: MoveContext) -> None:
     deadline = time.monotonic() + _CAUGHT_UP_S
     while (decision := stream_claim.decision(context)) is None:
         if time.monotonic() > deadline:
-            raise arrivals.MarkNotSeen(plan.target, "decision", "")
+            raise marks.MarkNotSeen(plan.target, "decision", "")
         time.sleep(_POLL_S)
-    arrivals.wait_for(context, decision["attempt"], marks.ARRIVED, deadline=deadline)
+    marks.wait_for(context, decision["attempt"], marks.ARRIVED, deadline=deadline)
 
 
 def reconcile(context: MoveContext) -> None:

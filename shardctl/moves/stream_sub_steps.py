@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.access import stream_fence, structure_digest
 from shardctl.access.fence import WritersLeft
-from shardctl.moves import (
-    arrivals,
-    fence_arrival,
-    locks,
-    marks,
-    standbys,
-    stream,
-    stream_claim,
-    structure,
-    sub_steps,
-)
+from shardctl.moves import locks, marks, standbys, stream, stream_claim, structure, sub_steps
 from shardctl.moves.budget import REST_S
 from shardctl.moves.standbys import StandbysBehind
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
@@ -49,7 +39,7 @@ def ping(at: Attempt) -> None:
             what="ping",
             deadline=min(time.monotonic() + _PING_S, at.budget.latest("pause")),
         )
-    arrivals.wait_for(context, at.attempt, marks.PING, deadline=at.budget.latest("pause"))
+    marks.wait_for(context, at.attempt, marks.PING, deadline=at.budget.latest("pause"))
 
 
 def pause(at: Attempt) -> None:
@@ -65,7 +55,7 @@ def put_up_fence(at: Attempt) -> None:
     `drain`, and tells whether other standbys may have come since the ping. With `--terminate`,
     those are ended who go on writing. Raises WritersLeft, FenceRefused, FenceTooLate, NotAtCutover.
     """
-    fence_arrival.begin(at.context, at.attempt, deadline=at.budget.latest("snapshot"))
+    marks.expect_fence(at.context, at.attempt, deadline=at.budget.latest("snapshot"))
     seen = [standbys.QUERIES["connected"].as_bytes()] if at.connected else []
     behind = [*at.context.known.looks, *seen]
 

@@ -11,11 +11,11 @@ import psycopg
 from shardctl import fanout
 from shardctl.access import fence
 from shardctl.errors import Unfinished
-from shardctl.moves import asking, blocks, cross_schema, promotion, stream, undoing
+from shardctl.moves import blocks, cross_schema, paused_pooler, promotion, stream, undoing
 from shardctl.moves import plan as planning
 from shardctl.moves import source_guard as guard
 from shardctl.moves.paused_pooler import PauseFailed
-from shardctl.moves.round_trips import RoundTrips, shortest_ms
+from shardctl.moves.sub_step import RoundTrips, shortest_ms
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import replay
 from shardctl.state import journal
@@ -238,6 +238,6 @@ def _round_trips(at: Attempt) -> RoundTrips:
 
 def _question(context: MoveContext) -> Question:
     """Return the query of a pooler's guard: whether the target serves the shards."""
-    dsn = asking.dsn(context.target, context.topology.database)
+    dsn = paused_pooler.dsn(context.target, context.topology.database)
     handover = stream if context.plan.streams else promotion
     return Question(dsn, handover.serves(context).as_string())

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from shardctl.access import fence
 from shardctl.errors import ShardctlError
-from shardctl.moves import interrupts, stream
+from shardctl.moves import stream
+from shardctl.moves.budget import deferred
 from shardctl.moves.context import Use
 from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.moves.sub_step import SubStep
@@ -42,7 +43,7 @@ def call_off(context: MoveContext) -> None:
     Raises the errors of nodes and poolers where the undo fails.
     """
     with (
-        interrupts.deferred(context.notice) as interrupt,
+        deferred(context.notice) as interrupt,
         PausedPoolers(
             context.topology, context.after, context.plan, purpose=context.purpose
         ) as pauses,

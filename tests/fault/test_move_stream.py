@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.moves import plan
+from shardctl.moves import plan, reverse_kept
 from shardctl.moves.methods import METHODS
-from shardctl.moves.steps import keep_reverse
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.proof import prove
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.fault
 
-STEPS = [step for step in METHODS[plan.STREAM].steps if step is not keep_reverse.STEP]
+STEPS = [step for step in METHODS[plan.STREAM].steps if step is not reverse_kept.STEP]
 """Those of a move that keeps nothing for a reverse: see `test_move_reverse.py`."""
 
 

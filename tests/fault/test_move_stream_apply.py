@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.moves import arrivals
+from shardctl.moves import marks
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.beside import assert_clean, fails, run
@@ -56,7 +56,7 @@ def test_a_row_that_is_there_already_is_named_and_the_move_goes_on_without_it(
         run(fleet_logged, "a", "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 2)")
 
     error = fails(fleet_logged, follow=collide)
-    assert isinstance(error, arrivals.MarkNotSeen)
+    assert isinstance(error, marks.MarkNotSeen)
     assert "duplicate key" in error.message
     assert "(table shard2.photos)" in error.message
     assert fleet_logged.put(2)  # clients have not noticed
@@ -81,7 +81,7 @@ def test_a_function_that_the_target_lacks_is_named_and_the_move_is_taken_back(
     error = fails(
         fleet_logged, follow=lambda: run(fleet_logged, "a", "INSERT INTO shard2.judged VALUES (1)")
     )
-    assert isinstance(error, arrivals.MarkNotSeen)
+    assert isinstance(error, marks.MarkNotSeen)
     assert "function public.judge(bigint) does not exist (table shard2.judged)" in error.message
     fleet_logged.abort()
     run(fleet_logged, "a", "DROP TABLE shard2.judged; DROP FUNCTION shard2.fits, public.judge")

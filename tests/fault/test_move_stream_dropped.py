@@ -8,8 +8,8 @@ import pytest
 from psycopg import sql
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import stream_origin
-from shardctl.moves.steps import subscribe
+from shardctl.moves import marks
+from shardctl.moves.steps import follow
 from shardctl.moves.stopped import MoveStopped
 from tests.fixtures.moves import reversals
 from tests.fixtures.moves.beside import assert_clean, run, start
@@ -146,15 +146,15 @@ def test_a_process_that_ends_before_its_subscription_follows_goes_on_with_it(
     fleet_bare: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = moved_and_written(fleet_bare)
-    begin = stream_origin.begin
+    begin = marks.begin
 
     def ends(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stream_origin, "begin", ends)
+    monkeypatch.setattr(marks, "begin", ends)
     with pytest.raises(MoveStopped):
         reversals.reverse(fleet_bare, there)
-    monkeypatch.setattr(stream_origin, "begin", begin)
+    monkeypatch.setattr(marks, "begin", begin)
     fleet_bare.resume()
     assert_once(fleet_bare, "a", 50)
     assert left(fleet_bare) == []
@@ -166,7 +166,7 @@ def test_a_reverse_that_has_lost_its_subscription_is_refused_and_aborted(
 ) -> None:
     """It has no copy to make again, and would apply twice what it has applied."""
     there = moved_and_written(fleet_bare)
-    run_step = subscribe.STEP.run
+    run_step = follow.STREAM_STEP.run
 
     def lose(context: Any) -> None:
         run_step(context)
@@ -174,11 +174,11 @@ def test_a_reverse_that_has_lost_its_subscription_is_refused_and_aborted(
             drop(fleet_bare, "b", "a")
         else:  # an abort that ends behind this
             stream_rows(fleet_bare, "b", "a")
-            subscribe.STEP.undo(context)  # type: ignore[misc]  # it has one
+            follow.STREAM_STEP.undo(context)  # type: ignore[misc]  # it has one
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        reversals.replace_step(patched, subscribe.STEP, lose)
+        reversals.replace_step(patched, follow.STREAM_STEP, lose)
         with pytest.raises(MoveStopped):
             reversals.reverse(fleet_bare, there)
     with pytest.raises(ShardctlError) as caught:

@@ -13,10 +13,10 @@ from shardctl.access import stream_fence
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import (
-    arrivals,
     blocks,
+    confirm,
     doctor,
-    fence_arrival,
+    marks,
     plan,
     prune,
     service,
@@ -28,7 +28,7 @@ from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import TargetUncleaned
-from shardctl.moves.steps import confirm, copy, reserve, stream_reserve, subscribe
+from shardctl.moves.steps import copy, follow, reserve
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.connection import NodeLost
 from shardctl.postgres.logical import slot
@@ -82,7 +82,7 @@ def test_the_journals_know_where_the_targets_own_changes_begin(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slot on the target has both: what the stream brought, and what clients wrote."""
-    run = subscribe.STEP.run
+    run = follow.STREAM_STEP.run
 
     def watched(context: MoveContext) -> None:
         run(context)
@@ -92,7 +92,7 @@ def test_the_journals_know_where_the_targets_own_changes_begin(
         for _ in range(5):
             fleet_own.put(2)
 
-    replace_step(monkeypatch, subscribe.STEP, watched)
+    replace_step(monkeypatch, follow.STREAM_STEP, watched)
     fleet_own.start(planned(fleet_own, [2, 3], "b"))
     try:
         for _ in range(5):
@@ -129,7 +129,7 @@ def test_a_schema_that_the_move_has_not_made_survives_its_abort(
 ) -> None:
     """As when shardctl is killed before the target has the journal."""
     try_methods(fleet_own)
-    monkeypatch.setattr(stream_reserve, "_require_absent", lose)
+    monkeypatch.setattr(reserve, "_require_absent", lose)
     monkeypatch.setattr(reserve, "close", lambda _: None)
     with pytest.raises(ShardctlError):
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
@@ -250,7 +250,7 @@ def test_a_mark_that_comes_late_is_waited_for(
 ) -> None:
     """The first answer of the target is that it does not have the mark yet."""
     waits: list[str] = []
-    put_up, wait = stream_fence.put_up, arrivals.wait_for
+    put_up, wait = stream_fence.put_up, marks.wait_for
     other = fleet_own.connect("b", autocommit=False)
     key = "INSERT INTO shardctl.stream (move, attempt, what) VALUES (%s, %s, %s)"
 
@@ -263,9 +263,9 @@ def test_a_mark_that_comes_late_is_waited_for(
         other.rollback()
         wait(context, attempt, what, **given)
 
-    monkeypatch.setattr(fence_arrival, "_LOOK_S", 0.01)
+    monkeypatch.setattr(marks, "_AWAIT_S", 0.01)
     monkeypatch.setattr(stream_fence, "put_up", held_up)
-    monkeypatch.setattr(arrivals, "wait_for", let_go)
+    monkeypatch.setattr(marks, "wait_for", let_go)
     fleet_own.start(planned(fleet_own, [2, 3], "b"))
     other.close()
     assert waits[-1] == stream_fence.MARK

@@ -12,7 +12,7 @@ from shardctl.errors import Refused
 from shardctl.fanout import Silent
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
-from shardctl.moves.steps import cutover, subscribe
+from shardctl.moves.steps import cutover, follow
 from shardctl.moves.stopped import MoveStopped
 from shardctl.provision import poolers as pooling
 from shardctl.sandbox import servers
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def stopped(fleet_own: Lab) -> Lab:
     """Give a fleet with a streamed move that stopped when its rows were copied."""
     with pytest.MonkeyPatch.context() as patch:
-        replace_step(patch, subscribe.STEP, lose)
+        replace_step(patch, follow.STREAM_STEP, lose)
         with pytest.raises(MoveStopped):
             fleet_own.start(planned(fleet_own, [2, 3], "b"))
     return fleet_own

@@ -9,11 +9,11 @@ import pytest
 
 from shardctl.checks.clock import Offset
 from shardctl.errors import Problems
-from shardctl.moves import prediction, round_trips
+from shardctl.moves import prediction, sub_step
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight import clocks as preflight_clocks
 from shardctl.moves.refusals import PreflightRefused
-from shardctl.moves.round_trips import RoundTrips
+from shardctl.moves.sub_step import RoundTrips
 from shardctl.pgbouncer import cost
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import journal, lock
@@ -62,7 +62,7 @@ def record(preflight_fleet: Movable, node: str, plan: MovePlan) -> None:
 @pytest.fixture
 def all_near(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count every round trip as near: on a busy machine, even one to its own servers is not."""
-    monkeypatch.setattr(round_trips, "NEAR_MS", float("inf"))
+    monkeypatch.setattr(sub_step, "NEAR_MS", float("inf"))
 
 
 @pytest.mark.usefixtures("all_near")

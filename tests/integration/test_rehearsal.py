@@ -8,9 +8,8 @@ import pytest
 
 from shardctl.errors import ShardctlError
 from shardctl.meter import BYTES
-from shardctl.moves import live_comparison, measured
+from shardctl.moves import live_comparison, rehearsal
 from shardctl.moves.rehearsal import RehearsalRefused
-from shardctl.moves.steps import rehearse
 from shardctl.state.progress import Kept
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.rehearsals import fill, untouched
@@ -41,7 +40,7 @@ def test_a_difference_is_named_by_table_and_key(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(fleet_own)
-    run = rehearse.STEP.run
+    run = rehearsal.STEP.run
     [(user,)] = fleet_own.ask("a", "SELECT max(id) FROM shard3.photos")
 
     def changed(context: MoveContext) -> None:
@@ -53,7 +52,7 @@ def test_a_difference_is_named_by_table_and_key(
         )
         run(context)
 
-    replace_step(monkeypatch, rehearse.STEP, changed)
+    replace_step(monkeypatch, rehearsal.STEP, changed)
     error = refused(fleet_own)
     assert error.code == "rehearsal_differs"
     assert f"shard3.photos: 2,001 rows on a, 2,000 on b (key (id): ({user}) only on a)" in str(
@@ -103,12 +102,12 @@ def test_a_comparison_keeps_to_the_rate_and_shows_its_bytes(
 def test_a_pause_that_is_too_long_ends_the_move_before_it(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = measured.parts
+    parts = rehearsal.measured_parts
 
     def slow(*given: Any) -> dict[str, float]:
         return parts(*given) | {"claim": 5_500.0}
 
-    monkeypatch.setattr(measured, "parts", slow)
+    monkeypatch.setattr(rehearsal, "measured_parts", slow)
     error = refused(fleet_own)
     assert error.code == "rehearsal_pause_too_long"
     assert "--max-pause is 5,000 ms" in str(error)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.moves import comparison, confirm, confirm_sessions, proof
+from shardctl.moves import comparison, confirm, confirm_sessions
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.moves.context import Use
 
@@ -104,7 +104,7 @@ def test_a_table_that_the_targets_clients_altered_costs_its_own_comparison_only(
         fleet_spares.execute("a", f"INSERT INTO shard{shard}.photos (user_id) VALUES (1)")
     world = fleet_spares.cut_over([2, 3], "c")
     run(fleet_spares, "c", statement)()
-    proof.make(world)
+    confirm.make(world)
     move = world.journal()
     assert move is not None
     assert move.proof == "forked"

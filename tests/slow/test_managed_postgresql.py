@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.moves import arrivals
+from shardctl.moves import marks
 from shardctl.postgres.logical import stream_login
 from tests.fixtures.fleets.managed import PAGE, PASSWORD, USER, close
 from tests.fixtures.moves.streamed import _LEFT
@@ -160,7 +160,7 @@ def test_a_move_that_stops_keeps_its_role_until_it_is_aborted(
 ) -> None:
     fleet = fleet_managed
     fleet.done("init", "--yes")
-    interrupt(fleet, monkeypatch, arrivals, "come_near")
+    interrupt(fleet, monkeypatch, marks, "come_near")
     [(role,)] = fleet.ask("a", ROLES)
     wait_for(lambda: fleet.ask("a", f"SELECT 1 FROM pg_stat_replication WHERE usename = '{role}'"))
     with fleet.log_in("a") as session:  # as the guard that bounds the WAL does
@@ -365,7 +365,7 @@ def test_tables_of_another_role_follow_their_stream(
             kind, name = what.split()
             statement = f"ALTER {kind} shard2.{name} OWNER TO {fleet.role}"
             superuser.execute(statement.encode())
-    near = arrivals.come_near
+    near = marks.come_near
 
     def changed(context: Any, what: str, *, seconds: float) -> str:
         with fleet.connect("a") as client:
@@ -375,7 +375,7 @@ def test_tables_of_another_role_follow_their_stream(
             client.execute("UPDATE shard2.albums SET title = 'streamed' WHERE id = 2")
         return near(context, what, seconds=seconds)
 
-    monkeypatch.setattr(arrivals, "come_near", changed)
+    monkeypatch.setattr(marks, "come_near", changed)
     fleet.done("move-shards", "2", "--to", "b", "--keep-reverse", "0s", "--yes")
     assert fleet.ask("b", "SELECT * FROM shard2.albums ORDER BY 1") == [
         (1, "copied"),

@@ -9,7 +9,7 @@ import pytest
 
 from shardctl.errors import ShardctlError
 from shardctl.moves import reversing, service, stream
-from shardctl.moves.steps import reopen, stream_reserve
+from shardctl.moves.steps import reopen, reserve
 from shardctl.moves.stopped import MoveStopped
 from tests.fixtures.moves.own import messages
 from tests.fixtures.moves.reversals import entry, moved, replace_step, reverse, state
@@ -133,7 +133,7 @@ def test_a_reverse_that_meets_a_schema_of_another_keeps_that(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = moved(fleet_own)
-    require = stream_reserve._require_absent
+    require = reserve._require_absent
 
     def made_meanwhile(context: MoveContext) -> None:
         with fleet_own.connect("a") as session:
@@ -141,7 +141,7 @@ def test_a_reverse_that_meets_a_schema_of_another_keeps_that(
             session.execute("CREATE TABLE shard2.others (id bigint)")
         require(context)
 
-    monkeypatch.setattr(stream_reserve, "_require_absent", made_meanwhile)
+    monkeypatch.setattr(reserve, "_require_absent", made_meanwhile)
     with pytest.raises(MoveStopped) as caught:
         reverse(fleet_own, there.move.id)
     assert "schema shard2 already" in messages(caught.value)

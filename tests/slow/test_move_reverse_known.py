@@ -10,7 +10,7 @@ from shardctl.checks import status as statuses
 from shardctl.checks.verify import verify
 from shardctl.errors import Refused, ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import doctor, doctor_clear, prune, reversing, service
+from shardctl.moves import doctor, prune, reversing, service
 from shardctl.moves.plan import Options
 from shardctl.state import lock
 from tests.fixtures.moves.reversals import entry, moved, reverse, state
@@ -118,7 +118,7 @@ def test_a_slot_that_outlasts_its_time_is_named_and_cleared(fleet_own: Lab) -> N
     assert ("reverse_expired", there.move.id) in found(fleet_own)
     every = doctor.left(doctor.look(fleet_own.topology, purpose="test"))
     assert [one.why_not for one in every] == [None] * len(every)
-    doctor_clear.clear(fleet_own.topology, every, lambda _: None)
+    doctor.clear(fleet_own.topology, every, lambda _: None)
     assert left(fleet_own) == []
     reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
     assert not [code for code, _ in found(fleet_own) if code.startswith("reverse")]
@@ -135,6 +135,6 @@ def test_what_a_node_that_was_away_has_of_it_is_cleared_by_doctor(fleet_own: Lab
     assert listed(fleet_own) != []
     every = doctor.left(doctor.look(fleet_own.topology, purpose="test"))
     assert [one.why_not for one in every] == [None] * len(every)
-    doctor_clear.clear(fleet_own.topology, every, lambda _: None)
+    doctor.clear(fleet_own.topology, every, lambda _: None)
     assert left(fleet_own) == []
     assert {f"shard2__retired_{there.move.id}"} <= fleet_own.schemas("a")

@@ -9,11 +9,10 @@ import pytest
 from shardctl.moves import (
     conclusion,
     doctor,
-    doctor_clear,
     stream,
 )
 from shardctl.moves.step import TargetUncleaned
-from shardctl.moves.steps import subscribe
+from shardctl.moves.steps import follow
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.logical import subscription
 from shardctl.state import lock
@@ -47,7 +46,7 @@ def test_a_target_that_was_promoted_since_the_copy_is_copied_to_again(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A standby of the target may lack rows that the source does not send to it again."""
-    run = subscribe.STEP.run
+    run = follow.STREAM_STEP.run
 
     def promoted(context: MoveContext) -> None:
         run(context)
@@ -61,7 +60,7 @@ def test_a_target_that_was_promoted_since_the_copy_is_copied_to_again(
 
     row = fleet_own.put(2)
     with monkeypatch.context() as patched:
-        replace_step(patched, subscribe.STEP, promoted)
+        replace_step(patched, follow.STREAM_STEP, promoted)
         with pytest.raises(MoveStopped) as caught:
             fleet_own.start(planned(fleet_own, [2, 3], "b"))
     assert caught.value.error.code == "target_promoted"
@@ -93,7 +92,7 @@ def test_a_move_is_taken_back_though_its_target_is_destroyed(
     purpose = lock.purpose("moves doctor")
     found = doctor.left(doctor.look(fleet_own.topology, purpose=purpose))
     assert {one.object.kind for one in found} >= {"subscription", "schema", "function", "records"}
-    doctor_clear.clear(fleet_own.topology, found, lambda _: None)
+    doctor.clear(fleet_own.topology, found, lambda _: None)
     assert left(fleet_own) == []
     assert "shard2" not in fleet_own.schemas("b")
 

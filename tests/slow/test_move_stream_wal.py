@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.moves import (
-    arrivals,
+    marks,
     service,
     wal,
 )
@@ -40,11 +40,11 @@ def progress(lab: Lab) -> dict[str, Any]:
 def test_the_lag_of_a_stream_is_shown_until_it_has_caught_up(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait = arrivals.wait_for
+    wait = marks.wait_for
     seen: list[dict[str, Any]] = []
 
     def lag(context: MoveContext, attempt: int, what: str, **how: Any) -> None:
-        monkeypatch.setattr(arrivals, "wait_for", wait)
+        monkeypatch.setattr(marks, "wait_for", wait)
         name = context.plan.slot
         active = "SELECT active FROM pg_replication_slots"
         with fleet_own.connect("b", autocommit=True) as there:
@@ -60,7 +60,7 @@ def test_the_lag_of_a_stream_is_shown_until_it_has_caught_up(
         wait_for(lambda: progress(fleet_own)["lag_bytes"] < 1_000_000)
         seen.append(progress(fleet_own))
 
-    monkeypatch.setattr(arrivals, "wait_for", lag)
+    monkeypatch.setattr(marks, "wait_for", lag)
     fleet_own.start(planned(fleet_own, [2, 3], "b", max_wal_bytes=64 << 20))
     assert [one["phase"] for one in seen] == ["catching up"] * 2
     assert seen[0]["wal_bytes"] >= seen[0]["lag_bytes"]

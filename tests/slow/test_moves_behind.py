@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.access import fence
-from shardctl.moves import interrupts, promotion, undoing
+from shardctl.moves import budget, promotion, undoing
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, messages
 
@@ -108,7 +108,7 @@ def test_a_signal_during_a_cutover_ends_it_first(
     error = fleet_own.stopped([2, 3], "c")
     assert (error.exit_code, error.state) == (130, MoveState.routed)
     assert signal.getsignal(number) is before
-    assert [interrupts._FIRST in fleet_own.notices] == [number != signal.SIGHUP]
+    assert [budget._FIRST in fleet_own.notices] == [number != signal.SIGHUP]
     fleet_own.put(2)
     fleet_own.resume()
     assert fleet_own.problems() == []

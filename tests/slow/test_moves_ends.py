@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.moves import destroyed, promotion
+from shardctl.moves import promotion, stopped
 from shardctl.moves.plan import TopologyChanged
 from shardctl.postgres import standby
 from shardctl.sandbox import poolers
@@ -77,7 +77,7 @@ def test_a_move_whose_target_has_not_claimed_needs_its_source(
     monkeypatch.setattr(promotion, "take_over", lose)
     assert fleet_own.stopped([2, 3], "c", max_pause_s=1.5).state is MoveState.promoting
     monkeypatch.undo()
-    with pytest.raises(destroyed.SourceNeeded, match="promoting"):
+    with pytest.raises(stopped.SourceNeeded, match="promoting"):
         fleet_own.resume(source_destroyed=True)
     fleet_own.resume()
     fleet_own.put(2)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.access import fence
-from shardctl.moves import comparison, live_comparison, rehearsed
-from shardctl.moves.steps import cutover, subscribe
+from shardctl.moves import comparison, live_comparison
+from shardctl.moves.steps import cutover, follow
 from shardctl.moves.stopped import MoveStopped
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import lose
@@ -79,28 +79,28 @@ def test_a_rehearsal_goes_on_with_the_tables_that_are_left(
 ) -> None:
     """Each table keeps the moment of its proof."""
     fill(fleet_own)
-    add = rehearsed.Results.add
+    add = live_comparison.Results.add
     compared: list[str] = []
     monkeypatch.setattr(comparison, "SESSIONS", 1)
 
-    def dies(self: rehearsed.Results, table: str, found: Any) -> None:
+    def dies(self: live_comparison.Results, table: str, found: Any) -> None:
         add(self, table, found)
         compared.append(table)
         self.flush()
         lose()
 
-    monkeypatch.setattr(rehearsed.Results, "add", dies)
+    monkeypatch.setattr(live_comparison.Results, "add", dies)
     with pytest.raises(MoveStopped):
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
     monkeypatch.undo()
     first = list(compared)
     assert 1 <= len(first) < 3
 
-    def kept(self: rehearsed.Results, table: str, found: Any) -> None:
+    def kept(self: live_comparison.Results, table: str, found: Any) -> None:
         add(self, table, found)
         compared.append(table)
 
-    monkeypatch.setattr(rehearsed.Results, "add", kept)
+    monkeypatch.setattr(live_comparison.Results, "add", kept)
     fleet_own.resume()
     assert len(compared) == len(set(compared)) == 3
     report = fleet_own.copy("a").report
@@ -114,14 +114,14 @@ def test_a_rehearsal_goes_on_with_the_tables_that_are_left(
 @pytest.fixture
 def writing(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
     """Give a session whose transaction writes to a moved shard before the rehearsal, and stays."""
-    run = subscribe.STEP.run
+    run = follow.STREAM_STEP.run
     with closing(fleet_own.connect("a", autocommit=False)) as session:
 
         def busy(context: MoveContext) -> None:
             run(context)
             session.execute("UPDATE shard2.photos SET user_id = 0")
 
-        replace_step(monkeypatch, subscribe.STEP, busy)
+        replace_step(monkeypatch, follow.STREAM_STEP, busy)
         yield session
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.moves import service
-from shardctl.moves.steps import rehearse
+from shardctl.moves import rehearsal, service
 from shardctl.moves.stopped import MoveStopped
 from tests.fixtures import commands
 from tests.fixtures.moves.own import lose
@@ -58,7 +57,7 @@ def test_a_rehearsal_that_was_interrupted_ends_when_it_is_resumed(
 ) -> None:
     """Before its proof, and when all is compared."""
     with monkeypatch.context() as patch:
-        replace_step(patch, rehearse.STEP, lose)
+        replace_step(patch, rehearsal.STEP, lose)
         with pytest.raises(MoveStopped):
             fleet_own.start(planned(fleet_own, [2, 3], "b", rehearse_only=True))
     with monkeypatch.context() as patch:

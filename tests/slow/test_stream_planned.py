@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.moves import prediction, round_trips
+from shardctl.moves import prediction, sub_step
 from shardctl.moves.preflight import check as preflight
 from tests.fixtures import commands
 from tests.fixtures.moves.stream_moves import planned
@@ -33,7 +33,7 @@ def test_the_plan_counts_tables_and_the_rehearsal_measures_them(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Count every round trip as near: on a busy machine, even one to its own servers is not.
-    monkeypatch.setattr(round_trips, "NEAR_MS", float("inf"))
+    monkeypatch.setattr(sub_step, "NEAR_MS", float("inf"))
     few = predicted(fleet_own)
     made = (f"CREATE TABLE shard2.t{n} (id bigint PRIMARY KEY)" for n in range(TABLES))
     with fleet_own.connect("a") as session:

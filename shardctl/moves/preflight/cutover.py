@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.moves import file
 from shardctl.moves.preflight import clocks, member, poolers, target
-from shardctl.moves.round_trips import RoundTrips
+from shardctl.moves.sub_step import RoundTrips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from shardctl.checks import clock
 from shardctl.meter import listed
 from shardctl.moves.preflight import clocks, decoding, fleet, server
 from shardctl.moves.refusals import TargetUnfit
-from shardctl.moves.round_trips import shortest_ms
+from shardctl.moves.sub_step import shortest_ms
 from shardctl.postgres import catalog
 from shardctl.provision.refusals import schema_in_the_way
 

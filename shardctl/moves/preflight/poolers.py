@@ -14,11 +14,11 @@ from shardctl.hosts import files
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
-from shardctl.moves import asking
+from shardctl.moves import paused_pooler
 from shardctl.moves import plan as planning
 from shardctl.moves.preflight import fleet
 from shardctl.moves.refusals import PoolerUnfit, collected
-from shardctl.moves.round_trips import shortest_ms
+from shardctl.moves.sub_step import shortest_ms
 from shardctl.pgbouncer import apply, faults
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
 from shardctl.pgbouncer.guard import Question, rehearse
@@ -249,7 +249,7 @@ def _why_unasked(
     topology: Topology, plan: MovePlan, host: Host, pooler: Pooler, node: NodeName
 ) -> str:
     """Ask a node as a guard would ask the target."""
-    question = Question(asking.dsn(topology.nodes[node], topology.database), "SELECT true")
+    question = Question(paused_pooler.dsn(topology.nodes[node], topology.database), "SELECT true")
     try:
         rehearse(
             host,

@@ -12,7 +12,7 @@ from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, ports
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost, HostUnreachable
 from shardctl.hosts.reach import HostUnfit, host_of
-from shardctl.moves import round_trips
+from shardctl.moves import sub_step
 from shardctl.moves.preflight import schemas, server
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.postgres import binaries
@@ -64,7 +64,7 @@ def look_at_port(context: Context) -> None:
 def measure(context: Context) -> float:
     """Measure a round trip to the target's machine, in ms."""
     context.need(look_at_port)  # an unreachable machine is not measured
-    return round_trips.of_machine(context.target)
+    return sub_step.of_machine(context.target)
 
 
 def programs(context: Context) -> Binaries:

@@ -18,12 +18,12 @@ from shardctl.access import read_only
 from shardctl.access.structure_digest import StructureChanged
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.meter import BYTES
-from shardctl.moves import held_wal, marks, stream_origin
+from shardctl.moves import marks, wal
 from shardctl.moves import structure as structures
 from shardctl.moves.preflight import check as preflight
-from shardctl.moves.preflight import wal
+from shardctl.moves.preflight.wal import rate
 from shardctl.moves.step import Step
-from shardctl.moves.steps import stream_reserve
+from shardctl.moves.steps import reserve
 from shardctl.postgres import catalog, queries, slots
 from shardctl.postgres.logical import (
     closing,
@@ -71,7 +71,7 @@ def _has_rows(context: MoveContext) -> bool:
     plan = context.plan
     with context.on(plan.source):
         kept = slots.keeps(context.session(plan.source), plan.slot)
-    return kept and stream_origin.is_copied(context)
+    return kept and marks.is_copied(context)
 
 
 def run(context: MoveContext) -> None:
@@ -126,7 +126,7 @@ def copy_rows(context: MoveContext) -> None:
     with context.on(plan.source):
         session = context.session(plan.source)
         _publish(context, session)
-        stream_reserve.arm(context)
+        reserve.arm(context)
         with (
             structures.explaining(context),
             slot.make(
@@ -135,20 +135,20 @@ def copy_rows(context: MoveContext) -> None:
                 watch=session,
                 report=lambda one: _tell(context, one),
             ) as snapshot,
-            held_wal.shown(context, gone=gone.set) as shown,
-            held_wal.slot_required(context),
+            wal.shown(context, gone=gone.set) as shown,
+            wal.slot_required(context),
         ):
             copying.copy(
                 _route(context),
                 copying.tables(session, plan.schemas),
                 snapshot=snapshot,
                 jobs=_JOBS,
-                max_rate=wal.rate(plan.options.max_rate) if plan.options.max_rate else None,
+                max_rate=rate(plan.options.max_rate) if plan.options.max_rate else None,
                 report=_reporting(shown, plan.target),
                 stop=gone,
             )
         slots.require(session, plan.source, plan.slot)
-    stream_origin.note_copied(context)
+    marks.note_copied(context)
 
 
 def make_rest(context: MoveContext, *, again: bool = False) -> None:
@@ -162,8 +162,8 @@ def make_rest(context: MoveContext, *, again: bool = False) -> None:
         end_sessions(there, plan.slot)  # programs of a killed shardctl go on without it
         with (
             structures.explaining(context),
-            held_wal.shown(context, gone=lambda: _end(context)) as shown,
-            held_wal.slot_required(context),
+            wal.shown(context, gone=lambda: _end(context)) as shown,
+            wal.slot_required(context),
         ):
             shown.expect(plan.target, "making indexes", 0)
             structure.make_rest(
@@ -292,7 +292,7 @@ def _end_stream(context: MoveContext) -> None:
     plan = context.plan
     with context.on(plan.source):
         end_sessions(context.session(plan.source), plan.slot)
-    held_wal.stop(context)
+    wal.end_stream(context)
 
 
 def _drop(context: MoveContext) -> None:

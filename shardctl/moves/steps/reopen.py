@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from shardctl.errors import together
-from shardctl.moves import marks, reverse_kept, reverse_looks, stream_origin, structure
+from shardctl.moves import marks, reverse_kept, reverse_looks, structure
 from shardctl.moves.step import Step
 from shardctl.moves.steps import copy as copies
 from shardctl.postgres import slots
@@ -57,7 +57,7 @@ def run(context: MoveContext) -> None:
         copies.copy_migrations(context)
         _rename(context, names, plan.schemas)
         _note(there, plan)
-    stream_origin.note_copied(context)
+    marks.note_copied(context)
 
 
 def undo(context: MoveContext) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardctl.cli import moves_timeline
-from shardctl.moves.sub_step_times import Times
+from shardctl.moves.prediction import Times
 
 GROUP = [
     Times("pause", "waiting", 6.0, 3.0),

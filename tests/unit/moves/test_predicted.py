@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardctl.moves import cutover, predicted, prediction
-from shardctl.moves.round_trips import RoundTrips
+from shardctl.moves import cutover, prediction
+from shardctl.moves.sub_step import RoundTrips
 from tests.unit.moves.test_prediction import FAR, NEAR, PARTS, moving, streaming, topology
 
 NEARER = RoundTrips(source=3, target=20, pooler=7)
@@ -19,7 +19,7 @@ PLANS = {"clone": moving(topology()), "stream": streaming(topology())}
 @pytest.mark.parametrize("tables", [0, 3000])
 def test_the_sub_steps_take_as_long_as_the_pause(kind: str, ways: RoundTrips, tables: int) -> None:
     here = topology(ssh=", ssh: {}")
-    found = predicted.ms(here, PLANS[kind], ways, tables)
+    found = prediction.parts_ms(here, PLANS[kind], ways, tables)
     assert sum(found.values()) == pytest.approx(
         prediction.pause_ms(here, PLANS[kind], ways, tables)
     )
@@ -28,7 +28,7 @@ def test_the_sub_steps_take_as_long_as_the_pause(kind: str, ways: RoundTrips, ta
 @pytest.mark.parametrize("parts", [{}, {"structure": 50.0}, {"arrive": 50.0, "commit": 7.0}])
 def test_measured_sub_steps_take_as_long_as_the_measured_pause(parts: dict[str, float]) -> None:
     here = topology()
-    found = predicted.measured_ms(here, streaming(here), NEARER, PARTS | parts)
+    found = prediction.measured_parts_ms(here, streaming(here), NEARER, PARTS | parts)
     whole = prediction.measured_ms(here, streaming(here), NEARER, PARTS | parts)
     assert sum(found.values()) == pytest.approx(whole)
 
@@ -36,5 +36,5 @@ def test_measured_sub_steps_take_as_long_as_the_measured_pause(parts: dict[str, 
 @pytest.mark.parametrize("kind", PLANS)
 def test_only_sub_steps_of_the_cutover_are_predicted(kind: str) -> None:
     names = {row.name for row in cutover.of(PLANS[kind]).between("pause", "route")}
-    assert {*predicted._FIXED[kind]} <= names
-    assert {*predicted._REST} <= {row.name for row in cutover.STREAM.between("pause", "route")}
+    assert {*prediction._FIXED[kind]} <= names
+    assert {*prediction._REST} <= {row.name for row in cutover.STREAM.between("pause", "route")}

@@ -11,7 +11,7 @@ import pytest
 from shardctl.moves import plan, prediction
 from shardctl.moves.paused_poolers import CONSOLES
 from shardctl.moves.plan import MovePlan, Options
-from shardctl.moves.round_trips import RoundTrips
+from shardctl.moves.sub_step import RoundTrips
 from shardctl.topology.loader import parse
 
 if TYPE_CHECKING:

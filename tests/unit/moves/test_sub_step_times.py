@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.moves import cutover, predicted, prediction, sub_step_times
+from shardctl.moves import cutover, prediction
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.unit.moves.test_journal import move
@@ -32,7 +32,7 @@ def noted(plan: MovePlan, **given: Any) -> journal.Move:
 @pytest.mark.parametrize("kind", PLANS)
 def test_before_a_cutover_there_is_what_is_predicted(kind: str) -> None:
     here, plan = topology(), PLANS[kind]
-    found = sub_step_times.of(here, noted(plan))
+    found = prediction.sub_step_times(here, noted(plan))
     assert [one.name for one in found] == [row.name for row in cutover.of(plan).rows]
     assert {one.took_ms for one in found} == {None}
     expected = sum(one.predicted_ms or 0 for one in found)
@@ -42,8 +42,8 @@ def test_before_a_cutover_there_is_what_is_predicted(kind: str) -> None:
 def test_behind_a_rehearsal_there_is_what_it_has_measured() -> None:
     here, plan = topology(), PLANS["stream"]
     report = {journal.REHEARSAL: {"parts_ms": PARTS}}
-    found = sub_step_times.of(here, noted(plan, report=report))
-    expected = predicted.measured_ms(here, plan, NEAR, PARTS)
+    found = prediction.sub_step_times(here, noted(plan, report=report))
+    expected = prediction.measured_parts_ms(here, plan, NEAR, PARTS)
     assert {one.name: one.predicted_ms for one in found if one.name in expected} == {
         name: round(ms, 1) for name, ms in expected.items()
     }
@@ -55,7 +55,7 @@ def test_a_cutover_has_what_was_measured_beside_what_was_predicted_then(kind: st
         "timeline": [["logins", 1.0], ["pause", 2.0], ["fence", 3.0], ["route", 4.0], ["map", 5.0]],
         "predicted_timeline": [["pause", 1.5], ["route", 4.5]],
     }
-    found = sub_step_times.of(topology(), noted(PLANS[kind], report=report))
+    found = prediction.sub_step_times(topology(), noted(PLANS[kind], report=report))
     assert [asdict(one) for one in found][1] == {
         "name": "pause",
         "when": "waiting",
