@@ -100,7 +100,7 @@ def held(
     """
     given = {"schemas": list(schemas), "but": list(but), "tables": tables}
     found = session.execute(QUERIES["held"].format(who=QUERIES["who"]), given)
-    return [Held(*row[:6], by=Holder(*row[6:])) for row in found]
+    return [Held._make((*row[:6], Holder(*row[6:]))) for row in found]
 
 
 def holding(session: psycopg.Connection[Any], schemas: Sequence[str], *, but: Modes) -> list[str]:
