@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import pwd
-import shutil
 import signal
 import subprocess
 import threading
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from shardctl.errors import Interrupted
-from shardctl.fanout import Silent
 from shardctl.postgres import clone as clones
 from shardctl.postgres import copying, slots, standby
 from shardctl.postgres.clone import CloneOfAnother, TargetNotEmpty
@@ -77,13 +73,6 @@ def test_a_directory_with_something_in_it_is_refused_and_left(cloning: Cloning) 
     assert cloning.left() == ["c"]
 
 
-def test_a_link_is_refused(cloning: Cloning) -> None:
-    cloning.data.parent.mkdir()
-    cloning.data.symlink_to("elsewhere")
-    with raises_code("clone_refused", match="is a symbolic link"):
-        cloning.make()
-
-
 @pytest.mark.long
 def test_the_copy_of_a_killed_shardctl_is_gone_on_with(cloning: Cloning) -> None:
     make_and_kill(cloning)
@@ -97,16 +86,6 @@ def test_the_copy_of_a_killed_shardctl_is_gone_on_with(cloning: Cloning) -> None
     assert cloning.left() == ["c"]
     standby.start(cloning.clone)
     assert photos(cloning.follow()) == photos(cloning.at_source())
-
-
-def test_a_copy_that_was_killed_with_its_shardctl_is_made_anew(cloning: Cloning) -> None:
-    make_and_kill(cloning)
-    for pid in cloning.workers():
-        os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: cloning.state() == "broken")
-    cloning.make()
-    assert cloning.state() == "made"
-    assert cloning.left() == ["c"]
 
 
 def test_a_shell_in_the_directory_of_the_copy_is_not_taken_for_it(cloning: Cloning) -> None:
@@ -142,17 +121,6 @@ def test_a_stop_ends_the_copy_and_deletes_it(cloning: Cloning) -> None:
     thread.join()
     assert isinstance(raised[0], Interrupted)
     assert raised[0].hint
-    assert cloning.left() == []
-    assert cloning.workers() == []
-
-
-def test_an_interrupt_ends_the_copy_and_deletes_it(cloning: Cloning) -> None:
-    class Interrupting(Silent):
-        def advance(self, key: str, done: int = 1) -> None:  # noqa: ARG002  # Progress has them
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        cloning.make(max_rate=SLOW, progress=Interrupting())
     assert cloning.left() == []
     assert cloning.workers() == []
 
@@ -230,37 +198,6 @@ def test_the_clone_of_another_move_is_refused_and_left(cloning: Cloning) -> None
     cloning.move = mine
     assert cloning.state() == "made"
     assert cloning.ask(f"SELECT count(*) FROM pg_replication_slots WHERE slot_name ~ '{mine}'") == 1
-
-
-def test_a_running_clone_is_stopped_and_removed_with_its_log(cloning: Cloning) -> None:
-    target = cloning.start()
-    assert cloning.left() == ["c", "c.log"]
-    assert clones.remove(cloning.clone)
-    assert cloning.left() == []
-    assert not cloning.clone.server.running()
-    with pytest.raises(psycopg.OperationalError):
-        target.execute("SELECT 1")
-    assert not clones.remove(cloning.clone)
-
-
-def test_a_log_that_was_there_before_stays(cloning: Cloning) -> None:
-    cloning.data.parent.mkdir()
-    log = cloning.clone.server.log
-    log.write_text("of a server that was here before\n")
-    if (account := cloning.clone.server.account) is not None:
-        os.chown(log, pwd.getpwnam(account).pw_uid, -1)
-    # A source that was a clone itself, where no log was.
-    mark = cloning.server.server.data_directory / clones.MARK
-    mark.mkdir()
-    (mark / "log-is-new").touch()
-    try:
-        cloning.make()
-    finally:
-        shutil.rmtree(mark)
-    standby.start(cloning.clone)
-    clones.remove(cloning.clone)
-    assert cloning.left() == ["c.log"]
-    assert log.read_text().startswith("of a server that was here before\n")
 
 
 def test_what_a_killed_making_or_removing_leaves_is_deleted_by_the_next(cloning: Cloning) -> None:

@@ -47,44 +47,6 @@ def test_tablespaces_are_refused(cloning_spare: Cloning, server_directory: Path)
     assert cloning_spare.left() == []
 
 
-@pytest.mark.parametrize(
-    ("change", "reason", "hint"),
-    [
-        (
-            {"replication_user": "nobody"},
-            'role "nobody" does not exist',
-            "CREATE ROLE nobody REPLICATION LOGIN",
-        ),
-        ({"replication_user": "visitor"}, "role", "ALTER ROLE visitor REPLICATION LOGIN"),
-    ],
-)
-def test_a_user_that_may_not_replicate_is_refused(
-    cloning: Cloning, change: dict[str, str], reason: str, hint: str
-) -> None:
-    cloning = dataclasses.replace(cloning, **change)  # type: ignore[arg-type]  # texts, all
-    with raises_code("replication_refused", match=reason) as refused:
-        cloning.make()
-    assert hint in refused.value.hint
-    assert cloning.left() == []
-
-
-def test_a_source_whose_rules_forbid_replication_is_refused_with_the_line_to_add(
-    cloning_spare: Cloning,
-) -> None:
-    with (
-        rules(cloning_spare.server, "host all all 127.0.0.1/32 trust\n"),
-        raises_code("replication_refused", match=r"no pg_hba\.conf entry") as refused,
-    ):
-        cloning_spare.make()
-    assert "host replication postgres 127.0.0.1 scram-sha-256" in refused.value.hint
-
-
-def test_a_source_that_lets_shardctl_in_from_elsewhere_only_is_refused(cloning: Cloning) -> None:
-    with raises_code("role_not_admitted", match=r"rejects postgres from 192\.0\.2\.7"):
-        cloning.make(addresses=["192.0.2.7"])
-    assert cloning.left() == []
-
-
 def test_rules_in_files_that_are_not_cloned_are_refused(cloning_spare: Cloning) -> None:
     names = cloning_spare.directory / "names"
     names.write_text("visitor\n")
@@ -271,10 +233,3 @@ def test_a_slot_that_has_lost_its_wal_is_made_anew(cloning_spare: Cloning) -> No
     finally:
         session.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
         session.execute("SELECT pg_reload_conf()")
-
-
-def test_a_slot_of_another_kind_is_left(cloning_spare: Cloning) -> None:
-    session, name = cloning_spare.at_source(), cloning_spare.clone.slot
-    session.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
-    with raises_code("slot_taken", match="is a logical one"):
-        slots.make(session, name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.libpq import dsn, reason_of
+from shardctl.libpq import dsn
 from shardctl.pgbouncer.console import Alias, CommandRefused, Console, PoolerLost, PoolerUnavailable
 from tests.fixtures.servers.pgbouncer import _CONFIGURATION, end, make
 from tests.fixtures.servers.postgres import free_ports, wait_for
@@ -73,21 +73,6 @@ def test_aliases_are_told_with_where_they_lead_and_without_the_consoles_own(
     }
 
 
-def test_a_disabled_alias_is_told(console: Console) -> None:
-    console.execute('DISABLE "two"')
-    assert {a.name: a.disabled for a in console.databases().values()} == {"one": False, "two": True}
-    console.execute('ENABLE "two"')
-    assert not console.databases()["two"].disabled
-
-
-def test_columns_are_known_by_name_in_any_order_and_among_others() -> None:
-    row: dict[str, str | None] = {
-        "disabled": "1", "new_in_2030": None, "database": "db", "paused": "0", "port": "7",
-        "host": None, "name": "one", "load_balance_hosts": "x",
-    }  # fmt: skip
-    assert Alias.of(row) == Alias("one", None, 7, "db", paused=False, disabled=True)
-
-
 def test_pause_and_resume_tell_what_they_found(console: Console) -> None:
     assert console.resume("one") is False
     console.pause("one", seconds=5)
@@ -96,17 +81,6 @@ def test_pause_and_resume_tell_what_they_found(console: Console) -> None:
     assert console.resume("one") is True
     assert console.resume("one") is False
     assert not console.databases()["one"].paused
-
-
-def test_pools_servers_and_clients_are_told_without_the_console(
-    pooler: PgBouncer, console: Console, node: PgServer
-) -> None:
-    with pooler.connect("one") as client:
-        client.execute("SELECT 1")
-        assert [(c["database"], c["user"]) for c in console.clients()] == [("one", "postgres")]
-        assert ("one", str(node.port)) in [(s["database"], s["port"]) for s in console.servers()]
-        assert "one" in [pool["database"] for pool in console.pools()]
-        assert "pgbouncer" not in [pool["database"] for pool in console.pools()]
 
 
 def test_the_addresses_of_names_are_told_as_servers_show_them(
@@ -124,16 +98,6 @@ def test_the_addresses_of_names_are_told_as_servers_show_them(
             assert resolved
             assert {server["addr"] for server in console.servers()} <= set(resolved)
             assert "127.0.0.1" in resolved
-
-
-def test_an_unknown_command_is_refused_and_the_session_goes_on(console: Console) -> None:
-    for command in ("NONSENSE", "", "SHOW DATABASES; SHOW VERSION", 'PAUSE "pgbouncer"'):
-        with pytest.raises(CommandRefused) as refused:
-            console.execute(command)
-        assert (refused.value.pooler, refused.value.command) == ("p1", command)
-        assert not refused.value.not_paused
-        assert refused.value.reason
-    assert console.version()
 
 
 def test_an_unknown_alias_is_refused_and_never_taken_for_one_that_is_not_paused(
@@ -170,15 +134,6 @@ def test_who_cannot_log_in_is_told_why_and_what_to_do(
     assert hint in error.hint
 
 
-def test_a_stats_user_may_look_and_not_touch(pooler: PgBouncer) -> None:
-    with pooler.console(admin_user="watcher") as console:
-        assert console.databases().keys() == {"one", "two"}
-        with pytest.raises(CommandRefused):
-            console.pause("one", seconds=5)
-        with pytest.raises(CommandRefused):
-            console.reload()
-
-
 def test_a_postgresql_in_its_place_is_no_pooler(pooler: PgBouncer, node: PgServer) -> None:
     assert "pgbouncer" in unavailable(pooler, port=node.port).reason
     with node.connect() as direct:
@@ -206,15 +161,6 @@ def test_keywords_and_variables_for_postgresql_do_not_reach_the_console(
     monkeypatch.setenv("PGTARGETSESSIONATTRS", "read-write")
     with with_options(pooler) as console:
         assert console.version()
-
-
-def test_sslmode_is_kept_for_the_console(pooler: PgBouncer) -> None:
-    with pytest.raises(PoolerUnavailable, match="SSL"):
-        with_options(pooler, sslmode="require")
-    with with_options(pooler, sslmode="prefer") as console:
-        assert console.version()
-    with pytest.raises(PoolerUnavailable, match="sslmode"):
-        with_options(pooler, sslmode="nonsense")
 
 
 @pytest.fixture
@@ -265,15 +211,6 @@ def lost(console: Console, command: str, *, seconds: float = 10) -> PoolerLost:
     return broke.value
 
 
-def test_a_pooler_that_is_down_is_told(pg_bouncer: PgBouncer) -> None:
-    console = pg_bouncer.console()
-    pg_bouncer.stop()
-    assert unavailable(pg_bouncer).reason == "Connection refused"
-    lost(console, "SHOW VERSION")
-    lost(console, "SHOW VERSION")
-    console.close()
-
-
 def test_a_pooler_killed_while_a_pause_waits_is_lost(pg_bouncer: PgBouncer, node: PgServer) -> None:
     pg_bouncer.offer(one=node.port)
     with open_transaction(pg_bouncer, "one"), pg_bouncer.console() as console:
@@ -281,31 +218,6 @@ def test_a_pooler_killed_while_a_pause_waits_is_lost(pg_bouncer: PgBouncer, node
         killer.start()
         assert "within" not in lost(console, 'PAUSE "one"').message
         killer.join()
-
-
-def test_a_hung_pooler_is_given_up_when_the_time_is_over(pg_bouncer: PgBouncer) -> None:
-    with pg_bouncer.console() as console:
-        pg_bouncer.signal(signal.SIGSTOP)
-        try:
-            assert (
-                "no response within 0.3 s" in lost(console, "SHOW DATABASES", seconds=0.3).message
-            )
-            # Its answer would come now; nobody may take it for another command's.
-            pg_bouncer.signal(signal.SIGCONT)
-            lost(console, "SHOW VERSION")
-        finally:
-            pg_bouncer.signal(signal.SIGCONT)
-
-
-def test_a_hung_pooler_does_not_hold_up_who_logs_in(pg_bouncer: PgBouncer) -> None:
-    pg_bouncer.signal(signal.SIGSTOP)
-    try:
-        with pytest.raises(PoolerUnavailable) as refused:
-            with_options(pg_bouncer, connect_timeout="2")
-    finally:
-        pg_bouncer.signal(signal.SIGCONT)
-    assert "timeout" in refused.value.reason
-    assert "whether the pooler hangs" in refused.value.hint
 
 
 @contextlib.contextmanager
@@ -353,17 +265,6 @@ def test_a_process_with_many_files_open_can_still_wait(pooler: PgBouncer) -> Non
         console = stack.enter_context(pooler.console())
         assert console.fileno() > 1024
         assert console.version()
-
-
-def test_what_a_server_says_goes_before_that_nobody_listens(pooler: PgBouncer) -> None:
-    def reason(hosts: str) -> str:
-        with pytest.raises(psycopg.OperationalError) as error:
-            psycopg.connect(host=hosts, port=pooler.port, user="app", dbname="pgbouncer")
-        return reason_of(error.value)
-
-    said = reason("127.0.0.1")
-    assert reason("127.0.0.9,127.0.0.1") == reason("127.0.0.1,127.0.0.9") == said
-    assert reason("127.0.0.9,127.0.0.8") == reason("127.0.0.9") != said
 
 
 def test_a_connection_string_for_people_has_neither_user_nor_password() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.hosts import files
-from shardctl.hosts.files import BACKUP, UNFINISHED, FileRefused
+from shardctl.hosts.files import BACKUP, FileRefused
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from tests.fixtures.processes import ended
@@ -102,20 +101,6 @@ def test_a_file_of_any_name_is_written_read_and_removed(
         assert names(path.parent) - others == {path.name + BACKUP}
 
 
-def test_a_text_comes_back_to_the_byte(folder: Path) -> None:
-    path = folder / "file"
-    for text in TEXTS:
-        files.write(HERE, path, text)
-        assert path.read_bytes() == text.encode()
-        assert files.read(HERE, path) == text
-        assert files.size(HERE, path) == len(text.encode())
-
-
-def test_what_is_no_utf8_is_read_and_is_not_taken_for_what_was_written(folder: Path) -> None:
-    (folder / "file").write_bytes(b"caf\xe9\n")
-    assert files.read(HERE, folder / "file") == "caf\ufffd\n"
-
-
 def test_the_one_before_is_kept_and_no_other(folder: Path) -> None:
     path = folder / "file"
     for text in "abc":
@@ -157,15 +142,6 @@ def test_of_a_link_the_target_is_replaced_and_the_link_stays(folder: Path) -> No
     assert files.size(HERE, second) == 3
 
 
-def test_a_link_to_what_is_not_there_yet_is_written_through(folder: Path) -> None:
-    link = folder / "link"
-    link.symlink_to("target")
-    assert files.read(HERE, link) is None
-    files.write(HERE, link, "new")
-    assert link.is_symlink()
-    assert (folder / "target").read_text() == "new"
-
-
 def test_a_link_that_leads_nowhere_is_refused_and_stays(folder: Path) -> None:
     link = folder / "link"
     for leads_to in ("missing/target", "link"):
@@ -175,44 +151,6 @@ def test_a_link_that_leads_nowhere_is_refused_and_stays(folder: Path) -> None:
         assert names(folder) == {"link"}
         assert link.is_symlink()
         link.unlink()
-
-
-def test_a_directory_is_neither_read_nor_written_nor_removed(folder: Path) -> None:
-    path = folder / "directory"
-    path.mkdir()
-    assert "is not a regular file" in refusal(files.place, path).reason
-    for action in (files.read, files.size, files.remove):
-        assert "directory" in refusal(action, path).reason
-    assert "directory" in refusal(files.write, path, "new").reason
-    assert "directory" in refusal(files.tail, path, since=0).reason
-    assert names(folder) == {"directory"}
-    assert names(path) == set()
-
-
-def test_a_missing_directory_is_told_and_not_made(folder: Path) -> None:
-    path = folder / "missing" / "file"
-    assert "no such directory" in refusal(files.place, path).reason
-    assert "No such file or directory" in refusal(files.write, path, "new").reason
-    assert files.read(HERE, path) is None
-    assert files.size(HERE, path) == 0
-    files.remove(HERE, path)
-    assert names(folder) == set()
-
-
-def test_a_file_in_the_way_of_a_directory_is_told(folder: Path) -> None:
-    path = folder / "file" / "file"
-    path.parent.write_text("")
-    assert "no such directory" in refusal(files.place, path).reason
-    assert "Not a directory" in refusal(files.write, path, "new").reason
-    assert files.read(HERE, path) is None
-
-
-def test_a_directory_that_is_not_ours_is_told(not_ours: tuple[Path, str | None]) -> None:
-    folder, user = not_ours
-    assert "cannot be written to" in refusal(files.place, folder / "file", user=user).reason
-    for name in ("file", "-file"):
-        assert "denied" in refusal(files.write, folder / name, "new", user=user).reason
-    assert names(folder) == set()
 
 
 def test_a_file_in_a_directory_that_is_not_ours_stays_as_it_is(
@@ -260,12 +198,6 @@ def test_another_user_replaces_roots_file_and_keeps_the_one_before(folder: Path)
     assert {one.stat().st_uid for one in folder.iterdir()} == {account.pw_uid}
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert names(folder) == {"file", f"file{BACKUP}"}
-
-
-def test_a_file_that_never_ends_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_SECONDS", 0.2)
-    os.mkfifo(folder / "pipe")
-    assert "within 0.2 s" in refusal(files.tail, folder / "pipe", since=0).reason
 
 
 @pytest.fixture
@@ -349,26 +281,3 @@ def test_a_writer_killed_in_the_middle_leaves_the_old_file_whole(
     files.write(HERE, folder / "file", "next")
     assert (folder / "file").read_text() == "next"
     assert left_of(folder) == {"file", f"file{BACKUP}"}
-
-
-def test_a_shell_killed_in_the_middle_leaves_the_old_file_whole(
-    folder: Path, writer: subprocess.Popen[bytes]
-) -> None:
-    session = os.getsid(int((folder / "slow" / "waiting").read_text()))
-    os.killpg(session, signal.SIGKILL)
-    assert writer.wait() != 0
-    assert (folder / "file").read_text() == "old"
-    assert left_of(folder) == {"file", f"file{UNFINISHED}"}
-    files.write(HERE, folder / "file", "next")
-    assert (folder / "file").read_text() == "next"
-    assert left_of(folder) == {"file", f"file{BACKUP}"}
-
-
-def test_a_file_takes_the_place_of_another(folder: Path) -> None:
-    old, new = folder / "old", folder / "new"
-    old.write_text("old")
-    new.write_text("new")
-    files.replace(Local(), new, old)
-    assert (old.read_text(), new.exists()) == ("new", False)
-    with pytest.raises(FileRefused, match="old: No such file"):
-        files.replace(Local(), new, old)

@@ -74,16 +74,6 @@ def now_ms(database: Installed) -> int:
     return times.parse(moment.isoformat())
 
 
-def test_small_transactions_of_many_sessions_never_get_an_id_twice(install: Install) -> None:
-    database = install(ONE_BIT)
-
-    def work() -> list[int]:
-        with database.connect(prepare_threshold=0) as session:
-            return [ask(session, "SELECT shard1.next_id()") for _ in range(400)]
-
-    assert_sound(at_once([work] * 8))
-
-
 def test_raising_the_time_while_others_draw_gives_no_id_twice(install: Install) -> None:
     database = install(FOUR_BITS)
     done = threading.Event()
@@ -108,22 +98,6 @@ def test_raising_the_time_while_others_draw_gives_no_id_twice(install: Install) 
             done.set()
         raising.result(10)
     assert_sound(per_session)
-
-
-def test_shards_do_not_disturb_each_other(install: Install) -> None:
-    database = install(schemas={0: "zero", 8191: "last", 7: 'odd "name\\ $1 %s'})
-    with database.connect() as session:
-        made = {
-            0: ids(session, 2000, "zero"),
-            8191: ids(session, 2000, "last"),
-            7: ids(session, 2000, '"odd ""name\\ $1 %s"'),
-        }
-        raised = ask(session, "SELECT shardctl.open_block(7)")
-        next_one = ids(session, 1, '"odd ""name\\ $1 %s"')[0]
-    assert Layout().decode(next_one).time_ms >= times.parse(raised.isoformat())
-    for shard, given in made.items():
-        assert {Layout().decode(one).shard for one in given} == {shard}
-        assert [Layout().decode(one).sequence for one in given] == [n % 1024 for n in range(2000)]
 
 
 @pytest.mark.parametrize("kind", ["strict", "classic"])
@@ -279,16 +253,6 @@ def test_the_helpers_agree_with_python(install: Install, layout: Layout) -> None
             assert any_floor == layout.floor(time_ms)
 
 
-def test_a_floor_past_the_last_id_is_no_low_number(install: Install) -> None:
-    database = install()
-    with pytest.raises(errors.NumericValueOutOfRange):
-        database.ask("SELECT shardctl.id_floor('2046-06-27T17:00:49.497Z')")
-    assert database.ask("SELECT shardctl.id_floor('2046-06-27T17:00:49.496Z')") == 2**63 - 2**23
-    small = install(SMALL)
-    assert small.ask("SELECT shardctl.id_floor('9999-01-01')") > SMALL.highest_id
-    assert small.ask("SELECT shardctl.id_floor('2000-01-01')") < 0
-
-
 def test_the_helpers_can_be_indexed_and_inlined(install: Install) -> None:
     database = install()
     with database.connect() as session:
@@ -334,15 +298,6 @@ def test_an_opened_block_is_above_everything_before(install: Install, layout: La
     assert_sound([made])
 
 
-def test_opening_a_block_neither_draws_nor_skips(install: Install) -> None:
-    database = install()
-    with database.connect() as session:
-        made = ids(session, 10)
-        session.execute("SELECT shardctl.open_block(1), shardctl.open_block(1)")
-        made += ids(session, 10)
-    assert [Layout().decode(one).sequence for one in made] == list(range(20))
-
-
 def test_a_register_that_is_ahead_means_draw_again(install: Install) -> None:
     database = install()
     with database.connect() as session:
@@ -354,12 +309,6 @@ def test_a_register_that_is_ahead_means_draw_again(install: Install) -> None:
         made += ids(session, 1)
         assert ask(session, register) == before
     assert_sound([made])
-
-
-def test_an_unknown_shard_is_named(install: Install) -> None:
-    database = install()
-    with pytest.raises(errors.UndefinedObject, match=r"shard 77 is not in shardctl\.map"):
-        database.ask("SELECT shardctl.open_block(77)")
 
 
 @pytest.mark.parametrize("kind", ["strict", "classic"])
@@ -397,11 +346,3 @@ def test_a_block_that_is_open_when_time_ends_gives_no_id_beyond_it(
         assert register_locks(session) == 0
     assert_sound([made])
     assert {layout.decode(one).shard for one in made} == {1}
-
-
-def test_a_clock_before_the_epoch_gives_no_negative_id(install: Install) -> None:
-    layout = Layout(epoch_ms=4_000_000_000_000)
-    with install(layout).connect() as session:
-        made = ids(session, 3000)
-    assert_sound([made])
-    assert layout.decode(made[0]).time_ms == layout.epoch_ms + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -14,13 +13,12 @@ import psycopg
 import pytest
 
 from shardctl.hosts.local import Local
-from shardctl.pgbouncer import batch, guard
+from shardctl.pgbouncer import guard
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.guards import (
     _ARMS_AND_PAUSES,
     AFTER,
     LATER,
-    Deaf,
     Site,
     disarm_fired,
     fire,
@@ -111,13 +109,6 @@ def test_a_guard_that_was_killed_is_disarmed_with_its_sleep_and_said_to_be_dead(
     assert not armed.directory.exists()
 
 
-def test_a_stopped_guard_can_be_disarmed(site: Site) -> None:
-    armed = site.arm("one", after_s=60)
-    os.killpg(leader(armed), signal.SIGSTOP)
-    assert guard.disarm(armed).became == "disarmed"
-    assert naming(armed.directory) == []
-
-
 def test_a_pid_that_belongs_to_another_by_now_is_left_alone(site: Site) -> None:
     armed = site.arm("one", after_s=60)
     kill_all(armed)
@@ -150,39 +141,6 @@ def test_a_guard_asks_until_the_answer_is_true_while_its_clients_are_served(site
     assert "the answer is true" in log
 
 
-def test_a_guard_that_asks_is_ended_by_disarming_it(site: Site) -> None:
-    site.pause("one")
-    staged = site.stage()
-    dsn = f"host=127.0.0.1 port={site.other.port} user=postgres dbname=postgres"
-    armed = site.arm("one", question=guard.Question(dsn, "SELECT false"), staged=staged)
-    wait_for(lambda: state(armed) == {"asking"})
-    disarm_fired(armed)
-    assert staged.file.exists()
-    assert site.port_of("one") == site.node.port
-
-
-def test_2000_aliases_are_resumed(site: Site) -> None:
-    aliases = [f"shard{number}" for number in range(2000)]
-    site.bouncer.offer(**dict.fromkeys([*aliases, "one"], site.node.port))
-    site.pause("one")
-    with contextlib.ExitStack() as stack:
-        consoles = [stack.enter_context(site.bouncer.console()) for _ in range(2)]
-        [answers] = batch.pause([(consoles, aliases)], seconds=30)
-    assert len(answers.seconds) == 2000
-    armed = site.arm(*aliases)
-    wait_until_done(armed)
-    assert site.paused() == {"one"}
-    assert "of 2000 aliases none is paused (0 were not, 0 unknown)" in disarm_fired(armed)
-
-
-def test_aliases_that_are_not_paused_or_unknown_are_tolerated(site: Site) -> None:
-    site.pause("one")
-    armed = site.arm("ghost", "two", "one", 'o"dd $(x) `y` :z \\echo')
-    wait_until_done(armed)
-    assert site.paused() == set()
-    assert "of 4 aliases none is paused (1 were not, 2 unknown)" in disarm_fired(armed)
-
-
 def test_what_somebody_else_paused_stays_paused(site: Site) -> None:
     site.bouncer.offer(**dict.fromkeys(["one", "two", "*"], site.node.port))
     site.pause("two", 'we"ird $x')
@@ -201,23 +159,6 @@ def test_what_somebody_else_paused_stays_paused(site: Site) -> None:
     assert site.paused() == {"two"}
     disarm_fired(armed)
     disarm_fired(without)
-
-
-def test_a_pause_that_still_waits_does_not_matter(site: Site) -> None:
-    with (
-        site.bouncer.connect("one", autocommit=False) as busy,
-        site.bouncer.console() as console,
-    ):
-        busy.execute("SELECT 1")
-        console.send('PAUSE "one"')
-        wait_for(lambda: site.paused() == {"one"})
-        armed = site.arm("one")
-        wait_until_done(armed)
-        assert site.port_of("one") == site.node.port
-        busy.execute("SELECT 1")
-        busy.rollback()
-    assert site.paused() == set()
-    disarm_fired(armed)
 
 
 def test_a_pooler_that_takes_no_more_clients_still_takes_the_guard(site: Site) -> None:
@@ -251,12 +192,6 @@ def test_a_guard_is_not_disarmed_by_who_armed_one_of_its_name_before(site: Site)
     assert guard.disarm(before).became == "absent"
     assert state(armed) == {"armed"}
     assert guard.disarm(site.guard()).became == "disarmed"
-
-
-def test_an_arming_whose_answer_is_lost_leaves_nothing(site: Site) -> None:
-    assert "no result from the host within 1 s" in site.refusal_that_leaves_nothing(
-        host=Deaf({}), after_s=60
-    )
 
 
 def test_a_guard_whose_directory_was_removed_resumes(site: Site) -> None:

@@ -22,7 +22,6 @@ from tests.fixtures.servers.sshd import ROOT
 if TYPE_CHECKING:
     from shardctl.topology.model import Topology
     from tests.fixtures.fleets.rows import Stated
-    from tests.fixtures.servers.postgres import PgServer
     from tests.fixtures.servers.sshd import Sshd, SshHome, StartSshd
 
 OVER_BOX = Ssh("box", None, None, None, accept_new=False)
@@ -122,20 +121,6 @@ def test_an_error_is_told_with_its_hint_and_exit_code_1(
 # What is looked at on this machine
 
 
-def test_a_server_that_runs_and_a_pooler_are_well(
-    two_servers: dict[str, PgServer], server_directory: Path
-) -> None:
-    data = two_servers["a"].server.data_directory
-    topology = one_node(server_directory, data_directory=data)
-    (server_directory / "pgbouncer.ini").touch()
-    assert faults(with_pooler(topology, server_directory)) == {}
-
-
-def test_a_directory_that_is_yet_to_be_made_is_well(server_directory: Path) -> None:
-    path = owned(server_directory) / "not" / "there" / "yet"
-    assert faults(one_node(server_directory, data_directory=path)) == {}
-
-
 def test_programs_that_are_not_there_are_told(server_directory: Path) -> None:
     bare = server_directory / "bin"
     bare.mkdir()
@@ -154,26 +139,7 @@ def test_a_directory_with_something_else_in_it_is_told(server_directory: Path) -
     assert fault(topology, "directory") == f"{file} is not a directory"
 
 
-def test_a_directory_of_another_version_than_the_programs_is_told(server_directory: Path) -> None:
-    path = server_directory / "data"
-    path.mkdir()
-    (path / "PG_VERSION").write_text("12\n")
-    owned(path)
-    told = fault(one_node(server_directory, data_directory=path), "directory")
-    assert told.startswith(f"{path} belongs to PostgreSQL 12, but the programs are version ")
-
-
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can give a file to somebody else")
-
-
-@needs_root
-def test_a_directory_of_somebody_else_is_told(server_directory: Path) -> None:
-    path = server_directory / "data"
-    path.mkdir()
-    (path / "PG_VERSION").write_text("15\n")
-    shutil.chown(path, "nobody")
-    told = fault(one_node(server_directory, data_directory=path), "directory")
-    assert told == f"{path} belongs to nobody, but the server runs as postgres"
 
 
 @needs_root
@@ -226,13 +192,6 @@ def remote(sshd: Sshd, ssh_home: SshHome, server_directory: Path) -> Topology:
     ssh_home.known_hosts.write_text(sshd.known())
     owned(server_directory)
     return one_node(server_directory, ssh=OVER_BOX, data_directory=server_directory / "data")
-
-
-def test_a_host_over_ssh_is_well(remote: Topology, sshd: Sshd) -> None:
-    found = hosts.test(remote, Silent())
-    assert [one.state for one in found] == [State.ok] * 8, found
-    assert found[0].host == "box"
-    assert found[0].found.startswith(sshd.login)
 
 
 def test_of_a_host_that_cannot_be_reached_that_is_all_that_is_told(
@@ -291,10 +250,3 @@ def test_nothing_is_left_on_a_host(remote: Topology, server_directory: Path) -> 
     before = sorted(os.listdir(server_directory))  # noqa: PTH208  # names are all that counts
     hosts.test(remote, Silent())
     assert sorted(os.listdir(server_directory)) == before  # noqa: PTH208  # same
-
-
-def test_the_host_of_a_node_that_gives_only_sql_is_left_out(server_directory: Path) -> None:
-    far = one_node(server_directory, host="203.0.113.1", data_directory=None)
-    assert hosts.test(far, Silent()) == []
-    here = one_node(server_directory, data_directory=None)
-    assert {one.server for one in hosts.test(here, Silent())} == {None, "a"}

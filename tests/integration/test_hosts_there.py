@@ -6,13 +6,11 @@ import dataclasses
 import os
 import shutil
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.hosts import accounts, files, ports
-from shardctl.hosts.files import FileRefused
 from shardctl.hosts.host import SudoRefused
 from shardctl.hosts.local import Local
 from shardctl.hosts.ssh import Ssh
@@ -20,25 +18,11 @@ from shardctl.postgres import binaries
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
-    from shardctl.hosts.host import Host
     from tests.fixtures.servers.sshd import Sshd
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root lets itself in")
-
-
-EVERY: dict[str, Callable[[Host, Path, str | None], object]] = {
-    "read": lambda host, path, user: files.read(host, path, user=user),
-    "write": lambda host, path, user: files.write(host, path, "text", user=user),
-    "replace": lambda host, path, user: files.replace(host, path, path, user=user),
-    "remove": lambda host, path, user: files.remove(host, path, user=user),
-    "place": lambda host, path, user: files.place(host, path, user=user),
-    "place_of": lambda host, path, user: files.place_of(host, path, user=user),
-    "size": lambda host, path, user: files.size(host, path, user=user),
-    "tail": lambda host, path, user: files.tail(host, path, since=0, user=user),
-}
-"""What can be done with a file, as a user."""
 
 
 @pytest.fixture
@@ -56,12 +40,6 @@ def test_whoever_logs_in_runs_servers_unless_that_is_root(box: Ssh, sshd: Sshd) 
         accounts.account_on(box, "no-such-user")
     with pytest.raises(SudoRefused, match=f"{sshd.login} may not run commands as daemon"):
         accounts.account_on(box, "daemon")
-
-
-@needs_root
-def test_root_who_logs_in_runs_servers_as_somebody_else(root: Ssh) -> None:
-    assert accounts.account_on(root, None) == accounts.server_account(None)
-    assert accounts.account_on(root, "daemon") == "daemon"
 
 
 def test_what_is_closed_to_a_user_is_found_there(
@@ -113,20 +91,6 @@ def test_one_file_under_two_names_of_its_host_is_one_file(
     assert found.path == str(folder / "file")
     assert found != files.place(Local(), folder / "other")
     assert found != files.place(Local(), server_directory / "file")
-
-
-def test_a_file_is_named_however_its_host_fails(box: Ssh, sshd: Sshd) -> None:
-    path = Path("/a place/with a file")
-    said = f"{path}: .* may not run commands as daemon"
-    for action in EVERY.values():
-        with pytest.raises(FileRefused, match=said) as refused:
-            action(box, path, "daemon")
-        assert "NOPASSWD" in refused.value.hint
-    sshd.stop()
-    for action in EVERY.values():
-        with pytest.raises(FileRefused, match=f"{path}: .*") as refused:
-            action(box, path, None)
-        assert "ssh -v" in refused.value.hint or "again" in refused.value.hint
 
 
 @needs_root

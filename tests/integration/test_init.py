@@ -12,7 +12,6 @@ from shardctl.errors import Problems
 from shardctl.ids.layout import Layout
 from shardctl.provision import fleet
 from shardctl.provision.refusals import OwnershipDiffers
-from shardctl.state.lock import NodeLocked
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
@@ -38,18 +37,6 @@ def test_init_makes_shards_whose_rows_get_ids_of_their_shard(fleet_8: Fleet) -> 
 
 def test_a_second_init_plans_nothing(fleet_8: Fleet) -> None:
     assert fleet_8.plan().changes() == []
-
-
-def test_every_node_gets_the_whole_map_at_version_1(fleet_8: Fleet) -> None:
-    for node in "ab":
-        rows = fleet_8.query(node, "SELECT shard, schema::text, node FROM shardctl.map ORDER BY 1")
-        assert rows == [(n, f"shard{n}", "a" if n < 4 else "b") for n in range(8)]
-        assert fleet_8.query(node, "SELECT node, map_version FROM shardctl.cluster") == [(node, 1)]
-
-
-def test_nodes_have_identities_of_their_own(fleet_8: Fleet) -> None:
-    identities = {fleet_8.query(n, "SELECT identity FROM shardctl.cluster")[0] for n in "ab"}
-    assert len(identities) == 2
 
 
 def test_init_leaves_events_and_a_second_one_none(fleet_8: Fleet) -> None:
@@ -200,21 +187,6 @@ def test_strict_after_classic_goes_on_however_many_ids_were_drawn_between(fleet_
         assert connection.execute("SELECT shard3.next_id()").fetchall() > before
 
 
-def test_a_node_without_shards_need_not_be_there(new_fleet: Fleet) -> None:
-    new_fleet.shards = {"a": "0-7", "b": "none"}
-    new_fleet.write()
-    text = new_fleet.file.read_text().replace(f"port: {new_fleet.servers['b'].port}", "port: 1")
-    new_fleet.file.write_text(text)
-    from shardctl.topology import loader
-
-    topology = loader.load(new_fleet.file)
-    plan = fleet.plan_init(topology)
-    assert [n.node for n in plan.nodes] == ["a"]
-    assert "spare node b is down" in plan.notes[0]
-    new_fleet.carry_out(plan)
-    assert fleet.plan_init(topology).changes() == []
-
-
 def test_a_schema_that_shardctl_did_not_make_is_not_adopted_silently(new_fleet: Fleet) -> None:
     with new_fleet.servers["a"].connect() as connection:
         connection.execute(f"CREATE DATABASE {new_fleet.database}")
@@ -246,14 +218,6 @@ def test_a_retired_copy_forbids_making_its_shard_anew(fleet_8: Fleet) -> None:
         fleet_8.init()
 
 
-def test_a_shard_that_lives_on_another_node_is_not_made_a_second_time(new_fleet: Fleet) -> None:
-    with new_fleet.servers["b"].connect() as connection:
-        connection.execute(f"CREATE DATABASE {new_fleet.database}")
-    new_fleet.execute("b", "CREATE SCHEMA shard1")
-    with raises_code("schema_in_the_way", match="live shards that the topology gives to a"):
-        new_fleet.init()
-
-
 def test_a_schema_that_was_made_and_is_gone_is_not_made_anew_empty(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "DROP SCHEMA shard1 CASCADE")
     with raises_code("shard_lost", match="node a: shardctl created shards 1, and they are missing"):
@@ -267,13 +231,6 @@ def test_a_migration_that_was_changed_after_it_ran_is_refused(fleet_8: Fleet) ->
     assert [error.code for error in refused.value.errors] == ["migration_changed"] * 2
     assert "0001_photos.sql: changed after it ran in shards 0-3 of node a" in str(
         refused.value.errors[0]
-    )
-
-
-def test_a_migration_that_is_gone_from_the_folder_is_a_note(fleet_8: Fleet) -> None:
-    (fleet_8.directory / "migrations" / "0001_photos.sql").unlink()
-    assert fleet_8.plan().notes == (
-        "0001_photos.sql ran on a, b but is not in the migrations' folder",
     )
 
 
@@ -293,17 +250,6 @@ def test_a_table_in_public_with_a_shards_tables_name_is_refused(fleet_8: Fleet) 
     fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
     with raises_code("table_shadowed", match=r"node a: table public\.likes"):
         fleet_8.plan()
-
-
-def test_a_migration_whose_program_makes_such_a_table_is_rolled_back(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", "CREATE TABLE public.likes (n int)")
-    fleet_8.migration("0002_likes.sql", "DO $$ BEGIN CREATE TABLE likes (n int); END $$;")
-    with pytest.raises(Problems) as refused:
-        fleet_8.init()
-    assert refused.value.exit_code == 3
-    assert any(error.code == "table_shadowed" for error in refused.value.errors)
-    assert fleet_8.query("a", "SELECT to_regclass('shard0.likes')") == [(None,)]
-    assert fleet_8.query("b", "SELECT to_regclass('shard4.likes')::text") == [("shard4.likes",)]
 
 
 def test_a_server_of_another_cluster_or_node_is_never_changed(fleet_8: Fleet) -> None:
@@ -328,18 +274,6 @@ def test_a_newer_format_is_not_written_to(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "UPDATE shardctl.cluster SET format = 99")
     with raises_code("format_too_new", match="format 99"):
         fleet_8.init()
-
-
-def test_a_second_operator_is_told_who_is_at_work(fleet_8: Fleet) -> None:
-    from shardctl.state import lock
-
-    topology = fleet_8.topology()
-    fleet_8.migration("0002_x.sql", "CREATE TABLE x (n int);")
-    with lock.hold(topology, topology.nodes["b"], command="init"):  # type: ignore[index]
-        with pytest.raises(NodeLocked, match=r"node b is being changed by shardctl init by .+@"):
-            fleet_8.init()
-        assert fleet_8.query("a", "SELECT to_regclass('shard0.x')") == [(None,)]
-    fleet_8.init()
 
 
 def test_a_plan_that_is_out_of_date_is_not_carried_out(fleet_8: Fleet) -> None:

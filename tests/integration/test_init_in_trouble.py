@@ -162,47 +162,9 @@ def test_adopted_sequences_are_made_fit(new_fleet: Fleet) -> None:
     assert new_fleet.plan().changes() == []
 
 
-def test_functions_with_other_settings_are_replaced(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", "ALTER FUNCTION shardctl.open_block_at RESET search_path")
-    fleet_8.execute("a", "ALTER FUNCTION shard1.next_id() SECURITY DEFINER")
-    plan = fleet_8.init()
-    assert told(plan.changes()) == [
-        ("a", "replace", "function", (), "shardctl.open_block_at"),
-        ("a", "replace", "next_id", (1,), None),
-    ]
-    assert fleet_8.plan().changes() == []
-
-
-def test_a_login_role_with_capitals_is_no_bug(new_fleet: Fleet) -> None:
-    login = f"Admin {new_fleet.role}"
-    for server in new_fleet.servers.values():
-        with server.connect() as connection:
-            connection.execute(f'CREATE ROLE "{login}" LOGIN CREATEDB CREATEROLE')
-    text = new_fleet.write().read_text()
-    new_fleet.file.write_text(text.replace("app_roles", f"user: '{login}'\n  app_roles"))
-    try:
-        done = new_fleet.here_as_written("init")
-        assert done.returncode == 0, done.stderr
-        assert "nothing to do" in new_fleet.here_as_written("init").stdout
-    finally:
-        new_fleet.drop()
-        for server in new_fleet.servers.values():
-            with server.connect() as connection:
-                connection.execute(f'DROP ROLE "{login}"')
-
-
 def test_somebody_elses_schema_of_shardctls_name_is_refused(new_fleet: Fleet) -> None:
     with new_fleet.servers["a"].connect() as connection:
         connection.execute(f"CREATE DATABASE {new_fleet.database}")
     new_fleet.execute("a", "CREATE SCHEMA shardctl")
     with pytest.raises(SchemaTaken, match="schema `shardctl` that shardctl did not create"):
         new_fleet.init()
-
-
-def test_a_role_that_may_not_look_is_an_error_and_no_bug(fleet_8: Fleet) -> None:
-    text = fleet_8.write().read_text()
-    fleet_8.file.write_text(text.replace("app_roles", f"user: {fleet_8.role}\n  app_roles"))
-    for command in ("init", "migrate", "verify"):
-        done = fleet_8.here_as_written(command)
-        assert done.returncode == 1
-        assert "permission denied" in done.stderr + done.stdout

@@ -13,7 +13,6 @@ from psycopg import errors
 from shardctl.errors import Problems
 from shardctl.fanout import Silent
 from shardctl.provision import fleet
-from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
@@ -112,13 +111,6 @@ def test_keys_of_other_types_and_in_new_tables(fleet_8: Fleet) -> None:
     assert fleet_8.plan().changes() == []
 
 
-def test_a_file_without_a_transaction_may_ask_for_it_too(fleet_8: Fleet) -> None:
-    fleet_8.migration("0002_x.sql", f"-- shardctl: no-transaction\n{CHECKED}")
-    migrate(fleet_8)
-    assert [valid for _, valid, _ in checks(fleet_8, "a")] == [True] * 4
-    assert fleet_8.plan().changes() == []
-
-
 def test_a_line_that_cannot_be_carried_out_is_named(fleet_8: Fleet) -> None:
     for line, reason in {
         "photos.owner": 'column "owner" does not exist',
@@ -133,12 +125,6 @@ def test_a_line_that_cannot_be_carried_out_is_named(fleet_8: Fleet) -> None:
         first = next(e for e in refused.value.errors if e.code == "migration_failed")
         assert str(first) == f"{file}:3: shard 0 on node a: {reason}"
         assert fleet_8.query("a", "SELECT to_regclass('shard0.flags')") == [(None,)]
-
-
-def test_a_malformed_line_is_refused_before_anything_is_contacted(fleet_8: Fleet) -> None:
-    fleet_8.migration("0002_x.sql", "-- shardctl: key photos.user_id chek\n")
-    with raises_code("key_line_invalid", match=r"0002_x\.sql:1"):
-        migrate(fleet_8)
 
 
 def test_verify_compares_each_check_with_its_own_shards_number(fleet_healthy: Fleet) -> None:

@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 HELD = {"c": lock._CLASS}
 
 
-def test_who_has_let_go_is_in_nobodys_way(fleet_8: Fleet) -> None:
-    topology = fleet_8.topology()
-    for _ in range(50):
-        with lock.held(topology, [NodeName("a")], command="test"):
-            pass
-
-
 def test_a_session_that_breaks_while_it_takes_the_lock_names_its_node(
     fleet_8: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,13 +70,6 @@ def test_another_role_that_takes_the_lock_is_in_nobodys_way(fleet_8: Fleet) -> N
         session.execute("SELECT pg_advisory_lock(%(c)s, 0), pg_advisory_lock(%(c)s, 1)", HELD)
         done = fleet_8.here("init", "--yes", "--lock-wait", "2m")
         assert done.returncode == 0, done.stderr
-
-
-def test_another_role_that_may_do_what_a_command_does_counts(fleet_8: Fleet) -> None:
-    with stranger(fleet_8, "SUPERUSER"):
-        done = fleet_8.here("init", "--yes", "--lock-wait", "50ms")
-    assert done.returncode == 1
-    assert "node a is being changed by shardctl migrate by mallory" in done.stderr
 
 
 def waiting(fleet: Fleet) -> int:

@@ -15,7 +15,6 @@ from shardctl.errors import Problems, ShardctlError
 from shardctl.fanout import Silent
 from shardctl.provision import fleet
 from shardctl.state import lock
-from shardctl.state.migrations import MigrationInvalid
 from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.processes import ended
 from tests.fixtures.refusals import raises_code
@@ -76,16 +75,6 @@ def test_a_syntax_error_names_file_line_and_shard_and_rolls_its_chunk_back(fleet
     assert fleet_8.query("a", "SELECT to_regclass('shard0.good')") == [(None,)]
 
 
-def test_an_error_without_a_position_still_names_its_line(fleet_8: Fleet) -> None:
-    text = "-- two\nCREATE TABLE one (n int);\n\n/* ; */ CREATE TABLE photos (n int);\n"
-    file = fleet_8.migration("0002_twice.sql", text)
-    with pytest.raises(Problems) as refused:
-        migrate(fleet_8)
-    assert str(failures(refused)[0]) == (
-        f'{file}:4: shard 0 on node a: relation "photos" already exists'
-    )
-
-
 def test_a_shard_that_fails_leaves_the_others_finished(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "CREATE TABLE shard0.likes (n int)")
     fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
@@ -126,21 +115,6 @@ def test_a_shard_fails_alone_and_its_detail_and_place_are_told(
     assert fleet_8.query("a", events) == [
         ("begun",), (f"failed: 0002_unique.sql:{line} in shards 2",), ("unfinished: 1",)
     ]  # fmt: skip
-
-
-def test_a_mistake_that_only_the_commit_finds_stops_only_its_shard(fleet_8: Fleet) -> None:
-    fleet_8.migration(
-        "0002_deferred.sql",
-        "ALTER TABLE photos ADD UNIQUE (user_id) DEFERRABLE INITIALLY DEFERRED;",
-    )
-    migrate(fleet_8)
-    fleet_8.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (7)")
-    fleet_8.migration("0003_twice.sql", "INSERT INTO photos (user_id) SELECT user_id FROM photos;")
-    with pytest.raises(Problems, match="2 problems") as refused:
-        migrate(fleet_8)
-    assert "shard 2: duplicate key" in str(refused.value.errors[0])
-    ran = "SELECT shard FROM shardctl.migration WHERE file ~ '0003' ORDER BY 1"
-    assert fleet_8.query("a", ran) == [(0,), (1,), (3,)]
 
 
 def test_migrate_tries_some_shards_first(fleet_8: Fleet) -> None:
@@ -225,49 +199,6 @@ def test_a_lock_that_is_let_go_in_time_is_waited_for(fleet_8: Fleet) -> None:
     assert fleet_8.plan().changes() == []
 
 
-def test_transaction_control_is_refused_before_anything_is_contacted(new_fleet: Fleet) -> None:
-    for statement in ("BEGIN;", "COMMIT;", "/* x */ rollback;", "START TRANSACTION;"):
-        file = new_fleet.migration("0002_bad.sql", f"SELECT 1;\n{statement}\n")
-        with pytest.raises(MigrationInvalid, match="not supported in a migration") as refused:
-            new_fleet.plan()
-        assert str(refused.value).startswith(f"{file}:2: ")
-        assert refused.value.exit_code == 2
-
-
-def test_bodies_with_begin_and_semicolons_are_no_transaction_control(fleet_8: Fleet) -> None:
-    fleet_8.migration(
-        "0002_functions.sql",
-        "CREATE FUNCTION one() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN 1; END; $$;\n"
-        "CREATE FUNCTION two() RETURNS int LANGUAGE sql BEGIN ATOMIC SELECT 1;"
-        " SELECT CASE WHEN true THEN 2 END; END;\n"
-        "SELECT 'COMMIT;', \"user_id\" FROM photos -- ; COMMIT;\n;\n",
-    )
-    migrate(fleet_8)
-    assert fleet_8.query("a", "SELECT shard1.two()") == [(2,)]
-
-
-def test_every_bad_file_is_named_at_once(new_fleet: Fleet) -> None:
-    new_fleet.migration("1_short.sql", "SELECT 1")
-    new_fleet.migration("0001_again.sql", "SELECT 1")
-    (new_fleet.directory / "migrations" / "0005_latin.sql").write_bytes(b"-- caf\xe9")
-    new_fleet.migration("README.txt", "is no migration and no error")
-    done = new_fleet.here("init")
-    assert done.returncode == 2
-    assert "1_short.sql: expected a name such as 0001_photos.sql" in done.stderr
-    assert "0005_latin.sql: is not UTF-8 (byte 6)" in done.stderr
-    assert "has the same number as 0001_again.sql" in done.stderr
-
-
-def test_a_part_that_cannot_be_made_names_its_shard(fleet_8: Fleet) -> None:
-    fleet_8.execute(
-        "a", "DROP SEQUENCE shard1.next_id_seq; CREATE VIEW shard1.next_id_seq AS SELECT 1"
-    )
-    with pytest.raises(Problems) as refused:
-        fleet_8.init()
-    [failure] = [e for e in refused.value.errors if e.code == "shard_failed"]
-    assert 'node a: shard 1: relation "next_id_seq" already exists' in str(failure)
-
-
 def test_what_a_migration_leaves_in_its_session_ends_with_it(fleet_8: Fleet) -> None:
     careless = (
         "CREATE TEMP TABLE t (n int); SET search_path TO public; SET lock_timeout TO 1;"
@@ -334,18 +265,6 @@ def test_an_index_made_concurrently_waits_for_an_old_transaction(fleet_8: Fleet)
 
 
 @pytest.mark.long
-def test_sessions_that_change_one_object_get_out_of_each_others_way(new_fleet: Fleet) -> None:
-    new_fleet.count, new_fleet.shards = 120, {"a": "0-59", "b": "60-119"}
-    new_fleet.migration(
-        "0002_shared.sql",
-        "CREATE OR REPLACE FUNCTION public.shared() RETURNS int LANGUAGE sql AS 'SELECT 1';"
-        f"GRANT USAGE ON SCHEMA public TO {new_fleet.role};",
-    )
-    new_fleet.init(attempts=20)
-    assert new_fleet.plan().changes() == []
-
-
-@pytest.mark.long
 def test_a_session_that_is_ended_costs_its_own_chunk_only(new_fleet: Fleet) -> None:
     new_fleet.count, new_fleet.shards = 200, {"a": "0-199", "b": "none"}
     new_fleet.migration(
@@ -359,13 +278,6 @@ def test_a_session_that_is_ended_costs_its_own_chunk_only(new_fleet: Fleet) -> N
     [(done,)] = new_fleet.query("a", "SELECT count(DISTINCT shard) FROM shardctl.migration")
     assert done >= 150
     assert f"{done} of 200 shards are finished" in str(left)
-
-
-def test_copy_from_the_client_is_refused(new_fleet: Fleet) -> None:
-    file = new_fleet.migration("0002_copy.sql", "\nCOPY photos FROM STDIN;\n")
-    with pytest.raises(MigrationInvalid, match="COPY with STDIN or STDOUT") as refused:
-        new_fleet.plan()
-    assert str(refused.value).startswith(f"{file}:2: ")
 
 
 @pytest.mark.long
@@ -393,34 +305,6 @@ def test_ctrl_c_does_not_wait_for_locks(fleet_8: Fleet) -> None:
     assert "every batch of shards is finished or rolled back" in said
     migrate(fleet_8)
     assert fleet_8.plan().changes() == []
-
-
-def blocked_by(one: Fleet, *arguments: str) -> tuple[str, str]:
-    """Migrate while a session holds a lock; give what was told, and how the session is named."""
-    one.migration("0002_wider.sql", "ALTER TABLE photos ADD COLUMN width int;")
-    with one.connect("a", autocommit=False, application_name="a report") as holder:
-        holder.execute("SELECT count(*) FROM shard2.photos")
-        done = one.here("migrate", *arguments)
-        pid = holder.info.backend_pid
-    assert done.returncode == 3, done.stderr
-    lines = done.stderr.splitlines(keepends=True)
-    said = "".join(line for line in lines if not line.startswith("progress: "))
-    return said, f"session {pid} (user postgres, application a report, idle in transaction, open"
-
-
-@pytest.mark.long
-def test_a_blocked_migration_names_who_holds_the_lock(fleet_8: Fleet) -> None:
-    told, holder = blocked_by(fleet_8, "--lock-timeout", "3000ms", "--attempts", "1")
-    assert f"node a: waits for a lock of {holder}" in told.splitlines()[0]
-    assert told.count("waits for a lock") == 1
-    assert "canceling statement due to lock timeout (1 attempts of 3000 ms); session " in told
-
-
-@pytest.mark.long
-def test_a_lock_that_short_attempts_wait_for_is_named_as_well(fleet_8: Fleet) -> None:
-    told, holder = blocked_by(fleet_8, "--lock-timeout", "400ms", "--attempts", "8")
-    assert f"node a: waits for a lock of {holder}" in told
-    assert f"; {holder}" in told
 
 
 def told_json(one: Fleet, *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +12,12 @@ import psycopg
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.meter import BYTES, Held, Reading
+from shardctl.meter import BYTES
 from shardctl.state import journal, lock, progress
 from shardctl.state.journal import MoveState, MoveUnderWay
 from shardctl.state.progress import Kept
 from shardctl.topology.model import NodeName
 from tests.fixtures.servers.postgres import wait_for
-from tests.fixtures.terminal import on_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,20 +81,6 @@ def test_progress_is_shown_and_leaves_the_journals_row_alone(fleet_8: Fleet) -> 
         assert row(session) == before
 
 
-def test_the_wal_that_the_source_keeps_is_shown(fleet_8: Fleet) -> None:
-    with fleet_8.connect("a") as session:
-        begin(session, [2])
-        with kept(fleet_8) as copy:
-            copy.expect("b", "catching up", 4 * 1024**2, BYTES)
-            copy.holds("b", Held(3 * 1024**2, 8 * 1024**2, 5000))
-            wait_for(lambda: any(one.held for one in _read(fleet_8)))
-            shown = json.loads(fleet_8.here("moves", "show", "-o", "json").stdout)["progress"]
-            said = fleet_8.here("moves", "show").stdout
-    figures = [shown[f"{name}_bytes"] for name in ("lag", "wal", "wal_limit")]
-    assert figures == [5000, 3 * 1024**2, 8 * 1024**2]
-    assert "lag 4.9 kB, source keeps 3.0/8.0 MB of WAL\n" in said
-
-
 def test_status_has_the_progress_of_a_running_move(fleet_8: Fleet) -> None:
     with fleet_8.connect("a") as session, fleet_8.connect("a") as holder:
         begin(session, [2])
@@ -115,25 +98,6 @@ def test_status_has_the_progress_of_a_running_move(fleet_8: Fleet) -> None:
         assert move["progress"] is None
 
 
-@pytest.mark.long
-def test_moves_show_watches_until_the_move_is_over(fleet_8: Fleet) -> None:
-    topology = str(fleet_8.write())
-    with fleet_8.connect("a") as session, kept(fleet_8) as copy:
-        begin(session, [2])
-        copy.expect("b", "copying", 4 * 1024**2, BYTES)
-        copy.advance("b", 1024**2)
-
-        def end() -> None:
-            state = "UPDATE shardctl.move SET state = 'aborted', revision = revision + 1"
-            session.execute(f"{state} WHERE id = '{ID}'".encode())
-
-        shown = on_terminal(
-            "--topology", topology, "moves", "show", ID, "--watch", "200ms",
-            until="copying: 1.0/4.0 MB", then=end,
-        )  # fmt: skip
-    assert "aborted" in shown.partition("copying: 1.0/4.0 MB")[2]
-
-
 def squeezed(fleet: Fleet) -> str:
     """Show the fleet with single blanks."""
     return re.sub(r" +", " ", fleet.here("status", "--sample", "0").stdout)
@@ -148,27 +112,6 @@ def test_a_node_whose_table_was_dropped_is_copied_without_progress(fleet_8: Flee
             copy.advance("b", 10)
         progress.remove(lambda: fleet_8.connect("a"), ID)
         assert progress.read(session) == {}
-
-
-def test_a_role_that_may_not_write_progress_copies_without(fleet_8: Fleet) -> None:
-    with fleet_8.connect("a") as session:
-        begin(session, [2])
-        reading = Reading("copying", BYTES, 1, 10, 1.0)
-        progress.write(session, ID, reading)
-        session.execute(f"GRANT SELECT ON shardctl.move_progress TO {fleet_8.role}".encode())
-        ended = threading.Event()
-
-        def connect() -> psycopg.Connection[Any]:
-            as_role = fleet_8.connect("a")
-            as_role.execute(f"SET ROLE {fleet_8.role}".encode())
-            ended.set()
-            return as_role
-
-        with kept(fleet_8, connect) as copy:
-            copy.expect("b", "finishing", 0)
-            assert ended.wait(120)
-        progress.remove(connect, ID)
-        assert progress.read(session)[ID].phase == "copying"
 
 
 def test_a_lost_session_is_opened_again_and_the_copy_goes_on(
@@ -191,20 +134,6 @@ def test_a_lost_session_is_opened_again_and_the_copy_goes_on(
             wait_for(lambda: "finishing" in written(fleet_8))
         assert len(opened) == 2
         assert progress.read(session) == {}
-
-
-def test_a_lock_on_the_table_holds_nothing_up(fleet_8: Fleet) -> None:
-    with fleet_8.connect("a") as session, fleet_8.connect("a") as holder:
-        begin(session, [2])
-        with holder.transaction():
-            holder.execute("LOCK TABLE shardctl.move_progress")
-            began = time.monotonic()
-            with kept(fleet_8) as copy:
-                copy.expect("b", "copying", 10)
-                copy.advance("b", 10)
-                time.sleep(0.2)  # so that it waits for the lock
-            assert time.monotonic() - began < 5
-            progress.remove(lambda: fleet_8.connect("a"), ID)
 
 
 def test_two_moves_of_one_shard_are_kept_apart_and_others_are_not(fleet_8: Fleet) -> None:

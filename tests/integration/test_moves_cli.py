@@ -162,14 +162,6 @@ def test_a_dry_run_checks_everything_and_changes_nothing(fleet_spares: MovedFlee
     assert "PoolerFact" not in table.stdout
 
 
-def test_without_a_terminal_it_asks_for_yes_and_changes_nothing(fleet_spares: MovedFleet) -> None:
-    with nothing_changes(fleet_spares):
-        done = fleet_spares.here("move-shards", "2-3", "--to", "c", "-o", "json")
-    assert done.returncode == 2
-    assert "--yes" in done.stderr
-    assert set(one_json(done)) == {"format", "errors"}  # no plan: nothing of it was done
-
-
 USAGE = {
     "no shards": ["--to", "c"],
     "shards twice": ["2", "--from", "a", "--all", "--to", "c"],
@@ -212,15 +204,6 @@ def test_bad_arguments_are_bad_usage_and_other_refusals_are_not(fleet_spares: Mo
             assert all(error["hint"] for error in one_json(done)["errors"]), kind
 
 
-def test_what_the_topology_alone_forbids_is_told_before_anybody_is_asked(
-    fleet_spares: MovedFleet,
-) -> None:
-    path = fleet_spares.write()
-    path.write_text(path.read_text().replace("host: 127.0.0.1", "host: 192.0.2.1"))
-    done = fleet_spares.here("move-shards", "2", "--to", "x", "--yes")
-    assert (done.returncode, "unknown node 'x'" in done.stderr) == (2, True)
-
-
 def test_half_of_a_node_goes_by_the_sizes_of_its_shards(fleet_spares: MovedFleet) -> None:
     fill = "INSERT INTO shard{}.photos (user_id) SELECT n FROM generate_series(1, {}) n"
     for shard, rows in ((0, 30_000), (1, 10_000), (2, 10_000), (3, 10_000)):
@@ -235,18 +218,6 @@ def test_half_of_a_node_goes_by_the_sizes_of_its_shards(fleet_spares: MovedFleet
     path.write_text(path.read_text().replace("'0-3'", "0").replace("'4-7'", "1-7"))
     done = fleet_spares.here("move-shards", "--from", "a", "--half", "--to", "c", "--dry-run")
     assert (done.returncode, "owns only shard 0" in done.stderr) == (2, True)
-
-
-def test_where_there_was_no_move_there_is_nothing_to_show(fleet_spares: MovedFleet) -> None:
-    assert one_json(fleet_spares.here("moves", "list", "-o", "json")) == {"format": 1, "moves": []}
-    assert fleet_spares.here("moves", "list").stdout == "no move has started yet\n"
-    shown = fleet_spares.here("moves", "show", "-o", "json")
-    assert (shown.returncode, len(one_json(shown)["errors"])) == (2, 1)
-    for verb in ("resume", "abort"):
-        done = fleet_spares.here("moves", verb)
-        assert (done.returncode, "no move is unfinished" in done.stderr) == (2, True)
-        done = fleet_spares.here("moves", verb, "5f3a9c1e")
-        assert (done.returncode, "unknown move '5f3a9c1e'" in done.stderr) == (2, True)
 
 
 def test_a_node_that_cannot_be_asked_is_named_and_all_of_them_are_an_error(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.servers.postgres import PgServer, StartServer
+    from tests.fixtures.servers.postgres import PgServer
 
 SECRET = "s3cret-of-the-test"  # noqa: S105  # a test's own
 
@@ -118,28 +118,3 @@ def test_every_node_that_cannot_be_read_is_named_at_once(new_fleet: Fleet) -> No
         fleet.plan_init(loader.load(new_fleet.file))
     assert [type(error) for error in refused.value.errors] == [NodeUnavailable] * 2
     assert refused.value.exit_code == 1
-
-
-def test_a_user_who_may_not_log_in_is_not_taken_for_a_missing_database(
-    fleet_8: Fleet,
-) -> None:
-    text = fleet_8.write().read_text().replace("app_roles", "user: nobody-here\n  app_roles")
-    fleet_8.file.write_text(text)
-    done = fleet_8.here_as_written("init", "--dry-run")
-    assert done.returncode == 1
-    assert 'role "nobody-here" does not exist' in done.stderr
-
-
-@pytest.mark.embedded
-@pytest.mark.parametrize("major", [16, 18])
-def test_init_works_on_the_embedded_versions(
-    new_fleet: Fleet, pg_server: StartServer, major: int
-) -> None:
-    new_fleet.servers = {"a": pg_server(major=major), "b": new_fleet.servers["b"]}
-    new_fleet.init()
-    assert new_fleet.plan().changes() == []
-    with new_fleet.connect("a", user=new_fleet.role) as connection:
-        assert connection.info.server_version // 10_000 == major
-        ids = connection.execute("SELECT shard3.next_id() FROM generate_series(1, 5000)").fetchall()
-        connection.execute("INSERT INTO shard3.photos (user_id) VALUES (3)")
-    assert ids == sorted(set(ids))

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, files
 from shardctl.hosts.files import BACKUP, FileRefused
 from shardctl.hosts.local import Local
 from shardctl.hosts.ports import PortInUse
 from shardctl.pgbouncer import render
-from shardctl.pgbouncer.console import PoolerUnavailable
 from shardctl.pgbouncer.server import Server
 from shardctl.topology.model import PoolerName, Topology
 from tests.fixtures.processes import ended
@@ -136,17 +134,6 @@ def test_it_is_in_a_session_of_its_own_and_of_its_own_user_under_a_tight_umask(
     account = accounts.server_account(None)
     if account is not None:
         assert Path(f"/proc/{pid}").owner() == account
-
-
-def test_its_users_are_the_applications_shardctl_and_the_admin(
-    topology: Topology, server_of: Callable[..., Server]
-) -> None:
-    database = dataclasses.replace(topology.database, app_roles=('we"b', "jobs;"), user="owner")
-    server = server_of(dataclasses.replace(topology, database=database), admin_user="bo'ss")
-    server.start()
-    with console_of(server).console() as console:
-        users = {row["name"] for row in console.execute("SHOW USERS")}
-    assert {'we"b', "jobs;", "owner", "bo'ss"} <= users
 
 
 def test_aliases_that_are_there_are_kept_over_a_stop(server: Server) -> None:
@@ -283,29 +270,6 @@ def test_a_configuration_that_it_does_not_take_is_told_in_its_own_words(server: 
     assert server.start() == "started"
 
 
-def test_a_running_pooler_whose_console_refuses_us_is_told_at_once(server: Server) -> None:
-    server.start()
-    server.stop()
-    text = server.pooler.config.read_text()
-    server.pooler.config.write_text(text.replace("admin_users = postgres", "admin_users = boss"))
-    for _ in range(2):
-        began = time.monotonic()
-        with pytest.raises(PoolerUnavailable, match="not allowed"):
-            server.start()
-        assert time.monotonic() - began < 10
-    assert server.running() is not None
-    assert server.stop() is True
-
-
-def test_a_hung_pooler_is_stopped_all_the_same(server: Server) -> None:
-    server.start()
-    pid = server.running()
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    assert server.stop() is True
-    assert processes(server) == set()
-
-
 def test_two_poolers_share_a_folder(topology: Topology, server_of: Callable[..., Server]) -> None:
     first = server_of(topology)
     folder = first.pooler.config.parent
@@ -366,13 +330,3 @@ def test_aliases_that_shardctl_wrote_are_removed_with_their_backup(
     server.stop()
     server.remove()
     assert not server.pooler.config.parent.exists()
-
-
-def test_a_folder_that_cannot_be_made_is_told(server: Server) -> None:
-    way = server.pooler.config.parent.parent
-    way.write_text("in the way")
-    with pytest.raises(ShardctlError) as refused:
-        server.start()
-    assert refused.value.code in {"file_refused", "place_unreachable"}
-    assert str(way) in refused.value.message
-    assert way.read_text() == "in the way"

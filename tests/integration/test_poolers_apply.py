@@ -7,12 +7,10 @@ import dataclasses
 import json
 import shutil
 import subprocess
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.state import lock
 from tests.fixtures.fleets.pooled import PooledFleet, leads, offered, reloads
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import free_ports
@@ -47,31 +45,6 @@ def test_render_prints_the_file_that_apply_writes(fleet_unapplied: PooledFleet) 
     assert fleet_unapplied.pg_bouncer.databases_file.read_text() == ""
     apply(fleet_unapplied)
     assert fleet_unapplied.pg_bouncer.databases_file.read_text() == done.stdout
-
-
-def test_a_name_that_is_no_poolers_is_bad_usage_and_no_pooler_nothing_to_do(
-    fleet_unapplied: PooledFleet,
-) -> None:
-    for command in ("render", "diff", "apply"):
-        done = fleet_unapplied.here("pgbouncer", command, "p1", "p9")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == "shardctl: unknown pooler 'p9'\n  choose from p1\n"
-    fleet_unapplied.pg_bouncers = ()
-    for command in ("render", "diff", "apply"):
-        done = fleet_unapplied.here("pgbouncer", command)
-        assert (done.returncode, done.stdout) == (0, "")
-        assert done.stderr == "the topology has no poolers\n"
-
-
-def test_diff_tells_what_apply_would_change(fleet_unapplied: PooledFleet) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    assert diff(fleet_unapplied) == [("p1", "differs")]
-    assert pooler.databases_file.read_text() == ""
-    apply(fleet_unapplied)
-    assert diff(fleet_unapplied) == [("p1", "same")]
-    done = fleet_unapplied.here("pgbouncer", "diff")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"pooler p1: {pooler.databases_file} is up to date\n"
 
 
 def test_diff_is_a_unified_diff_and_its_json_has_the_versions(fleet_pooled: PooledFleet) -> None:
@@ -110,20 +83,6 @@ def test_diff_knows_edited_files_from_outdated_ones(fleet_unapplied: PooledFleet
     assert fleet_unapplied.here("pgbouncer", "diff").stdout.startswith("--- /dev/null\n")
 
 
-def test_diff_goes_on_where_a_file_cannot_be_read(
-    fleet_unapplied: PooledFleet, pooler_for: AddPooler
-) -> None:
-    second = pooler_for(fleet_unapplied, "p2")
-    second.databases_file.unlink()
-    second.databases_file.mkdir()
-    assert diff(fleet_unapplied) == [("p1", "differs"), ("p2", "unreachable")]
-    assert diff(fleet_unapplied, "p1") == [("p1", "differs")]
-    done = fleet_unapplied.here("pgbouncer", "diff", "p2")
-    assert done.returncode == 1
-    assert f"pooler p2: {second.databases_file}" in done.stderr
-    assert "is not a regular file" in done.stderr
-
-
 def test_apply_writes_loads_and_proves(fleet_unapplied: PooledFleet) -> None:
     pooler = fleet_unapplied.pg_bouncer
     told = apply(fleet_unapplied)
@@ -143,22 +102,6 @@ def test_a_dry_run_of_apply_shows_and_changes_nothing(fleet_unapplied: PooledFle
     plan = {"format": 1, "map_version": 1, "poolers": rows, "left_out": []}
     assert json.loads(found) == plan
     assert (pooler.databases_file.read_text(), reloads(pooler), offered(pooler)) == ("", 0, {})
-
-
-@pytest.mark.long
-def test_apply_prints_nothing_but_json_on_its_output(fleet_unapplied: PooledFleet) -> None:
-    for action in ("write", "none"):
-        done = fleet_unapplied.shardctl("pgbouncer", "apply", "-o", "json")
-        assert done.returncode == 0, done.stderr
-        assert [one["action"] for one in json.loads(done.stdout)["poolers"]] == [action]
-
-
-def test_aliases_of_a_kind_no_longer_wanted_vanish(fleet_unapplied: PooledFleet) -> None:
-    apply(fleet_unapplied)
-    fleet_unapplied.change(aliases=("node",))
-    apply(fleet_unapplied)
-    assert offered(fleet_unapplied.pg_bouncer) == leads(fleet_unapplied, "node")
-    assert "nothing to do" in apply(fleet_unapplied)
 
 
 def test_the_alias_of_a_node_that_is_gone_vanishes(fleet_unapplied: PooledFleet) -> None:
@@ -227,26 +170,6 @@ def test_every_node_records_what_was_applied(fleet_pooled: PooledFleet) -> None:
         ]
 
 
-def test_a_second_operator_is_told_who_is_at_work(fleet_unapplied: PooledFleet) -> None:
-    topology = fleet_unapplied.topology()
-    node = topology.nodes["b"]  # type: ignore[index]
-    with lock.hold(topology, node, command="migrate"):
-        done = fleet_unapplied.here("pgbouncer", "apply")
-    assert done.returncode == 1
-    assert "shardctl: node b is being changed by shardctl migrate by " in done.stderr
-    assert fleet_unapplied.pg_bouncer.databases_file.read_text() == ""
-    assert reloads(fleet_unapplied.pg_bouncer) == 0
-    apply(fleet_unapplied)
-
-
-def test_a_log_that_was_rotated_away_is_no_obstacle(fleet_unapplied: PooledFleet) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    log = pooler.server.log
-    log.rename(log.with_suffix(".1"))
-    apply(fleet_unapplied)
-    assert offered(pooler) == leads(fleet_unapplied)
-
-
 @contextlib.contextmanager
 def load(fleet: PooledFleet, alias: str, table: str, seconds: int) -> Iterator[None]:
     """Run transactions through an alias meanwhile, and see that none failed."""
@@ -272,39 +195,3 @@ def load(fleet: PooledFleet, alias: str, table: str, seconds: int) -> Iterator[N
     assert "aborted" not in errors
     done = next(line for line in out.splitlines() if "actually processed" in line)
     assert int(done.split()[-1].split("/")[0]) > 100
-
-
-def test_no_transaction_fails_while_files_are_applied(fleet_pooled: PooledFleet) -> None:
-    pooler = fleet_pooled.pg_bouncer
-    port = free_ports(1)[0]
-    rounds = 0
-    ends = time.monotonic() + 5
-    with (
-        load(fleet_pooled, "shard1", "photos", 5),
-        load(fleet_pooled, f"{fleet_pooled.database}_b", "shard5.photos", 5),
-    ):
-        while time.monotonic() < ends:
-            rounds += 1
-            fleet_pooled.raise_map_version()
-            fleet_pooled.waiting = {"c": port} if rounds % 2 else {}
-            apply(fleet_pooled)
-            assert offered(pooler) == leads(fleet_pooled)
-    assert rounds >= 2
-    assert reloads(pooler) == rounds + 1
-
-
-def test_2000_aliases_are_offered_and_proved(fleet_pooled: PooledFleet) -> None:
-    fleet_pooled.count = 2000
-    fleet_pooled.shards = {"a": "0-999", "b": "1000-1999"}
-    fleet_pooled.execute_everywhere(
-        "UPDATE shardctl.cluster SET shard_count = 2000, map_version = 2;"
-        "DELETE FROM shardctl.map;"
-        "INSERT INTO shardctl.map SELECT n, 'shard' || n, CASE WHEN n < 1000 THEN 'a' ELSE 'b' END"
-        " FROM generate_series(0, 1999) AS n"
-    )
-    assert "2,002" in apply(fleet_pooled)
-    assert offered(fleet_pooled.pg_bouncer) == leads(fleet_pooled)
-    assert "nothing to do" in apply(fleet_pooled)
-    fleet_pooled.change(aliases=("node",))
-    apply(fleet_pooled)
-    assert offered(fleet_pooled.pg_bouncer) == leads(fleet_pooled, "node")

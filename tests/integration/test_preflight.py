@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks.clock import Offset
 from shardctl.errors import Problems
 from shardctl.moves import prediction, sub_step
 from shardctl.moves.preflight import check as preflight
-from shardctl.moves.preflight import clocks as preflight_clocks
 from shardctl.moves.refusals import PreflightRefused
 from shardctl.moves.sub_step import RoundTrips
 from shardctl.pgbouncer import cost
@@ -139,21 +137,6 @@ def test_every_refusal_is_told_at_once(preflight_pooled: Movable, tmp_path: Path
     }  # fmt: skip
 
 
-def test_a_copy_is_predicted_by_its_rate(preflight_fleet: Movable) -> None:
-    preflight_fleet.choose(max_rate="1M")
-    facts = preflight_fleet.check()
-    assert facts.source_bytes / 1024 / 1024 < facts.predicted_copy_s
-
-
-def test_sizes_of_a_nodes_shards(preflight_fleet: Movable) -> None:
-    statement = "INSERT INTO shard1.photos SELECT n, n FROM generate_series(1, 1000) AS n"
-    with preflight_fleet.having(statement, "TRUNCATE shard1.photos"):
-        sizes = preflight.sizes(preflight_fleet.topology, NodeName("a"), purpose=PURPOSE)
-        assert list(sizes) == [0, 1, 2, 3]
-        largest = max(sizes, key=lambda shard: sizes[shard])
-        assert largest == 1
-
-
 def test_sizes_while_a_table_is_locked(preflight_fleet: Movable) -> None:
     with preflight_fleet.fleet.connect("a", autocommit=False) as holder:
         holder.execute("LOCK TABLE shard1.photos")
@@ -239,18 +222,3 @@ def test_a_node_that_is_down_is_told_once(preflight_fleet: Movable) -> None:
         away = [one for one in errors if isinstance(one, NodeUnavailable)]
         assert [one.node for one in away] == [node]
         assert {one.code for one in errors} - {"node_unavailable"} == known
-
-
-def skewed(**offsets: float) -> list[str]:
-    found = {name: Offset(ahead, 0.001) for name, ahead in offsets.items()}
-    return [str(one) for one in preflight_clocks.differing(found)]
-
-
-def test_clocks_that_differ() -> None:
-    assert skewed(a=0.3, c=-0.1) == []
-    assert skewed(a=0.001) == []
-    (one,) = skewed(a=-0.7, c=0.1)
-    assert one.startswith("a: its clock is 0.70 s behind the clock of shardctl's machine")
-    (one,) = skewed(a=0.3, c=-0.3)
-    assert one.startswith("a: its clock is 0.60 s ahead of that of c")
-    assert len(skewed(a=0.7, c=-0.7)) == 2

@@ -38,14 +38,6 @@ def test_a_retired_schema_of_a_closed_and_compared_move_may_be_dropped(
     assert all(r.size_bytes > 100_000 for r in found)
 
 
-def test_where_nothing_is_retired_there_is_nothing_to_prune(fleet_retired: Pruned) -> None:
-    assert fleet_retired.plan() == []
-    done = fleet_retired.prune("--yes")
-    assert (done.returncode, done.stdout) == (
-        0, "nothing to prune: no node has retired schemas\n",
-    )  # fmt: skip
-
-
 def test_before_retain_has_passed_it_stays_unless_now_is_said(fleet_retired: Pruned) -> None:
     fleet_retired.retire(2)
     fleet_retired.record(retain_s=3600)
@@ -57,13 +49,6 @@ def test_what_no_journal_knows_stays(fleet_retired: Pruned) -> None:
     fleet_retired.retire(2, move=OTHER)
     fleet_retired.record()
     assert fleet_retired.verdict(now=True) == "no move in this cluster's journal retired it"
-
-
-def test_what_is_no_shards_stays(fleet_retired: Pruned) -> None:
-    fleet_retired.record()
-    fleet_retired.fleet.execute("a", f"CREATE SCHEMA shard8__retired_{ID}")
-    fleet_retired.fleet.execute("a", f"CREATE SCHEMA mine__retired_{ID}")
-    assert set(fleet_retired.verdicts().values()) == {"it belongs to no shard of this topology"}
 
 
 def test_the_schemas_of_a_move_that_is_not_closed_stay(fleet_retired: Pruned) -> None:
@@ -82,13 +67,6 @@ def test_a_move_that_one_node_does_not_know_to_be_over_is_not_closed(fleet_retir
     assert fleet_retired.verdict(now=True) == f"move {ID} is unfinished"
 
 
-def test_a_done_move_without_a_comparison_is_left_unless_accepted(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2)
-    fleet_retired.record(proof=None)
-    assert "--accept-unconfirmed" in (fleet_retired.verdict(now=True) or "")
-    assert fleet_retired.verdict(now=True, accept=True) is None
-
-
 def test_an_unconfirmed_move_is_left_unless_accepted_and_closed_then(fleet_retired: Pruned) -> None:
     fleet_retired.retire(2, 3)
     fleet_retired.record(MoveState.unconfirmed, proof="forked")
@@ -102,16 +80,6 @@ def test_an_unconfirmed_move_is_left_unless_accepted_and_closed_then(fleet_retir
     assert (done.returncode, fleet_retired.left()) == (0, [])
     listed = json.loads(fleet_retired.fleet.here("moves", "list", "-o", "json").stdout)
     assert [(m["state"], m["can"]) for m in listed["moves"]] == [("done", [])]
-
-
-def test_an_unconfirmed_move_stays_open_while_one_of_its_schemas_is_left(
-    fleet_retired: Pruned,
-) -> None:
-    fleet_retired.retire(2, 3)
-    fleet_retired.record(MoveState.unconfirmed, proof="forked")
-    fleet_retired.carry_out(fleet_retired.plan(accept=True)[:1], accept=True)
-    states = fleet_retired.fleet.query("a", "SELECT state FROM shardctl.move")
-    assert states == [("unconfirmed",)]
 
 
 def test_copies_that_differed_are_never_dropped(fleet_retired: Pruned) -> None:
@@ -252,49 +220,6 @@ def test_while_the_shards_owner_is_down_nothing_is_pruned_and_it_is_named(
     assert fleet_retired.left() == [RETIRED]
 
 
-def test_a_node_without_shards_need_not_be_there(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    fleet_retired.fleet.waiting["d"] = 1
-    try:
-        fleet_retired.carry_out()
-    finally:
-        del fleet_retired.fleet.waiting["d"]
-    assert fleet_retired.left() == []
-
-
-def test_a_running_node_without_shards_has_no_say(fleet_retired: Pruned) -> None:
-    """Its map may be of long ago: nobody told it of moves in which it had no part."""
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    fleet = fleet_retired.fleet
-    fleet.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE node = 'a'")
-    fleet.execute("b", "UPDATE shardctl.map SET node = 'b' WHERE node = 'a'")
-    fleet.execute("a", "UPDATE shardctl.map SET node = 'c' WHERE shard = 2")
-    shards = dict(fleet.shards)
-    fleet.shards = {"a": "none", "b": "0-7"}
-    try:
-        assert fleet_retired.verdict() == "the nodes' maps disagree about the owner of shard 2"
-        fleet.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE shard = 2")
-        fleet.execute("a", "DELETE FROM shardctl.map WHERE shard = 3")
-        assert fleet_retired.verdict() is None
-    finally:
-        fleet.shards = shards
-        for node in fleet.servers:
-            fleet.execute(node, "UPDATE shardctl.map SET node = 'a' WHERE shard < 2")
-        fleet.execute("a", "INSERT INTO shardctl.map VALUES (3, 'shard3', 'b')")
-
-
-def test_another_cluster_at_a_nodes_address_is_refused(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    with changed(fleet_retired, "b", "shardctl.cluster.cluster", "films"):
-        done = fleet_retired.prune("--yes")
-    assert done.returncode == 1
-    assert "cluster films" in done.stderr
-    assert fleet_retired.left() == [RETIRED]
-
-
 # The command
 
 
@@ -324,16 +249,6 @@ def test_the_command_says_what_comes_back_and_records_it(fleet_retired: Pruned) 
     events = fleet_retired.fleet.query("a", "SELECT command, result FROM shardctl.event")
     assert events == [("prune", f"dropped {RETIRED}, shard3__retired_{ID}")]
     assert told(verify(fleet_retired.fleet, "map", "leftovers")) == []
-
-
-def test_without_a_terminal_it_asks_for_yes_and_drops_nothing(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    done = fleet_retired.fleet.here("prune", "-o", "json")
-    assert done.returncode == 2
-    assert "--yes" in done.stderr
-    assert set(json.loads(done.stdout)) == {"format", "errors"}  # no plan: nothing was dropped
-    assert fleet_retired.left() == [RETIRED]
 
 
 def test_what_is_left_makes_the_command_end_with_3_and_is_named(

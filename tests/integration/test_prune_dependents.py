@@ -89,18 +89,6 @@ def test_what_something_outside_depends_on_is_named_and_left(fleet_retired: Prun
     assert fleet_retired.left() == []
 
 
-def test_a_temporary_view_is_named_with_its_session(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    with fleet_retired.fleet.connect("a", application_name="shop") as session:
-        session.execute(f"CREATE TEMP VIEW v AS SELECT count(*) FROM {RETIRED}.photos".encode())
-        verdict = fleet_retired.verdict()
-        pid = session.info.backend_pid
-    assert verdict is not None
-    assert f"pid {pid}, user " in verdict
-    assert "application shop" in verdict
-
-
 def test_everything_of_its_own_goes_with_a_schema(fleet_retired: Pruned) -> None:
     fleet_retired.retire(2)
     fleet_retired.record()

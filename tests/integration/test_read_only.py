@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.access import read_only_fleet
-from shardctl.access.read_only import Wanted
 from tests.fixtures.fleets.read_only import OF_A_SHARD, refused, switch_off, switch_on, triggers
-from tests.fixtures.servers.postgres import SUPERUSER, wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
@@ -116,37 +114,6 @@ def test_the_part_of_a_table_elsewhere_is_refused_row_by_row(fleet_tables: Fleet
     assert triggers(fleet_tables, "a") == {}
 
 
-def test_a_prepared_statement_of_before_is_refused(fleet_tables: Fleet) -> None:
-    with fleet_tables.connect("a") as session:
-        session.execute("PREPARE w AS INSERT INTO shard2.photos (user_id) VALUES (1)")
-        for _ in range(7):  # until the plan is a generic one
-            session.execute("EXECUTE w")
-        switch_on(fleet_tables, 2)
-        with refused(2):
-            session.execute("EXECUTE w")
-
-
-def test_a_foreign_table_is_refused(fleet_tables: Fleet) -> None:
-    port = fleet_tables.servers["a"].port
-    fleet_tables.execute(
-        "a",
-        "CREATE EXTENSION postgres_fdw;"
-        "CREATE SERVER there FOREIGN DATA WRAPPER postgres_fdw"
-        f" OPTIONS (host '127.0.0.1', port '{port}', dbname '{fleet_tables.database}');"
-        # Without a name, the server would log in as its own operating system's user.
-        f"CREATE USER MAPPING FOR CURRENT_USER SERVER there OPTIONS (user '{SUPERUSER}');"
-        "CREATE FOREIGN TABLE shard2.abroad (user_id bigint) SERVER there"
-        " OPTIONS (schema_name 'shard3', table_name 'photos')",
-    )
-    insert = b"INSERT INTO shard2.abroad VALUES (1)"
-    switch_on(fleet_tables, 2)
-    with fleet_tables.connect("a") as session, refused(2):
-        session.execute(insert)
-    assert fleet_tables.query("a", "SELECT count(*) FROM shard3.photos") == [(0,)]
-    switch_off(fleet_tables, 2)
-    assert triggers(fleet_tables, "a") == {}
-
-
 @pytest.mark.long
 def test_what_a_subscription_brings_is_refused(fleet_tables: Fleet, pg_server: StartServer) -> None:
     """The worker that applies changes sees triggers for rows only, and those in force always."""
@@ -179,16 +146,6 @@ def test_what_a_subscription_brings_is_refused(fleet_tables: Fleet, pg_server: S
 
 def log(one: Fleet) -> str:
     return one.servers["a"].log()
-
-
-@pytest.mark.long
-def test_it_survives_a_restart(fleet_tables: Fleet) -> None:
-    switch_on(fleet_tables, 2)
-    server = fleet_tables.servers["a"]
-    server.stop()
-    server.start()
-    with fleet_tables.connect("a") as session, refused(2):
-        session.execute("DELETE FROM shard2.photos")
 
 
 # Undone exactly
@@ -244,37 +201,4 @@ def test_on_twice_is_on_once_and_off_needs_no_on(fleet_tables: Fleet) -> None:
     switch_on(fleet_tables, 2)
     assert fleet_tables.query("a", "SELECT oid, tgargs FROM pg_trigger ORDER BY oid") == before
     switch_off(fleet_tables, 2)
-    assert triggers(fleet_tables, "a") == {}
-
-
-def test_an_odd_name_is_no_obstacle(new_fleet: Fleet) -> None:
-    new_fleet.pattern = """it's "{id}" %s"""
-    new_fleet.migration("0001_photos.sql", 'CREATE TABLE "a ""b"" %I {}" (id bigint)')
-    new_fleet.init()
-    switch_on(new_fleet, 2)
-    with new_fleet.connect("a") as session, refused(2):
-        session.execute("""INSERT INTO "it's ""2"" %s"."a ""b"" %I {}" VALUES (1)""")
-    switch_off(new_fleet, 2)
-    assert triggers(new_fleet, "a") == {}
-
-
-def test_what_changed_was_recorded(fleet_tables: Fleet) -> None:
-    switch_on(fleet_tables, 1, 2)
-    switch_off(fleet_tables, 2)
-    [(who,)] = fleet_tables.query("a", "SELECT DISTINCT who FROM shardctl.event")
-    assert "@" in who
-    found = fleet_tables.query(
-        "a", "SELECT command, result FROM shardctl.event WHERE command ~ '^read' ORDER BY id"
-    )
-    assert found == [
-        ("read-only on", "shards 1-2: writes are refused"),
-        ("read-only off", "shards 2: writes are accepted"),
-        ("read-only off", "shards 2: triggers are removed"),
-    ]
-
-
-def test_a_dry_plan_changes_nothing(fleet_tables: Fleet) -> None:
-    shards = fleet_tables.topology().nodes["a"].shards  # type: ignore[index]  # NodeName
-    [plan] = read_only_fleet.plan(fleet_tables.topology(), shards, Wanted.on, purpose="test")
-    assert plan.tables == OF_A_SHARD * len(shards)
     assert triggers(fleet_tables, "a") == {}

@@ -10,15 +10,12 @@ import pytest
 from shardctl.topology import ranges
 from tests.fixtures.fleets.read_only import (
     OF_A_SHARD,
-    refused,
     switch_off,
     switch_on,
     triggers,
-    writing,
 )
 from tests.fixtures.fleets.verify import told, verify
 from tests.fixtures.refusals import raises_code
-from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
@@ -51,86 +48,7 @@ def test_on_and_off_tell_the_plan_and_what_was_done(fleet_tables: Fleet) -> None
     assert triggers(fleet_tables, "b") == {"shard4": OF_A_SHARD, "shard5": OF_A_SHARD}
 
 
-def test_json_gives_the_plan(fleet_tables: Fleet) -> None:
-    switch_on(fleet_tables, 3)
-    done = fleet_tables.here("read-only", "on", "2-4", "--dry-run", "-o", "json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
-        "format": 1,
-        "cluster": "test",
-        "read_only": "on",
-        "nodes": [
-            {"node": "a", "shards": [2], "tables": OF_A_SHARD, "unchanged": [3]},
-            {"node": "b", "shards": [4], "tables": OF_A_SHARD, "unchanged": []},
-        ],
-    }
-    assert triggers(fleet_tables, "a") == {"shard3": OF_A_SHARD}
-
-
-def test_without_a_terminal_yes_is_required(fleet_tables: Fleet) -> None:
-    done = fleet_tables.here("read-only", "on", "2")
-    assert done.returncode == 2
-    assert "--yes" in done.stderr
-    assert triggers(fleet_tables, "a") == {}
-
-
-def test_bad_usage_contacts_nobody(fleet_tables: Fleet) -> None:
-    with fleet_tables.at_ports(a=1, b=2):
-        for arguments, said in (
-            (("on",), "no shards given"),
-            (("on", "2", "--node", "a"), "SHARDS and --node exclude each other"),
-            (("off", "--node", "z"), "unknown node 'z'"),
-            (("on", "2-99"), "shard 99 is not in the topology"),
-            (("on", "2", "--wait", "soon"), "is not a duration"),
-        ):
-            done = fleet_tables.here("read-only", *arguments, "--yes")
-            assert (done.returncode, said in done.stderr) == (2, True), done.stderr
-
-
-def test_half_done_is_exit_code_3_and_nothing_done_1(fleet_tables: Fleet) -> None:
-    with writing(fleet_tables, "a", "shard2", application_name="import"):
-        half = fleet_tables.here("read-only", "on", "2-3", "--wait", "100ms", "--yes")
-        none = fleet_tables.here("read-only", "on", "2", "--wait", "0s", "--yes")
-    assert half.returncode == 3
-    assert "node a: shards 2 were not changed: session" in half.stderr
-    assert "`shardctl read-only on` again" in half.stderr
-    assert none.returncode == 1
-    assert ", application import, idle in transaction, open since " in none.stderr
-
-
 # What is refused
-
-
-def test_a_node_that_is_away_keeps_all_from_being_changed(fleet_tables: Fleet) -> None:
-    with fleet_tables.at_ports(b=free_ports(1)[0]):
-        done = fleet_tables.here("read-only", "on", "2-5", "--yes")
-    assert done.returncode == 1
-    assert "node b (127.0.0.1:" in done.stderr
-    assert triggers(fleet_tables, "a") == {}
-
-
-def test_a_shard_that_is_not_there_is_refused(fleet_tables: Fleet) -> None:
-    fleet_tables.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_5f3a9c1e")
-    done = fleet_tables.here("read-only", "on", "1-2", "--yes")
-    assert done.returncode == 1
-    assert "node a: shards 2 are not live on it" in done.stderr
-    assert triggers(fleet_tables, "a") == {}
-
-
-def test_a_server_that_is_another_node_is_refused(fleet_tables: Fleet) -> None:
-    fleet_tables.servers = {"a": fleet_tables.servers["b"], "b": fleet_tables.servers["a"]}
-    done = fleet_tables.here("read-only", "on", "2", "--yes")
-    assert done.returncode == 1
-    assert "the server is node b of cluster test" in done.stderr
-
-
-def test_a_shard_without_tables_cannot_be_marked(new_fleet: Fleet) -> None:
-    (new_fleet.directory / "migrations" / "0001_photos.sql").unlink()
-    new_fleet.init()
-    done = new_fleet.here("read-only", "on", "2", "--yes")
-    assert done.returncode == 1
-    assert "node a: shards 2 have no tables" in done.stderr
-    assert new_fleet.here("read-only", "off", "2", "--yes").returncode == 0
 
 
 def test_a_login_that_does_not_own_the_tables_is_refused(fleet_tables: Fleet) -> None:
@@ -246,19 +164,3 @@ def test_a_migration_is_refused_while_a_shard_is_read_only(fleet_tables: Fleet) 
         fleet_tables.plan()
     switch_off(fleet_tables, 2)
     assert fleet_tables.here("migrate").returncode == 0
-
-
-def test_init_mends_the_rest_of_a_read_only_shard(fleet_tables: Fleet) -> None:
-    switch_on(fleet_tables, 2)
-    fleet_tables.execute("a", f"REVOKE USAGE ON SCHEMA shard2 FROM {fleet_tables.role}")
-    fleet_tables.init()
-    with fleet_tables.connect("a", user=fleet_tables.role) as session, refused(2):
-        session.execute("DELETE FROM shard2.photos")
-
-
-def test_the_triggers_function_needs_no_grant(fleet_tables: Fleet) -> None:
-    fleet_tables.execute("a", "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
-    switch_on(fleet_tables, 2)
-    assert fleet_tables.plan().changes() == []
-    with fleet_tables.connect("a", user=fleet_tables.role) as session, refused(2):
-        session.execute("DELETE FROM shard2.photos")

@@ -97,16 +97,3 @@ def test_where_no_database_answers_the_file_does_and_that_is_said(
     )
     # Bad keys alone contact no database.
     assert (bad.returncode, bad.stdout, "answered" in bad.stderr) == (2, "", False)
-
-
-def test_the_newest_of_the_maps_is_used_though_the_file_does_not_have_the_owner(
-    fleet_8: Fleet,
-) -> None:
-    give(fleet_8, "b", 5, "a", 2)
-    (found,) = routed(fleet_8.here("route", "5", "-o", "json"))
-    assert (found["node"], found["map"]) == ("a", {"version": 2, "from": "node", "node": "b"})
-    give(fleet_8, "a", 5, "e", 3)
-    done = fleet_8.here("route", "5", "6", "-o", "json")
-    assert done.returncode == 1
-    assert [one["key"] for one in routed(done)] == ["6"]
-    assert "the map gives shard 5 to node e, which is not in topology.yaml" in done.stderr

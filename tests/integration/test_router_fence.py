@@ -6,7 +6,6 @@ import itertools
 import operator
 import socket
 import threading
-import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from shardctl.router import (
     AnotherCluster,
     DeadlinePassed,
     MapWentBack,
-    PoolSettings,
     ShardedDatabase,
     ShardMoved,
     places,
@@ -28,7 +26,6 @@ from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.routed import Open
@@ -170,17 +167,6 @@ def test_a_version_without_a_move_is_confirmed_by_another_node(
     assert db.map_version == 2
 
 
-def test_a_node_that_is_gone_confirms_that_its_shards_have_moved(
-    fleet_routed: Fleet, router: Open
-) -> None:
-    with moved_by_hand(fleet_routed, 2, "a", "b"):
-        pass
-    with fleet_routed.at_ports(a=1):
-        db = router(fleet_routed.topology(), pool=PoolSettings(timeout=0.5))
-    assert db.read_map() == 2
-    assert db.insert("photos", 2, ROW) == 1
-
-
 def test_a_node_of_another_cluster_is_refused(fleet_routed: Fleet, router: Open) -> None:
     db = router(fleet_routed.topology())
     fleet_routed.execute("b", "UPDATE shardctl.cluster SET cluster = 'other'")
@@ -228,30 +214,6 @@ def test_many_threads_that_meet_the_fence_read_the_map_once(
     assert db.stats().map_reads == 2
 
 
-def test_a_shard_that_nobody_owns_does_not_hold_up_those_that_have_moved(
-    fleet_routed: Fleet, router: Open
-) -> None:
-    db = router(fleet_routed.topology(), patience=30)
-    done: list[int] = []
-    waiting = [
-        threading.Thread(target=lambda n=n: done.append(db.insert("photos", 2, ROW | {"id": n})))
-        for n in range(5)
-    ]
-    with away(fleet_routed, 2, "a"):
-        for one in waiting:
-            one.start()
-        with moved_by_hand(fleet_routed, 3, "a", "b"):
-            pass
-        began = time.monotonic()
-        assert db.insert("photos", 3, {"id": 1, "user_id": 3}) == 1
-        assert time.monotonic() - began < 5
-        assert db.node_of(3) == "b"
-        assert done == []
-    for one in waiting:
-        one.join(120)
-    assert sorted(done) == list(range(5))
-
-
 def ask_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing end a question to a node that does not answer."""
     monkeypatch.setattr("shardctl.router.threads.fence._ASK_S", 600.0)
@@ -282,39 +244,6 @@ def test_a_timeout_holds_though_a_shard_is_fenced_and_a_node_never_answers(
             for one in threads:
                 one.join(30)
             assert [one.shards for one in late] == [{2}, {2}]
-
-
-@pytest.mark.parametrize("undone", [False, True])
-def test_a_spare_that_never_answers_holds_nobody_up(
-    fleet_routed: Fleet, router: Open, monkeypatch: pytest.MonkeyPatch, *, undone: bool
-) -> None:
-    ask_for_ever(monkeypatch)  # only what others say can end a question to the spare
-    done: list[int] = []
-    fleet_routed.shards = {**fleet_routed.shards, "c": "none"}
-    with socket.create_server(("127.0.0.1", 0)) as spare:
-        with fleet_routed.at_ports(c=spare.getsockname()[1]):
-            db = router(fleet_routed.topology(), patience=600)
-        threads = [
-            threading.Thread(
-                target=lambda n=n: done.append(db.insert("photos", 2, ROW | {"id": n})), daemon=True
-            )
-            for n in range(3)
-        ]
-        with (away if undone else moved_to_b)(fleet_routed, 2, "a"):
-            for one in threads:
-                one.start()
-            asked, _ = spare.accept()
-            wait_for(lambda: db.stats().pools["a"]["requests_num"] >= len(threads) * 2)
-        with asked:
-            for one in threads:
-                one.join(60)
-            assert sorted(done) == [0, 1, 2]
-            assert db.node_of(2) == ("a" if undone else "b")
-
-
-def moved_to_b(fleet: Fleet, shard: int, source: str) -> AbstractContextManager[None]:
-    """Move a shard by hand."""
-    return moved_by_hand(fleet, shard, source, "b")
 
 
 def test_a_cutover_that_is_undone_is_no_error(fleet_routed: Fleet, router: Open) -> None:

@@ -109,28 +109,6 @@ def test_who_waits_for_a_connection_when_the_database_is_closed_hears_of_it(
     wait_for(lambda: backends(fleet_routed, "a") == [])
 
 
-def test_tasks_that_wait_when_the_database_is_closed_hear_of_it(fleet_routed: Fleet) -> None:
-    async def work() -> None:
-        db = AsyncShardedDatabase(fleet_routed.topology(), pool=PoolSettings(max_size=1))
-        async with asyncio.TaskGroup() as group:
-            using = group.create_task(db.select("id", "photos", 1))
-            await asyncio.to_thread(
-                wait_for,
-                lambda: fleet_routed.query("a", "SELECT 1 FROM pg_locks WHERE NOT granted"),
-            )
-            waiting = group.create_task(_closed(db))
-            await asyncio.sleep(0)  # it comes to the gate
-            await db.close()
-            await asyncio.to_thread(session.rollback)
-            assert await using == []
-            assert await waiting
-
-    with fleet_routed.connect("a", autocommit=False) as session:
-        session.execute("LOCK TABLE shard1.photos")
-        asyncio.run(work())
-    wait_for(lambda: backends(fleet_routed, "a") == [])
-
-
 async def _closed(db: AsyncShardedDatabase) -> bool:
     try:
         await db.select("id", "photos", 1)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -77,15 +75,6 @@ def test_each_node_gets_one_statement_with_a_sub_select_a_shard(
         assert told.count("ORDER BY 1 LIMIT 7\n") == 1
 
 
-def test_a_node_with_many_shards_gets_several_statements(
-    fleet_routed: Fleet, router: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardctl.router.core.SHARDS_A_STATEMENT", 3)
-    fill(fleet_routed, 3)
-    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1))
-    assert db.scatter("id", "photos", order_by="-id", limit=9) == [(3,)] * 8 + [(2,)]
-
-
 def test_the_newest_rows_of_all_shards_are_merged(fleet_routed: Fleet, router: Open) -> None:
     fill(fleet_routed, 40)
     db = router(fleet_routed.topology())
@@ -122,23 +111,6 @@ def lock(fleet: Fleet, node: str, shard: int) -> psycopg.Connection[Any]:
     return session
 
 
-def test_what_does_not_answer_in_time_fails_the_whole(fleet_routed: Fleet, router: Open) -> None:
-    fill(fleet_routed, 3)
-    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1))
-    db.scatter("id", "photos", limit=1)  # with a connection to each node nothing else takes time
-    before = backends(fleet_routed, "b")
-    with lock(fleet_routed, "b", 6):
-        with pytest.raises(DeadlinePassed, match="shards 4-7 did not answer") as caught:
-            db.scatter("id", "photos", order_by="id", limit=5, timeout=0.3)
-        assert caught.value.shards == {4, 5, 6, 7}
-        # The server has ended it by itself, so that nobody had to give the connection up.
-        assert fleet_routed.query("b", "SELECT 1 FROM pg_locks WHERE NOT granted") == []
-        assert backends(fleet_routed, "b") == before
-        with pytest.raises(DeadlinePassed):
-            db.scatter("id", "photos", limit=5, timeout=0)
-    assert len(db.scatter("id", "photos", limit=50, timeout=math.inf)) == 24
-
-
 def test_a_node_that_hangs_holds_nobody_up_when_time_is_over(
     fleet_routed: Fleet, router: Open
 ) -> None:
@@ -156,14 +128,6 @@ def test_a_node_that_hangs_holds_nobody_up_when_time_is_over(
     pools = db.stats().pools.values()
     wait_for(lambda: all(one["pool_size"] == one["pool_available"] for one in pools))
     assert len(db.scatter("id", "photos", limit=20)) == 10
-
-
-def test_a_mistake_is_an_error_of_its_own(fleet_routed: Fleet, router: Open) -> None:
-    db = router(fleet_routed.topology())
-    with pytest.raises(psycopg.errors.UndefinedColumn):
-        db.scatter("id", "photos", "nothing = 1", limit=1)
-    with pytest.raises(psycopg.errors.UndefinedTable):
-        db.scatter("id", "forgotten", limit=1, timeout=30)
 
 
 def test_rows_of_some_keys_are_read_in_one_order(fleet_routed: Fleet, router: Open) -> None:
@@ -248,25 +212,6 @@ def test_rows_of_many_keys_are_written_at_once(fleet_routed: Fleet, router: Open
     assert db.select("caption", "photos", 1, "id = 2099") == [("\t%\n",)]
     with pytest.raises(psycopg.errors.UniqueViolation):
         db.insert_many("photos", copied, key_field="user_id")
-
-
-def test_many_rows_are_written_as_one_is(fleet_routed: Fleet, router: Open) -> None:
-    fleet_routed.execute(
-        "a",
-        "CREATE VIEW shard1.seen AS SELECT * FROM shard1.photos;"
-        f"GRANT ALL ON shard1.seen TO {fleet_routed.role}",
-    )
-    db = router(fleet_routed.topology())
-    for value in (UUID(int=5), True, 1.5, DAY):
-        row = {"user_id": 1, "caption": value}
-        assert [
-            db.insert_many("photos", [row] * count, key_field="user_id") for count in (1, 50)
-        ] == [1, 50]
-        assert len({caption for (caption,) in db.select("caption", "photos", 1)}) == 1
-        db.delete("photos", 1, "true")
-    rows = [{"id": Decimal(number), "user_id": 1} for number in range(50)]
-    assert db.insert_many("photos", rows, key_field="user_id") == 50
-    assert db.insert_many("seen", [{"user_id": 1}] * 50, key_field="user_id") == 50
 
 
 def test_rows_are_written_where_their_shard_is(fleet_routed: Fleet, router: Open) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import threading
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.router import AsyncShardedDatabase, PoolSettings, ShardedDatabase, ShardMoved
+from shardctl.router import PoolSettings, ShardedDatabase, ShardMoved
 from tests.fixtures.moves import loads
 from tests.fixtures.moves.stopping import ROLE, finish
 from tests.fixtures.servers.postgres import wait_for
@@ -117,35 +116,6 @@ def test_threads_see_no_error_while_shards_move(fleet_points: MovingFleet, throu
         assert db.node_of(2) == db.node_of(3) == "c"
         assert db.map_version == 2
         assert db.stats().repeated + work.moved > 0
-
-
-@pytest.mark.long
-def test_tasks_see_no_error_while_shards_move(fleet_points: MovingFleet) -> None:
-    work = Work()
-
-    async def client(db: AsyncShardedDatabase, shard: int) -> None:
-        while not work.stop.is_set():
-            token = next(_tokens)
-            await db.insert("writes", shard, {"token": token})
-            work.acknowledged[shard].add(token)
-            await asyncio.sleep(_PAUSE_S)
-
-    async def run() -> str:
-        async with (
-            AsyncShardedDatabase(fleet_points.topology()) as db,
-            asyncio.TaskGroup() as group,
-        ):
-            tasks = [group.create_task(client(db, shard)) for shard in SHARDS for _ in range(3)]
-            await asyncio.to_thread(finish_start, fleet_points)
-            aim = work.noted() + 50
-            await asyncio.to_thread(wait_for, lambda: work.noted() > aim)
-            work.stop.set()
-            await asyncio.wait(tasks)
-            assert db.stats().repeated > 0
-            return db.node_of(2)
-
-    assert asyncio.run(run()) == "c"
-    assert work.lost(fleet_points) == set()
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from psycopg import errors, sql
 from psycopg.rows import dict_row
 from psycopg.types.numeric import FloatLoader
 
-from shardctl.router import PoolSettings, ShardedDatabase, StatementEvent
+from shardctl.router import PoolSettings, ShardedDatabase
 from shardctl.router.connections import Bounded
 from shardctl.router.errors import MapUnread, NodeUnknown, NotOpen
 from shardctl.topology.keys import shard_of
@@ -64,15 +64,6 @@ def test_what_is_changed_or_removed_can_be_returned(fleet_routed: Fleet, router:
     assert changed == [(made[0],)]
     assert db.delete("photos", 14, "id = %s", [made[0]], returning="caption") == [("z",)]
     assert db.delete("photos", 14, "id = %s", [made[0]], returning="caption") == []
-
-
-def test_order_and_limit_are_the_servers(fleet_routed: Fleet, router: Open) -> None:
-    db = router(fleet_routed.topology())
-    for caption in ("b", "c", "a"):
-        db.insert("photos", 1, {"user_id": 1, "caption": caption}, returning=None)
-    found = db.select("caption", "photos", 1, order_by="-caption", limit=2)
-    assert found == [("c",), ("b",)]
-    assert db.select(sql.SQL("count(*)"), "photos", 1) == [(3,)]
 
 
 def test_what_is_returned_is_a_value_a_row_or_nothing(fleet_routed: Fleet, router: Open) -> None:
@@ -126,15 +117,6 @@ def test_names_from_outside_cannot_inject(fleet_routed: Fleet, router: Open) -> 
     with pytest.raises(TypeError):
         db.select("id", "photos", 1, limit="1; DROP TABLE shard1.photos")
     assert len(db.select("id", "photos", 1)) == 1
-
-
-def test_odd_names_and_percent_signs_are_names(fleet_routed: Fleet, router: Open) -> None:
-    db = router(fleet_routed.topology())
-    table, field = 'odd "name%s', 'a "b%'
-    db.insert(table, 5, {field: 7}, returning=None)
-    assert db.update(table, 5, {field: 8}, sql.SQL("true")) == 1
-    assert db.select(field, table, 5, order_by=field, limit=1) == [(8,)]
-    assert db.scatter(field, table, order_by=field, limit=1) == [(8,)]
 
 
 def test_a_transaction_is_in_one_shard_and_ends_as_one(fleet_routed: Fleet, router: Open) -> None:
@@ -210,23 +192,6 @@ def test_work_is_done_again_when_nothing_of_it_was_written(
     met[:] = [errors.UniqueViolation()]
     with pytest.raises(errors.UniqueViolation):
         db.transaction(6, work, "x")
-
-
-def test_every_statement_is_told(fleet_routed: Fleet, router: Open) -> None:
-    told: list[StatementEvent] = []
-    db = router(fleet_routed.topology(), on_statement=told.append)
-    db.insert("photos", 1, {"user_id": 1})
-    with pytest.raises(errors.UndefinedTable):
-        db.select("id", "forgotten", 1)
-    db.within(6, "SELECT 1")
-    db.scatter("id", "photos", limit=1)
-    assert [(one.call, one.table, one.node, one.repeated) for one in told[:4]] == [
-        ("insert", "photos", "a", False), ("select", "forgotten", "a", False),
-        ("select", "forgotten", "a", True), ("shard", None, "b", False),
-    ]  # fmt: skip
-    assert {tuple(one.shards) for one in told[4:]} == {(0, 1, 2, 3), (4, 5, 6, 7)}
-    assert isinstance(told[1].error, errors.UndefinedTable)
-    assert all(one.took_ms > 0 for one in told)
 
 
 def test_connections_are_made_as_the_application_wants_them(fleet_routed: Fleet) -> None:
@@ -350,12 +315,3 @@ def test_each_nodes_connection_string_says_whether_there_is_a_pooler(
     counting = sql.SQL("(" + prepared + ")")
     assert db.select(counting, "photos", 1, limit=1) == [(True,)]
     assert db.select(counting, "photos", 6, limit=1) == [(False,)]
-
-
-def test_a_topology_file_is_enough(fleet_routed: Fleet, router: Open) -> None:
-    db = router(fleet_routed.write())
-    db.insert("photos", 7, {"user_id": 7, "caption": "by file"})
-    assert captions(fleet_routed, "b", 7) == ["by file"]
-    assert db.map_version == 0
-    assert db.read_map() == 1
-    assert db.map_version == 1

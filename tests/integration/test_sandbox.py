@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import stat
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,20 +15,16 @@ import pytest
 
 from shardctl.errors import Problems, ShardctlError
 from shardctl.fanout import Silent
-from shardctl.hosts import accounts
-from shardctl.hosts.local import Local
-from shardctl.postgres import binaries, connection, directory, embedded, pidfile
+from shardctl.postgres import connection, directory
 from shardctl.sandbox import removal, servers
 from shardctl.topology import loader
 from tests.fixtures.commands import here
-from tests.fixtures.processes import ended
 from tests.fixtures.servers import templates
 from tests.fixtures.servers.postgres import (
     free_ports,
     free_run,
     local_node,
     local_topology,
-    wait_for,
 )
 
 if TYPE_CHECKING:
@@ -194,14 +187,6 @@ def test_the_sandbox_comes_up_once_and_goes_down_and_leaves_nothing(fleet: Topol
     assert not (fleet.path.parent / ".sandbox").exists()
 
 
-def test_a_node_without_shards_that_has_data_is_started_and_stopped(
-    prepared_fleet: Topology,
-) -> None:
-    assert [node.name for node, _ in servers.foresee(prepared_fleet)] == ["a", "b", "c"]
-    assert up(prepared_fleet) == dict.fromkeys("abc", "started")
-    assert [one.was_up for one in down(prepared_fleet)] == [True, True, True]
-
-
 def test_changed_settings_are_reloaded_and_those_for_a_start_and_the_port_come_with_it(
     prepared: Topology,
 ) -> None:
@@ -246,32 +231,6 @@ def foreseen(topology: Topology) -> list[str]:
     return told
 
 
-def test_a_dry_run_refuses_what_up_would(single: Topology) -> None:
-    assert "loopback" in foreseen(changed(single, "a", host="10.0.0.1"))[0]
-    data = data_of(single)
-    data.mkdir(parents=True)
-    (data / "photos.tar").touch()
-    assert "photos.tar" in foreseen(single)[0]
-    (data / "photos.tar").unlink()
-    with socket.create_server(("127.0.0.1", node_of(single, "a").port)):
-        assert "is in use by" in foreseen(single)[0]
-        with pytest.raises(Problems) as problems:
-            servers.up(single, Silent())
-        assert problems.value.exit_code == 1  # no server came up
-
-
-def test_a_directory_with_something_else_in_it_is_refused(single: Topology) -> None:
-    data = data_of(single)
-    data.mkdir(parents=True)
-    (data / "photos.tar").touch()
-    [error] = refused(single)
-    assert error.code == "directory_not_empty"
-    assert "photos.tar" in str(error)
-    [one] = down(single, delete=True)
-    assert one.left is not None
-    assert (data / "photos.tar").exists()
-
-
 def test_an_empty_directory_is_used_and_what_a_killed_initdb_left_is_removed(
     single: Topology,
 ) -> None:
@@ -283,35 +242,6 @@ def test_an_empty_directory_is_used_and_what_a_killed_initdb_left_is_removed(
     assert not left.exists()
 
 
-def test_a_directory_called_new_that_initdb_did_not_make_is_not_removed(single: Topology) -> None:
-    theirs = directory.being_made(data_of(single))
-    theirs.mkdir(parents=True)
-    (theirs / "thesis.tex").touch()
-    [error] = refused(single)
-    assert "thesis.tex" in str(error)
-    assert (theirs / "thesis.tex").exists()
-
-
-def test_a_pid_file_of_a_dead_process_is_stale(prepared: Topology) -> None:
-    up(prepared)
-    pid = pidfile.read(data_of(prepared))
-    assert pid is not None
-    for one in pidfile.orphans(data_of(prepared)):
-        os.kill(one, signal.SIGKILL)
-    wait_for(lambda: not pidfile.orphans(data_of(prepared)))
-    assert (data_of(prepared) / pidfile.NAME).exists()
-    assert states(prepared) == {"a": "down"}
-    assert up(prepared) == {"a": "started"}
-    # So is one with the number of another process.
-    file = data_of(prepared) / pidfile.NAME
-    text = file.read_text()
-    down(prepared)
-    file.write_text(text.replace(text.split()[0], str(os.getpid()), 1))
-    assert states(prepared) == {"a": "down"}
-    assert [one.was_up for one in down(prepared)] == [False]
-    assert up(prepared) == {"a": "started"}
-
-
 def test_a_server_that_does_not_come_up_shows_its_last_words(prepared: Topology) -> None:
     up(prepared)
     down(prepared)
@@ -321,23 +251,6 @@ def test_a_server_that_does_not_come_up_shows_its_last_words(prepared: Topology)
     assert 'unrecognized configuration parameter "no_such_parameter"' in lines[1]
     assert "shut down" not in str(error), "words of an earlier run"
     assert up(prepared) == {"a": "started"}
-
-
-def test_a_parameter_that_the_topology_has_elsewhere_is_refused(single: Topology) -> None:
-    [error] = refused(changed(single, "a", settings={"Port": "1"}))
-    assert "settings: Port: nodes.NAME.port sets it" in str(error)
-
-
-def test_data_of_another_major_version_is_refused(prepared: Topology) -> None:
-    version = data_of(prepared) / "PG_VERSION"
-    made = version.read_text().strip()
-    version.write_text("9999\n")
-    [error] = refused(prepared)
-    assert f"was created by PostgreSQL 9999; {binaries.find(None, account=None).directory}" in str(
-        error
-    )
-    version.write_text(f"{made}\n")
-    assert states(prepared) == {"a": "down"}
 
 
 @needs_root
@@ -359,16 +272,6 @@ def test_data_of_another_user_is_refused(prepared: Topology) -> None:
     assert "PostgreSQL does not run as root" in str(error)
 
 
-def test_nothing_is_begun_for_a_node_that_is_not_local(fleet: Topology) -> None:
-    wrong = changed(changed(fleet, "b", host="10.1.2.3"), "a", data_directory=None)
-    errors = refused(wrong)
-    assert [str(error).partition(",")[0] for error in errors] == [
-        "node a has no data_directory",
-        "node b: host 10.1.2.3 is not a loopback address",
-    ]
-    assert not (fleet.path.parent / ".sandbox").exists()
-
-
 def test_data_without_the_marker_is_not_deleted(prepared_fleet: Topology) -> None:
     directory.log(data_of(prepared_fleet, "b")).touch()
     (data_of(prepared_fleet, "b") / removal.MARKER).unlink()
@@ -379,45 +282,6 @@ def test_data_without_the_marker_is_not_deleted(prepared_fleet: Topology) -> Non
     assert not data_of(prepared_fleet, "a").exists()
     assert (data_of(prepared_fleet, "b") / "PG_VERSION").exists()
     assert directory.log(data_of(prepared_fleet, "b")).exists()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("moment", [".new/PG_VERSION", "/PG_VERSION", "/postmaster.pid"])
-def test_up_goes_on_after_it_was_killed(single: Topology, moment: str) -> None:
-    node, base = node_of(single, "a"), single.path.parent
-    program = (
-        "import sys; from pathlib import Path; from shardctl.fanout import Silent\n"
-        "from shardctl.sandbox import servers\n"
-        "from tests.fixtures.servers.postgres import local_node, local_topology\n"
-        "base = Path(sys.argv[1])\n"
-        "node = local_node(base, 'a', int(sys.argv[2]), range(1))\n"
-        "servers.up(local_topology(base, node), Silent())\n"
-    )
-    with ended(
-        subprocess.Popen([sys.executable, "-c", program, str(base), str(node.port)])
-    ) as process:
-        mark = f"{data_of(single)}{moment}"
-        wait_for(lambda: os.path.lexists(mark) or process.poll() is not None)
-        process.kill()
-    assert up(single)["a"] in ("started", "up")
-    assert ask(single, "a", "SELECT 1") == 1
-    assert not directory.being_made(data_of(single)).exists()
-
-
-@pytest.mark.embedded
-@pytest.mark.parametrize("major", [16, 18])
-def test_the_embedded_servers_come_up(single: Topology, major: int) -> None:
-    account = accounts.server_account(None)
-    [path] = [
-        path for path in embedded.directories() if binaries.find(path, account=None).major == major
-    ]
-    single = changed(single, "a", bin_directory=path)
-    assert up(single) == {"a": "started"}
-    version = ask(single, "a", "SELECT current_setting('server_version_num')::int / 10000")
-    assert version == major
-    found = binaries.find(path, account=account)
-    said = Local().run([found.program("pg_basebackup"), "--version"], user=account)
-    assert f"(PostgreSQL) {major}" in said.stdout
 
 
 def shardctl(topology: Path, *words: str, code: int = 0) -> str:

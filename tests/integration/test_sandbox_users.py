@@ -13,7 +13,6 @@ import pytest
 from shardctl.fanout import Silent
 from shardctl.hosts import accounts
 from shardctl.hosts.files import FileRefused
-from shardctl.pgbouncer import render
 from shardctl.pgbouncer.server import Server, program
 from shardctl.sandbox import poolers, servers
 from shardctl.topology import loader
@@ -100,47 +99,6 @@ def test_a_foreign_file_of_users_is_neither_overwritten_nor_removed(
     assert {path.name for path in server.users.parent.iterdir()} == {"users.txt"}
     assert poolers.down(topology, Silent(), delete=True) == []
     assert server.users.read_text() == FOREIGN
-
-
-def test_a_foreign_file_that_came_later_stays(topology: Topology, server: Server) -> None:
-    server.start()
-    server.users.write_text(FOREIGN)
-    one = delete(topology)
-    assert one.left == (server.users, "it was changed by hand")
-    assert server.users not in one.deleted
-    assert not server.pooler.config.exists()
-    assert server.users.read_text() == FOREIGN
-
-
-def test_a_file_of_users_that_was_changed_by_hand_stays_as_it_is(
-    topology: Topology, server: Server
-) -> None:
-    server.start()
-    text = server.users.read_text()
-    assert not render.is_edited(text)
-    server.users.write_text(f'{text}"more" ""\n')
-    assert server.foresee() == "up"
-    assert server.start() == "up"
-    server.stop()
-    assert server.start() == "started"
-    with server._console() as console:
-        assert {"app", "more"} <= {row["name"] for row in console.execute("SHOW USERS")}
-    assert delete(topology).left == (server.users, "it was changed by hand")
-    assert server.users.read_text() == f'{text}"more" ""\n'
-
-
-def test_a_file_of_users_of_an_earlier_version_gets_its_mark(
-    topology: Topology, server: Server
-) -> None:
-    server.start()
-    text = server.users.read_text()
-    server.users.write_text(text.partition("\n\n")[2])
-    assert server.start() == "reloaded"
-    assert server.users.read_text() == text
-    one = delete(topology)
-    assert one.left is None
-    assert server.users in one.deleted
-    assert not server.users.parent.exists()
 
 
 @pytest.mark.parametrize("name", ["users.txt", "pgbouncer.ini", "pgbouncer.databases.ini"])

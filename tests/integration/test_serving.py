@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import shutil
-import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -15,12 +12,10 @@ import pytest
 from shardctl.pgbouncer import serving
 from shardctl.pgbouncer.console import Console, PoolerLost, resume_command
 from tests.fixtures.moves.harm import frozen
-from tests.fixtures.servers.pgbouncer import _CONFIGURATION, end, make
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from tests.fixtures.servers.pgbouncer import PgBouncer
     from tests.fixtures.servers.postgres import PgServer
@@ -66,28 +61,6 @@ def retry(console: Console) -> str:
 def used(pooler: PgBouncer, alias: str) -> None:
     with pooler.connect(alias) as session:
         session.execute("SELECT 1")
-
-
-def test_a_login_between_reload_and_resume_holds_up_nobody(
-    pg_bouncer: PgBouncer, two_servers: Mapping[str, PgServer]
-) -> None:
-    a, b = (two_servers[name].port for name in "ab")
-    pg_bouncer.offer(one=a)
-    used(pg_bouncer, "one")
-    with pg_bouncer.console() as console, pg_bouncer.console() as another:
-        given = serving.retry_of(console)
-        console.pause("one", seconds=5)
-        pg_bouncer.offer(one=b)  # with a RELOAD of its own
-        between = Login(pg_bouncer, "one")
-        wait_for(lambda: between.waits(another, "one"))
-        wait_for(lambda: "pause mode (age=0s)" in pg_bouncer.log().rpartition("RELOAD")[2])
-        since = time.monotonic()
-        assert serving.begin(console, ["one"], reload=True) == []
-        assert between.after(since) < SOON_S
-        assert retry(another) == serving.SHORT_S
-        assert serving.watch(console, ["one"], seconds=5) == ()
-        serving.end(console, given)
-        assert retry(another) == given == RETRY
 
 
 def test_the_first_login_of_an_alias_while_it_is_paused_holds_up_nobody(
@@ -142,46 +115,3 @@ def test_a_pooler_that_hangs_or_ends_is_lost(pg_bouncer: PgBouncer) -> None:
         pg_bouncer.stop()
         with pytest.raises(PoolerLost):
             console.execute_all(["RELOAD"], seconds=5)
-
-
-def test_over_tls_commands_go_one_after_the_other_and_a_login_between_is_tried_again(
-    pgbouncer_program: str,
-    server_directory: Path,
-    two_servers: Mapping[str, PgServer],
-) -> None:
-    pooler = make(server_directory, program=pgbouncer_program, configuration=_CONFIGURATION)
-    key, certificate = server_directory / "key.pem", server_directory / "cert.pem"
-    text = pooler.server.configuration.replace(
-        "pool_mode =",
-        "client_tls_sslmode = allow\n"
-        f"client_tls_key_file = {key}\nclient_tls_cert_file = {certificate}\npool_mode =",
-    )
-    pooler.server = dataclasses.replace(pooler.server, configuration=text)
-    program = shutil.which("openssl")
-    if program is None:
-        pytest.skip("there is no openssl to make a certificate with")
-    subprocess.run(
-        [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",
-         "-keyout", key, "-out", certificate, "-days", "1"],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
-    for file in (key, certificate):
-        file.chmod(0o644)
-    try:
-        pooler.start()
-        pooler.offer(one=two_servers["a"].port)
-        database = dataclasses.replace(pooler.server.database, options={"sslmode": "require"})
-        with Console(pooler.pooler, database, purpose="test") as console:
-            console.pause("one", seconds=5)
-            first = Login(pooler, "one")
-            with pooler.console() as another:
-                wait_for(lambda: first.waits(another, "one"))
-            since = time.monotonic()
-            refused = serving.begin(console, ["one", "nosuch"], reload=True)
-            assert [one.command for one in refused] == [resume_command("nosuch")]
-            assert first.after(since) < SOON_S
-            serving.end(console, RETRY)
-            assert retry(console) == RETRY
-    finally:
-        end(pooler)

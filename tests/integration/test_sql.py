@@ -42,10 +42,6 @@ def test_each_shards_schema_and_then_public_are_its_search_path(fleet_rows: Stat
     ]
 
 
-def test_only_the_shards_that_were_asked_for_answer(fleet_rows: Stated) -> None:
-    assert [line["shard"] for line in fleet_rows.lines(COUNT, "--shards", "7,2-3")] == [2, 3, 7]
-
-
 def test_with_nodes_it_runs_once_on_each_in_the_cluster_s_database(fleet_rows: Stated) -> None:
     found = fleet_rows.lines("SELECT current_database(), current_schema", "--nodes")
     assert [(line["shard"], line["node"], line["rows"]) for line in found] == [
@@ -65,11 +61,6 @@ def test_the_databases_say_who_owns_a_shard_and_the_file_does_not(fleet_rows: St
         "the map gives shards 3 to a, the topology gives them to b; shardctl uses the map"
         in done.stderr
     )
-
-
-def test_while_a_move_has_not_ended_reading_goes_on(fleet_rows: Stated) -> None:
-    fleet_rows.begin_move()
-    assert fleet_rows.rows(COUNT) == [["1"]] * 8
 
 
 def test_a_shard_whose_schema_has_lost_its_name_is_told_and_public_is_not_read(
@@ -94,16 +85,6 @@ def test_a_node_that_cannot_be_reached_is_told_and_the_others_answer(fleet_rows:
     assert sorted(done.stdout.splitlines()) == ["0\t1", "1\t1", "2\t1", "3\t1"]
     assert f"shards 4-7: node b (127.0.0.1:{port}): Connection refused" in done.stderr
     assert nodes.stdout == "a\t1\n"
-
-
-def test_a_node_without_shards_need_not_be_there(fleet_rows: Stated) -> None:
-    fleet_rows.fleet.waiting = {"c": 1}
-    try:
-        done = fleet_rows.sql("SELECT 1", "--nodes", "-o", "tsv")
-    finally:
-        fleet_rows.fleet.waiting = {}
-    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["a\t1", "b\t1"])
-    assert "note: spare node c is down" in done.stderr
 
 
 def test_a_session_that_breaks_fails_its_shard_and_those_behind_it(fleet_rows: Stated) -> None:
@@ -141,20 +122,6 @@ def test_what_would_write_is_refused_and_nothing_is_changed(fleet_rows: Stated) 
     assert fleet_rows.events() == []
 
 
-def test_who_forgot_to_write_is_told_of_the_option(fleet_rows: Stated) -> None:
-    done = fleet_rows.sql("DELETE FROM photos")
-    assert "shards 0-7: cannot execute DELETE in a read-only transaction (SQLSTATE 25006)" in (
-        done.stderr
-    )
-    assert "add --write to allow changes" in done.stderr
-
-
-def test_what_cannot_be_run_is_bad_usage(fleet_rows: Stated) -> None:
-    for text in ("COMMIT; DELETE FROM photos", "COPY photos TO STDOUT", "\\d", ""):
-        done = fleet_rows.sql(text)
-        assert (done.returncode, done.stdout) == (2, ""), text
-
-
 def test_nothing_that_a_statement_sets_is_seen_by_the_next_shard(fleet_rows: Stated) -> None:
     text = (
         "SET search_path TO nowhere; PREPARE q AS SELECT 1; SET work_mem TO '1MB';"
@@ -168,18 +135,6 @@ def test_nothing_that_a_statement_sets_is_seen_by_the_next_shard(fleet_rows: Sta
 
 
 # What the rows become
-
-
-def test_a_percent_sign_is_no_placeholder(fleet_rows: Stated) -> None:
-    assert fleet_rows.rows("SELECT 7 % 4, '%s %(x)s' LIKE '%'", "--shards", "0") == [[3, True]]
-
-
-def test_csv_has_a_header_and_tells_null_from_an_empty_text(fleet_rows: Stated) -> None:
-    statement = "SELECT NULL::text AS a, '' AS b, E'x,\"y\"' AS \"c d\""
-    done = fleet_rows.sql(statement, "-o", "csv", "--shards", "5-6", "--jobs", "1")
-    assert done.stdout.splitlines() == ["shard,a,b,c d", '5,,"","x,""y"""', '6,,"","x,""y"""']
-    done = fleet_rows.sql("SELECT 1 AS one", "--nodes", "-o", "csv")
-    assert done.stdout.splitlines()[0] == "node,one"
 
 
 def test_values_are_the_servers_own_text_in_tsv_and_escaped_as_copy_does(
@@ -208,11 +163,6 @@ def test_values_in_json_have_json_s_types_where_nothing_is_lost(fleet_rows: Stat
     assert (line["command"], line["error"]) == ("SELECT 1", None)
 
 
-def test_a_table_shows_null_and_lets_no_terminal_obey_a_value(fleet_rows: Stated) -> None:
-    done = fleet_rows.sql("SELECT NULL, E'\\x1b[2J' AS \"[red]a\"", "--shards", "0")
-    assert cells(done.stdout) == [["shard", "?column?", "[red]a"], ["0", "NULL", r"\x1b[2J"]]
-
-
 def test_shards_with_other_columns_are_shown_apart_and_never_misaligned(fleet_rows: Stated) -> None:
     fleet_rows.fleet.execute("b", "ALTER TABLE shard6.photos ADD about text DEFAULT 'x'")
     try:
@@ -232,16 +182,6 @@ def test_shards_with_other_columns_are_shown_apart_and_never_misaligned(fleet_ro
     )
 
 
-def test_several_statements_are_one_transaction_and_told_one_by_one(fleet_rows: Stated) -> None:
-    found = fleet_rows.lines(
-        "SELECT txid_current_if_assigned(), now(); SELECT now()", "--shards", "0"
-    )
-    assert [line["statement"] for line in found] == [1, 2]
-    assert found[0]["rows"][0][1] == found[1]["rows"][0][0]
-    done = fleet_rows.sql("SELECT 1;\nSELECT nope", "--shards", "0")
-    assert 'shard 0: statement 2 (line 2): column "nope" does not exist' in done.stderr
-
-
 def test_errors_are_told_once_for_all_shards_that_have_them(fleet_rows: Stated) -> None:
     done = fleet_rows.sql("SELECT 1 / (user_id - 3), nope(user_id) FROM photos")
     assert done.stderr.count("SQLSTATE") == 1
@@ -251,23 +191,6 @@ def test_errors_are_told_once_for_all_shards_that_have_them(fleet_rows: Stated) 
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert sorted(line["shard"] for line in lines if line["error"] is None) == [6, 7]
     assert {line["error"]["sqlstate"] for line in lines if line["error"]} == {"22012"}
-
-
-def test_errors_that_differ_in_the_schema_s_name_only_are_one(fleet_rows: Stated) -> None:
-    done = fleet_rows.sql("SELECT ('x' || current_schema)::regclass")
-    assert done.stderr.count("SQLSTATE") == 1
-    assert 'shards 0-7: relation "xshard0" does not exist' in done.stderr
-
-
-def test_rows_of_a_shard_that_failed_later_are_no_answer(fleet_rows: Stated) -> None:
-    done = fleet_rows.sql("SELECT 1 / (5000 - n) FROM generate_series(1, 6000) n", "--shards", "0")
-    assert (done.returncode, done.stdout.count("│")) == (1, 0)
-    assert len(done.stdout.splitlines()) < 10
-
-
-def test_warnings_of_the_servers_are_told(fleet_rows: Stated) -> None:
-    done = fleet_rows.sql("DO $$ BEGIN RAISE WARNING 'look'; END $$")
-    assert "note: shards 0-7: WARNING: look" in done.stderr
 
 
 # How it runs
@@ -303,11 +226,6 @@ def test_in_the_background_of_a_script_it_ignores_ctrl_c_as_programs_do(fleet_ro
         assert process.returncode == code
 
 
-def test_no_node_gets_more_sessions_than_jobs(fleet_rows: Stated) -> None:
-    found = fleet_rows.rows("SELECT pg_backend_pid(), pg_sleep(0.05)", "--jobs", "2")
-    assert len({row[0] for row in found}) == 4
-
-
 def test_a_file_and_standard_input_can_have_the_statement(
     fleet_rows: Stated, tmp_path: Path
 ) -> None:
@@ -322,45 +240,4 @@ def test_a_file_and_standard_input_can_have_the_statement(
     assert fleet_rows.sql("--file", str(tmp_path / "none")).returncode == 2
 
 
-def test_a_dry_run_shows_where_and_runs_nothing(fleet_rows: Stated) -> None:
-    done = fleet_rows.sql("SELECT pg_sleep(60)", "--dry-run", "-o", "json", "--shards", "2-5")
-    assert json.loads(done.stdout) == {
-        "format": 1,
-        "write": False,
-        "nodes": [{"node": "a", "shards": [2, 3]}, {"node": "b", "shards": [4, 5]}],
-    }
-
-
-_MEASURED = """
-import pathlib, sys
-from shardctl.cli.app import main
-try:
-    main()
-finally:
-    [line] = [x for x in pathlib.Path("/proc/self/status").open() if x.startswith("VmHWM:")]
-    print("peak", line.split()[1], file=sys.stderr)
-"""
 # Not `ru_maxrss`: Linux counts to a program's what the process had that forked it.
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("output", ["tsv", "json"])
-def test_memory_does_not_grow_with_the_rows(fleet_rows: Stated, output: str) -> None:
-    text = "SELECT repeat('x', 1000) FROM generate_series(1, 30000)"  # 120 MB from four shards
-    argv = [sys.executable, "-c", _MEASURED, "--topology", str(fleet_rows.fleet.write())]
-    with awaited(
-        subprocess.Popen(
-            [*argv, "sql", text, "--shards", "2-5", "-o", output],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        read = 0
-        while piece := process.stdout.read(1 << 20):
-            read += len(piece)
-        told = process.stderr.read().decode()
-    assert (process.returncode, read > 120_000_000) == (0, True), told
-    assert "120,000 rows from 4 shards" in told
-    assert int(told.split("peak ")[1]) < 120_000, told

@@ -89,38 +89,6 @@ def test_a_host_is_known_as_ssh_knows_it(sshd: Sshd, ssh_home: SshHome) -> None:
     Ssh(SshSettings("box")).run(["true"])
 
 
-def test_a_new_key_that_cannot_be_kept_is_not_accepted(sshd: Sshd, ssh_home: SshHome) -> None:
-    kept = ssh_home.directory / "a-file" / "known_hosts"
-    kept.parent.write_text("")
-    ssh_home.config.write_text(sshd.block("box", f"UserKnownHostsFile {kept}"))
-    with pytest.raises(HostKeyUnknown):
-        Ssh(SshSettings("box", accept_new=True)).run(["true"])
-
-
-def test_settings_go_before_the_configuration(sshd: Sshd, ssh_home: SshHome) -> None:
-    ssh_home.config.write_text("Host *\n  Port 1\n  User nobody-there\n  IdentityFile /no/such\n")
-    ssh_home.known_hosts.write_text(sshd.known())
-    host = Ssh(SshSettings(sshd.host, sshd.login, sshd.port, sshd.user_key))
-    assert host.run(["id", "-un"]).stdout == f"{sshd.login}\n"
-
-
-def test_included_configuration_counts(sshd: Sshd, ssh_home: SshHome) -> None:
-    (ssh_home.config.parent / "more.d").mkdir()
-    (ssh_home.config.parent / "more.d" / "box").write_text(sshd.block("box"))
-    ssh_home.config.write_text(
-        f"Include {ssh_home.config.parent}/more.d/* /no/such\nHost other\n  Port 1\n"
-    )
-    ssh_home.known_hosts.write_text(sshd.known())
-    Ssh(SshSettings("box")).run(["true"])
-
-
-def test_configuration_that_is_not_understood_is_told(ssh_home: SshHome) -> None:
-    ssh_home.config.write_text("Host\n")
-    with pytest.raises(HostUnreachable, match="invalid ssh configuration") as refused:
-        Ssh(SshSettings("box")).run(["true"])
-    assert "~/.ssh/config" in refused.value.hint
-
-
 @pytest.fixture
 def agent(sshd: Sshd, ssh_home: SshHome, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An agent that has the user's key among others; the key's file has a passphrase."""
@@ -155,19 +123,6 @@ def test_the_agent_is_asked_first_for_the_key_that_is_named(ssh_home: SshHome) -
     with ssh_home.config.open("a") as config:
         config.write("  IdentitiesOnly yes\n")
     Ssh(SshSettings("box")).run(["true"])
-
-
-@pytest.mark.usefixtures("agent")
-def test_a_key_with_a_passphrase_is_asked_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SSH_AUTH_SOCK")
-    message = error_of(Ssh(SshSettings("box")), ["true"], HostUnreachable)
-    assert "locked: has a passphrase" in message
-
-
-def test_a_default_key_is_found(sshd: Sshd, ssh_home: SshHome) -> None:
-    shutil.copy(sshd.user_key, ssh_home.config.parent / "id_ed25519")
-    ssh_home.known_hosts.write_text(sshd.known())
-    Ssh(SshSettings(sshd.host, sshd.login, sshd.port)).run(["true"])
 
 
 def test_a_user_who_is_not_let_in_is_told(sshd: Sshd, ssh_home: SshHome) -> None:

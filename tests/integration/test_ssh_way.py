@@ -15,7 +15,6 @@ import pytest
 
 from shardctl.hosts.host import (
     CommandFailed,
-    CommandTimedOut,
     HostLost,
     HostUnreachable,
     SudoRefused,
@@ -135,20 +134,6 @@ def may_sudo() -> bool:
     return True
 
 
-def test_the_user_who_logs_in_needs_no_sudo(sshd: Sshd, box: Ssh) -> None:
-    assert box.run(["id", "-un"], user=sshd.login).stdout == f"{sshd.login}\n"
-
-
-def test_a_user_whom_sudo_does_not_allow_is_told(sshd: Sshd, box: Ssh) -> None:
-    other = "nobody" if sshd.login != "nobody" else "daemon"
-    if not ROOT and may_sudo():
-        pytest.skip("this user may do anything here")
-    with pytest.raises(SudoRefused) as refused:
-        box.run(["id"], user=other)
-    assert refused.value.reason
-    assert f"{sshd.login} ALL=({other}) NOPASSWD: ALL" in refused.value.hint
-
-
 @pytest.fixture
 def as_root(box: Ssh) -> Ssh:
     """A login that may become anybody."""
@@ -177,11 +162,3 @@ def test_another_user_runs_in_a_small_world(as_root: Ssh, token: str) -> None:
     assert said.count("secret-") == 2
     assert "SudoRefused" not in error_of(as_root, ["false"], CommandFailed, user=other)
     assert "unknown user" in error_of(as_root, ["true"], SudoRefused, user="no-such-user")
-
-
-def test_another_users_command_is_killed_too(sshd: Sshd, as_root: Ssh, token: str) -> None:
-    error_of(as_root, sleeping(token), CommandTimedOut, user="nobody", timeout=1)
-    assert gone(token)
-    when_running(token, lambda: sshd.signal(signal.SIGKILL))
-    error_of(as_root, sleeping(token), HostLost, user="nobody")
-    wait_for(lambda: gone(token))

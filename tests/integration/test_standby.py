@@ -6,8 +6,6 @@ import dataclasses
 import os
 import pwd
 import signal
-import threading
-import time
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
 
 LOCAL = {"options": "-c synchronous_commit=local"}
 """For sessions with a server that waits for a standby that is not there."""
-
-ANSWERS = 20
 
 
 def catch_up(cloning: Cloning, target: psycopg.Connection[Any]) -> None:
@@ -107,18 +103,6 @@ def test_a_node_that_was_a_clone_starts_again_as_it_is(cloning: Cloning) -> None
     server.start()
     assert server.start() == "up"
     assert shown(log_in(cloning), "max_logical_replication_workers") == ["4"]
-
-
-def test_promoting_and_opening_again_change_nothing(cloning: Cloning) -> None:
-    target = cloning.start()
-    cloning.promote(target)
-    standby.promote(target, soon())  # again, to no effect
-    assert cloning.state() == "made"
-    at, first = standby.promoted_at(target), cloning.open_up(target)
-    assert cloning.state() == "opened"
-    assert cloning.open_up(target) == first
-    assert not is_barred(cloning)
-    assert standby.promoted_at(target) == at is not None
 
 
 def test_a_promoted_clone_that_was_killed_starts_barred(cloning: Cloning) -> None:
@@ -245,20 +229,6 @@ def test_what_the_topology_sets_for_the_node_comes_with_its_opening(cloning: Clo
     wait_for(lambda: any(cloning.data.glob("pg_wal/*.archived")))
 
 
-def test_a_reader_on_the_clone_does_not_hold_up_replay(cloning: Cloning) -> None:
-    target = cloning.start()
-    source = cloning.at_source()
-    source.execute("CREATE TABLE passing AS SELECT generate_series(1, 1000) AS n")
-    catch_up(cloning, target)
-    reader = cloning.at_target()
-    reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-    reader.execute("SELECT count(*) FROM public.passing")
-    source.execute("DROP TABLE passing")
-    catch_up(cloning, target)
-    with pytest.raises(psycopg.Error, match="conflict with recovery"):
-        reader.execute("SELECT 1")
-
-
 def test_a_snapshot_of_the_clone_outlives_what_the_source_vacuums(cloning: Cloning) -> None:
     target = cloning.start()
     reader = cloning.at_target()
@@ -273,57 +243,6 @@ def test_a_snapshot_of_the_clone_outlives_what_the_source_vacuums(cloning: Cloni
     assert photos(reader) == before
     reader.execute("COMMIT")
     assert photos(reader) == photos(source)
-
-
-def test_a_question_that_replay_cancels_is_asked_again(cloning: Cloning) -> None:
-    target = cloning.start()
-    source = cloning.at_source()
-    source.execute("CREATE TABLE locked AS SELECT generate_series(1, 10) AS n")
-    catch_up(cloning, target)
-    stop = threading.Event()
-
-    def lock() -> None:
-        with cloning.server.connect() as session:
-            while not stop.wait(0.01):
-                session.execute("BEGIN; LOCK TABLE locked; COMMIT")
-
-    thread = threading.Thread(target=lock)
-    thread.start()
-    try:
-        slow = "SELECT count(*) FROM public.locked, pg_sleep(0.005)"
-        cancelled = answered = 0
-        deadline = soon()
-        while not (cancelled and answered >= ANSWERS) and time.monotonic() < deadline:
-            try:
-                if target.closed:
-                    # A cancel that comes when the statement has just ended ends the session.
-                    target = cloning.at_target()
-                if not cancelled:
-                    target.execute(slow)
-                assert standby.ask(target, slow) == [(10,)]
-                answered += 1
-            except psycopg.errors.SerializationFailure:
-                cancelled += 1
-            except psycopg.OperationalError:
-                assert target.closed
-        assert (cancelled > 0, answered >= ANSWERS) == (True, True)
-    finally:
-        stop.set()
-        thread.join()
-        source.execute("DROP TABLE locked")
-
-
-def test_a_position_that_is_not_replayed_in_time_is_an_error(cloning: Cloning) -> None:
-    target = cloning.start()
-    target.execute("SELECT pg_wal_replay_pause()")
-    wait_for(lambda: answer(target, "SELECT pg_get_wal_replay_pause_state()") == "paused")
-    cloning.at_source().execute("INSERT INTO photos VALUES (-9, 'not seen yet')")
-    lsn = str(cloning.ask("SELECT pg_current_wal_flush_lsn()"))
-    with raises_code("clone_not_replayed", match=r"\d+ bytes before") as late:
-        standby.replayed(target, lsn, soon(0.2))
-    assert late.value.message.endswith(f" bytes before {lsn}")
-    target.execute("SELECT pg_wal_replay_resume()")
-    standby.replayed(target, lsn, soon())
 
 
 def test_a_promotion_that_takes_too_long_is_an_error_and_may_still_happen(

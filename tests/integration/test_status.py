@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import SUPERUSER, PgServer, free_ports, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardctl.checks.status import Status
@@ -63,17 +62,6 @@ def watching(one: Fleet, *arguments: str, **options: Any) -> Iterator[subprocess
         _, told = process.communicate(timeout=120)
     assert process.returncode == 0, told
     assert "Traceback" not in (told or "")
-
-
-def read_until(process: subprocess.Popen[str], condition: Callable[[str], bool]) -> str:
-    """Read lines of a watch, which come for ever, until one fulfils the condition."""
-    assert process.stdout is not None
-    deadline = time.monotonic() + 30
-    for line in process.stdout:
-        if condition(line):
-            return line
-        assert time.monotonic() < deadline, "waited in vain"
-    raise AssertionError("the watch has ended")
 
 
 def states(line: str) -> dict[str, str]:
@@ -120,21 +108,6 @@ def test_a_shards_size_is_that_of_all_its_relations_toast_and_indexes_too(fleet_
     assert {shard for shard in after if after[shard] != before[shard]} == {5}
 
 
-def test_the_largest_shard_is_named(fleet_8: Fleet) -> None:
-    fleet_8.execute("b", PHOTOS_OF.format(5, 20_000))
-    assert "\nthe largest shard is 5: " in fleet_8.here("status", "--sample", "0").stdout
-
-
-def test_rows_are_an_estimate_of_analyze_and_unknown_before(fleet_8: Fleet) -> None:
-    for shard, rows in ((0, 30), (3, 12)):
-        fleet_8.execute("a", f"ALTER TABLE shard{shard}.photos SET (autovacuum_enabled = off)")
-        fleet_8.execute("a", PHOTOS_OF.format(shard, rows))
-    assert look(fleet_8)["a"].rows is None
-    for shard in (0, 3):
-        fleet_8.execute("a", f"ANALYZE shard{shard}.photos")
-    assert look(fleet_8)["a"].rows == 42
-
-
 def test_sessions_are_those_of_clients_of_the_database_without_our_own(fleet_8: Fleet) -> None:
     def sessions() -> tuple[int | None, int | None]:
         node = look(fleet_8)["a"]
@@ -177,13 +150,6 @@ def test_a_locked_table_is_not_waited_for_and_the_other_shards_are_measured(
         assert node.state is State.up
         assert [shard for shard, size in node.sizes.items() if size is None] == [2]
     assert None not in look(fleet_8)["a"].sizes.values()
-
-
-def test_a_shard_that_is_missing_is_counted(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", "DROP SCHEMA shard1 CASCADE")
-    assert list(look(fleet_8)["a"].sizes) == [0, 2, 3]
-    shown = fleet_8.here("status", "--sample", "0").stdout
-    assert "3 of 4: 0-3" in shown
 
 
 def test_an_inactive_slot_is_told_with_the_wal_that_it_holds(fleet_8: Fleet) -> None:
@@ -271,57 +237,6 @@ def test_a_node_that_is_down_is_a_row_and_the_others_are_told(fleet_8: Fleet) ->
     assert states(as_json.stdout) == {"a": "up", "b": "down"}
 
 
-def test_a_node_that_goes_while_transactions_are_counted_is_down(
-    fleet_8: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = time.sleep
-    server = fleet_8.servers["b"]
-
-    def kill_meanwhile(seconds: float) -> None:
-        if threading.current_thread() is threading.main_thread() and seconds > 5:
-            with server.connect() as connection:
-                connection.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE application_name LIKE 'shardctl status%'"
-                )
-        else:
-            kept(seconds)
-
-    monkeypatch.setattr(time, "sleep", kill_meanwhile)
-    seen = look(fleet_8, sample_s=60)
-    assert (seen["a"].state, seen["b"].state) == ("up", "down")
-    assert "terminating connection" in (seen["b"].error or "")
-
-
-def test_a_server_that_is_another_node_is_told_as_such(fleet_8: Fleet) -> None:
-    a, b = fleet_8.servers["a"], fleet_8.servers["b"]
-    fleet_8.servers = {"a": b, "b": a}
-    try:
-        seen = look(fleet_8)
-        done = fleet_8.here("status", "--sample", "0")
-    finally:
-        fleet_8.servers = {"a": a, "b": b}
-    assert seen["a"].error == "the server there is node b of cluster test"
-    assert seen["a"].sizes == {}
-    assert "not the node in the topology: a (the server there is node b of" in done.stderr
-
-
-def test_an_old_topology_is_told_by_what_the_map_has_otherwise(fleet_8: Fleet) -> None:
-    for node in "ab":
-        fleet_8.execute(node, "UPDATE shardctl.cluster SET map_version = 7")
-        fleet_8.execute(node, "UPDATE shardctl.map SET node = 'b' WHERE shard IN (2, 3)")
-    done = fleet_8.here("status", "--sample", "0")
-    line = "shardctl: old topology (use the newest file): map version 7 gives shards 2-3 to b, "
-    assert f"{line}{fleet_8.file.name} to a\n" in done.stderr
-
-
-def test_a_node_that_answers_with_an_error_is_unreadable(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", "ALTER TABLE shardctl.cluster RENAME COLUMN map_version TO v")
-    seen = look(fleet_8)
-    assert (seen["a"].state, seen["b"].state) == ("unreadable", "up")
-    assert "map_version" in (seen["a"].error or "")
-
-
 def test_before_init_there_is_no_map_and_no_shard(fleet_8: Fleet) -> None:
     for node in "ab":
         fleet_8.execute(node, "DROP SCHEMA shardctl CASCADE")
@@ -351,33 +266,6 @@ def test_looking_takes_as_many_questions_for_one_shard_as_for_four(
         observe(only, sample_s=0, progress=Silent())
         numbers.append(len(asked))
     assert numbers[0] == numbers[1] > 0
-
-
-def test_a_watch_survives_a_node_that_goes_and_comes_back_and_a_new_topology(
-    fleet_8: Fleet,
-) -> None:
-    def owned(line: str) -> list[list[int]]:
-        return [node["owned"] for node in json.loads(line)["nodes"]]
-
-    with watching(fleet_8, "-o", "json") as process:
-        read_until(process, lambda line: states(line) == {"a": "up", "b": "up"})
-        with stopped(fleet_8.servers["b"]):
-            read_until(process, lambda line: states(line) == {"a": "up", "b": "down"})
-        read_until(process, lambda line: states(line) == {"a": "up", "b": "up"})
-        fleet_8.shards = {"a": "0-5", "b": "6,7"}
-        written = fleet_8.file.with_suffix(".new")
-        kept = fleet_8.file.read_text()
-        written.write_text(kept.replace("'0-3'", "'0-5'").replace("'4-7'", "'6,7'"))
-        written.replace(fleet_8.file)
-        read_until(process, lambda line: owned(line) == [[0, 1, 2, 3, 4, 5], [6, 7]])
-
-
-def test_a_watch_without_a_terminal_prints_one_block_after_another(fleet_8: Fleet) -> None:
-    with watching(fleet_8) as process:
-        for _ in range(2):
-            read_until(process, lambda line: line.startswith("cluster test, map version 1, "))
-            row = read_until(process, lambda line: line.startswith(" a "))
-            assert "\x1b" not in row
 
 
 def test_a_watch_on_a_terminal_draws_over_the_block_before(fleet_8: Fleet) -> None:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from shardctl.checks.status import observe
-from shardctl.fanout import Silent
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import METHOD
 from shardctl.moves.step import drive
-from shardctl.state.journal import MoveState
 from shardctl.state.lock import who
-from tests.fixtures.fleets.retired import ID, OTHER
+from tests.fixtures.fleets.retired import ID
 from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
     from shardctl.checks.check import Finding
-    from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.pooled import PooledFleet
     from tests.fixtures.fleets.retired import Pruned
     from tests.fixtures.moves.spares import MovedFleet
@@ -173,47 +168,3 @@ def test_retired_schemas_are_told_by_their_move_with_their_age_and_when_they_are
     until = datetime.fromisoformat(first["due"])
     assert line.endswith(f" ago, kept until {until:%Y-%m-%d %H:%M:%S} UTC")
     assert asked(fleet_retired.fleet)["moves"] == []
-
-
-def test_when_retain_has_passed_they_are_due_and_others_are_told_by_name(
-    fleet_retired: Pruned,
-) -> None:
-    fleet_retired.retire(2, 3)
-    fleet_retired.retire(2, move=OTHER)
-    fleet_retired.record()
-    _, unknown, due = lines(shown(fleet_retired.fleet))
-    assert unknown == f"  a: shard2__retired_{OTHER}, 40 kB"
-    assert due.endswith("s ago, due: `shardctl prune`")
-    by_move = {one["move"]: one for one in retired(fleet_retired.fleet)}
-    assert (by_move[OTHER]["ended"], by_move[OTHER]["due"]) == (None, None)
-
-
-def test_what_prune_leaves_is_never_due(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2)
-    fleet_retired.record(MoveState.unconfirmed, proof="differs")
-    assert lines(shown(fleet_retired.fleet))[1].endswith(
-        ", which is unconfirmed, and its copies differ"
-    )
-    assert [one["due"] for one in retired(fleet_retired.fleet)] == [None]
-    fleet_retired.clear()
-    fleet_retired.retire(2)
-    fleet_retired.record(MoveState.aborted, proof=None)
-    assert lines(shown(fleet_retired.fleet))[1].endswith(
-        f" move {ID}: 1 on a, 40 kB, which is aborted"
-    )
-
-
-def test_a_journal_of_a_newer_format_is_left_alone(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", "ALTER TABLE shardctl.move RENAME TO moves")
-    fleet_8.execute("a", "UPDATE shardctl.cluster SET format = 99")
-    done = fleet_8.here(*STATUS, "-o", "json")
-    assert [node["state"] for node in json.loads(done.stdout)["nodes"]] == ["up", "up"]
-
-
-def test_who_may_not_read_the_journal_sees_the_rest(fleet_8: Fleet) -> None:
-    topology = fleet_8.topology()
-    database = dataclasses.replace(topology.database, user=fleet_8.role)
-    limited = dataclasses.replace(topology, database=database)
-    found = observe(limited, sample_s=0, progress=Silent())
-    assert [(node.state, node.map_version) for node in found.nodes] == [("up", 1), ("up", 1)]
-    assert found.moves == ()

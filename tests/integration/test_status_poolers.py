@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.checks import status
-from shardctl.hosts.local import Local
 from shardctl.pgbouncer.console import Console
 from tests.fixtures.fleets.healthy import offer
 from tests.fixtures.fleets.pooled import STATS_USER, PooledFleet
@@ -53,24 +50,6 @@ def asking(pooler: PgBouncer, alias: str) -> Iterator[threading.Thread]:
     assert not thread.is_alive()
 
 
-def test_a_pooler_that_nobody_uses_is_told_as_it_is(fleet: PooledFleet) -> None:
-    said = Local().run([fleet.pg_bouncer.server.program, "--version"]).stdout
-    version = re.search(r"\d+\.\d+\.\d+", said)
-    assert version is not None
-    assert look(fleet).as_json() == {
-        "name": "p1",
-        "state": "up",
-        "version": version[0],
-        "clients": 0,
-        "waiting": 0,
-        "servers": 0,
-        "longest_wait_ms": 0.0,
-        "paused": [],
-        "waits_for": [],
-        "error": None,
-    }
-
-
 def test_clients_and_servers_are_counted_over_all_pools(fleet: PooledFleet) -> None:
     pooler = fleet.pg_bouncer
     with (
@@ -86,27 +65,6 @@ def test_clients_and_servers_are_counted_over_all_pools(fleet: PooledFleet) -> N
     wait_for(lambda: look(fleet).clients == 0)
     # What was opened for clients stays, for the next ones.
     assert look(fleet).servers == 3
-
-
-def test_who_waits_for_a_server_is_counted_and_the_longest_wait_told(fleet: PooledFleet) -> None:
-    pooler = fleet.pg_bouncer
-    pooler.admin("SET default_pool_size = 1")
-    with pooler.connect("shard2", autocommit=False) as busy:
-        busy.execute("SELECT 1")
-        began = time.monotonic()
-        with asking(pooler, "shard2"), asking(pooler, "shard2"):
-            wait_for(lambda: look(fleet).waiting == 2)
-            wait_for(lambda: (look(fleet).longest_wait_s or 0) > 0.2)
-            seen = look(fleet)
-            assert (seen.clients, seen.servers) == (3, 1)
-            assert 0.2 < (seen.longest_wait_s or 0) <= time.monotonic() - began
-            done = fleet.here("status", "--sample", "0")
-            busy.commit()
-    row = re.search(r"(?m)^ p1 +up +\S+ +3 +2 \(longest [0-9.]+ s\) +1 +- *$", done.stdout)
-    assert row is not None, done.stdout
-    assert (done.returncode, done.stderr) == (0, "")
-    seen = look(fleet)
-    assert (seen.waiting, seen.longest_wait_s) == (0, 0.0)
 
 
 def test_paused_aliases_are_named_and_who_waits_for_them_counted(fleet: PooledFleet) -> None:
@@ -179,14 +137,3 @@ def test_a_pooler_that_is_down_is_a_row_and_the_rest_is_told(
         "error",
     }
     assert (down["state"], up["state"]) == ("down", "up")
-
-
-def test_a_pooler_that_hangs_is_not_waited_for_for_ever(fleet: PooledFleet) -> None:
-    fleet.pg_bouncer.signal(signal.SIGSTOP)
-    try:
-        began = time.monotonic()
-        seen = look(fleet)
-        assert time.monotonic() - began < 10
-    finally:
-        fleet.pg_bouncer.signal(signal.SIGCONT)
-    assert "timeout" in (seen.error or "")

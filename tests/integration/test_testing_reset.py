@@ -213,38 +213,6 @@ def test_sessions_that_a_test_has_ended_are_made_anew(made: ShardFleet) -> None:
     require_fresh(made)
 
 
-def test_a_table_that_a_test_made_is_emptied_too(made: ShardFleet) -> None:
-    run(made, 2, "CREATE TABLE later AS SELECT 1 AS number")
-    made.reset()
-    assert run(made, 2, "TABLE later", "TABLE later") == []
-    run(made, 2, "DROP TABLE later")
-
-
-def test_a_table_of_migrations_that_is_gone_is_told(made: ShardFleet) -> None:
-    run(made, 1, "ALTER TABLE kinds RENAME TO gone")
-    try:
-        with raises_code("not_reset", match=r'node a of the test fleet: .*"shard1.kinds"'):
-            made.reset()
-    finally:
-        run(made, 1, "ALTER TABLE gone RENAME TO kinds")
-
-
-@pytest.mark.long
-def test_a_shard_moves_in_the_middle_of_a_test(made: ShardFleet) -> None:
-    with ShardedDatabase(made.topology) as db:
-        thing = db.insert("things", 1, {"kind": 1})
-        assert made.node_of(1) == "a"
-        made.shard_move(1, "b")
-        assert made.node_of(1) == "b"
-        assert db.select("id", "things", 1) == [(thing,)]
-        assert db.insert("things", 1, {"kind": 2}) > thing
-    made.reset()  # migrations' rows come back on the node where they are now
-    require_fresh(made)
-    run(made, 1, "DELETE FROM kinds WHERE id = 3")
-    made.reset()
-    require_fresh(made)
-
-
 @contextlib.contextmanager
 def writing(fleet: ShardFleet, shard: int) -> Iterator[None]:
     """Hold a transaction open, as a framework does around each test, as the application's role."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
 from shardctl.traffic.client_routes import TABLE
 from shardctl.traffic.record import Kind
-from tests.fixtures.fleets.pooled import PooledFleet
 from tests.fixtures.moves.loads import mini_move, start, tables, wait_for_writes
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.pgbouncer import end
@@ -17,12 +14,12 @@ from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    import pytest
 
     from shardctl.traffic.report import Report
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.fleets.pooled import AddPooler
-    from tests.fixtures.servers.postgres import PgServer
+    from tests.fixtures.fleets.pooled import PooledFleet
 
 
 def spoiled(fleet: Fleet, spoil: Callable[[], None]) -> Report:
@@ -66,20 +63,6 @@ def test_rows_deleted_by_hand_are_lost(fleet_pooled: PooledFleet) -> None:
     assert "shard 1, id" in report.verdict.examples[0]
 
 
-def test_a_row_copied_to_a_live_shard_of_another_node_is_a_duplicate(
-    fleet_pooled: PooledFleet,
-) -> None:
-    def copy() -> None:
-        fleet_pooled.execute(
-            "b", f"CREATE SCHEMA shard1; CREATE TABLE shard1.{TABLE} (LIKE shard5.{TABLE})"
-        )
-        [row] = fleet_pooled.query("a", f"SELECT * FROM shard1.{TABLE} LIMIT 1")
-        with fleet_pooled.connect("b") as connection:
-            connection.execute(f"INSERT INTO shard1.{TABLE} VALUES (%s,%s,%s,%s,%s)".encode(), row)
-
-    assert flaws(spoiled(fleet_pooled, copy)) == {"duplicate": 1}
-
-
 def test_a_row_moved_by_hand_to_another_shard_is_misplaced_and_lost(
     fleet_pooled: PooledFleet,
 ) -> None:
@@ -93,31 +76,6 @@ def test_a_row_moved_by_hand_to_another_shard_is_misplaced_and_lost(
         )
 
     assert flaws(spoiled(fleet_pooled, move)) == {"misplaced": 1, "lost": 1}
-
-
-def test_an_update_undone_by_hand_is_lost_and_a_strange_row_is_unknown(
-    fleet_pooled: PooledFleet,
-) -> None:
-    def undo() -> None:
-        fleet_pooled.execute("b", f"UPDATE shard6.{TABLE} SET version = version - 1")
-        fleet_pooled.execute(
-            "b",
-            f"INSERT INTO shard7.{TABLE} (client, number, version, payload) VALUES (77, 0, 1, '')",
-        )
-
-    report = spoiled(fleet_pooled, undo)
-    assert set(flaws(report)) == {"lost", "unknown"}
-    assert report.unknown == 1
-
-
-def test_what_is_lost_during_the_load_is_stale(fleet_pooled: PooledFleet) -> None:
-    with start(fleet_pooled) as load:
-        wait_for_writes(load)
-        fleet_pooled.execute("a", f"UPDATE shard0.{TABLE} SET version = 0")
-        wait_for_writes(load, 150)
-        report = load.check()
-    assert report.stale > 0
-    assert report.errors == 0
 
 
 def test_a_pause_is_one_long_wait_and_no_error_and_others_go_on(fleet_pooled: PooledFleet) -> None:
@@ -157,18 +115,6 @@ def test_a_killed_pooler_costs_errors_that_are_counted_and_no_row(
     assert (report.intact, report.ok, report.lost) == (True, False, 0)
 
 
-def test_sessions_that_a_server_ends_cost_errors_and_no_row(fleet_pooled: PooledFleet) -> None:
-    with start(fleet_pooled, aliases="direct") as load:
-        wait_for_writes(load)
-        ours = f"FROM pg_stat_activity WHERE usename = '{fleet_pooled.role}'"
-        fleet_pooled.execute("b", f"SELECT pg_terminate_backend(pid) {ours}")
-        wait_for_writes(load, 100)
-        report = load.check()
-    assert {failure.code for failure in report.failures} <= {"57P01", "08006"}
-    assert report.intact
-    assert 1 <= report.errors <= 4, "once for each client of this node"
-
-
 def test_clients_that_know_the_map_follow_a_shard_through_the_fence(
     fleet_pooled: PooledFleet,
 ) -> None:
@@ -187,18 +133,6 @@ def test_clients_that_know_the_map_follow_a_shard_through_the_fence(
     assert tables(fleet_pooled, "a") == ["shard2__retired_00000000"], (
         "a retired copy is left as it is"
     )
-
-
-def test_a_fence_that_is_lifted_again_is_no_error(fleet_pooled: PooledFleet) -> None:
-    with start(fleet_pooled, aliases="node") as load:
-        wait_for_writes(load)
-        fleet_pooled.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_00000000")
-        wait_for_writes(load)
-        fleet_pooled.execute("a", "ALTER SCHEMA shard2__retired_00000000 RENAME TO shard2")
-        wait_for_writes(load)
-        report = load.check()
-    assert report.ok
-    assert (report.fenced, report.moved) == (1, ())
 
 
 def test_a_fence_that_stays_is_an_error_and_its_shard_is_told_as_unserved(
@@ -242,59 +176,9 @@ def test_a_load_does_not_begin_while_an_alias_is_paused(
     assert tables(fleet_pooled, "a") == []
 
 
-def test_few_connections_are_shared_among_many_shards(fleet_pooled: PooledFleet) -> None:
-    with start(fleet_pooled, clients=1, connections=2, rate=None) as load:
-        wait_for_writes(load, 200)
-        assert len(load._clients[0]._sessions) <= 2
-        report = load.check()
-    assert report.ok
-    assert min(shard.operations for shard in report.latencies.shards) > 1
-
-
 def test_a_table_of_somebody_else_is_not_touched(fleet_pooled: PooledFleet) -> None:
     fleet_pooled.execute("b", f"CREATE TABLE shard5.{TABLE} (mine text)")
     with raises_code("table_taken", match="node b: table shardctl_traffic in schema shard5"):
         start(fleet_pooled)
     assert tables(fleet_pooled, "a") == []
     assert tables(fleet_pooled, "b") == ["shard5"]
-
-
-def test_a_shard_that_is_not_there_is_refused_before_anything_is_made(
-    fleet_pooled: PooledFleet,
-) -> None:
-    fleet_pooled.execute("a", "ALTER SCHEMA shard2 RENAME TO elsewhere")
-    with raises_code("shards_unserved", match="shards 2 are not live"):
-        start(fleet_pooled)
-    assert tables(fleet_pooled, "a") == []
-
-
-def test_without_poolers_there_are_no_aliases(fleet_8: Fleet) -> None:
-    with raises_code("no_such_aliases"):
-        start(fleet_8)
-    with start(fleet_8, aliases="direct") as load:
-        wait_for_writes(load)
-        assert load.check().ok
-
-
-@pytest.mark.long
-def test_200_shards_are_all_written_to_and_checked(
-    two_servers: dict[str, PgServer], tmp_path: Path, pooler_for: AddPooler
-) -> None:
-    halves = {"a": "0-99", "b": "100-199"}
-    fleet = PooledFleet(tmp_path, two_servers, "many", "many", shards=halves, count=200)
-    pooler_for(fleet)
-    try:
-        fleet.init()
-        with raises_code(
-            "too_many_aliases",
-            match="node a owns 100 shards and .*, but accepts only 97 sessions",
-        ):
-            start(fleet)
-        with start(fleet, aliases="node", rate=None) as load:
-            wait_for(lambda: all(len(client.record.ended) > 25 for client in load._clients))
-            report = load.check()
-        assert report.ok
-        assert len(report.latencies.shards) == 200
-        assert tables(fleet, "a") == tables(fleet, "b") == []
-    finally:
-        fleet.drop()

@@ -59,24 +59,6 @@ def test_the_command_prints_a_line_a_second_and_a_report(fleet_pooled: PooledFle
     assert len(tables(fleet_pooled, "a")) == 4
 
 
-def test_a_dry_run_makes_nothing_and_the_command_exits_1_when_something_failed(
-    fleet_pooled: PooledFleet,
-) -> None:
-    done = fleet_pooled.here("sandbox", "traffic", "--dry-run")
-    assert "would create table shardctl_traffic in shards 0-7, load it through p1" in done.stdout
-    assert tables(fleet_pooled, "a") == []
-    fleet_pooled.pg_bouncer.stop()
-    done = fleet_pooled.here("sandbox", "traffic", "--seconds", "300ms", "--clients", "2")
-    assert done.returncode == 1
-    assert "08001" in done.stdout
-    assert "errors" in done.stdout
-    text = fleet_pooled.write().read_text().replace("b: {host: 127.0.0.1", "b: {host: 10.1.2.3")
-    fleet_pooled.file.write_text(text)
-    done = fleet_pooled.here_as_written("sandbox", "traffic")
-    assert done.returncode == 1
-    assert "node b: host 10.1.2.3 is not a loopback address" in done.stderr
-
-
 def test_ctrl_c_ends_the_load_early_and_checks_it(fleet_pooled: PooledFleet) -> None:
     command = command_line(
         fleet_pooled.write(), "sandbox", "traffic", "--seconds", "60s", "--rate", "30"

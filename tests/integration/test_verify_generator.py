@@ -125,24 +125,6 @@ def test_each_fault_is_one_finding_and_nothing_else_is_told(fleet: RolledBack) -
     assert revoked.hint == "run `shardctl init`"
 
 
-OTHERWISE = {
-    4: ("CACHE 20", "CACHE 20"),
-    5: ("INCREMENT 2 CYCLE", "INCREMENT 2, CYCLE"),
-    6: ("AS integer", "MAXVALUE 2147483647, AS integer"),
-    7: ("SET UNLOGGED", "UNLOGGED"),
-}
-
-
-def test_each_sequence_that_draws_otherwise_is_one_finding(fleet: RolledBack) -> None:
-    for shard, (change, _) in OTHERWISE.items():
-        fleet.execute("b", f"ALTER SEQUENCE shard{shard}.next_id_seq {change}")
-    found = fleet.verify()
-    assert {f.shards: f.actual for f in found} == {(n,): text for n, (_, text) in OTHERWISE.items()}
-    assert {f[:2] + f[4:] for f in told(found)} == {
-        ("generator", "sequence_differs", "next_id_seq")
-    }
-
-
 def test_all_that_a_role_lacks_is_one_finding(fleet: RolledBack) -> None:
     fleet.execute(
         "b",
@@ -157,15 +139,6 @@ def test_all_that_a_role_lacks_is_one_finding(fleet: RolledBack) -> None:
         f"{fleet.role} lacks USAGE on schema; SELECT on next_id_block;"
         " SELECT, USAGE on next_id_seq; ON TABLES on default privileges"
     )
-
-
-def test_a_role_that_is_not_there_is_one_finding_a_node(fleet: RolledBack) -> None:
-    there = fleet.topology
-    database = dataclasses.replace(there.database, app_roles=("nobody_of_this_name",))
-    other = dataclasses.replace(there, database=database)
-    assert told(fleet.verify("generator", topology=other)) == [
-        ("generator", "role_missing", node, (), "nobody_of_this_name") for node in "ab"
-    ]
 
 
 def test_a_counter_that_was_set_back_is_an_error_and_the_hint_mends_it(
@@ -185,19 +158,6 @@ def test_a_counter_that_was_set_back_is_an_error_and_the_hint_mends_it(
     # The same again does not set a counter back that has gone on.
     fleet.execute("a", finding.hint[finding.hint.index("SELECT") :])
     assert fleet.query("a", "SELECT last_value FROM shard2.next_id_seq") == [(5 * 1024 + 1,)]
-
-
-def test_one_block_behind_is_normal_and_more_is_a_warning(fleet: RolledBack) -> None:
-    draw(fleet, "b", 6, 10)
-    fleet.execute("b", "SELECT setval('shard6.next_id_seq', 1024)")
-    assert fleet.verify() == ()
-    fleet.execute("b", "SELECT setval('shard6.next_id_seq', 3 * 1024)")
-    [finding] = fleet.verify()
-    assert told([finding]) == [("generator", "register_behind", None, (6,), "next_id_block")]
-    assert finding.severity is Severity.warning
-    assert finding.actual == "3 blocks behind next_id_seq"
-    fleet.execute("b", finding.hint[finding.hint.index("SELECT") :])
-    assert fleet.verify() == ()
 
 
 def test_the_next_id_mends_a_register_that_is_far_behind(fleet: RolledBack) -> None:

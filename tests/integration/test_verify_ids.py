@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Topology
     from tests.fixtures.servers.postgres import PgServer
 
 OF_SHARD_6 = Layout().floor(1_400_000_000_000, 6)
@@ -82,12 +80,6 @@ def in_every_shard(fleet: RolledBack, statement: str) -> None:
         fleet.execute(node, f"SET search_path = shard{shard}; {statement}; RESET search_path")
 
 
-def with_keys(fleet: RolledBack, **keys: str) -> Topology:
-    """Give the topology, with key columns that it names itself."""
-    there = fleet.topology
-    return dataclasses.replace(there, database=dataclasses.replace(there.database, keys=keys))
-
-
 def test_a_healthy_fleet_has_no_findings_shallow_or_deep(rows: RolledBack) -> None:
     assert rows.verify() == ()
     assert rows.verify(deep=True) == ()
@@ -99,30 +91,6 @@ def test_a_row_with_another_shards_id_is_found(rows: RolledBack) -> None:
     assert told([finding]) == [("ids", "other_shard", "a", (2,), "photos")]
     assert finding.actual == f"id {OF_SHARD_6} in shard 2, made for shard 6"
     assert "rows misplaced" in finding.hint
-
-
-def test_the_same_fault_on_both_nodes_is_one_finding(rows: RolledBack) -> None:
-    insert(rows, "a", "shard2", OF_SHARD_6, 2)
-    insert(rows, "a", "shard3", OF_SHARD_6, 3)
-    insert(rows, "b", "shard5", OF_SHARD_6, 5)
-    assert told(rows.verify()) == [("ids", "other_shard", None, (2, 3, 5), "photos")]
-
-
-def test_a_negative_id_is_found(rows: RolledBack) -> None:
-    insert(rows, "b", "shard7", -5, 7)
-    assert told(rows.verify()) == [("ids", "negative", "b", (7,), "photos")]
-    (finding,) = rows.verify("ids", deep=True)
-    assert (finding.code, finding.actual) == ("negative", "id -5 in shard 7")
-
-
-def test_an_id_from_the_future_is_found(rows: RolledBack) -> None:
-    rows.execute(
-        "a",
-        "INSERT INTO shard0.photos VALUES"
-        " (shardctl.id_floor(clock_timestamp() + interval '1 year', 0), 8)",
-    )
-    assert told(rows.verify()) == [("ids", "future", "a", (0,), "photos")]
-    assert told(rows.verify("ids", deep=True)) == [("ids", "future", "a", (0,), "photos")]
 
 
 def test_strange_schema_names(new_fleet: Fleet) -> None:
@@ -199,35 +167,6 @@ def test_keys_that_no_generator_makes_are_left_alone(rows: RolledBack) -> None:
     assert rows.verify(deep=True) == ()
 
 
-def test_a_default_that_does_more_than_call_next_id_counts(rows: RolledBack) -> None:
-    in_every_shard(
-        rows,
-        'CREATE TABLE "More % \'x\'" ("The ""Id""" bigint PRIMARY KEY'
-        " DEFAULT coalesce(next_id(), 0))",
-    )
-    rows.execute("b", f"INSERT INTO shard4.\"More % 'x'\" VALUES ({OF_SHARD_6})")
-    expected = [("ids", "other_shard", "b", (4,), "More % 'x'")]
-    assert told(rows.verify()) == expected
-    assert told(rows.verify("ids", deep=True)) == expected
-
-
-def test_the_topology_may_name_key_columns_too(rolled_back: RolledBack) -> None:
-    fill(rolled_back)
-    rolled_back.execute("a", "INSERT INTO shard3.photos (user_id) VALUES (11), (12)")
-    assert rolled_back.verify(deep=True) == ()
-    topology = with_keys(rolled_back, photos="user_id")
-    found = rolled_back.verify(deep=True, topology=topology)
-    assert told(found) == [("ids", "other_key", "a", (3,), "photos")]
-
-
-def test_deep_finds_other_keys_in_tables_without_ids(rows: RolledBack) -> None:
-    in_every_shard(rows, 'CREATE TABLE users ("User" smallint PRIMARY KEY)')
-    rows.execute("b", "INSERT INTO shard4.users VALUES (4), (12), (7)")
-    (finding,) = rows.verify(deep=True, topology=with_keys(rows, users="User"))
-    assert told([finding]) == [("ids", "other_key", "b", (4,), "users")]
-    assert finding.actual == "key 7 in shard 4 belongs to shard 7"
-
-
 def test_deep_finds_ids_that_two_shards_have(emptied: Fleet) -> None:
     insert(emptied, "b", "shard6", OF_SHARD_6, 6)
     insert(emptied, "a", "shard2", OF_SHARD_6, 6)
@@ -239,21 +178,6 @@ def test_deep_finds_ids_that_two_shards_have(emptied: Fleet) -> None:
         ("ids", "other_shard", None, (2, 5), "photos"),
     ]
     assert findings[0].actual == f"id {OF_SHARD_6} in shard 2 and in shard 6"
-
-
-def test_misplaced_ids_are_looked_up_in_batches(
-    emptied: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardctl.checks.ids_deep.BATCH", 3)
-    for node, shard in (("a", 2), ("b", 6)):
-        emptied.execute(
-            node,
-            f"INSERT INTO shard{shard}.photos"
-            f" SELECT {OF_SHARD_6} + i, 6 FROM generate_series(1, 10) AS i",
-        )
-    (finding,) = verify(emptied, deep=True)
-    assert (finding.code, finding.shards) == ("duplicate", (2,))
-    assert finding.actual.endswith("; 10 rows in all")
 
 
 def test_a_table_that_goes_meanwhile_is_skipped(

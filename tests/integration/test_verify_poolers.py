@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.fixtures.fleets.healthy import examine, load_only, offer, swap
-from tests.fixtures.fleets.pooled import PooledFleet, load, offered
+from tests.fixtures.fleets.pooled import PooledFleet, load
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -54,21 +52,6 @@ def test_what_is_looked_at_keeps_no_name_of_shardctl(fleet: PooledFleet) -> None
         client.execute("SELECT 1")
         assert examine(fleet) == []
         assert client.execute("SHOW application_name").fetchall() == [("",)]
-
-
-def test_poolers_are_looked_at_only_when_they_are_asked_about(fleet: PooledFleet) -> None:
-    fleet.pg_bouncer.admin("DISABLE shard2")
-    of_map = fleet.here("verify", "--check", "map", "-o", "json")
-    assert of_map.returncode == 0, of_map.stdout
-    assert json.loads(of_map.stdout)["examined"]["poolers"] == 0
-    of_poolers = fleet.here("verify", "--check", "poolers", "-o", "json")
-    report = json.loads(of_poolers.stdout)
-    assert of_poolers.returncode == 1
-    assert (report["checks"], report["examined"]["poolers"]) == (["poolers"], 1)
-    [finding] = [f for f in report["findings"] if f["severity"] == "error"]
-    assert (finding["pooler"], finding["node"], finding["shards"]) == ("p1", None, [2])
-    listed = fleet.here("verify", "--list").stdout
-    assert re.search(r"poolers +every pooler offers the aliases of the map", listed)
 
 
 def test_a_file_that_was_edited_or_that_nobody_has_is_one_finding(fleet: PooledFleet) -> None:
@@ -129,19 +112,6 @@ def test_pooled_sessions_are_refused_before_shards_and_a_warning_before_nodes(
     assert done.stdout.startswith("warning: poolers: pooler p1: pool_mode: expected ")
 
 
-def test_sessions_that_are_pooled_for_one_user_are_found_while_they_are(
-    fleet: PooledFleet,
-) -> None:
-    pooler = fleet.pg_bouncer
-    with pooler.config.open("a") as config:
-        config.write(f"[users]\n{fleet.role} = pool_mode=session\n")
-    pooler.admin("RELOAD")
-    with pooler.connect("shard2", user=fleet.role) as client:
-        client.execute("SELECT 1")
-        [finding] = examine(fleet)
-    assert (finding.code, finding.severity) == ("pool_mode", "warning")
-
-
 def test_a_pooler_that_is_down_is_one_finding_and_all_else_is_examined(
     fleet: PooledFleet, pooler_for: AddPooler
 ) -> None:
@@ -162,20 +132,6 @@ def test_a_pooler_that_is_down_is_one_finding_and_all_else_is_examined(
     assert "Connection refused" in findings[1]["actual"]
     assert findings[1]["object"] == f"127.0.0.1:{fleet.pg_bouncer.port}"
     assert report["examined"] == {"nodes": 2, "shards": 8, "poolers": 1}
-
-
-def test_a_pooler_that_hangs_is_not_waited_for_for_ever(fleet: PooledFleet) -> None:
-    pooler = fleet.pg_bouncer
-    pooler.signal(signal.SIGSTOP)
-    try:
-        began = time.monotonic()
-        [finding] = examine(fleet)
-        assert time.monotonic() - began < 10
-    finally:
-        pooler.signal(signal.SIGCONT)
-    assert finding.code == "unreachable"
-    assert "timeout" in finding.actual
-    assert "hangs" in finding.hint
 
 
 def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
@@ -205,35 +161,6 @@ def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
     user = finding(os_user="nobody-of-this-name")
     assert user.code == "refused"
     assert "nobody-of-this-name" in user.actual
-
-
-def test_a_file_that_is_not_included_is_one_finding(fleet: PooledFleet) -> None:
-    pooler = fleet.pg_bouncer
-    pooler.config.write_text(pooler.config.read_text().replace("%include", "; include"))
-    pooler.admin("RELOAD")
-    [finding] = examine(fleet)
-    assert finding.code == "refused"
-    assert "does not include" in finding.actual
-
-
-def test_an_alias_that_the_operator_has_taken_is_one_finding(fleet: PooledFleet) -> None:
-    pooler = fleet.pg_bouncer
-    with pooler.config.open("a") as config:
-        config.write("[databases]\nshard2 = host=127.0.0.1 port=1\n")
-    pooler.admin("RELOAD")
-    assert offered(pooler)["shard2"] == 1
-    [finding] = examine(fleet)
-    assert finding.code == "refused"
-    assert "shard2" in finding.actual
-
-
-def test_a_pooler_of_another_machine_is_looked_at_as_far_as_possible(fleet: PooledFleet) -> None:
-    fleet.pg_bouncer.admin("DISABLE shard2")
-    text = fleet.write().read_text()
-    fleet.file.write_text(text.replace("aliases: [shard, node]", "aliases: [shard, node], ssh: {}"))
-    report = json.loads(fleet.here_as_written("verify", "-o", "json").stdout)
-    findings = [f for f in report["findings"] if f["severity"] == "error"]
-    assert [(f["code"], f["shards"]) for f in findings] == [("refused", []), ("disabled", [2])]
 
 
 def test_connections_that_stay_on_the_old_node_are_found(fleet: PooledFleet) -> None:

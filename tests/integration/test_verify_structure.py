@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.checks import structure
-from shardctl.checks.check import Severity
 from tests.fixtures.fleets.fleet import PHOTOS, Fleet
 from tests.fixtures.fleets.rolled_back import RolledBack, undone
 from tests.fixtures.fleets.verify import told
@@ -179,30 +178,6 @@ def test_one_fault_in_one_shard_is_exactly_one_finding(
         assert found[0].object == what
 
 
-def test_one_fault_in_shards_of_several_nodes_is_one_finding(rich: RolledBack) -> None:
-    for node, shards in (("a", (0, 3)), ("b", (5,))):
-        for shard in shards:
-            rich.execute(node, f"DROP INDEX shard{shard}.likes_photo_id_idx")
-    [finding] = rich.verify()
-    assert brief([finding]) == [("index_missing", (0, 3, 5), "likes_photo_id_idx")]
-    assert finding.severity is Severity.error
-    assert finding.actual == "absent"
-    statement = (
-        "CREATE INDEX likes_photo_id_idx ON likes USING btree (photo_id) WHERE (photo_id > 0)"
-    )
-    assert finding.expected == statement
-    for node, shards in (("a", (0, 3)), ("b", (5,))):
-        for shard in shards:
-            rich.execute(node, f"SET search_path = shard{shard}; {statement}; RESET search_path")
-    assert finding.hint.endswith(statement)
-    assert rich.verify() == ()
-
-
-def test_a_shard_without_anything_lacks_its_tables(rolled_back: RolledBack) -> None:
-    rolled_back.execute("a", "DROP TABLE shard0.photos")
-    assert brief(rolled_back.verify()) == [("table_missing", (0,), "photos")]
-
-
 def test_too_many_different_structures_are_one_finding(
     rich: RolledBack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,12 +189,6 @@ def test_too_many_different_structures_are_one_finding(
         ("table_extra", (1,), "own1"),
         ("unlike", (2,), None),
     ]
-
-
-def test_a_retired_or_stray_schema_is_not_compared(rich: RolledBack) -> None:
-    rich.execute("a", "CREATE SCHEMA shard2__retired_5f3a9c1e; CREATE SCHEMA shard99")
-    rich.execute("a", "CREATE TABLE shard99.photos (n int)")
-    assert {f.check for f in rich.verify()} == {"map"}
 
 
 def test_views_are_read_in_pieces_that_the_lock_table_bears(

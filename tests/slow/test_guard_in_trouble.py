@@ -12,11 +12,13 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from shardctl.pgbouncer import guard
 from shardctl.pgbouncer.guard import Question, Staged
@@ -174,6 +176,29 @@ def test_a_directory_may_have_any_name(site: Site) -> None:
     again = site.arm("one", directory=odd, after_s=60)
     assert guard.disarm(again).became == "disarmed"
     assert naming(odd) == []
+
+
+def test_what_cannot_work_is_refused_and_leaves_nothing(site: Site) -> None:
+    def refusal(**given: Any) -> str:
+        return site.refusal_that_leaves_nothing(**given)
+
+    def console(**changes: Any) -> str:
+        return make_conninfo(site.console, **changes)
+
+    assert "admin access needed" in refusal(console=console(user="watcher"))
+    assert "failed: FATAL" in refusal(console=console(user="nobody"))
+    assert "syntax error" in refusal(console=console(port=site.node.port, dbname="postgres"))
+    assert "syntax error" in refusal(console=console(dbname="one"))
+    assert "no such database: none" in refusal(console=console(dbname="none"))
+    assert "refused" in refusal(console=console(port=free_ports(1)[0]))
+    assert "such file" in refusal(directory=site.directory / "none")
+    staged = site.stage()
+    assert "no such file" in refusal(staged=replace(staged, file=site.directory / "none"))
+    elsewhere = Staged(staged.file, site.directory.parent / "other.ini")
+    assert "is not in the directory of" in refusal(staged=elsewhere)
+    site.bouncer.signal(signal.SIGSTOP)
+    assert "timeout expired" in refusal(console=console(connect_timeout=2))
+    site.bouncer.signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("lacking", ["psql", "setsid", "timeout", "awk", "sleep"])

@@ -80,6 +80,25 @@ def test_ddl_that_comes_while_the_copies_follow_stops_the_reverse(
     assert left(fleet_own) == []
 
 
+def test_a_source_on_another_timeline_is_refused(fleet_own: Lab) -> None:
+    there = moved(fleet_own)
+    with fleet_own.connect("a") as session:
+        session.execute(
+            "UPDATE shardctl.stream SET note = jsonb_set(note, '{timeline}', '\"7\"')"
+            " WHERE what = 'reverse source kept'"
+        )
+    assert "retired_on_another_timeline" in refused(fleet_own, there.move.id)
+
+
+def test_a_source_that_lacks_the_retired_copies_is_refused(fleet_own: Lab) -> None:
+    there = moved(fleet_own)
+    with fleet_own.connect("a") as session:
+        session.execute(f"DROP SCHEMA {there.move.retired[1]} CASCADE".encode())
+    said = refused(fleet_own, there.move.id)
+    assert "retired_missing" in said
+    assert there.move.retired[1] in said
+
+
 def test_a_reverse_that_is_aborted_gives_the_names_back_and_ends_the_possibility(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

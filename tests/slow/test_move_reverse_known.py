@@ -12,7 +12,7 @@ from shardctl.errors import Refused, ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import doctor, prune, reversing, service
 from shardctl.moves.plan import Options
-from shardctl.state import lock
+from shardctl.state import leash, lock
 from tests.fixtures.moves.reversals import entry, moved, reverse, state
 from tests.fixtures.moves.stream_moves import left, planned
 from tests.fixtures.servers.postgres import wait_for
@@ -108,6 +108,28 @@ def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> No
     assert left(fleet_own) == []
 
 
+def test_it_ends_at_the_limit_of_its_wal(fleet_own: Lab) -> None:
+    there = moved(fleet_own, max_wal_bytes=32 << 20)
+    with fleet_own.connect("b") as session:
+        assert leash.is_armed(session, slot(there))
+        session.execute("CREATE TABLE public.filled (text text)")
+        session.execute(
+            "INSERT INTO public.filled SELECT repeat('x', 1000) FROM generate_series(1, 20000)"
+        )
+        assert ("slot_near_limit", slot(there)) in found(fleet_own)
+        session.execute(
+            "INSERT INTO public.filled SELECT repeat('x', 1000) FROM generate_series(1, 20000)"
+        )
+    wait_for(lambda: not fleet_own.ask("b", "SELECT FROM pg_replication_slots"))
+    assert state(fleet_own, there.move.id) == "lost"
+    assert entry(fleet_own, there.move.id).can() == ["finish"]
+    assert ("reverse_lost", there.move.id) in found(fleet_own)
+    with pytest.raises(Refused, match="has lost slot"):
+        reverse(fleet_own, there.move.id)
+    reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
+    assert left(fleet_own) == []
+
+
 def test_a_slot_that_outlasts_its_time_is_named_and_cleared(fleet_own: Lab) -> None:
     """A restart has ended its guard."""
     there = moved(fleet_own, keep_reverse_s=20.0)
@@ -138,3 +160,16 @@ def test_what_a_node_that_was_away_has_of_it_is_cleared_by_doctor(fleet_own: Lab
     doctor.clear(fleet_own.topology, every, lambda _: None)
     assert left(fleet_own) == []
     assert {f"shard2__retired_{there.move.id}"} <= fleet_own.schemas("a")
+
+
+def test_a_target_that_cannot_keep_changes_is_refused(fleet_own: Lab) -> None:
+    fleet_own.ask("b", "SELECT 1")
+    with fleet_own.connect("b") as session:
+        session.execute("ALTER SYSTEM SET wal_level = replica")
+    fleet_own.server("b").stop()
+    fleet_own.server("b").start()
+    with pytest.raises(ShardctlError) as caught:
+        service.preflight(fleet_own.topology, planned(fleet_own, [2], "b", keep_reverse_s=60.0))
+    assert [one.code for one in caught.value.parts()] == ["reverse_wal_level"]
+    assert "--keep-reverse 0" in caught.value.hint
+    service.preflight(fleet_own.topology, planned(fleet_own, [2], "b"))

@@ -10,6 +10,7 @@ from shardctl import meter
 from shardctl.maintenance import repack, repack_look, repack_program
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
+from tests.fixtures.fleets.retired import Pruned, changed
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
@@ -78,6 +79,15 @@ def test_a_role_that_is_no_superuser_is_refused(fleet_bloated: Repacking) -> Non
     finally:
         fleet.execute("a", "DROP OWNED BY plain")
         fleet.execute("a", "DROP ROLE plain")
+
+
+def test_a_topology_that_the_map_contradicts_is_refused(fleet_bloated: Repacking) -> None:
+    made = Pruned(fleet_bloated.fleet)
+    with (
+        changed(made, "a", "shardctl.map.node", "b", "shard = 2"),
+        raises_code("shards_elsewhere", match="gives shards 2 to node a, which does not own them"),
+    ):
+        fleet_bloated.plan()
 
 
 def begin_move(fleet_bloated: Repacking) -> None:

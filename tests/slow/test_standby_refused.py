@@ -15,7 +15,7 @@ from tests.fixtures.servers.clones import (
     is_barred,
     shown,
 )
-from tests.fixtures.servers.postgres import SUPERUSER, wait_for
+from tests.fixtures.servers.postgres import QUICK, SUPERUSER, wait_for
 
 
 def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -> None:
@@ -47,6 +47,18 @@ def test_a_clone_that_streams_past_its_slot_does_not_follow(cloning: Cloning) ->
     target.execute(f"ALTER SYSTEM SET primary_slot_name = '{cloning.clone.slot}'".encode())
     target.execute("SELECT pg_reload_conf()")
     cloning.follow()
+
+
+def test_a_clone_that_was_not_made_is_not_started(cloning: Cloning) -> None:
+    with raises_code("clone_not_made", match="its clone is absent"):
+        standby.start(cloning.clone)
+
+
+def test_settings_that_a_standby_cannot_have_are_an_error_with_the_log(cloning: Cloning) -> None:
+    cloning.settings = QUICK | {"max_connections": "10", "max_wal_senders": "2"}
+    cloning.make()
+    with raises_code("server_did_not_start", match="max_connections"):
+        standby.start(cloning.clone)
 
 
 def test_a_clone_that_lets_others_in_is_not_trusted(cloning: Cloning) -> None:
