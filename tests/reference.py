@@ -19,7 +19,7 @@ from shardctl.checks.verify import CHECKS, OF_EVERY
 from shardctl.cli.app import app
 from shardctl.cli.command import ANYWHERE
 from shardctl.cli.examples import EXAMPLES
-from shardctl.moves import cutover
+from shardctl.moves import clone_cutover, stream_cutover, undoing
 from shardctl.moves.methods import METHODS, REVERSE
 from shardctl.moves.preflight.registry import STREAM, SUBJECTS
 from shardctl.state.states import TRANSITIONS, MoveState
@@ -198,12 +198,12 @@ def render_moves() -> str:
         parts.append("\n".join([f"## Steps of {title}\n", told, head, *lines, ""]))
     parts += ["## Sub-steps\n", _SUB_STEPS_HEAD]
     cutovers = {
-        "### A clone": cutover.CLONE,
-        "### A stream": cutover.STREAM,
+        "### A clone": clone_cutover.CUTOVER,
+        "### A stream": stream_cutover.CUTOVER,
     }
     for title, one in cutovers.items():
         parts.append(_sub_steps(title, one.rows))
-    parts.append(_sub_steps("### When a cutover is undone", cutover.CLONE.undo))
+    parts.append(_sub_steps("### When a cutover is undone", undoing.SUB_STEPS))
     lines = [f"| `{s}` | {STATES[s]} | {', '.join(f'`{c}`' for c in s.can)} |" for s in MoveState]
     head = "| state | means | an operator can |\n|---|---|---|"
     parts.append("\n".join(["## States in the journal\n", head, *lines, ""]))

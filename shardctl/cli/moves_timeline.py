@@ -77,7 +77,7 @@ def bar(took: float, predicted: float | None, longest: float, *, width: int) -> 
 def _sum(group: Sequence[Times]) -> str:
     """Sum up a group.
 
-    >>> from shardctl.moves.sub_step_times import Times
+    >>> from shardctl.moves.prediction import Times
     >>> _sum([Times("pause", "waiting", 2.0, 3.0), Times("fence", "waiting", 4.0, None)])
     '6.0 ms (predicted: 3.0 ms)'
     >>> _sum([Times("pause", "waiting", None, 3.0)]), _sum([Times("serve", "after", None, None)])

@@ -6,14 +6,16 @@ import gc
 import logging
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardctl.access.fence import WritersLeft
 from shardctl.errors import ShardctlError, Unfinished, together
-from shardctl.moves import confirm, cutover, prediction, promotion, sub_steps, undoing
+from shardctl.moves import clone_cutover, confirm, cutover, file, prediction, undoing
 from shardctl.moves.budget import Budget, deferred
 from shardctl.moves.paused_poolers import PausedPoolers
+from shardctl.moves.preflight import check as preflight
+from shardctl.moves.step import NotAbortable, Step
 from shardctl.moves.sub_step import RoundTrips
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from shardctl.moves.sub_step import Cutover, SubStep
     from shardctl.pgbouncer.guard import Question
     from shardctl.postgres.connection import Connection
+
 
 Value = TypeVar("Value")
 
@@ -170,7 +173,7 @@ def _at_work(context: MoveContext) -> Iterator[Attempt]:
             context.topology, context.after, context.plan, purpose=context.purpose
         ) as pauses,
     ):
-        yield Attempt(context, pauses, interrupt, cutover.of(context.plan))
+        yield Attempt(context, pauses, interrupt, prediction.cutover_of(context.plan))
 
 
 @contextmanager
@@ -185,7 +188,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def run(context: MoveContext) -> None:
+def begin(context: MoveContext) -> None:
     """Change the ownership of the move's shards, sub-step by sub-step.
 
     The target must follow the source, this process must hold both nodes' locks, and the journal
@@ -196,7 +199,7 @@ def run(context: MoveContext) -> None:
     with _at_work(context) as at:
         at.began = True
         at.do(at.cutover.ready)
-        at.budget = Budget(at, sub_steps.revision(context))
+        at.budget = Budget(at, cutover.revision(context))
         with _uncollected():
             try:
                 at.do(at.cutover.undoable)
@@ -221,7 +224,7 @@ def complete(context: MoveContext) -> None:
     plan = context.plan
     with _at_work(context) as at:
         if not plan.streams:  # whose target's server is an operator's
-            promotion.start(context)
+            clone_cutover.start(context)
         context.lock(plan.target)
         context.session(plan.target)
         move = context.journal()
@@ -313,3 +316,52 @@ def _prove_now(context: MoveContext, failed: Sequence[ShardctlError]) -> list[Sh
     except ShardctlError as error:
         return [error]
     return []
+
+
+def probe(context: MoveContext) -> bool:
+    """Return whether the journal says that the poolers lead to the target."""
+    move = context.journal()
+    return move is not None and move.state in (
+        MoveState.routed, MoveState.unconfirmed, MoveState.done,
+    )  # fmt: skip
+
+
+def run(context: MoveContext) -> None:
+    """Run the cutover, or complete what an earlier process left.
+
+    Checks again what a fence does not stop, and whether the topology file can be written: the plan
+    may be old. Raises PreflightRefused and others for that, or Problems for several.
+    """
+    if not context.past_cutover():
+        # Guards of an earlier process may still run: undo its cutover and start again.
+        undoing.call_off(context)
+    if context.past_cutover():
+        complete(context)
+        return
+    problems = [
+        *preflight.again(context.topology, context.plan, purpose=context.purpose),
+        *file.problems(context.topology, context.plan),
+    ]
+    if problems:
+        raise together(problems)
+    begin(context)
+
+
+def undo(context: MoveContext) -> None:
+    """Lift the fence, serve the clients from the source, and restore its tables.
+
+    Raises NotAbortable past the point of no return: then the clone must not be undone.
+    """
+    if (before := context.journal()) is None:
+        return
+    if before.state.undoable:
+        undoing.call_off(context)
+    after = context.journal()
+    if after is None or not after.state.undoable:
+        raise NotAbortable(context.plan.id, after.state.value if after else "unknown")
+
+
+STEP = Step(
+    "cutover", "fences the source, promotes the target, routes the poolers", probe, run, undo
+)
+STREAM_STEP = replace(STEP, sentence="fences the source, opens the target, routes the poolers")

@@ -13,7 +13,7 @@ from shardctl.access import structure_digest
 from shardctl.access.structure_digest import StructureChanged
 from shardctl.errors import Unfinished
 from shardctl.meter import sentences
-from shardctl.moves import comparison, cross_schema, promotion, stream, structure
+from shardctl.moves import clone_cutover, comparison, cross_schema, ddl, stream_claim
 from shardctl.moves import plan as planning
 from shardctl.moves.confirm_sessions import Sessions, SnapshotLost
 from shardctl.moves.step import Step
@@ -132,7 +132,7 @@ def _tell_overtaken(
         found[node] = structure_digest.by_schema(rows, named[node])
     plan = context.plan
     there = dict(zip(plan.schemas, found[plan.target].values(), strict=True))
-    structure.tell_overtaken(context, [*structure_digest.changes(there, found[plan.source])])
+    ddl.tell_overtaken(context, [*structure_digest.changes(there, found[plan.source])])
 
 
 def _both(
@@ -215,9 +215,9 @@ def require_caught_up(context: MoveContext, lsn: str) -> None:
     Raises what the method's own `require_caught_up` raises.
     """
     if context.plan.streams:
-        stream.require_caught_up(context)
+        stream_claim.require_caught_up(context)
     else:
-        promotion.require_caught_up(context, lsn)
+        clone_cutover.require_caught_up(context, lsn)
 
 
 def _tell_stream_overtaken(context: MoveContext) -> None:
@@ -225,9 +225,9 @@ def _tell_stream_overtaken(context: MoveContext) -> None:
     if not context.plan.streams:
         return
     try:
-        structure.require_same(context, context.plan.retired)
+        ddl.require_same(context, context.plan.retired)
     except StructureChanged as error:
-        structure.tell_overtaken(context, error.changed)
+        ddl.tell_overtaken(context, error.changed)
 
 
 def _tell_of_unfenced(context: MoveContext) -> None:

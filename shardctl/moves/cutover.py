@@ -1,123 +1,338 @@
-"""The cutover: the short part of a move in which ownership changes.
+"""The cutover: the short part of a move in which ownership changes; what both methods share.
 
-The order is the promise. Up to `decide` everything can be undone, by this process, by the guard
-in the source, or by another operator: whichever commits first wins. `attempt.py` runs the
-sub-steps; `sub_steps.py`, `stream_sub_steps.py` and `conclusion.py` implement them.
+The order is the promise: it is in `clone_cutover.py` and `stream_cutover.py`. Up to `decide`
+everything can be undone, by this process, by the guard in the source, or by another operator:
+whichever commits first wins. `attempt.py` runs the sub-steps.
 """
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from shardctl.moves import conclusion, promotion, stream, stream_sub_steps, sub_steps, undoing
-from shardctl.moves.sub_step import Cutover, SubStep
+import psycopg
+from psycopg import sql
+
+from shardctl.access import fence
+from shardctl.errors import ShardctlError, Unfinished, together
+from shardctl.moves import (
+    claims,
+    cross_schema,
+    file,
+    undoing,
+)
+from shardctl.moves import plan as planning
+from shardctl.moves.context import Use
+from shardctl.moves.paused_pooler import PauseFailed, guard_dsn
+from shardctl.moves.sub_step import RoundTrips, SubStep, shortest_ms
+from shardctl.pgbouncer.guard import Question
+from shardctl.postgres import queries, replay
+from shardctl.postgres.connection import NodeLost, NodeUnavailable
+from shardctl.state import cluster, events, journal
+from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
-    from shardctl.moves.plan import MovePlan
+    from collections.abc import Callable
 
-CLONE = Cutover(
-    ready=(
-        SubStep("open consoles", "logs in to every pooler's console, several times",
-                sub_steps.log_in),
-        SubStep("stage files", "puts the new file of aliases beside the old one, on every pooler's "
-                "host", lambda at: at.pauses.stage()),
-        SubStep("rehearse guards", "queries the target from every pooler's host, as a guard would",
-                sub_steps.rehearse_guards),
+    from shardctl.moves.attempt import Attempt
+    from shardctl.moves.context import MoveContext
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName, ShardId
+
+
+_FAIR_S = 0.1
+"""The least time that transactions get to end, however little of the budget is left."""
+_ARMING_S = 3.0
+"""How long arming the guards on poolers' hosts may take without using up the budget."""
+
+
+class NotPromoting(Unfinished):
+    """A move that another process or a guard undid before the decision."""
+
+    def __init__(self, move: str, state: str) -> None:
+        super().__init__(
+            f"move {move} is {state}: a guard or another process undid its cutover before the "
+            "point of no return",
+            hint="run `shardctl moves resume` to try again",
+        )
+
+
+def revision(context: MoveContext) -> int:
+    """Return the journal's revision before the fence; raises NotPromoting."""
+    found = undoing.at_source(context)
+    if found is None or not found.state.undoable:
+        raise NotPromoting(context.plan.id, found.state if found else "unknown")
+    return found.revision
+
+
+def log_in(at: Attempt, prepare: Callable[[MoveContext], None]) -> None:
+    """Open all sessions: a login takes longer than all later queries."""
+    context, plan = at.context, at.plan
+    at.pauses.open()
+    prepare(context)
+    with context.on(plan.source):
+        guard_session(context)
+        at.tables = fence.oids(at.source, plan.schemas)
+    at.round_trips = _round_trips(at)
+
+
+def rehearse_guards(at: Attempt, serves: sql.Composed) -> None:
+    """Query the target as a guard would; arming guards takes about as long as this.
+
+    `serves` asks whether it serves the shards.
+    """
+    began = time.monotonic()
+    dsn = guard_dsn(at.context.target, at.context.topology.database)
+    at.question = question = Question(dsn, serves.as_string())
+    replay.again(lambda: at.pauses.rehearse(question))
+    # On remote hosts that may be longer than the whole budget.
+    at.arming_s = min(2 * (time.monotonic() - began), _ARMING_S)
+
+
+def arm_guards(at: Attempt) -> None:
+    """Arm the guards on the poolers' hosts, then the source's, which starts the budget."""
+    budget, began = at.budget, time.monotonic()
+    after_s = at.plan.options.max_pause_s + at.arming_s + undoing.GUARD_LAG_S
+    at.pauses.arm(after_s=after_s, question=at.question)
+    # These guards must fire after the source's, so a budget that starts late is shorter.
+    budget.begin(min(time.monotonic(), began + at.arming_s))
+    arm_source(at)
+    with at.context.on(at.plan.source):
+        at.not_after = fence.not_after(at.source, budget.latest("drain"))
+
+
+def hold(at: Attempt, until: float) -> None:
+    """Pause all aliases; with `--terminate`, terminate transactions that do not end.
+
+    They may end by themselves until `until`, on the monotonic clock. Raises PauseFailed, PauseLost.
+    """
+    fair_s = _FAIR_S + at.round_trips.pooler / 1000
+
+    def left(kept_s: float) -> float:
+        return max(fair_s, until - kept_s - time.monotonic())
+
+    try:
+        at.pauses.hold(seconds=left(at.kept_s))
+    except PauseFailed as error:
+        if not at.plan.options.terminate:
+            raise
+        with at.context.on(at.plan.source):
+            for pid in error.pids:
+                at.source.execute("SELECT pg_terminate_backend(%s)", [pid])
+        at.pauses.open()
+        at.pauses.hold(seconds=left(0))
+
+
+def await_writers(at: Attempt) -> bool:
+    """Wait for them, and return whether there were any; raises WritersLeft, UnloggedMade."""
+    plan, until = at.plan, at.budget.latest_after("drain")
+    return at.without_writers(
+        lambda kept_s: fence.drain(at.source, plan.source, plan.id, deadline=until - kept_s)
+    )
+
+
+def require_uncrossed(at: Attempt) -> None:
+    """See that nothing binds moved tables by more than their names; raises SourceUnfit."""
+    staying = planning.leaving(at.context.topology, at.plan)
+    cross_schema.require_uncrossed(at.source, at.plan, staying)
+
+
+def decide_by(at: Attempt, commit: Callable[[int], bool]) -> None:
+    """Pass the point of no return by a commit that tells whether it was still drained.
+
+    It is given the revision that the journal has in this attempt, and not in another operator's
+    after it. Raises NotPromoting.
+    """
+    context, plan = at.context, at.plan
+    with context.on(plan.source):
+        try:
+            decided = commit(at.budget.revision + 2)
+        except psycopg.OperationalError:
+            # The answer was lost, but the commit may have happened or may still happen. So undo it:
+            # whichever the source executed first counts.
+            undoing.reconcile(context)
+            fence.lift(at.source, plan.id, revision=at.budget.revision)
+            decided = undoing.state(context) in (MoveState.promoting, MoveState.claimed)
+    if not decided:
+        raise NotPromoting(plan.id, undoing.state(context))
+
+
+def _round_trips(at: Attempt) -> RoundTrips:
+    """Measure the round trips to the source, the target and the poolers."""
+    source, target = at.plan.source, at.plan.target
+    took = {}
+    for node in (source, target):
+        ask = partial(at.context.session(node).execute, "SELECT 1")
+        with at.context.on(node):
+            took[node] = shortest_ms(partial(replay.again, ask))
+    return RoundTrips.of(source=took[source], target=took[target], pooler=at.pauses.round_trip_ms())
+
+
+def arm_source(at: Attempt) -> None:
+    """Start the statement with which the source lifts the fence when the budget ends.
+
+    A backend finishes its statement even when its client is gone. Raises BudgetSpent, Interrupted.
+    """
+    budget, source = at.budget, at.plan.source
+    stop = next(one.name for one in at.cutover.undoable if one.may_stop)
+    with at.context.on(source):
+        guard = guard_session(at.context)
+        pid = guard.info.backend_pid
+        statement = fence.lifting(at.plan.id, after_s=budget.left(), revision=budget.revision)
+        guard.pgconn.send_query(statement.as_string(guard).encode())
+        while not _guard_sleeps(at.source, pid):
+            budget.require(stop)
+
+
+def guard_session(context: MoveContext) -> Connection:
+    """Return the session of the source's guard, opened early: a remote login takes long."""
+    source = context.plan.source
+    if (found := context.open_session(source, Use.guard)) is not None:
+        return found
+    opened = context.session(source, Use.guard)
+    opened.execute("SET client_connection_check_interval TO 0")
+    # A message to a lost client ends the session, and the guard's statement with it.
+    opened.execute("SET client_min_messages TO error")
+    return opened
+
+
+def _guard_sleeps(beside: Connection, pid: int) -> bool:
+    row = beside.execute(
+        "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = %s", [pid]
+    ).fetchone()
+    return bool(row and row[0])
+
+
+def route(at: Attempt) -> None:
+    """Route the clients to the target, and record how long they waited."""
+    pauses, timeline = at.pauses, at.context.timeline
+    if at.began and at.budget.left() > 0:
+        pauses.route()
+    else:  # guards may have routed already, or may be routing now
+        pauses.settle()
+    now = pauses.served_at or time.monotonic()
+    if pauses.held_at is not None:
+        timeline.pause_ms = (now - pauses.held_at) * 1000
+
+
+def serve(at: Attempt) -> None:
+    """Wait until waiting clients have connections, and report aliases whose clients have none."""
+    if left := at.pauses.await_served():
+        at.context.notice(f"clients are still waiting for a connection: {', '.join(left[:5])}")
+    for paused in at.pauses.all:
+        if paused.cancelled:
+            at.context.notice(
+                f"pooler {paused.pooler.name}: a client cancelled a statement on "
+                f"{', '.join(paused.cancelled[:5])} while PAUSE waited for it; right after the "
+                "pause, PgBouncer may have rejected requests of other clients with 08P01 (server "
+                "login has been failing) without executing them"
+            )
+
+
+def spread_map(context: MoveContext) -> None:
+    """Write the target's map to every other node that has one, and the journal to the source.
+
+    A node that is away keeps its older map, until `init` or the next move of its shards; so does a
+    lost source. Raises what could not be written, after writing the rest.
+    """
+    plan = context.plan
+    errors: list[ShardctlError] = []
+    with context.on(plan.target):
+        session = context.session(plan.target)
+        version = queries.one(session, "SELECT map_version FROM shardctl.cluster")[0]
+        owners = cluster.read_map(session)
+    for node in context.topology.nodes.values():
+        if node.name == plan.target or (node.name == plan.source and context.source_lost):
+            continue
+        try:
+            with context.on(node.name):
+                write_map(context, node.name, owners, version)
+        except ShardctlError as error:
+            if node.name == plan.source:
+                errors.append(error)
+            elif node.shards and isinstance(error, NodeLost | NodeUnavailable):
+                context.notice(
+                    f"{error.message}; its map stays at an older version until `shardctl init`"
+                )
+            elif node.shards:
+                errors.append(error)
+    if errors:
+        raise together(errors)
+    known = context.journal()
+    if known is not None and plan.source in context.journal_nodes:
+        with context.on(plan.source):
+            journal.copy(context.session(plan.source), known)
+
+
+def write_map(
+    context: MoveContext, node: NodeName, owners: dict[ShardId, NodeName], version: int
+) -> None:
+    """Write the whole map to a node, unless its own is newer or of another cluster.
+
+    The node may have missed earlier moves.
+    """
+    session = context.session(node)
+    if not cluster.is_present(session):
+        return
+    row = cluster.read(session)
+    if row is None or (row.cluster, row.node) != (context.topology.cluster, node):
+        return
+    with session.transaction():
+        # A process that was suspended for days must not write an outdated map.
+        if session.execute(claims.QUERIES["map_version"], {"version": version}).fetchone() is None:
+            return
+        cluster.write_map(session, context.topology, owners)
+        cluster.set_map_version(session, version)
+        if row.map_version < version:
+            result = f"move {context.plan.id}: map version {version}"
+            events.record(session, "move-shards", result)
+
+
+def write_file(context: MoveContext) -> None:
+    """Write the topology file if possible: `retire` tries again, and raises the error.
+
+    An error here would end this process, and with it the snapshot for the comparison.
+    """
+    try:
+        file.write(context.topology, context.plan, context.after)
+    except file.FileNotEdited as error:
+        context.notice(f"{error.message}; shardctl compares the rows, then tries again")
+
+
+STAGE = SubStep(
+    "stage files",
+    "puts the new file of aliases beside the old one, on every pooler's host",
+    lambda at: at.pauses.stage(),
+)
+ARM = SubStep(
+    "arm guards",
+    "starts the guards on the poolers' hosts, and the one in the source",
+    arm_guards,
+    asks="s s s",
+)
+LOGINS = SubStep(
+    "logins",
+    "waits until no pooler is logging in to a node for these aliases",
+    lambda at: at.pauses.await_logins(),
+    asks="p",
+)
+SERVING = (
+    SubStep(
+        "route",
+        "puts the new file into place on every pooler; RELOAD and RESUME in one packet",
+        route,
+        asks="p p",
     ),
-    undoable=(
-        SubStep("arm guards", "starts the guards on the poolers' hosts, and the one in the source",
-                sub_steps.arm_guards, asks="s s s"),
-        SubStep("logins", "waits until no pooler is logging in to a node for these aliases",
-                lambda at: at.pauses.await_logins(), asks="p"),
-        SubStep("pause", "pauses the aliases on all poolers and waits for their transactions",
-                sub_steps.pause, asks="st p p", may_stop=True),
-        SubStep("fence", "renames the moved schemas on the source, and commits `fenced`",
-                sub_steps.put_up_fence, asks="s", may_stop=True),
-        SubStep("drain", "waits for direct sessions that still write to the moved tables",
-                sub_steps.drain, asks="s"),
-        SubStep("mark", "commits `drained`, and records the position of the source's WAL",
-                sub_steps.mark, asks="s"),
-        SubStep("replay", "waits until the target has replayed up to that position",
-                sub_steps.catch_up, asks="t"),
-        SubStep("snapshot", "takes a snapshot of the target for the comparison",
-                lambda at: promotion.hold_snapshot(at.context), asks="t"),
-        SubStep("look", "checks that every alias is still paused, and the source's lock still held",
-                sub_steps.look_again, asks="sp"),
-        SubStep("decide", "commits `promoting` on the source: the point of no return",
-                sub_steps.decide, asks="s", may_stop=True),
-    ),
-    decided=(
-        SubStep("promote", "makes the target a primary",
-                lambda at: promotion.take_over(at.context), asks="t",
-                when=lambda at: not at.claimed),
-        SubStep("claim", "makes the target the owner: new id blocks, names, map, `claimed`",
-                sub_steps.claim, asks="t t", when=lambda at: not at.claimed),
-        SubStep("open", "opens the target to applications, if the claim's message could not",
-                lambda at: promotion.open_up(at.context), when=lambda at: not at.opened),
-    ),
-    concluding=(
-        SubStep("route", "puts the new file into place on every pooler; RELOAD and RESUME in one "
-                "packet", conclusion.route, asks="p p"),
-        SubStep("serve", "waits until waiting clients have connections again", conclusion.serve),
-        SubStep("settings", "checks that the target runs with its own files and settings",
-                lambda at: promotion.settle(at.context)),
-        SubStep("slot", "drops the replication slot on the source",
-                lambda at: promotion.release(at.context)),
-        SubStep("map", "writes the new owners into the map of all other nodes",
-                lambda at: conclusion.spread_map(at.context)),
-        SubStep("file", "writes the new owners into the topology file",
-                lambda at: conclusion.write_file(at.context)),
-        SubStep("disarm", "ends the guards on the poolers' hosts",
-                lambda at: at.pauses.disarm(), after="route"),
-    ),
-    undo=undoing.SUB_STEPS,
+    SubStep("serve", "waits until waiting clients have connections again", serve),
+)
+"""What serves the clients, as soon as the target owns the shards."""
+RECORDING = (
+    SubStep("map", "writes the new owners into the map of all other nodes",
+            lambda at: spread_map(at.context)),
+    SubStep("file", "writes the new owners into the topology file",
+            lambda at: write_file(at.context)),
+    SubStep("disarm", "ends the guards on the poolers' hosts",
+            lambda at: at.pauses.disarm(), after="route"),
 )  # fmt: skip
-"""The target is a clone, which is promoted."""
-
-STREAM = Cutover(
-    ready=CLONE.ready,
-    undoable=(
-        *CLONE.between("arm guards", "arm guards"),
-        SubStep("ping", "sends a mark through the stream, and waits until it has arrived",
-                stream_sub_steps.ping, asks="s t"),
-        *CLONE.between("logins", "logins"),
-        SubStep("pause", "pauses the aliases on all poolers and waits for their transactions",
-                stream_sub_steps.pause, asks="st p p", may_stop=True),
-        SubStep("fence", "locks the moved tables against writers, renames their schemas on the "
-                "source, marks the stream, and commits `fenced`",
-                stream_sub_steps.put_up_fence, asks="s", may_stop=True),
-        SubStep("drain", "waits for those who write to the moved tables or make some all the same, "
-                "and sees that the structure is what was copied", stream_sub_steps.drain),
-        SubStep("standbys", "waits until every standby of the source that may be promoted has "
-                "flushed the fence", stream_sub_steps.await_standbys, asks="s"),
-        SubStep("arrive", "waits until the fence's mark has come through the stream: the target "
-                "has all rows then", stream_sub_steps.catch_up, asks="t"),
-        SubStep("snapshot", "takes the snapshot of the target for the comparison, which has come "
-                "with it", lambda at: stream.hold_snapshot(at.context)),
-        SubStep("look", "checks that every alias is still paused, and both locks still held",
-                stream_sub_steps.look_again, asks="stp"),
-        SubStep("decide", "commits `drained` and `promoting` on the source, with its clock and its "
-                "sequences, and the same into the stream: the point of no return",
-                stream_sub_steps.decide, asks="s", may_stop=True),
-    ),
-    decided=(
-        SubStep("standbys again", "waits until those standbys have flushed the decision, too, "
-                "as long as the budget lasts", stream_sub_steps.await_standbys_again,
-                when=lambda at: at.began),
-        SubStep("claim", "makes the target the owner: sequences, new id blocks, map, `claimed`; "
-                "opens the shards", sub_steps.claim, asks="t", when=lambda at: not at.claimed),
-    ),
-    concluding=(
-        *CLONE.between("route", "serve"),
-        SubStep("stream", "drops subscription, slot and publication",
-                lambda at: stream.release(at.context)),
-        *CLONE.between("map", "disarm"),
-    ),
-    undo=undoing.SUB_STEPS,
-)  # fmt: skip
-"""The target follows by logical replication."""
-
-
-def of(plan: MovePlan) -> Cutover:
-    """Return the cutover of a move."""
-    return STREAM if plan.streams else CLONE
+"""What else learns of the new owner, and the end."""

@@ -1,6 +1,6 @@
 """What moves have left behind: everything on any node that no open move owns.
 
-`doctor_clear` drops it. Nothing of a move is listed as to be cleared while a journal that may know
+`clear` drops it. Nothing of a move is listed as to be cleared while a journal that may know
 the move could not be read.
 """
 

@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 
 from shardctl.access import stream_fence
 from shardctl.errors import Refused, ShardctlError
-from shardctl.moves import standbys, structure
+from shardctl.moves import ddl, standbys
 from shardctl.moves.context import Use
 from shardctl.moves.refusals import COPY_INSTEAD
 from shardctl.postgres import queries, slots
@@ -332,7 +332,7 @@ def come_near(context: MoveContext, what: str, *, seconds: float) -> str:
         try:
             wait_for(context, STEPS, mark, deadline=until, poll_s=_NEAR_POLL_S)
         except MarkNotSeen:
-            structure.require_same(context, context.plan.schemas)  # a stream stops at DDL
+            ddl.require_same(context, context.plan.schemas)  # a stream stops at DDL
             raise
         if time.monotonic() - began < _NEAR_S:
             return mark

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.moves import confirm, plan, rehearsal, reverse_kept
-from shardctl.moves.steps import clone, copy, cutover, follow, reopen, reserve, retire
+from shardctl.moves import attempt, confirm, plan, rehearsal, reverse_kept
+from shardctl.moves.steps import clone, copy, follow, reopen, reserve, retire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,13 +24,13 @@ class Method:
 
 
 METHODS: Mapping[str, Method] = {
-    plan.METHOD: Method(
+    plan.CLONE: Method(
         "copies the whole source server onto a node without shards, and promotes the copy",
         steps=(
             reserve.STEP,
             clone.STEP,
             follow.STEP,
-            cutover.STEP,
+            attempt.STEP,
             confirm.STEP,
             retire.STEP,
         ),
@@ -43,7 +43,7 @@ METHODS: Mapping[str, Method] = {
             follow.STREAM_STEP,
             rehearsal.STEP,
             reverse_kept.STEP,
-            cutover.STREAM_STEP,
+            attempt.STREAM_STEP,
             confirm.STEP,
             retire.STEP,
         ),
@@ -57,7 +57,7 @@ REVERSE = Method(
         reopen.STEP,
         follow.STREAM_STEP,
         rehearsal.STEP,
-        cutover.STREAM_STEP,
+        attempt.STREAM_STEP,
         confirm.STEP,
         retire.STEP,
     ),

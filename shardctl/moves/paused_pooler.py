@@ -201,7 +201,7 @@ class PausedPooler:
         return [a for a in self.aliases if a in offered and offered[a].paused]
 
 
-def dsn(node: Node, database: Database) -> str:
+def guard_dsn(node: Node, database: Database) -> str:
     """Return the connection string, without a password, for a pooler's host."""
     # A guard uses shardctl's options, not the defaults of the role and the database.
     given = dict(database.options) | {"options": connection.options(database)}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shardctl.state.journal import Move
     from shardctl.topology.model import Topology
 
-METHOD = "clone"
+CLONE = "clone"
 """The default method of a move to a node without a server."""
 STREAM = journal.STREAM
 _POOLERS = "poolers."
@@ -101,7 +101,7 @@ class MovePlan:
     said: dict[str, str]
     """The topology's fields that the move depends on, by their place in the file."""
     options: Options
-    method: str = METHOD
+    method: str = CLONE
     reverse: str | None = None
     """The id of the move that can reverse this one; None where none is to."""
     reverses: Reversed | None = None

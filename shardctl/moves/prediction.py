@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from shardctl.moves import cutover
+from shardctl.moves import clone_cutover, stream_cutover
 from shardctl.moves import plan as planning
 from shardctl.moves.paused_poolers import CONSOLES
 from shardctl.moves.plan import MovePlan
-from shardctl.moves.sub_step import RoundTrips, round_trips_ms
+from shardctl.moves.sub_step import Cutover, RoundTrips, round_trips_ms
 from shardctl.pgbouncer import cost
 from shardctl.state import journal
 
@@ -22,14 +22,8 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 
-FIXED_MS = 70.0
-"""A cutover's time without shards, aliases and load (`moves show` prints each part):
-promote 26, claim and open 22, route 5, pause and snapshot 4 each, fence 3, drain, mark and decide
-2 each. Under the loads of `make bench` it takes twice that."""
-STREAMED_MS = 25.0
-"""The same for a streamed move, whose target is a primary all the time."""
 REST_MS = 4.0
-"""Of that, what a rehearsal does not measure: pause, mark, look, the decision's commit, route."""
+"""Of _FIXED, what a rehearsal does not measure: pause, mark, look, the decision's commit, route."""
 REST_COMMITS = 12.0
 """The same in commits, which take longer where it takes longer, too."""
 RENAMED_MS = 0.05
@@ -92,42 +86,22 @@ def pause_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables
     `tables` is the number of moved tables. A busy machine takes several times as long. PAUSE also
     waits for the longest running transaction, which is unknown before.
     """
-    moved = MOVED_MS * len(plan.schemas)
-    poolers_ms = _poolers_ms(topology, plan, round_trips)
-    fixed = _fixed_ms(topology, plan, tables)
-    waiting = cutover.of(plan).between("pause", "route")
-    return fixed + moved + poolers_ms + round_trips_ms(round_trips, waiting)
+    return sum(parts_ms(topology, plan, round_trips, tables).values())
 
 
 def measured_ms(
     topology: Topology, plan: MovePlan, round_trips: RoundTrips, parts: Mapping[str, float]
 ) -> float:
     """Estimate the same for a streamed move, from parts that its rehearsal has measured, in ms."""
-    # The target waits for the mark while the source looks at the structure.
-    nodes = sum(parts.values()) - min(parts["arrive"], parts["structure"]) - parts["commit"]
-    rest = REST_MS + REST_COMMITS * parts["commit"]
-    waiting = cutover.of(plan).between("pause", "route")
-    far = round_trips_ms(round_trips, waiting)
-    renames = RENAMED_MS * len(plan.schemas)
-    return rest + renames + nodes + _poolers_ms(topology, plan, round_trips) + far
+    return sum(measured_parts_ms(topology, plan, round_trips, parts).values())
 
 
-def _fixed_ms(topology: Topology, plan: MovePlan, tables: int) -> float:
-    """Estimate what nodes take but for the moved shards."""
-    if plan.streams:  # nothing that stays is on the target
-        return STREAMED_MS + LOCKED_TABLE_MS * tables
-    staying = STAYING_MS * len(planning.leaving(topology, plan))
-    return FIXED_MS + staying + CLONED_TABLE_MS * tables
+def cutover_of(plan: MovePlan) -> Cutover:
+    """Give the sub-steps of a move's cutover."""
+    return stream_cutover.CUTOVER if plan.streams else clone_cutover.CUTOVER
 
 
-def _poolers_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips) -> float:
-    """Estimate the time of the slowest pooler."""
-    return sum(poolers_parts_ms(topology, plan, round_trips))
-
-
-def poolers_parts_ms(
-    topology: Topology, plan: MovePlan, round_trips: RoundTrips
-) -> tuple[float, float]:
+def _poolers_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips) -> tuple[float, float]:
     """Estimate the time of the slowest pooler: for its pauses, and for its route."""
     poolers = [(0.0, 0.0)]
     for one in topology.poolers.values():
@@ -147,7 +121,7 @@ def poolers_parts_ms(
 
 
 _FIXED: Mapping[str, Mapping[str, float]] = MappingProxyType({
-    planning.METHOD: {
+    planning.CLONE: {
         "pause": 4, "fence": 3, "drain": 2, "mark": 2, "snapshot": 4, "decide": 2,
         "promote": 26, "claim": 22, "route": 5,
     },
@@ -155,7 +129,10 @@ _FIXED: Mapping[str, Mapping[str, float]] = MappingProxyType({
         "pause": 4, "fence": 6, "arrive": 2, "look": 2, "decide": 3, "claim": 3, "route": 5,
     },
 })  # fmt: skip
-"""How FIXED_MS and STREAMED_MS are made up."""
+"""A cutover's time without shards, aliases and load, by sub-step, in ms.
+
+Under the loads of `make bench` it takes twice that. A stream's target is a primary all the time.
+"""
 _REST: Mapping[str, float] = MappingProxyType(
     {"pause": 0.35, "look": 0.05, "decide": 0.25, "route": 0.35}
 )
@@ -197,17 +174,17 @@ def measured_parts_ms(
 
 
 def _empty(plan: MovePlan) -> dict[str, float]:
-    return {row.name: 0.0 for row in cutover.of(plan).between("pause", "route")}
+    return {row.name: 0.0 for row in cutover_of(plan).between("pause", "route")}
 
 
 def _with_ways(
     found: dict[str, float], topology: Topology, plan: MovePlan, round_trips: RoundTrips
 ) -> dict[str, float]:
     """Add what the poolers take, and the round trips."""
-    pausing, routing = poolers_parts_ms(topology, plan, round_trips)
+    pausing, routing = _poolers_ms(topology, plan, round_trips)
     found["pause"] += pausing
     found["route"] += routing
-    for row in cutover.of(plan).between("pause", "route"):
+    for row in cutover_of(plan).between("pause", "route"):
         found[row.name] += round_trips_ms(round_trips, [row])
     return found
 
@@ -246,7 +223,7 @@ def sub_step_times(topology: Topology, move: Move) -> list[Times]:
     spans: Sequence[tuple[str, float]] = attempt.get("timeline", ())
     expected = _expected(topology, plan, report, attempt)
     if not spans:
-        spans = [(row.name, -1.0) for row in cutover.of(plan).rows]
+        spans = [(row.name, -1.0) for row in cutover_of(plan).rows]
     when = _when([name for name, _ in spans])
     return [
         Times(name, at, None if took < 0 else took, expected.get(name))

@@ -14,15 +14,7 @@ from psycopg import sql
 from shardctl.access import stream_fence
 from shardctl.errors import Refused
 from shardctl.meter import sentences
-from shardctl.moves import (
-    live_comparison,
-    live_proof,
-    marks,
-    prediction,
-    stream_claim,
-    structure,
-    wal,
-)
+from shardctl.moves import ddl, live_comparison, live_proof, marks, prediction, stream_claim, wal
 from shardctl.moves.confirm_sessions import SnapshotLost
 from shardctl.moves.context import Use
 from shardctl.moves.live_comparison import Results
@@ -249,7 +241,7 @@ def run(context: MoveContext) -> None:
     Raises StructureChanged, and what `marks.require_copy` and `prove` raise.
     """
     plan = context.plan
-    structure.require_same(context, plan.schemas)
+    ddl.require_same(context, plan.schemas)
     _require_copy(context)
     try:
         prove(context)

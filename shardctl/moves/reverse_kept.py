@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import marks, standbys, structure, wal
+from shardctl.moves import ddl, marks, standbys, wal
 from shardctl.moves.context import Use
 from shardctl.moves.step import Step
 from shardctl.postgres import queries, slots
@@ -71,7 +71,7 @@ def make(context: MoveContext, report: Callable[[Holder], None]) -> None:
     with context.on(plan.target):
         there = context.session(plan.target)
         limit = _limit(context, there)
-        note = {"parts": structure.parts(there, plan.schemas), "limit_bytes": limit}
+        note = {"parts": ddl.parts(there, plan.schemas), "limit_bytes": limit}
         marks.put(there, plan.reverse or "", MADE, note=note)
         tables = publication.tables(there, plan.schemas)
         publication.create(there, way.name, tables, move=plan.reverse or "")
@@ -118,7 +118,7 @@ def check_target(context: MoveContext) -> None:
             if marks.seen(there, plan.reverse, TARGET_SAME):
                 return
             made = marks.last(there, plan.reverse, MADE) or {}
-            changed = structure.changes(
+            changed = ddl.changes(
                 made.get("parts", []), there, plan.schemas, named=plan.schemas, rights=False
             )
             if not changed:
@@ -142,7 +142,7 @@ def settle(context: MoveContext) -> None:
             return  # it was given up
         limit = (marks.last(there, plan.reverse, MADE) or {}).get("limit_bytes", 0)
         if not marks.seen(there, plan.reverse, TARGET_KEPT):
-            note = {"parts": structure.parts(there, plan.schemas)}
+            note = {"parts": ddl.parts(there, plan.schemas)}
             marks.put(there, plan.reverse, TARGET_KEPT, note=note)
     if changed := _close(context):
         _give_up(context, f"DDL has changed {', '.join(changed[:3])} on node {plan.source}")
@@ -161,7 +161,7 @@ def look_at(session: Connection, schemas: Sequence[str]) -> dict[str, Any]:
         for schema, table, file in session.execute(QUERIES["files"], given)
     }
     return {
-        "parts": structure.parts(session, schemas),
+        "parts": ddl.parts(session, schemas),
         "files": files,
         "timeline": standbys.timeline(session),
     }
@@ -175,8 +175,8 @@ def _close(context: MoveContext) -> list[str]:
         if marks.seen(session, reverse, SOURCE_KEPT):
             return []
         if not marks.seen(session, reverse, SOURCE_SAME):
-            noted = structure.noted_parts(session, plan.id) or []
-            if changed := structure.changes(noted, session, plan.retired, named=plan.schemas):
+            noted = ddl.noted_parts(session, plan.id) or []
+            if changed := ddl.changes(noted, session, plan.retired, named=plan.schemas):
                 return changed
             marks.put(session, reverse, SOURCE_SAME)
         closing.close(session, reverse, plan.retired, keep=context.topology.database.user)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused
 from shardctl.meter import listed
-from shardctl.moves import marks, reverse_kept, structure
+from shardctl.moves import ddl, marks, reverse_kept
 from shardctl.moves.refusals import COPY_INSTEAD, SourceUnfit, TargetUnfit
 from shardctl.postgres import catalog, slots
 from shardctl.postgres.logical import publication
@@ -50,7 +50,7 @@ def require_slot(session: Connection, plan: MovePlan) -> None:
 def at_source(session: Connection, plan: MovePlan) -> Iterator[SourceUnfit]:
     """Find DDL on the shards since the move that is reversed: its stream carries rows alone."""
     noted = marks.last(session, plan.id, reverse_kept.TARGET_KEPT) or {}
-    changed = structure.changes(
+    changed = ddl.changes(
         noted.get("parts", [[] for _ in plan.schemas]), session, plan.schemas, named=plan.schemas
     )
     if changed:
@@ -91,7 +91,7 @@ def at_target(session: Connection, plan: MovePlan) -> Iterator[TargetUnfit]:
             "copies were retired: after a failover they may lack rows",
             hint=COPY_INSTEAD,
         )
-    altered = structure.changes(noted["parts"], session, now, named=retired(plan))
+    altered = ddl.changes(noted["parts"], session, now, named=retired(plan))
     before = dict(zip(retired(plan), now, strict=True))
     emptied = [
         f"{name} was emptied or rewritten"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
 from shardctl.hosts import ports
-from shardctl.moves import admission, conclusion, methods, rehearsal
+from shardctl.moves import cutover, methods, rehearsal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
@@ -18,7 +18,7 @@ from shardctl.moves.plan import MovePlan, PlanUnreadable
 from shardctl.moves.preflight import check
 from shardctl.moves.preflight import poolers as preflight_poolers
 from shardctl.moves.step import NotAbortable, drive, undo
-from shardctl.moves.steps import follow, reserve
+from shardctl.moves.steps import clone, follow, reserve
 from shardctl.moves.stopped import aborting, require_silent, require_source_gone, stopped
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
 from shardctl.provision import maps
@@ -48,7 +48,7 @@ def plan(
     target: str,
     options: Options,
     *,
-    method: str | None = planning.METHOD,
+    method: str | None = planning.CLONE,
 ) -> MovePlan:
     """Return the plan of a move, by the topology and the databases' map; changes nothing.
 
@@ -83,9 +83,9 @@ def _fitting(topology: Topology, target: Node) -> str:
         with connect(target, topology.database, purpose=lock.purpose(COMMAND)) as session:
             row = cluster.read(session) if cluster.is_present(session) else None
     except NodeUnavailable:
-        return planning.METHOD
+        return planning.CLONE
     member = row is not None and (row.cluster, row.node) == (topology.cluster, target.name)
-    return planning.STREAM if member else planning.METHOD
+    return planning.STREAM if member else planning.CLONE
 
 
 def _require_options(method: str, options: Options) -> None:
@@ -143,7 +143,7 @@ def start(
         for node in locked(decided):
             # It may have been away while shards moved between other nodes.
             with context.on(node):
-                conclusion.write_map(context, node, topology.owners(), decided.map_version)
+                cutover.write_map(context, node, topology.owners(), decided.map_version)
         _drive(context, on_step)
     return context
 
@@ -198,7 +198,7 @@ def resume(
                 with context.on(decided.source):  # the step `reserve` arms another one
                     leash.end(context.session(decided.source), decided.slot)
             if not decided.streams:
-                admission.admit(context)
+                clone.admit(context)
             if decided.source in planning.elsewhere(topology, decided):
                 (follow.reconnect if decided.streams else reserve.leave_behind)(context)
         _drive(context, on_step)

@@ -17,10 +17,10 @@ from psycopg import sql
 from shardctl.access import stream_fence
 from shardctl.errors import Unfinished
 from shardctl.ids import generator
-from shardctl.moves import blocks, claims, marks
+from shardctl.moves import claims, marks
 from shardctl.moves.context import Use
 from shardctl.postgres import queries
-from shardctl.postgres.logical import closing
+from shardctl.postgres.logical import closing, slot, subscription
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 QUERIES = queries.load("shardctl.moves", "stream_claim.sql")
 
 _NO_REVISION = -1
+_POLL_S = 0.05
+_CAUGHT_UP_S = 60.0
 _NOTHING: Mapping[str, bool] = MappingProxyType({})
 _STAYS_CLOSED = "stays_closed"
 """What only a rehearsal's decision has: the copies stay closed."""
@@ -106,7 +108,7 @@ def _decide(context: MoveContext, lsn: str, *, attempt: int, revision: int) -> l
     return queries.rows_of_last(context.session(plan.source), message)
 
 
-def claim(context: MoveContext, lsn: str) -> bool:  # noqa: ARG001  # the decision has it
+def claim(context: MoveContext) -> bool:
     """Claim; raises ClaimRefused where the target has lost what it had, as by a crash."""
     target = context.plan.target
     with context.on(target):
@@ -141,9 +143,9 @@ def _make(context: MoveContext, session: Connection) -> None:
         fence=sql.Literal(stream_fence.MARK),
         claimed=sql.Literal([s.value for s in MoveState if s.claimed_by_target]),
         register=sql.Literal(generator.REGISTER),
-        margin=sql.Literal(blocks.MARGIN),
-        plenty=sql.Literal(blocks.PLENTY),
-        blocks=blocks.performing(context),
+        margin=sql.Literal(claims.MARGIN),
+        plenty=sql.Literal(claims.PLENTY),
+        blocks=claims.performing(context),
         stays_closed=sql.Literal(_STAYS_CLOSED),
         owning=claims.owning(
             plan,
@@ -205,3 +207,65 @@ def decision(context: MoveContext) -> dict[str, Any] | None:
                 row = session.execute(QUERIES["decision"], {"move": plan.id}).fetchone()
             context.decision = row and row[0]
     return context.decision
+
+
+def require_caught_up(context: MoveContext) -> None:
+    """Wait until the target of a decided move has the fence's mark; raises MarkNotSeen.
+
+    One that has claimed had it.
+    """
+    plan = context.plan
+    with context.on(plan.target):
+        found = journal.find(context.session(plan.target), plan.id)
+    if found is not None and found.state.claimed_by_target:
+        return
+    deadline = time.monotonic() + _CAUGHT_UP_S
+    while (decided := decision(context)) is None:
+        if time.monotonic() > deadline:
+            raise marks.MarkNotSeen(plan.target, "decision", "")
+        time.sleep(_POLL_S)
+    marks.wait_for(context, decided["attempt"], marks.ARRIVED, deadline=deadline)
+
+
+def reconcile(context: MoveContext) -> None:
+    """Ask the target, where the source is on a new timeline: it may have lost the decision.
+
+    The subscription is dropped first, so that no decision of the old source arrives later. What
+    has arrived is carried out if the fence is up. A source without it has accepted rows: it keeps
+    its shards, and no guard can claim them any more. Raises NodeUnavailable, NodeLocked.
+    """
+    plan = context.plan
+    with context.on(plan.source):
+        session = context.session(plan.source)
+        move = journal.find(session, plan.id)
+        if move is None or not move.state.undoable or marks.is_on_its_timeline(session, plan.id):
+            return
+        fenced = move.state in (MoveState.fenced, MoveState.drained)
+    context.notice(
+        f"node {plan.source} has a new timeline, as after a failover: shardctl first asks node "
+        f"{plan.target} whether it has the decision"
+    )
+    if context.target_lost:
+        return
+    context.lock(plan.target)
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        subscription.drop(there, plan.slot)
+        if not fenced:
+            marks.revoke(there, plan.id)
+        elif marks.last(there, plan.id, marks.DECISION) is not None:
+            claim(context)
+        found = journal.find(there, plan.id)
+    with context.on(plan.source):
+        if found is not None and found.state.claimed_by_target:
+            journal.copy(session, found)
+        else:
+            slot.drop(session, plan.slot)  # the copy is to be made again
+            marks.remove(session, plan.id, marks.PING)
+            marks.note_timeline(session, plan.id)
+
+
+def forget(context: MoveContext, session: Connection) -> None:
+    """Remove the marks on the target, and the function of the claim."""
+    remove(context, session)
+    marks.forget(session, context.plan.id)

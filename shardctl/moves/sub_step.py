@@ -45,8 +45,6 @@ class Cutover:
     """The target takes over. When one fails, `moves resume` starts with the first again."""
     concluding: tuple[SubStep, ...]
     """Each is tried, even if another has failed."""
-    undo: tuple[SubStep, ...]
-    """They undo the cutover before the point of no return."""
 
     @property
     def rows(self) -> tuple[SubStep, ...]:
@@ -66,7 +64,6 @@ class Cutover:
 def round_trips_ms(round_trips: RoundTrips, rows: Iterable[SubStep]) -> float:
     """Sum up the round trips of sub-steps, in ms.
 
-    >>> from shardctl.moves.round_trips import RoundTrips
     >>> rows = [SubStep(one, "", print, one) for one in ("st p", "s", "t")]
     >>> round_trips_ms(RoundTrips(source=100, target=20), rows)
     220.0

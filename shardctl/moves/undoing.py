@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.access import fence
 from shardctl.errors import ShardctlError
-from shardctl.moves import stream
+from shardctl.moves import stream_claim
 from shardctl.moves.budget import deferred
 from shardctl.moves.context import Use
 from shardctl.moves.paused_poolers import PausedPoolers
@@ -64,7 +64,7 @@ def reconcile(context: MoveContext) -> None:
     operator's business. Raises NodeUnavailable of a target that is needed.
     """
     if context.plan.streams:
-        stream.reconcile(context)
+        stream_claim.reconcile(context)
 
 
 def take_back(at: Attempt) -> None:
@@ -74,7 +74,7 @@ def take_back(at: Attempt) -> None:
     here. But another process that has taken over the move has ended those guards.
     """
     try:
-        at.do(at.cutover.undo)
+        at.do(SUB_STEPS)
     except ShardctlError as error:
         at.context.notice(
             "the cutover could not be undone completely; the guards on the poolers' hosts and in "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
-from shardctl.moves import cutover
+from shardctl.moves import clone_cutover, stream_cutover
 from tests.bench import moving
 from tests.bench.measure import Row, milliseconds, rounds, say
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 MOST = 1.3
 """How long clients may wait, of the sum of the floors."""
 
-_STREAM = (["2-3", "--to", "b", "--method", "stream"], "b", "stream_floor", cutover.STREAM)
+_STREAM = (["2-3", "--to", "b", "--method", "stream"], "b", "stream_floor", stream_cutover.CUTOVER)
 _CLONE = (
     ["2-3", "--to", "c", "--method", "clone"],
     "c",
     "clone_floor",
-    cutover.CLONE,
+    clone_cutover.CUTOVER,
 )
 _PARTS: Mapping[str, str] = {
     # The stream's floor has no look behind its fence: that goes on while the mark arrives.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.moves.cutover import STREAM
 from shardctl.moves.methods import REVERSE
+from shardctl.moves.stream_cutover import CUTOVER
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.stopping import finish
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.fault
 
 STEPS = REVERSE.steps
-SPANS = [*(one.name for one in STREAM.rows), "confirm"]
+SPANS = [*(one.name for one in CUTOVER.rows), "confirm"]
 POINTS = [
     *(f"step {step.name} run" for step in STEPS),
     f"step {STEPS[-1].name} ran",

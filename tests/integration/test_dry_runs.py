@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 
 from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import METHOD
+from shardctl.moves.plan import CLONE
 from shardctl.state import journal, lock
 from shardctl.traffic import table
 from tests import reference
@@ -163,7 +163,7 @@ def test_read_only_off(fleet_spares: MovedFleet) -> None:
 def reserved(fleet: MovedFleet) -> MoveContext:
     """Begin a move, and stay at it."""
     world = fleet.world([0], "c")
-    next(step for step in METHODS[METHOD].steps if step.name == "reserve").run(world)
+    next(step for step in METHODS[CLONE].steps if step.name == "reserve").run(world)
     return world
 
 

@@ -87,12 +87,12 @@ def test_nothing_is_kept_where_that_is_not_wanted(fleet_own: Lab) -> None:
 def test_an_aborted_move_leaves_nothing_for_a_reverse(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shardctl.moves import stream
+    from shardctl.moves import stream_cutover
 
     def stop(_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stream, "hold_snapshot", stop)
+    monkeypatch.setattr(stream_cutover, "hold_snapshot", stop)
     with pytest.raises(Exception):  # noqa: B017, PT011
         moved(fleet_own)
     assert any(node == "b" for node, *_ in left(fleet_own))

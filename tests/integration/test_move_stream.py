@@ -13,15 +13,15 @@ from shardctl.access import stream_fence
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import (
-    blocks,
+    claims,
     confirm,
     doctor,
     marks,
     plan,
     prune,
     service,
-    stream,
-    stream_sub_steps,
+    stream_claim,
+    stream_cutover,
 )
 from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
@@ -50,7 +50,7 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.Mon
     fill(fleet_own)
     fill_sequences(fleet_own)
     refused = refuse_meanwhile(fleet_own, monkeypatch)
-    monkeypatch.setattr(stream_sub_steps, "_look_closer", lambda _: pytest.fail("it is untouched"))
+    monkeypatch.setattr(stream_cutover, "_look_closer", lambda _: pytest.fail("it is untouched"))
     context = fleet_own.start(planned(fleet_own, [2, 3], "b"))
     assert refused == ["25006"]  # closed copies refuse every client until the claim
     assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.done
@@ -63,7 +63,7 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.Mon
     insert = "INSERT INTO shard2.few (note) VALUES ('there') RETURNING id::integer"
     assert fleet_own.ask("b", insert) == [(2001,)]
     assert fleet_own.ask("b", "SELECT nextval('shard2.down')") == [(-2001,)]
-    assert fleet_own.ask("b", "SELECT nextval('shard2.plenty')") == [(2 + blocks.MARGIN + 1,)]
+    assert fleet_own.ask("b", "SELECT nextval('shard2.plenty')") == [(2 + claims.MARGIN + 1,)]
     report = fleet_own.copy("b").report
     assert report is not None
     found = report["rehearsal"]
@@ -167,7 +167,7 @@ ACCEPTED = "INSERT INTO shard2.photos (user_id) VALUES (2) RETURNING id"
 def test_a_decision_that_the_source_has_lost_is_not_claimed_when_the_source_was_not_fenced(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "claim", lose)
+    monkeypatch.setattr(stream_claim, "claim", lose)
     move = planned(fleet_own, [2, 3], "b", max_pause_s=30.0)  # no guard fires before the resume
     with pytest.raises(MoveStopped):
         fleet_own.start(move)
@@ -177,7 +177,7 @@ def test_a_decision_that_the_source_has_lost_is_not_claimed_when_the_source_was_
     claimed: list[Any] = []
 
     def claims(context: MoveContext) -> None:
-        claimed.extend(context.session(move.target).execute(stream.serves(context)))
+        claimed.extend(context.session(move.target).execute(stream_claim.serves(context)))
         run(context)
 
     run = copy.make_tables
@@ -194,13 +194,13 @@ def test_a_source_that_lost_the_fence_of_a_claimed_move_is_closed_and_named(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a guard claims, and shardctl comes back after the failover."""
-    claim = stream.claim
+    claim = stream_claim.claim
 
-    def claim_and_die(context: MoveContext, lsn: str) -> bool:
-        claim(context, lsn)
+    def claim_and_die(context: MoveContext) -> bool:
+        claim(context)
         raise NodeLost(context.plan.target, "killed")
 
-    monkeypatch.setattr(stream, "claim", claim_and_die)
+    monkeypatch.setattr(stream_claim, "claim", claim_and_die)
     move = planned(fleet_own, [2, 3], "b", max_pause_s=30.0)
     with pytest.raises(MoveStopped):
         fleet_own.start(move)
@@ -218,7 +218,7 @@ def test_a_source_that_lost_the_fence_of_a_claimed_move_is_closed_and_named(
 def refuse_meanwhile(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let a client write to a copy before the claim; give with what that was refused."""
     refused: list[str] = []
-    hold = stream.hold_snapshot
+    hold = stream_cutover.hold_snapshot
 
     def write(context: MoveContext) -> None:
         with fleet_own.connect("b") as session:
@@ -230,7 +230,7 @@ def refuse_meanwhile(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> list[st
         assert all(one.startswith("paused: ") for one in fleet_own.problems())
         hold(context)
 
-    monkeypatch.setattr(stream, "hold_snapshot", write)
+    monkeypatch.setattr(stream_cutover, "hold_snapshot", write)
     return refused
 
 
@@ -305,7 +305,7 @@ def test_what_ended_between_two_looks_behind_the_fence_is_looked_at_too(
 def test_a_lock_that_is_lost_behind_the_fence_undoes_the_cutover(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, node: str
 ) -> None:
-    hold = stream.hold_snapshot
+    hold = stream_cutover.hold_snapshot
 
     def ends(context: MoveContext) -> None:
         hold(context)
@@ -313,7 +313,7 @@ def test_a_lock_that_is_lost_behind_the_fence_undoes_the_cutover(
         with fleet_own.connect(node) as session:
             session.execute("SELECT pg_terminate_backend(%s)", [pid])
 
-    monkeypatch.setattr(stream, "hold_snapshot", ends)
+    monkeypatch.setattr(stream_cutover, "hold_snapshot", ends)
     with pytest.raises(MoveStopped) as caught:
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
     assert isinstance(caught.value.error, NodeLost)
@@ -488,7 +488,7 @@ def try_methods(fleet_own: Lab) -> None:
 def test_an_abort_cleans_the_source_though_its_target_cannot_be_reached(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "hold_snapshot", lose)
+    monkeypatch.setattr(stream_cutover, "hold_snapshot", lose)
     with pytest.raises(MoveStopped):
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
     monkeypatch.undo()

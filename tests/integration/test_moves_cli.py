@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.hosts.files import BACKUP
 from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import METHOD
+from shardctl.moves.plan import CLONE
 from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_a_whole_move_as_a_user_runs_it(fleet_spares: MovedFleet) -> None:
         r"compared: 42 tables, 500 rows\n\Z",
         done.stdout,
     )
-    for step in METHODS[METHOD].steps:
+    for step in METHODS[CLONE].steps:
         assert f": {step.name}: {step.sentence}\n" in done.stderr
     (move,) = fleet_spares.listed()
     assert re.search(

@@ -10,9 +10,10 @@ import pytest
 
 from shardctl.errors import Refused
 from shardctl.fanout import Silent
+from shardctl.moves import attempt
 from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import METHOD
-from shardctl.moves.steps import cutover, follow
+from shardctl.moves.plan import CLONE
+from shardctl.moves.steps import follow
 from shardctl.moves.stopped import MoveStopped
 from shardctl.provision import poolers as pooling
 from shardctl.sandbox import servers
@@ -97,8 +98,8 @@ def test_nodes_at_other_ports_keep_their_move_and_other_servers_do_not(stopped: 
 @pytest.mark.long
 def test_a_clone_is_made_again_where_its_source_listens_elsewhere(fleet_own: Lab) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        steps = [replace(s, run=lose) if s is cutover.STEP else s for s in METHODS[METHOD].steps]
-        patch.setitem(METHODS, METHOD, replace(METHODS[METHOD], steps=steps))
+        steps = [replace(s, run=lose) if s is attempt.STEP else s for s in METHODS[CLONE].steps]
+        patch.setitem(METHODS, CLONE, replace(METHODS[CLONE], steps=steps))
         fleet_own.stopped([2, 3], "c")
     servers.down(fleet_own.topology, Silent(), delete=False)
     assert {one.node.name for one in servers.up(fleet_own.topology, Silent())} == {*"abc"}

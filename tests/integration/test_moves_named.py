@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import METHOD
+from shardctl.moves.plan import CLONE
 from shardctl.moves.step import drive
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def test_a_move_goes_on_and_is_aborted_only_with_the_shards_beside_it_where_the_
     fleet_spares: MovedFleet,
 ) -> None:
     world = fleet_spares.world([2, 3], "c")
-    drive(world, [one for one in METHODS[METHOD].steps if one.name == "reserve"], lambda _: None)
+    drive(world, [one for one in METHODS[CLONE].steps if one.name == "reserve"], lambda _: None)
     world.close()
     for node in "ab":  # as a move would have, with which another copy of the file was written
         fleet_spares.execute(node, "UPDATE shardctl.map SET node = 'b' WHERE shard = 0")

@@ -212,7 +212,7 @@ def test_kinds_and_contents(context: Context) -> None:
 
 
 def test_what_a_clone_keeps_or_leaves_is_noted(context: Context) -> None:
-    context.plan = dataclasses.replace(context.plan, method=planning.METHOD)
+    context.plan = dataclasses.replace(context.plan, method=planning.CLONE)
     make(context, "CREATE TABLE shard2.refers (what regclass)")
     make(context, "SELECT pg_create_logical_replication_slot('others', 'pgoutput')")
     contents, kinds = said(context, "contents"), said(context, KINDS)

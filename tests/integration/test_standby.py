@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from shardctl.hosts import accounts
-from shardctl.moves import promotion
+from shardctl.moves import clone_cutover
 from shardctl.postgres import clone as clones
 from shardctl.postgres import opening, overrides, slots, standby
 from shardctl.provision import fleet as provision
@@ -271,7 +271,7 @@ def test_a_promoted_clone_takes_no_write_until_it_has_claimed(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, *, crashes: bool
 ) -> None:
     """Its `database.user` can log in there; what it forces through is reported, as far as known."""
-    monkeypatch.setattr(promotion, "claim", lose)
+    monkeypatch.setattr(clone_cutover, "claim", lose)
     fleet_own.stopped([2, 3], "c")
     monkeypatch.undo()
     put = "INSERT INTO shard0.photos (id, user_id) VALUES (1, 1)"

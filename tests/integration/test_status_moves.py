@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import METHOD
+from shardctl.moves.plan import CLONE
 from shardctl.moves.step import drive
 from shardctl.state.lock import who
 from tests.fixtures.fleets.retired import ID
@@ -64,7 +64,7 @@ def test_a_move_is_told_while_somebody_is_at_it_and_when_nobody_is(
     assert asked(fleet_spares)["moves"] == []
     assert HEADER not in before
     world = fleet_spares.world([2, 3], "c")
-    steps = takewhile(lambda step: step.name != "cutover", METHODS[METHOD].steps)
+    steps = takewhile(lambda step: step.name != "cutover", METHODS[CLONE].steps)
     drive(world, list(steps), lambda _: None)
 
     found = asked(fleet_spares)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import METHOD
+from shardctl.moves.plan import CLONE
 from tests.fixtures import commands
 from tests.fixtures.processes import ended
 
@@ -61,7 +61,7 @@ def test_poolers_are_not_changed_without_a_terminal(fleet_unapplied: PooledFleet
 
 def test_a_move_is_not_resumed_without_a_terminal(fleet_spares: MovedFleet) -> None:
     with closing(fleet_spares.world([0], "c")) as world:
-        next(step for step in METHODS[METHOD].steps if step.name == "reserve").run(world)
+        next(step for step in METHODS[CLONE].steps if step.name == "reserve").run(world)
     assert_wants_yes(without_yes(fleet_spares, "moves", "resume"), "unfinished")
     assert [one["state"] for one in fleet_spares.listed()] == ["unfinished"]
 

@@ -12,7 +12,7 @@ from shardctl.moves import confirm
 from shardctl.moves.confirm import CopiesDiffer
 from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import METHOD
+from shardctl.moves.plan import CLONE
 from shardctl.moves.step import drive
 from tests.fixtures.servers.postgres import wait_for
 
@@ -86,7 +86,7 @@ def fill(fleet: MovedFleet) -> None:
 
 
 def finish(world: MoveContext) -> None:
-    drive(world, METHODS[METHOD].steps, lambda _: None)
+    drive(world, METHODS[CLONE].steps, lambda _: None)
 
 
 def journals(fleet: MovedFleet) -> list[Any]:

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import reversing, service, stream
+from shardctl.moves import reversing, service, stream_cutover
 from shardctl.moves.steps import reopen, reserve
 from shardctl.moves.stopped import MoveStopped
 from tests.fixtures.moves.own import messages
@@ -107,7 +107,7 @@ def test_a_reverse_that_is_aborted_gives_the_names_back_and_ends_the_possibility
     def stop(_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stream, "hold_snapshot", stop)
+    monkeypatch.setattr(stream_cutover, "hold_snapshot", stop)
     with pytest.raises(MoveStopped):
         reverse(fleet_own, there.move.id)
     monkeypatch.undo()

@@ -6,11 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.moves import (
-    conclusion,
-    doctor,
-    stream,
-)
+from shardctl.moves import cutover, doctor, stream_cutover
 from shardctl.moves.step import TargetUncleaned
 from shardctl.moves.steps import follow
 from shardctl.moves.stopped import MoveStopped
@@ -73,7 +69,7 @@ def test_a_target_that_was_promoted_since_the_copy_is_copied_to_again(
 def test_a_move_is_taken_back_though_its_target_is_destroyed(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "hold_snapshot", lose)
+    monkeypatch.setattr(stream_cutover, "hold_snapshot", lose)
     with pytest.raises(MoveStopped):
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
     monkeypatch.undo()
@@ -100,7 +96,7 @@ def test_a_move_is_taken_back_though_its_target_is_destroyed(
 def test_a_claimed_move_ends_though_its_source_is_destroyed(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conclusion, "spread_map", lose)
+    monkeypatch.setattr(cutover, "spread_map", lose)
     with pytest.raises(MoveStopped):
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
     monkeypatch.undo()

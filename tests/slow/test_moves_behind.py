@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.access import fence
-from shardctl.moves import budget, promotion, undoing
+from shardctl.moves import budget, clone_cutover, undoing
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, messages
 
@@ -97,13 +97,13 @@ def test_a_schema_that_is_made_behind_the_fence_keeps_nobody_from_claiming(
 def test_a_signal_during_a_cutover_ends_it_first(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    promote = promotion.take_over
+    promote = clone_cutover.take_over
 
     def signalled(*given: Any, **named: Any) -> None:
         os.kill(os.getpid(), number)
         promote(*given, **named)
 
-    monkeypatch.setattr(promotion, "take_over", signalled)
+    monkeypatch.setattr(clone_cutover, "take_over", signalled)
     before = signal.getsignal(number)
     error = fleet_own.stopped([2, 3], "c")
     assert (error.exit_code, error.state) == (130, MoveState.routed)

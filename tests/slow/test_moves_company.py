@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import promotion
+from shardctl.moves import clone_cutover
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import lose, prepare_behind_the_fence
@@ -82,7 +82,7 @@ def test_sessions_that_are_ended_as_they_begin_do_not_leave_the_fence_up(
 def test_a_promoted_target_that_is_of_before_the_drain_is_not_opened_up(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(promotion, "take_over", lose)
+    monkeypatch.setattr(clone_cutover, "take_over", lose)
     fleet_own.stopped([2, 3], "c", max_pause_s=1.5)
     monkeypatch.undo()
     with fleet_own.connect("c") as session:  # as if an older copy of its disk had been promoted

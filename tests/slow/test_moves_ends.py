@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.moves import attempt, promotion, stopped
+from shardctl.moves import attempt, clone_cutover, stopped
 from shardctl.moves.plan import TopologyChanged
 from shardctl.postgres import standby
 from shardctl.provision import fleet
@@ -96,7 +96,7 @@ def test_a_pooler_that_was_taken_out_of_the_topology_keeps_no_move_from_its_end(
 
 
 def unconfirmed(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promotion, "hold_snapshot", lambda _: None)
+    monkeypatch.setattr(clone_cutover, "hold_snapshot", lambda _: None)
     fleet_own.move([0, 1, 2, 3], "c")
     monkeypatch.undo()
     assert fleet_own.copy("a").state is MoveState.unconfirmed
@@ -132,7 +132,7 @@ def test_a_source_that_is_lost_after_the_claim_does_not_keep_the_move_from_its_e
 def test_a_move_whose_target_has_not_claimed_needs_its_source(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(promotion, "take_over", lose)
+    monkeypatch.setattr(clone_cutover, "take_over", lose)
     assert fleet_own.stopped([2, 3], "c", max_pause_s=1.5).state is MoveState.promoting
     monkeypatch.undo()
     with pytest.raises(stopped.SourceNeeded, match="promoting"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shardctl.moves import conclusion
+from shardctl.moves import cutover
 from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import METHOD
+from shardctl.moves.plan import CLONE
 from shardctl.moves.step import drive
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def test_a_move_goes_on_where_it_stopped_unless_the_topology_is_another(
     fleet_spares: MovedFleet,
 ) -> None:
     world = fleet_spares.world([2, 3], "c")
-    drive(world, METHODS[METHOD].steps[:-3], lambda _: None)
+    drive(world, METHODS[CLONE].steps[:-3], lambda _: None)
     world.close()
     text = fleet_spares.file.read_text()
     port = str(fleet_spares.pg_bouncer.port)
@@ -47,13 +47,13 @@ def test_a_file_that_was_changed_meanwhile_is_left_and_what_to_write_is_told(
 ) -> None:
     path = fleet_spares.write()
     mine = path.read_text().replace("shards: {count", "move: {retain: 1h}\nshards: {count")
-    spread = conclusion.spread_map
+    spread = cutover.spread_map
 
     def meanwhile(*given: Any) -> None:
         path.write_text(mine)
         spread(*given)
 
-    monkeypatch.setattr(conclusion, "spread_map", meanwhile)
+    monkeypatch.setattr(cutover, "spread_map", meanwhile)
     done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--yes")
     monkeypatch.undo()
     assert done.returncode == 3

@@ -15,11 +15,11 @@ import pytest
 from shardctl.access import fence
 from shardctl.errors import Interrupted
 from shardctl.fanout import Silent
-from shardctl.moves import paused_poolers, promotion, service, undoing
+from shardctl.moves import clone_cutover, paused_poolers, service, undoing
+from shardctl.moves.cutover import NotPromoting
 from shardctl.moves.paused_pooler import ResumeFailed
 from shardctl.moves.step import NotAbortable
 from shardctl.moves.stopped import MoveStopped
-from shardctl.moves.sub_steps import NotPromoting
 from shardctl.postgres.connection import NodeLost
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
@@ -138,7 +138,7 @@ def test_abort_deletes_no_clone_when_the_decision_to_promote_was_quicker(
     def lost(*_: Any, **__: Any) -> None:
         raise NodeLost("c", "cut")
 
-    monkeypatch.setattr(promotion, "take_over", lost)
+    monkeypatch.setattr(clone_cutover, "take_over", lost)
     assert fleet_own.stopped([2, 3], "c").state is MoveState.promoting
     entry = fleet_own.entry()
     with pytest.raises(NotAbortable):
@@ -189,7 +189,7 @@ def test_the_target_knows_what_it_must_have_replayed_though_it_was_promoted_befo
                 os.kill(pid, signal.SIGSTOP)
         return advance(session, move, *given, **named)
 
-    claim = promotion.claim
+    claim = clone_cutover.claim
 
     def again(world: MoveContext, lsn: str) -> bool:
         assert fleet_own.copy("c").state is MoveState.drained
@@ -199,7 +199,7 @@ def test_the_target_knows_what_it_must_have_replayed_though_it_was_promoted_befo
         return is_open
 
     monkeypatch.setattr(journal, "advance", deaf)
-    monkeypatch.setattr(promotion, "claim", again)
+    monkeypatch.setattr(clone_cutover, "claim", again)
     fleet_own.move([2, 3], "c")
     here, there = fleet_own.copy("a"), fleet_own.copy("c")
     assert there.drained_to is not None
@@ -231,13 +231,13 @@ def test_ctrl_c_before_the_decision_calls_the_cutover_off(
 def test_ctrl_c_after_the_decision_waits_until_the_target_serves(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    promote = promotion.take_over
+    promote = clone_cutover.take_over
 
     def interrupted(*given: Any, **named: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         promote(*given, **named)
 
-    monkeypatch.setattr(promotion, "take_over", interrupted)
+    monkeypatch.setattr(clone_cutover, "take_over", interrupted)
     error = fleet_own.stopped([2, 3], "c")
     assert error.exit_code == Interrupted.exit_code
     assert error.state is MoveState.routed
@@ -253,7 +253,7 @@ def test_a_move_whose_target_was_destroyed_when_it_was_to_take_over_can_be_calle
     def lost(*_: Any, **__: Any) -> None:
         raise NodeLost("c", "cut")
 
-    monkeypatch.setattr(promotion, "take_over", lost)
+    monkeypatch.setattr(clone_cutover, "take_over", lost)
     assert fleet_own.stopped([2, 3], "c", max_pause_s=3.0).state is MoveState.promoting
     monkeypatch.undo()
     with pytest.raises(NotAbortable) as refused:

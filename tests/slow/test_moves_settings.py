@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.moves import blocks
+from shardctl.moves import claims
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, messages
@@ -49,7 +49,7 @@ def test_sequences_that_are_near_their_end_go_on_with_the_next_value(
         "new": ("MAXVALUE 3", 0),
         "plenty": ("", 5),
     }
-    near_end = blocks.near_end
+    near_end = claims.near_end
 
     def drawn(*given: Any) -> list[int]:
         for name, (_, draws) in near.items():
@@ -57,7 +57,7 @@ def test_sequences_that_are_near_their_end_go_on_with_the_next_value(
             fleet_own.ask("a", query)
         return near_end(*given)
 
-    monkeypatch.setattr(blocks, "near_end", drawn)
+    monkeypatch.setattr(claims, "near_end", drawn)
     with fleet_own.connect("a") as session:
         for name, (bounds, _) in near.items():
             session.execute(f"CREATE SEQUENCE shard2.{name} {bounds}".encode())
@@ -67,7 +67,7 @@ def test_sequences_that_are_near_their_end_go_on_with_the_next_value(
     assert fleet_own.ask("c", "SELECT nextval('shard2.ring')") == [(9,)]
     assert fleet_own.ask("c", "SELECT nextval('shard2.new')") == [(1,)]
     [(value,)] = fleet_own.ask("c", "SELECT nextval('shard2.plenty')")
-    assert 5 < value <= 5 + blocks.MARGIN + 1
+    assert 5 < value <= 5 + claims.MARGIN + 1
     with pytest.raises(psycopg.errors.SequenceGeneratorLimitExceeded):
         fleet_own.ask("c", "SELECT nextval('shard2.last')")
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.access import fence
-from shardctl.moves import comparison, live_comparison
-from shardctl.moves.steps import cutover, follow
+from shardctl.moves import attempt, comparison, live_comparison
+from shardctl.moves.steps import follow
 from shardctl.moves.stopped import MoveStopped
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import lose
@@ -54,7 +54,7 @@ def test_writers_go_on_during_a_rehearsal(fleet_own: Lab, monkeypatch: pytest.Mo
         return compare(*given)
 
     monkeypatch.setattr(live_comparison, "compare", beside)
-    replace_step(monkeypatch, cutover.STREAM_STEP, lose)
+    replace_step(monkeypatch, attempt.STREAM_STEP, lose)
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from psycopg.conninfo import make_conninfo
 
 from shardctl.hosts.local import Local
-from shardctl.moves import promotion
+from shardctl.moves import clone_cutover
 from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import METHOD
+from shardctl.moves.plan import CLONE
 from shardctl.moves.step import drive
 from shardctl.pgbouncer import guard
 from shardctl.pgbouncer.guard import Question
@@ -105,13 +105,13 @@ def test_a_cutovers_snapshot_is_held_though_replay_breaks_off_its_login(
     world = fleet_spares.world([2, 3], "c")
     drive(
         world,
-        list(takewhile(lambda step: step.name != "cutover", METHODS[METHOD].steps)),
+        list(takewhile(lambda step: step.name != "cutover", METHODS[CLONE].steps)),
         lambda _: None,
     )
     with locking(lambda: fleet_spares.connect("a")):
         deadline = soon(60)
         while cancelled(world.clone) < ENOUGH:
-            promotion.hold_snapshot(world)
+            clone_cutover.hold_snapshot(world)
             assert world.snapshot
             world.require_lock(world.plan.target)
             world.sessions.pop((world.plan.target, Use.snapshot)).close()
@@ -126,7 +126,7 @@ def test_a_session_that_replay_ends_while_it_warms_its_caches_is_opened_again(
     world = fleet_spares.world([2, 3], "c")
     drive(
         world,
-        list(takewhile(lambda step: step.name != "cutover", METHODS[METHOD].steps)),
+        list(takewhile(lambda step: step.name != "cutover", METHODS[CLONE].steps)),
         lambda _: None,
     )
     with fleet_spares.connect("a") as source:
@@ -146,7 +146,7 @@ def test_a_session_that_replay_ends_while_it_warms_its_caches_is_opened_again(
 
         with ThreadPoolExecutor(1) as pool:
             locker = pool.submit(lock)
-            promotion.prepare(world)
+            clone_cutover.prepare(world)
             locker.result()
     assert first.closed
     world.require_lock(world.plan.target)

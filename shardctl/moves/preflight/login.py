@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.errors import together
+from shardctl.hosts import ports
 from shardctl.hosts.host import CommandFailed
 from shardctl.ids.generator import quote_identifier
-from shardctl.moves import admission
 from shardctl.moves.preflight import rights, target
 from shardctl.moves.refusals import TargetUnfit, collected
 from shardctl.postgres import copying, passfile
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from shardctl.errors import ShardctlError
     from shardctl.moves.preflight.subject import Context
+    from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import Node, Topology
 
 _SECONDS = 30.0
 _ABSENT = 127  # the shell's exit code for a missing program
@@ -54,7 +56,7 @@ def read_files(context: Context) -> None:
     with collected(problems):
         copying.login_files(context.source.name, context.session)
     with collected(problems):
-        there = admission.addresses(context.topology, context.target, context.session)
+        there = addresses(context.topology, context.target, context.session)
         source = Source(context.source, context.topology.database)
         copying.rules(source, context.session, there)
     if problems:
@@ -99,3 +101,15 @@ def notes(context: Context) -> Iterator[str]:
     """Report why the replication login could not be tried."""
     if (why := context.of(try_replication)) is not None:
         yield f"node {context.plan.target}: not checked: its replication login to the source: {why}"
+
+
+def addresses(topology: Topology, target: Node, source: Connection) -> list[str]:
+    """Return the addresses from which shardctl and its guards log in to the target.
+
+    They include this machine's address as the `source` sees it.
+    """
+    row = source.execute("SELECT host(inet_client_addr())").fetchone()
+    seen = {row[0]} if row and row[0] else set()
+    hosts = {target.host, *(pooler.host for pooler in topology.poolers.values())}
+    found = {address for host in hosts for address in ports.addresses(host)}
+    return sorted({*found, *seen, *ports.sources(target.host), "127.0.0.1", "::1"})

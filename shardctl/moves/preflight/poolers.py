@@ -249,7 +249,9 @@ def _why_unasked(
     topology: Topology, plan: MovePlan, host: Host, pooler: Pooler, node: NodeName
 ) -> str:
     """Ask a node as a guard would ask the target."""
-    question = Question(paused_pooler.dsn(topology.nodes[node], topology.database), "SELECT true")
+    question = Question(
+        paused_pooler.guard_dsn(topology.nodes[node], topology.database), "SELECT true"
+    )
     try:
         rehearse(
             host,

@@ -107,7 +107,7 @@ SUBJECTS: tuple[Subject, ...] = (
             SOURCE, shards.look, shards.judge, notes=shards.notes),
     Subject("beside the shards", "no object binds shards from elsewhere; there is no other data",
             SOURCE, schemas.look, schemas.judge, schemas.unfenced, schemas.notes),
-    *table.of(planning.METHOD, SOURCE),
+    *table.of(planning.CLONE, SOURCE),
     Subject("functions in C", "which libraries the functions of the source's databases need",
             SOURCE, modules.look_at_source),
     _EVENTS,
@@ -245,7 +245,7 @@ REVERSE: tuple[Subject, ...] = (
 )  # fmt: skip
 
 BY_METHOD: Mapping[str, tuple[Subject, ...]] = {
-    planning.METHOD: SUBJECTS,
+    planning.CLONE: SUBJECTS,
     planning.STREAM: STREAM,
 }
 """The subjects of each method of a move."""

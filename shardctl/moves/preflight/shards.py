@@ -11,7 +11,7 @@ from shardctl.access import fence
 from shardctl.checks.status_look import QUERIES as STATUS
 from shardctl.ids import generator
 from shardctl.meter import listed
-from shardctl.moves import blocks
+from shardctl.moves import claims
 from shardctl.moves import plan as planning
 from shardctl.moves.preflight.server import keep_out
 from shardctl.moves.preflight.subject import QUERIES, refused
@@ -87,7 +87,7 @@ def note_sequences(context: Context) -> Iterator[str]:
     """Report that sequences skip values, as they do after a crash."""
     if found := context.need(look).applications:
         yield (
-            f"the application's sequences in moved shards ({found:,}) skip up to {blocks.MARGIN} "
+            f"the application's sequences in moved shards ({found:,}) skip up to {claims.MARGIN} "
             f"values each, as after a crash; those near their end skip none"
         )
 

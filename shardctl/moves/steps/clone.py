@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import TYPE_CHECKING
 
-from shardctl.moves import admission
+from shardctl.moves.preflight import login
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import copying
+from shardctl.postgres.connection import NodeUnavailable
 from shardctl.postgres.source import Source
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ def run(context: MoveContext) -> None:
                 context.clone,
                 Source(context.source, context.topology.database),
                 session,
-                addresses=admission.known(context),
+                addresses=known(context),
                 progress=progress,
                 max_rate=context.plan.options.max_rate,
                 clone_with=context.plan.options.clone_with,
@@ -42,3 +45,46 @@ def undo(context: MoveContext) -> None:
 
 
 STEP = Step("clone", "copies the source onto the target", probe, run, undo)
+
+
+logger = logging.getLogger(__name__)
+
+_SECONDS = 10.0
+_POLL = 0.02
+
+
+def known(context: MoveContext) -> list[str]:
+    """Return the addresses from which shardctl and its guards log in to a move's target."""
+    with context.on(context.plan.source):
+        session = context.session(context.plan.source)
+        return login.addresses(context.topology, context.target, session)
+
+
+def admit(context: MoveContext) -> None:
+    """Make the move's clone accept this machine, if it still accepts only listed addresses.
+
+    The source must be reachable. Waits a few seconds until the clone's server accepts a login: if
+    it does not, the step that needs it reports why. Raises what its host refuses.
+    """
+    clone = context.clone
+    try:
+        if clones.look(clone) != "made":
+            return
+    except (clones.TargetNotEmpty, clones.CloneOfAnother):
+        return  # the clone does not exist yet, or no longer
+    plan = context.plan
+    with context.on(plan.source):
+        source = Source(context.source, context.topology.database)
+        rules = copying.rules(source, context.session(plan.source), known(context))
+    if not (clones.admit(clone, rules) and clone.server.running()):
+        return
+    clone.server.reload()
+    deadline = time.monotonic() + _SECONDS
+    while time.monotonic() < deadline:
+        try:
+            context.session(plan.target)
+        except NodeUnavailable as error:
+            logger.debug("move %s: %s", plan.id, error.message)
+            time.sleep(_POLL)
+        else:
+            return

@@ -18,8 +18,8 @@ from shardctl.access import read_only
 from shardctl.access.structure_digest import StructureChanged
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.meter import BYTES
+from shardctl.moves import ddl as structures
 from shardctl.moves import marks, wal
-from shardctl.moves import structure as structures
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight.wal import rate
 from shardctl.moves.step import Step

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
 from shardctl.meter import BYTES
-from shardctl.moves import marks, structure, wal
+from shardctl.moves import ddl, marks, wal
 from shardctl.moves.context import NodeRefused
 from shardctl.moves.step import Step
 from shardctl.postgres import opening, slots, standby
@@ -126,7 +126,7 @@ def subscribe(context: MoveContext) -> None:
     Raises MarkNotSeen, StructureChanged, subscription_gone.
     """
     plan = context.plan
-    structure.require_same(context, plan.schemas)  # the stream of an altered table would stop
+    ddl.require_same(context, plan.schemas)  # the stream of an altered table would stop
     with context.on(plan.target):
         session = context.session(plan.target)
         marks.require_subscription(session, plan)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from shardctl.errors import together
-from shardctl.moves import marks, reverse_kept, reverse_looks, structure
+from shardctl.moves import ddl, marks, reverse_kept, reverse_looks
 from shardctl.moves.step import Step
 from shardctl.moves.steps import copy as copies
 from shardctl.postgres import slots
@@ -45,7 +45,7 @@ def run(context: MoveContext) -> None:
         session = context.session(plan.source)
         reverse_looks.require_slot(session, plan)
         _note(session, plan)
-        structure.note(context)  # what changes from now on, the cutover finds
+        ddl.note(context)  # what changes from now on, the cutover finds
         problems: list[ShardctlError] = [*reverse_looks.at_source(session, plan)]
     with context.on(plan.target):
         there = context.session(plan.target)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import ledger, marks, stream, undoing, wal
+from shardctl.moves import ledger, marks, stream_claim, undoing, wal
 from shardctl.moves.context import Use
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import Step
@@ -227,7 +227,7 @@ def _is_decided(context: MoveContext, known: Move) -> bool:
 
     After a failover, the target may have a decision that this source has lost.
     """
-    stream.reconcile(context)
+    stream_claim.reconcile(context)
     if known.state in _FENCED and not context.past_cutover():
         # Without its guard the fence is still up: nothing could be copied.
         undoing.call_off(context)
@@ -255,14 +255,14 @@ def undo_stream(context: MoveContext) -> None:
     plan = context.plan
     with context.on(plan.source):
         session = context.session(plan.source)
-        stream.forget(context, session)
+        stream_claim.forget(context, session)
         close(context)
         move = journal.find(session, plan.id)
     if context.target_lost:
         return
     with context.on(plan.target):
         there = context.session(plan.target)
-        stream.forget(context, there)
+        stream_claim.forget(context, there)
         if move is not None and journal.find(there, plan.id) is not None:
             journal.copy(there, move)
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-from shardctl.moves import file, promotion, stream
+from shardctl.meter import listed
+from shardctl.moves import clone_cutover, file, marks, reverse_kept, stream_claim
+from shardctl.moves import plan as planning
 from shardctl.moves.step import Step
+from shardctl.postgres import clone as clones
+from shardctl.postgres import queries, repmgr
+from shardctl.postgres.logical import closing
 from shardctl.state import events, journal
 from shardctl.state.journal import MoveState
-from shardctl.topology import ranges
+from shardctl.topology import names, ranges
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
 
+_REMOVED_S = 60.0
 _OVER = (MoveState.unconfirmed, MoveState.done)
 
 
@@ -36,8 +43,10 @@ def run(context: MoveContext) -> None:
     """
     plan = context.plan
     _write_file(context)
-    handover = stream if plan.streams else promotion
-    handover.finish(context)
+    if plan.streams:
+        _finish_stream(context)
+    else:
+        _finish_clone(context)
     newest = context.journal()
     if newest is None:  # pragma: no cover  # it was read a moment ago
         raise AssertionError
@@ -60,6 +69,92 @@ def _write_file(context: MoveContext) -> None:
         if not context.file_by_hand:
             raise
         context.notice(f"{error.message}: {error.hint}")
+
+
+def _finish_clone(context: MoveContext) -> None:
+    """Remove the move's mark from the clone, and the clone from its source's repmgr cluster."""
+    _keep(context)
+    _leave_repmgr(context)
+    _tell_written(context)
+
+
+def _keep(context: MoveContext) -> None:
+    """Remove the move's mark from the clone, if it has one."""
+    clone = context.clone
+    try:
+        state = clones.look(clone)
+    except clones.TargetNotEmpty:  # a normal node has no mark
+        return
+    if state == "opened":
+        clones.keep(clone)
+
+
+def _tell_written(context: MoveContext) -> None:
+    """Report what was written on the clone, before its claim, to shards that stay on the source.
+
+    It takes `database.user`, in a transaction that is READ WRITE by its own statement.
+    """
+    plan = context.plan
+    staying = planning.leaving(context.topology, plan)
+    retired = [names.retired(schema, plan.id) for schema in staying]
+    with context.on(plan.target):
+        session = context.session(plan.target)
+        found = [
+            table
+            for (table,) in session.execute(clone_cutover.QUERIES["written"], {"retired": retired})
+        ]
+        (counted,) = queries.one(session, clone_cutover.QUERIES["counted"])
+    if not counted:
+        context.notice(
+            f"node {plan.target}: its server has crashed since its promotion: it cannot be known "
+            f"what {context.topology.database.user} has written before the claim to shards that "
+            f"stay on node {plan.source}: prune drops such rows"
+        )
+    if found:
+        context.notice(
+            f"node {plan.target}: before the claim a session has written to {listed(found)}, and "
+            f"perhaps rolled back; these shards stay on node {plan.source}: prune drops such rows"
+        )
+
+
+def _leave_repmgr(context: MoveContext) -> None:
+    """Remove the clone from the repmgr cluster of its source.
+
+    This can wait until clients are served: without a repmgrd there, nothing acts on it.
+    """
+    target = context.plan.target
+    with context.on(target):
+        session = context.session(target)
+        database = context.topology.database
+        left = repmgr.leave(context.target, database, session, purpose=context.purpose)
+        if left is not None:
+            result = f"move {context.plan.id}: removed from repmgr's cluster (database {left})"
+            events.record(session, "move-shards", result)
+
+
+def _finish_stream(context: MoveContext) -> None:
+    """Remove what is left of the stream: triggers, the function, marks; keep what a reverse needs.
+
+    The source's rights are read before its copies are closed.
+    """
+    plan = context.plan
+    reverse_kept.check_target(context)
+    with context.on(plan.target):
+        session = context.session(plan.target)
+        closing.remove(
+            session,
+            plan.id,
+            plan.schemas,
+            keep=context.topology.database.user,
+            wanted=() if context.source_lost else stream_claim.wanted(context),
+            deadline=time.monotonic() + _REMOVED_S,
+        )
+    reverse_kept.settle(context)
+    with context.on(plan.target):
+        stream_claim.forget(context, session)
+    if not context.source_lost:
+        with context.on(plan.source):
+            marks.forget(context.session(plan.source), plan.id)
 
 
 STEP = Step("retire", "closes the move; retired schemas wait for `retain`", probe, run)

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.moves import cutover
+from shardctl.moves import clone_cutover, stream_cutover, undoing
 
 if TYPE_CHECKING:
     from shardctl.moves.sub_step import Cutover
 
-TABLES = pytest.mark.parametrize("table", [cutover.CLONE, cutover.STREAM], ids=["clone", "stream"])
+TABLES = pytest.mark.parametrize(
+    "table", [clone_cutover.CUTOVER, stream_cutover.CUTOVER], ids=["clone", "stream"]
+)
 
 
 @TABLES
 def test_each_name_is_there_once(table: Cutover) -> None:
-    names = [one.name for one in (*table.rows, *table.undo)]
+    names = [one.name for one in (*table.rows, *undoing.SUB_STEPS)]
     assert len(names) == len(set(names))
 
 
@@ -24,7 +26,7 @@ def test_each_name_is_there_once(table: Cutover) -> None:
 def test_nothing_may_stop_once_it_is_decided(table: Cutover) -> None:
     assert table.undoable[-1].name == "decide"
     assert table.undoable[-1].may_stop
-    late = (*table.decided, *table.concluding, *table.undo)
+    late = (*table.decided, *table.concluding, *undoing.SUB_STEPS)
     assert [one.name for one in late if one.may_stop] == []
 
 
@@ -36,9 +38,9 @@ def test_nothing_asks_but_source_target_and_poolers(table: Cutover) -> None:
 
 
 def test_clients_wait_from_the_pause_on() -> None:
-    waiting = [one.name for one in cutover.CLONE.between("pause", "route")]
+    waiting = [one.name for one in clone_cutover.CUTOVER.between("pause", "route")]
     assert waiting == [
         "pause", "fence", "drain", "mark", "replay", "snapshot", "look", "decide",
         "promote", "claim", "open", "route",
     ]  # fmt: skip
-    assert cutover.STREAM.until_decided("drain")[-1].name == "claim"
+    assert stream_cutover.CUTOVER.until_decided("drain")[-1].name == "claim"

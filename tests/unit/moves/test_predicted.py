@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardctl.moves import cutover, prediction
+from shardctl.moves import prediction, stream_cutover
 from shardctl.moves.sub_step import RoundTrips
 from tests.unit.moves.test_prediction import FAR, NEAR, PARTS, moving, streaming, topology
 
@@ -35,6 +35,8 @@ def test_measured_sub_steps_take_as_long_as_the_measured_pause(parts: dict[str, 
 
 @pytest.mark.parametrize("kind", PLANS)
 def test_only_sub_steps_of_the_cutover_are_predicted(kind: str) -> None:
-    names = {row.name for row in cutover.of(PLANS[kind]).between("pause", "route")}
+    names = {row.name for row in prediction.cutover_of(PLANS[kind]).between("pause", "route")}
     assert {*prediction._FIXED[kind]} <= names
-    assert {*prediction._REST} <= {row.name for row in cutover.STREAM.between("pause", "route")}
+    assert {*prediction._REST} <= {
+        row.name for row in stream_cutover.CUTOVER.between("pause", "route")
+    }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.moves import cutover, prediction
+from shardctl.moves import prediction
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.unit.moves.test_journal import move
@@ -33,7 +33,7 @@ def noted(plan: MovePlan, **given: Any) -> journal.Move:
 def test_before_a_cutover_there_is_what_is_predicted(kind: str) -> None:
     here, plan = topology(), PLANS[kind]
     found = prediction.sub_step_times(here, noted(plan))
-    assert [one.name for one in found] == [row.name for row in cutover.of(plan).rows]
+    assert [one.name for one in found] == [row.name for row in prediction.cutover_of(plan).rows]
     assert {one.took_ms for one in found} == {None}
     expected = sum(one.predicted_ms or 0 for one in found)
     assert expected == pytest.approx(prediction.pause_ms(here, plan, NEAR, 0), abs=1)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Parts = Sequence[Sequence[Sequence[str]]]
     """Of each schema, in order, its objects: the name, and a digest."""
 
-QUERIES = queries.load("shardctl.moves", "structure.sql")
+QUERIES = queries.load("shardctl.moves", "ddl.sql")
 
 
 def note(context: MoveContext) -> None:

@@ -1,4 +1,8 @@
-"""How a clone takes over: it replays the source's WAL, is promoted, and claims its shards."""
+"""The cutover of a clone: its sub-steps in order, and what only they do.
+
+The clone replays the source's WAL, is promoted, and claims its shards. `cutover.py` has what a
+stream does, too, `undoing.py` what undoes it.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,28 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
+from shardctl import fanout
+from shardctl.access import fence
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
-from shardctl.meter import listed
-from shardctl.moves import blocks, claims
-from shardctl.moves import plan as planning
+from shardctl.moves import claims, cutover, undoing
 from shardctl.moves.context import Use
+from shardctl.moves.sub_step import Cutover, SubStep
 from shardctl.postgres import clone as clones
-from shardctl.postgres import opening, queries, replay, repmgr, slots, standby
+from shardctl.postgres import opening, queries, replay, slots, standby
 from shardctl.postgres.connection import is_lost
-from shardctl.state import events, journal
+from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from shardctl.topology import names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shardctl.moves.attempt import Attempt
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
+
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +79,7 @@ def prepare(context: MoveContext) -> None:
     source = context.plan.source
     with context.on(source):
         session = context.session(source)
-        context.near_end = blocks.near_end(context, session)
+        context.near_end = claims.near_end(context, session)
     given = {
         "schemas": list(context.plan.schemas),
         "names": [generator.REGISTER, generator.COUNTER],
@@ -94,7 +101,7 @@ def _open_a_block(context: MoveContext) -> None:
     The lock of the clone's node is taken anew then; nobody else uses the clone.
     """
     context.lock(context.plan.target)
-    context.session(context.plan.target, Use.lock).execute(blocks.warming(context))
+    context.session(context.plan.target, Use.lock).execute(claims.warming(context))
 
 
 def serves(context: MoveContext) -> sql.Composed:
@@ -107,10 +114,53 @@ def serves(context: MoveContext) -> sql.Composed:
     )
 
 
-def catch_up(context: MoveContext, lsn: str, *, deadline: float) -> None:
-    """Wait until the clone has replayed up to `lsn`; raises clone_not_replayed."""
-    with context.on(context.plan.target):
-        standby.replayed(context.session(context.plan.target, Use.lock), lsn, deadline)
+def pause(at: Attempt) -> None:
+    """Pause all aliases, if this process still has the locks."""
+    at.context.require_locks()  # a process that took them has also ended our guards
+    cutover.hold(at, at.budget.latest("fence"))
+
+
+def put_up_fence(at: Attempt) -> None:
+    """Rename the schemas, and commit `fenced`; raises FenceRefused, FenceTooLate, NotAtCutover."""
+    plan = at.plan
+    with at.context.on(plan.source):
+        fence.put_up(
+            at.source,
+            plan.source,
+            plan.id,
+            revision=at.budget.revision,
+            deadline=at.budget.latest("drain"),
+            not_after=at.not_after,
+        )
+
+
+def drain(at: Attempt) -> None:
+    """Wait for sessions that write directly on the source; terminate them with `--terminate`.
+
+    What they have committed may depend on moved tables: a view elsewhere would bypass the fence.
+    Raises SourceUnfit for that, WritersLeft, and UnloggedMade.
+    """
+    with at.context.on(at.plan.source):
+        if cutover.await_writers(at):
+            cutover.require_uncrossed(at)
+
+
+def mark(at: Attempt) -> None:
+    """Commit `drained`, and record the position that the target needs; raises NotPromoting."""
+    revision = at.budget.revision + 1
+    with at.context.on(at.plan.source):
+        beside = claims.logging_exactly(at.context, drained=revision + 1)
+        lsn = journal.mark_drained(at.source, at.plan.id, revision=revision, beside=beside)
+    if lsn is None:
+        raise cutover.NotPromoting(at.plan.id, undoing.state(at.context))
+    at.lsn = lsn
+
+
+def catch_up(at: Attempt) -> None:
+    """Wait until the clone has replayed up to that position; raises clone_not_replayed."""
+    with at.context.on(at.plan.target):
+        session = at.context.session(at.plan.target, Use.lock)
+        standby.replayed(session, at.lsn, at.budget.latest("snapshot"))
 
 
 def hold_snapshot(context: MoveContext) -> None:
@@ -128,6 +178,36 @@ def hold_snapshot(context: MoveContext) -> None:
         context.snapshot, enabled = replay.again(export)
     if enabled:
         raise SubscriptionsEnabled(context.plan.source, enabled)
+
+
+def look_again(at: Attempt) -> None:
+    """Check, before the decision, that every alias is still paused, and the source's lock held.
+
+    The session that has just reported the replay position holds the target's lock. Raises
+    PauseLost, NodeLost.
+    """
+    locked = partial(at.context.require_lock, at.plan.source)
+    with at.context.on(at.plan.source):
+        if at.round_trips.source and at.round_trips.pooler:
+            fanout.at_once(locked, at.pauses.require_held)
+        else:  # starting threads takes longer than the round trip that they would save
+            locked()
+            at.pauses.require_held()
+
+
+def decide(at: Attempt) -> None:
+    """Commit `promoting` on the source, if it is still drained; raises NotPromoting."""
+    cutover.decide_by(
+        at,
+        lambda revision: journal.advance(
+            at.source,
+            at.plan.id,
+            [MoveState.drained],
+            MoveState.promoting,
+            revision=revision,
+            drained_to=at.lsn,
+        ),
+    )
 
 
 def start(context: MoveContext) -> None:
@@ -163,6 +243,12 @@ def take_over(context: MoveContext) -> None:
         standby.promote(session, time.monotonic() + _PROMOTION_S)
 
 
+def take_ownership(at: Attempt) -> None:
+    """Make the target the owner."""
+    at.opened = claim(at.context, at.lsn)
+    at.is_sure()
+
+
 def claim(context: MoveContext, lsn: str) -> bool:
     """Claim, rename the schemas that stay on the source, and open the clone if possible.
 
@@ -191,39 +277,10 @@ def claim(context: MoveContext, lsn: str) -> bool:
                     ) from error
                 if not move.state.claimed_by_target:
                     raise
-                # It has claimed, but perhaps may not run programs: `open_up` needs none.
+                # It has claimed, but perhaps may not run programs: the sub-step `open` needs none.
                 logger.info("the target has claimed but not opened: %s", reason_of(error))
                 return False
             return opening.is_open(session, rows[0][0], time.monotonic() + _OPEN_S)
-
-
-def open_up(context: MoveContext) -> None:
-    """Make the clone accept what its source accepts; raises clone_not_opened, clone_refused."""
-    _open(context)
-
-
-def settle(context: MoveContext) -> None:
-    """Check that the clone runs with its own files; report parameters that need a restart."""
-    if waiting := _open(context):
-        context.notice(
-            f"node {context.plan.target}: new values of {', '.join(waiting)} need a restart of its "
-            "server: restart it when its clients can wait"
-        )
-
-
-def release(context: MoveContext) -> None:
-    """Drop the replication slot at once: a forgotten one fills the source's disk."""
-    if context.source_lost:
-        return
-    with context.on(context.plan.source):
-        slots.drop(context.session(context.plan.source), context.plan.slot)
-
-
-def finish(context: MoveContext) -> None:
-    """Remove the move's mark from the clone, and the clone from its source's repmgr cluster."""
-    _keep(context)
-    _leave_repmgr(context)
-    _tell_written(context)
 
 
 def _leaving(context: MoveContext) -> Sequence[str]:
@@ -251,7 +308,7 @@ def _claiming(context: MoveContext, lsn: str, known: Sequence[str]) -> sql.Compo
     plan, leaving = context.plan, _leaving(context)
     return QUERIES["claim"].format(
         known=sql.Literal(list(known)),
-        blocks=blocks.opening(context),
+        blocks=claims.opening(context),
         leaving=sql.Literal(list(leaving)),
         left_as=sql.Literal([names.retired(schema, plan.id) for schema in leaving]),
         owning=claims.owning(
@@ -308,52 +365,66 @@ def _open(context: MoveContext) -> tuple[str, ...]:
         return opening.open_up(context.clone, session, deadline)
 
 
-def _keep(context: MoveContext) -> None:
-    """Remove the move's mark from the clone, if it has one."""
-    clone = context.clone
-    try:
-        state = clones.look(clone)
-    except clones.TargetNotEmpty:  # a normal node has no mark
+def settle(context: MoveContext) -> None:
+    """Check that the clone runs with its own files; report parameters that need a restart."""
+    if waiting := _open(context):
+        context.notice(
+            f"node {context.plan.target}: new values of {', '.join(waiting)} need a restart of its "
+            "server: restart it when its clients can wait"
+        )
+
+
+def release(context: MoveContext) -> None:
+    """Drop the replication slot at once: a forgotten one fills the source's disk."""
+    if context.source_lost:
         return
-    if state == "opened":
-        clones.keep(clone)
+    with context.on(context.plan.source):
+        slots.drop(context.session(context.plan.source), context.plan.slot)
 
 
-def _tell_written(context: MoveContext) -> None:
-    """Report what was written on the clone, before its claim, to shards that stay on the source.
-
-    It takes `database.user`, in a transaction that is READ WRITE by its own statement.
-    """
-    plan = context.plan
-    staying = planning.leaving(context.topology, plan)
-    retired = [names.retired(schema, plan.id) for schema in staying]
-    with context.on(plan.target):
-        session = context.session(plan.target)
-        found = [table for (table,) in session.execute(QUERIES["written"], {"retired": retired})]
-        (counted,) = queries.one(session, QUERIES["counted"])
-    if not counted:
-        context.notice(
-            f"node {plan.target}: its server has crashed since its promotion: it cannot be known "
-            f"what {context.topology.database.user} has written before the claim to shards that "
-            f"stay on node {plan.source}: prune drops such rows"
-        )
-    if found:
-        context.notice(
-            f"node {plan.target}: before the claim a session has written to {listed(found)}, and "
-            f"perhaps rolled back; these shards stay on node {plan.source}: prune drops such rows"
-        )
-
-
-def _leave_repmgr(context: MoveContext) -> None:
-    """Remove the clone from the repmgr cluster of its source.
-
-    This can wait until clients are served: without a repmgrd there, nothing acts on it.
-    """
-    target = context.plan.target
-    with context.on(target):
-        session = context.session(target)
-        database = context.topology.database
-        left = repmgr.leave(context.target, database, session, purpose=context.purpose)
-        if left is not None:
-            result = f"move {context.plan.id}: removed from repmgr's cluster (database {left})"
-            events.record(session, "move-shards", result)
+CUTOVER = Cutover(
+    ready=(
+        SubStep("open consoles", "logs in to every pooler's console, several times",
+                lambda at: cutover.log_in(at, prepare)),
+        cutover.STAGE,
+        SubStep("rehearse guards", "queries the target from every pooler's host, as a guard would",
+                lambda at: cutover.rehearse_guards(at, serves(at.context))),
+    ),
+    undoable=(
+        cutover.ARM,
+        cutover.LOGINS,
+        SubStep("pause", "pauses the aliases on all poolers and waits for their transactions",
+                pause, asks="st p p", may_stop=True),
+        SubStep("fence", "renames the moved schemas on the source, and commits `fenced`",
+                put_up_fence, asks="s", may_stop=True),
+        SubStep("drain", "waits for direct sessions that still write to the moved tables",
+                drain, asks="s"),
+        SubStep("mark", "commits `drained`, and records the position of the source's WAL",
+                mark, asks="s"),
+        SubStep("replay", "waits until the target has replayed up to that position",
+                catch_up, asks="t"),
+        SubStep("snapshot", "takes a snapshot of the target for the comparison",
+                lambda at: hold_snapshot(at.context), asks="t"),
+        SubStep("look", "checks that every alias is still paused, and the source's lock still held",
+                look_again, asks="sp"),
+        SubStep("decide", "commits `promoting` on the source: the point of no return",
+                decide, asks="s", may_stop=True),
+    ),
+    decided=(
+        SubStep("promote", "makes the target a primary",
+                lambda at: take_over(at.context), asks="t",
+                when=lambda at: not at.claimed),
+        SubStep("claim", "makes the target the owner: new id blocks, names, map, `claimed`",
+                take_ownership, asks="t t", when=lambda at: not at.claimed),
+        SubStep("open", "opens the target to applications, if the claim's message could not",
+                lambda at: _open(at.context), when=lambda at: not at.opened),
+    ),
+    concluding=(
+        *cutover.SERVING,
+        SubStep("settings", "checks that the target runs with its own files and settings",
+                lambda at: settle(at.context)),
+        SubStep("slot", "drops the replication slot on the source",
+                lambda at: release(at.context)),
+        *cutover.RECORDING,
+    ),
+)  # fmt: skip
