@@ -199,6 +199,16 @@ def test_a_lock_that_is_let_go_in_time_is_waited_for(fleet_8: Fleet) -> None:
     assert fleet_8.plan().changes() == []
 
 
+def test_a_part_that_cannot_be_made_names_its_shard(fleet_8: Fleet) -> None:
+    fleet_8.execute(
+        "a", "DROP SEQUENCE shard1.next_id_seq; CREATE VIEW shard1.next_id_seq AS SELECT 1"
+    )
+    with pytest.raises(Problems) as refused:
+        fleet_8.init()
+    [failure] = [e for e in refused.value.errors if e.code == "shard_failed"]
+    assert 'node a: shard 1: relation "next_id_seq" already exists' in str(failure)
+
+
 def test_what_a_migration_leaves_in_its_session_ends_with_it(fleet_8: Fleet) -> None:
     careless = (
         "CREATE TEMP TABLE t (n int); SET search_path TO public; SET lock_timeout TO 1;"
@@ -262,22 +272,6 @@ def test_an_index_made_concurrently_waits_for_an_old_transaction(fleet_8: Fleet)
         assert not worker.is_alive()
     assert fleet_8.plan().changes() == []
     assert fleet_8.query("a", "SELECT count(*) FROM pg_index WHERE NOT indisvalid") == [(0,)]
-
-
-@pytest.mark.long
-def test_a_session_that_is_ended_costs_its_own_chunk_only(new_fleet: Fleet) -> None:
-    new_fleet.count, new_fleet.shards = 200, {"a": "0-199", "b": "none"}
-    new_fleet.migration(
-        "0002_suicide.sql",
-        "DO $$ BEGIN IF current_schema() = 'shard77' THEN"
-        " PERFORM pg_terminate_backend(pg_backend_pid()); END IF; END $$;",
-    )
-    with pytest.raises(Problems) as refused:
-        new_fleet.init()
-    [left] = [e for e in refused.value.errors if e.code == "node_unfinished"]
-    [(done,)] = new_fleet.query("a", "SELECT count(DISTINCT shard) FROM shardctl.migration")
-    assert done >= 150
-    assert f"{done} of 200 shards are finished" in str(left)
 
 
 @pytest.mark.long

@@ -22,6 +22,7 @@ from psycopg.conninfo import make_conninfo
 
 from shardctl.pgbouncer import guard
 from shardctl.pgbouncer.guard import Question, Staged
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.guards import (
     AFTER,
     LATER,
@@ -113,6 +114,21 @@ def test_a_staged_file_that_cannot_be_moved_does_not_prevent_the_resuming(site: 
     wait_until_done(armed)
     assert site.paused() == set()
     assert "could not be moved" in disarm_fired(armed)
+
+
+def test_a_pooler_that_hangs_for_a_while_is_served_when_it_goes_on(site: Site) -> None:
+    site.pause("one")
+    console = make_conninfo(site.console, connect_timeout=2)
+    armed = site.arm("one", console=console, after_s=LATER)
+    site.bouncer.signal(signal.SIGSTOP)
+    fire(armed)
+    wait_for(lambda: "tries again" in (armed.directory / "log").read_text())
+    with raises_code("guard_busy", match="tries again"):
+        guard.disarm(armed, patience_s=0)
+    site.bouncer.signal(signal.SIGCONT)
+    wait_until_done(armed)
+    assert site.port_of("one") == site.node.port
+    disarm_fired(armed)
 
 
 def test_a_guard_killed_while_it_fires_is_said_to_be_dead(site: Site) -> None:

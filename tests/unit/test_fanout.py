@@ -8,28 +8,7 @@ import threading
 import pytest
 
 from shardctl import fanout
-from shardctl.errors import Problems, ShardctlError
-
-
-def test_results_come_in_the_order_of_the_items() -> None:
-    gate = threading.Event()
-
-    def work(n: int) -> int:
-        if n == 0:
-            assert gate.wait(120)
-        else:
-            gate.set()
-        return n * n
-
-    assert [o.result() for o in fanout.run(range(3), work, width=3)] == [0, 1, 4]
-
-
-def test_an_items_error_is_its_own() -> None:
-    outcomes = fanout.run([1, 0, 2], lambda n: 2 // n, width=2)
-    assert [o.value for o in outcomes] == [2, None, 1]
-    assert isinstance(outcomes[1].error, ZeroDivisionError)
-    with pytest.raises(ZeroDivisionError):
-        outcomes[1].result()
+from shardctl.errors import ShardctlError
 
 
 def test_no_more_run_at_once_than_the_width() -> None:
@@ -112,24 +91,10 @@ def test_ctrl_c_cancels_again_and_again_until_nothing_runs(monkeypatch: pytest.M
     assert len(cancelled) >= 4
 
 
-def test_nothing_to_do_is_no_work() -> None:
-    assert fanout.run([], lambda n: n, width=4) == []
-
-
 def refuse_odd(n: int) -> int:
     if n % 2:
         raise ShardctlError(f"{n} is odd")
     return n * n
-
-
-def test_values_and_problems_are_collected_in_the_order_of_the_items() -> None:
-    found = fanout.collect([3, 2, 1, 4], refuse_odd, width=4)
-    assert found.values == [(2, 4), (4, 16)]
-    assert [item for item, _ in found.problems] == [3, 1]
-    with pytest.raises(Problems) as caught:
-        found.every()
-    assert [str(error) for error in caught.value.errors] == ["3 is odd", "1 is odd"]
-    assert fanout.collect([4, 2], refuse_odd, width=1).every() == [16, 4]
 
 
 def test_a_single_problem_is_raised_by_itself_and_a_bug_at_once() -> None:

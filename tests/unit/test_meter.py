@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shardctl.meter import BYTES, STALLED_S, WINDOW_S, Held, Meter, Meters
 
@@ -28,17 +26,6 @@ def run(meter: Meter, clock: Clock, steps: Sequence[tuple[float, int]]) -> None:
     for pause, done in steps:
         clock.now += pause
         meter.advance(done)
-
-
-def test_a_steady_copy_has_its_rate_and_what_is_left() -> None:
-    clock = Clock()
-    meter = Meter("copying", 1000, BYTES, clock=clock)
-    assert meter.read().rate is None
-    run(meter, clock, [(0.5, 10)] * 40)
-    found = meter.read()
-    assert found.rate == pytest.approx(20, rel=0.1)
-    assert found.eta_s == pytest.approx(600 / 20, rel=0.1)
-    assert (found.done, found.stalled_s, found.complete) == (400, None, False)
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:
@@ -68,16 +55,6 @@ def test_a_rate_falls_and_then_the_work_is_stalled() -> None:
     assert meter.read().stalled_s is None
 
 
-def test_what_takes_long_for_each_step_is_not_stalled_between_two() -> None:
-    clock = Clock()
-    meter = Meter("repacking", 100, "tables", clock=clock)
-    run(meter, clock, [(20.0, 1)] * 4)
-    clock.now += 60
-    assert meter.read().stalled_s is None
-    clock.now += 30
-    assert meter.read().stalled_s == pytest.approx(90)
-
-
 def test_what_is_waited_for_has_no_rate_and_counts_from_its_begin() -> None:
     clock = Clock()
     meters = Meters(clock=clock)
@@ -97,24 +74,6 @@ def test_what_is_waited_for_has_no_rate_and_counts_from_its_begin() -> None:
     assert (meters.read()["a"].waits, meters.read()["a"].complete) == (None, True)
 
 
-def test_work_that_is_over_is_neither_stalled_nor_at_a_rate() -> None:
-    clock = Clock()
-    meters = Meters(clock=clock)
-    for key in ("a", "b"):
-        meters.expect(key, "checking", 10, "checks")
-        for _ in range(4):
-            clock.now += 0.5
-            meters.advance(key, 1)
-    meters.advance("a", 6)
-    meters.end("b")
-    clock.now += 100
-    found = meters.read()
-    assert [(one.complete, one.rate, one.stalled_s) for one in found.values()] == [
-        (True, None, None)
-    ] * 2
-    assert found["b"].done == 4
-
-
 def test_wal_is_held_back_for_a_phase() -> None:
     meters = Meters(clock=Clock())
     held = Held(10, 100)
@@ -123,17 +82,3 @@ def test_wal_is_held_back_for_a_phase() -> None:
     meters.expect("a", "copying", 8, BYTES)
     meters.holds("a", held)
     assert meters.read()["a"].held == held
-
-
-@given(st.lists(st.tuples(st.floats(0.001, 30), st.integers(0, 10**9)), max_size=60))
-def test_figures_are_never_negative_and_none_is_older_than_the_window(
-    steps: list[tuple[float, int]],
-) -> None:
-    clock = Clock()
-    meter = Meter("copying", 10**9, BYTES, clock=clock)
-    run(meter, clock, steps)
-    found = meter.read()
-    assert found.rate is None or found.rate >= 0
-    assert found.eta_s is None or found.eta_s >= 0
-    clock.now += WINDOW_S + max((pause for pause, _ in steps), default=0)
-    assert not meter.read().rate

@@ -43,16 +43,6 @@ def test_the_sample_with_the_shortest_way_counts() -> None:
     assert estimate([slow, quick, slow]) == Offset(ahead=0.5, uncertainty=0.25)
 
 
-def test_an_answer_that_took_long_proves_little() -> None:
-    offset = estimate([Sample(there=100.0, received=101.0, round_trip=2.0)])
-    assert offset == Offset(ahead=0.0, uncertainty=1.0)
-
-
-def test_clocks_that_agree_are_well(judged: Judged) -> None:
-    assert judged(a=exact(0), b=exact(0.02), c=exact(-0.02)) == []
-    assert judged() == []
-
-
 @pytest.mark.parametrize(
     ("ahead", "severity"), [(0.06, "warning"), (-0.06, "warning"), (0.51, "error"), (-3, "error")]
 )
@@ -65,26 +55,9 @@ def test_one_nodes_skew_is_one_finding(judged: Judged, ahead: float, severity: s
     )
 
 
-def test_what_the_way_leaves_open_is_no_skew(judged: Judged) -> None:
-    assert judged(a=exact(0), b=Offset(0.3, 0.26)) == []
-    assert [f[:3] for f in judged(a=exact(0), b=Offset(0.6, 0.2))] == [("skew", "warning", "b")]
-
-
 def test_nodes_that_are_apart_though_each_is_near_are_one_finding(judged: Judged) -> None:
     assert judged(a=exact(0.04), b=exact(0), c=exact(-0.04)) == [
         ("skew_between", "warning", "a", "its clock is 80 ms ahead of node c")
-    ]
-
-
-def test_nodes_that_are_apart_are_told_again_only_if_that_is_graver(judged: Judged) -> None:
-    assert [f[:3] for f in judged(a=exact(0.3), b=exact(-0.3))] == [
-        ("skew", "warning", "a"),
-        ("skew", "warning", "b"),
-        ("skew_between", "error", "a"),
-    ]
-    assert [f[:3] for f in judged(a=exact(0.1), b=exact(-0.1))] == [
-        ("skew", "warning", "a"),
-        ("skew", "warning", "b"),
     ]
 
 

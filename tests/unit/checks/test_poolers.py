@@ -133,15 +133,6 @@ def test_connections_that_were_too_many_to_ask_are_counted() -> None:
     assert finding.actual.startswith("the search_path of 62 of 103 idle connections")
 
 
-def test_users_that_could_not_be_asked_are_told_once_each() -> None:
-    seen = pooled()
-    seen.pool(asked=[
-        Asked("shard2", "app", error="no password supplied"),
-        Asked("shard2", "postgres", ("shard2",)),
-    ])  # fmt: skip
-    assert told(seen) == [("search_path_unknown", "note", (), "aliases of app")]
-
-
 @pytest.mark.parametrize(
     ("version", "config", "codes"),
     [
@@ -198,15 +189,6 @@ def test_databases_of_the_operators_are_none_of_our_business() -> None:
     assert told(seen) == []
 
 
-def test_connections_to_a_server_that_is_gone_from_the_topology_are_found() -> None:
-    seen = pooled()
-    seen.pool(servers=[server("shard2", 4711)])
-    [finding] = seen.findings()
-    assert (finding.code, finding.shards) == ("wrong_server", (2,))
-    assert finding.actual == "connections to 127.0.0.1:4711"
-    assert "node a" in finding.expected
-
-
 def test_a_name_of_a_host_is_compared_by_its_addresses() -> None:
     seen = pooled()
     nodes = {
@@ -223,51 +205,3 @@ def test_a_name_of_a_host_is_compared_by_its_addresses() -> None:
     seen.pool(servers=[*right, server("shard2", b)])
     [finding] = seen.findings()
     assert (finding.code, finding.actual) == ("wrong_server", "connections to node b")
-
-
-def test_an_old_topology_is_not_the_poolers_fault() -> None:
-    seen = pooled()
-    a, b = seen.topology.nodes.values()
-    seen.pool(servers=[server("shard2", a.port), server("shard6", b.port)])
-    nodes = {A: dataclasses.replace(a, shards=(*a.shards, b.shards[0])),
-             B: dataclasses.replace(b, shards=b.shards[1:])}  # fmt: skip
-    seen.topology = dataclasses.replace(seen.topology, nodes=nodes)
-    assert {f.check for f in seen.findings("map", "poolers")} == {"map"}
-
-
-def test_one_nodes_wrong_map_is_not_the_poolers_fault() -> None:
-    seen = pooled()
-    owners = seen.topology.owners()
-    seen.basics(A, map={**owners, next(s for s in owners if s == 2): B})
-    assert [f.code for f in seen.findings()] == ["map_differs"]
-
-
-ALL_2000 = tuple(range(2000))
-OF_MANY: dict[str, tuple[Callable[[Facts], None], list[tuple[str, tuple[int, ...]]]]] = {
-    "nothing": (lambda _: None, []),
-    "nothing loaded": (lambda seen: seen.pool(offered={}), [("not_loaded", ALL_2000)]),
-    "all paused one by one": (
-        lambda seen: seen.alias(*(f"shard{n}" for n in ALL_2000), paused=True),
-        [("paused", ALL_2000)],
-    ),
-    "connections to the wrong nodes": (
-        lambda seen: seen.pool(
-            servers=[
-                server(f"shard{n}", seen.topology.nodes[B if n < 1000 else A].port)
-                for n in range(0, 2000, 100)
-            ]
-        ),
-        [("wrong_server", tuple(range(0, 1000, 100))),
-         ("wrong_server", tuple(range(1000, 2000, 100)))],
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", OF_MANY)
-def test_a_fault_of_2000_aliases_is_one_finding(fault: str) -> None:
-    breaks, expected = OF_MANY[fault]
-    seen = pooled(shards=2000)
-    breaks(seen)
-    findings = seen.findings("poolers")
-    assert [(f.code, f.shards) for f in findings] == expected
-    assert all(len(f.object or "") < 200 for f in findings)

@@ -39,13 +39,6 @@ def only(made: Facts) -> Finding:
     return found
 
 
-def test_a_role_that_gets_in_everywhere_is_told_nothing_of() -> None:
-    assert seen().findings() == ()
-    assert seen(kept={"app": ONE}, nodes=(ONE, ONE)).findings() == ()
-    # With the password itself, a pooler can log in whatever the salt is.
-    assert seen(kept={"app": None}, nodes=(ONE, OTHER)).findings() == ()
-
-
 def test_a_secret_that_is_not_the_poolers_though_older_sessions_still_serve() -> None:
     found = only(seen(kept={"app": ONE}, nodes=(ONE, OTHER)))
     assert (found.code, found.shards) == ("login_refused", (4, 5, 6, 7))
@@ -68,12 +61,6 @@ def test_a_login_that_could_not_be_tried_is_noted_unless_secrets_are_compared() 
     assert (found.code, found.severity.value) == ("login_untried", "note")
     assert found.actual == "not tested: no passfile on this machine has its password"
     assert seen(of_a=untried, of_b=untried, kept={"app": ONE}, nodes=(ONE, ONE)).findings() == ()
-
-
-def test_a_node_that_is_away_is_told_of_once() -> None:
-    made = seen(of_b=Attempt("app", "shard4", refused="server login has been failing"))
-    made.unreachable(B)
-    assert [found.code for found in made.findings()] == ["unreachable"]
 
 
 def test_a_file_of_users_gives_digests_and_nothing_else() -> None:

@@ -6,8 +6,6 @@ import io
 import sys
 
 import pytest
-from rich.cells import cell_len
-from rich.console import Console
 
 from shardctl.cli import picture, progress
 from shardctl.meter import BYTES, Held, Meters, Reading
@@ -60,55 +58,6 @@ def meters() -> Meters:
     found.waits("database-2", "a lock of session 4711 (user app, query begun 2026-11-21 13:50:33)")
     found.expect("database-3", "waiting for a checkpoint", 0, BYTES)
     return found
-
-
-@pytest.mark.parametrize("width", [60, 100, 160])
-def test_each_key_has_one_line_that_fits(width: int) -> None:
-    out = io.StringIO()
-    Console(file=out, width=width).print(progress.table(meters(), width))
-    lines = out.getvalue().splitlines()
-    assert len(lines) == 3
-    assert max(map(cell_len, lines)) <= width
-    assert all("database-" in line for line in lines)
-    assert "500/1,000 shards" in lines[0]
-    assert "waits 0 s for " in lines[1]
-
-
-@pytest.mark.parametrize("width", [60, 100, 160])
-def test_the_wal_that_a_source_keeps_has_a_line_of_its_own(width: int) -> None:
-    found = meters()
-    found.holds("database-2", Held(15 * GB, 20 * GB, 5_000_000))
-    out = io.StringIO()
-    Console(file=out, width=width).print(progress.table(found, width))
-    lines = out.getvalue().splitlines()
-    assert len(lines) == 4
-    assert max(map(cell_len, lines)) <= width
-    assert "15/20 GB" in lines[2]
-    assert "lag" in lines[2]
-
-
-def test_without_a_terminal_few_keys_are_named() -> None:
-    found = Meters()
-    for number in range(8):
-        found.expect(f"n{number}", "migrating", 10, "shards")
-    assert progress.sentence(found.read()) == (
-        "progress: n0: migrating, 0/10 shards; n1: migrating, 0/10 shards; "
-        "n2: migrating, 0/10 shards; n3: migrating, 0/10 shards; and 4 more"
-    )
-
-
-def test_without_a_terminal_a_line_names_no_part_that_has_finished() -> None:
-    found = Meters()
-    for node in "abc":
-        found.expect(node, "migrating", 2, "shards")
-    found.advance("a", 2)
-    before = progress.at_work(found)
-    assert list(before) == ["b", "c"]
-    found.advance("b", 2)
-    found.expect("c", "verifying", 1, "checks")
-    found.advance("c")
-    assert progress.at_work(found) == {}
-    assert list(progress.finished(found, before)) == ["b"]
 
 
 def test_without_a_terminal_lines_come_rarely_and_the_last_one_always(

@@ -40,20 +40,6 @@ def test_a_table_is_never_wider_than_the_terminal_and_whole(width: int) -> None:
         assert word in (text if width >= 60 else squeezed(text)), word
 
 
-def test_wide_ones_have_columns_and_narrow_ones_have_blocks() -> None:
-    assert len(shown(MOVES, [MOVE], 200).splitlines()) <= 7
-    narrow = shown(MOVES, [MOVE], 60)
-    assert "\nstate    unfinished\n" in re.sub(r" +\n", "\n", narrow)
-
-
-def test_no_range_is_broken_within_a_number() -> None:
-    ranges = ",".join(f"{n}-{n + 3}" for n in range(1000, 3000, 10))
-    lines = shown(("node", "shards"), [("a", ranges)], 40).splitlines()
-    for line in lines[3:]:
-        for part in line.removeprefix(" a").strip(" ,").split(","):
-            assert not part or re.fullmatch(r"\d{4}-\d{4}", part), line
-
-
 @given(
     cells=st.lists(
         st.tuples(*[st.text(st.characters(codec="utf-8", exclude_categories=["C"]))] * 3),
@@ -64,14 +50,6 @@ def test_no_range_is_broken_within_a_number() -> None:
 def test_whatever_is_in_it_fits(cells: list[tuple[str, ...]], width: int) -> None:
     text = shown(("one", "two", "three"), cells, width)
     assert max(map(cell_len, text.splitlines()), default=0) <= width
-
-
-def test_what_is_wrong_is_coloured_in_its_column_and_only_there() -> None:
-    out = io.StringIO()
-    console = Console(file=out, width=80, force_terminal=True, color_system="standard")
-    rows = [("error", "error"), ("fine", "error")]
-    console.print(tables.fit(("state", "text"), rows, 80))
-    assert out.getvalue().count("\x1b[1;31m") == 1
 
 
 def test_columns_are_left_out_in_their_order_and_numbers_stay_whole() -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import typer
 
 from shardctl.cli import values
-from shardctl.cli.values import Duration
-from tests import reference
 from tests.fixtures.commands import here
 
 
@@ -32,11 +28,6 @@ def test_a_duration(given: str, ms: int) -> None:
 def test_what_is_not_a_duration(given: str) -> None:
     with pytest.raises(typer.BadParameter):
         values.duration()(given)
-
-
-def test_a_duration_below_the_least_names_the_least() -> None:
-    with pytest.raises(typer.BadParameter, match="'0s' is less than 1ms"):
-        values.duration(least=Duration(milliseconds=1))("0s")
 
 
 @pytest.mark.parametrize(
@@ -91,19 +82,3 @@ def test_a_bad_value_is_bad_usage_that_names_option_and_value(arguments: tuple[s
     assert done.returncode == 2
     assert f"'{arguments[-2]}'" in done.stderr
     assert f"'{arguments[-1]}'" in done.stderr
-
-
-def test_options_show_what_they_take_and_flags_nothing() -> None:
-    for entry in reference.entries():
-        ctx: Any = typer.Context(entry.command)
-        for option in entry.command.get_params(ctx):
-            shown = option.display_type_rich(ctx)
-            flag = getattr(option, "is_flag", True)
-            assert bool(shown) != flag, (entry.name, option.name)
-            assert shown not in {"<str>", "<int>", "<float>", "<bool>"}, (entry.name, option.name)
-    assert "<bool>" not in here("--help", COLUMNS="120").stdout
-    shown = here("move-shards", "--help", COLUMNS="120").stdout
-    assert "<bool>" not in shown
-    assert "<str>" not in shown
-    for value in ("<duration>", "<size>", "<node>", "<table|json>"):
-        assert value in shown, value

@@ -54,18 +54,6 @@ def test_what_is_to_be_reached_by_ssh_is_never_taken_for_this_machine() -> None:
     assert found.settings == SshSettings("127.0.0.1")
 
 
-def test_what_the_topology_says_of_ssh_is_how_a_machine_is_reached() -> None:
-    ssh = Ssh(host="db1", user="ops", port=2222, key_file=Path("/key"), accept_new=True)
-    node, pooler = (
-        host_of(dataclasses.replace(of, ssh=ssh, os_user="no-such-user-here"))
-        for of in (NODE, POOLER)
-    )
-    assert isinstance(node, SshHost)
-    assert isinstance(pooler, SshHost)
-    assert node.settings == SshSettings("db1", "ops", 2222, Path("/key"), accept_new=True)
-    assert node.settings == pooler.settings  # and so they share a connection
-
-
 def test_a_path_that_is_relative_to_the_topology_is_on_this_machine_only() -> None:
     text = (
         "cluster: photos\n"
@@ -93,9 +81,3 @@ def test_a_path_that_is_relative_to_the_topology_is_on_this_machine_only() -> No
 def test_a_user_who_is_not_there_is_refused() -> None:
     with raises_code("os_user_refused", match="no such user"):
         host_of(dataclasses.replace(POOLER, os_user="no-such-user"))
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root becomes anybody")
-def test_nobody_but_root_becomes_somebody_else() -> None:
-    with raises_code("os_user_refused", match="only root"):
-        host_of(dataclasses.replace(POOLER, os_user="root"))

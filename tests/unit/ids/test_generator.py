@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
-from tests.unit.ids.test_layout import SMALL, layouts
+from tests.unit.ids.test_layout import SMALL
 
 FUNCTIONS = {
     "next_id(regclass, regclass, integer)",
@@ -34,18 +34,6 @@ SPLITS = [Layout(), SMALL, Layout(time_bits=42, shard_bits=12), Layout(0, 10, 30
 names = st.text(st.sampled_from("ab\"'\\$%{} .é"), min_size=1, max_size=20)
 
 
-def unquoted(literal: str) -> str:
-    """Read a SQL string literal as the server does, standard_conforming_strings on."""
-    literal = literal.strip()
-    escaped = literal.startswith("E")
-    text = literal.removeprefix("E")
-    assert text[0] == text[-1] == "'"
-    text = text[1:-1]
-    assert text.count("'") == 2 * text.count("''")
-    text = text.replace("''", "'")
-    return text.replace("\\\\", "\\") if escaped else text
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", SPLITS)
 def test_the_rendered_sql_has_exactly_these_functions(kind: str, layout: Layout) -> None:
@@ -53,14 +41,6 @@ def test_the_rendered_sql_has_exactly_these_functions(kind: str, layout: Layout)
     assert set(generator.bodies(rendered)) == FUNCTIONS
     assert rendered.count("CREATE OR REPLACE FUNCTION") == len(FUNCTIONS)
     assert rendered.count("$shardctl$") == 2 * len(FUNCTIONS)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@given(layout=layouts())
-def test_any_layout_renders_without_a_trace_of_the_template(kind: str, layout: Layout) -> None:
-    rendered = generator.render(layout, kind, 2000)
-    assert not re.search(r"\{[{%#]|[}%#]\}|None|Undefined", rendered)
-    assert rendered == generator.render(layout, kind, 2000)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,24 +55,6 @@ def test_bodies_are_what_stands_between_the_dollar_quotes(kind: str) -> None:
         text, _, setting = before.partition("\nsearch_path=")
         assert f"$shardctl${text}$shardctl$;" in rendered
         assert setting in {"", "pg_catalog, pg_temp", "pg_catalog, pg_temp\nSECURITY DEFINER"}
-
-
-def test_only_next_id_differs_between_the_generators() -> None:
-    strict, classic = (generator.bodies(generator.render(Layout(), kind, 2000)) for kind in KINDS)
-    assert generator.names(one for one in FUNCTIONS if strict[one] != classic[one]) == ["next_id"]
-
-
-def test_the_shard_count_changes_shard_of_only() -> None:
-    few, many = (generator.bodies(generator.render(Layout(), "strict", n)) for n in (8, 2000))
-    assert generator.names(one for one in FUNCTIONS if few[one] != many[one]) == ["shard_of"]
-
-
-@given(layouts())
-def test_the_register_fits_a_positive_bigint(layout: Layout) -> None:
-    bodies = generator.bodies(generator.render(layout, "strict", 2000))
-    body = bodies["open_block_at(regclass, bigint, bigint)"]
-    [mask] = {int(found) for found in re.findall(r"BETWEEN 1 AND (\d+)", body)}
-    assert 2 * mask + 1 == (1 << 63 - layout.usable_time_bits) - 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,20 +78,6 @@ def test_functions_that_keep_the_callers_search_path_qualify_their_operators(
         assert not re.search(r"[-+*/<>=&|%]", body), name
         calls = set(re.findall(r"(?<![\w.])(\w+)\(", body))
         assert calls <= {"greatest", "extract", "coalesce", "least", "bit"}, name
-
-
-@given(names)
-def test_an_identifier_is_quoted_so_that_it_reads_back(name: str) -> None:
-    quoted = generator.quote_identifier(name)
-    assert re.fullmatch(r'"(?:[^"]|"")*"', quoted)
-    assert quoted[1:-1].replace('""', '"') == name
-
-
-@given(names)
-def test_a_literal_is_quoted_so_that_it_reads_back(text: str) -> None:
-    assert unquoted(generator.quote_literal(text)) == text
-    # A backslash outside E'' would depend on standard_conforming_strings.
-    assert ("\\" in text) == generator.quote_literal(text).startswith(" E'")
 
 
 @given(names, st.integers(0, 8191))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import timedelta, timezone
 
 import pytest
 from hypothesis import given
@@ -19,32 +19,6 @@ offsets = st.integers(-23 * 60 - 59, 23 * 60 + 59).map(lambda m: timezone(timede
 @given(milliseconds)
 def test_what_is_rendered_is_parsed(time_ms: int) -> None:
     assert times.parse(times.render(time_ms)) == time_ms
-
-
-@given(milliseconds)
-def test_rendered_times_have_one_width_and_sort(time_ms: int) -> None:
-    text = times.render(time_ms)
-    assert len(text) == len("2011-08-24T21:07:01.721Z")
-    assert text.endswith("Z")
-    if time_ms + 1 < AFTER:
-        assert text < times.render(time_ms + 1)
-
-
-@given(st.datetimes())
-def test_a_time_without_a_zone_is_utc(moment: datetime) -> None:
-    assert times.parse(moment.isoformat()) == times.parse(f"{moment.isoformat()}Z")
-
-
-@given(st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=offsets))  # noqa: DTZ001  # hypothesis wants bounds without zones
-def test_offsets_are_taken_into_account(moment: datetime) -> None:
-    utc = moment.astimezone(UTC).replace(tzinfo=None)
-    assert times.parse(moment.isoformat()) == times.parse(utc.isoformat())
-
-
-@given(milliseconds, st.integers(0, 999))
-def test_microseconds_are_rounded_down(time_ms: int, microseconds: int) -> None:
-    text = times.render(time_ms).replace("Z", f"{microseconds:03d}Z")
-    assert times.parse(text) == time_ms
 
 
 @pytest.mark.parametrize(
@@ -75,9 +49,3 @@ def test_what_is_no_time_is_a_value_error(text: str) -> None:
 @pytest.mark.parametrize("time_ms", [AFTER, FIRST - 1, 10**18, -(10**18), 1 << 80])
 def test_a_time_that_rfc_3339_cannot_write_is_a_number(time_ms: int) -> None:
     assert times.render(time_ms) == f"ms:{time_ms}"
-
-
-def test_the_edges_of_what_rfc_3339_can_write() -> None:
-    assert times.render(AFTER - 1) == "9999-12-31T23:59:59.999Z"
-    assert times.render(FIRST) == "0001-01-01T00:00:00.000Z"
-    assert times.parse("0001-01-01T00:00:00+01:00") == FIRST - 3_600_000

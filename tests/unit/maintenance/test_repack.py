@@ -45,15 +45,6 @@ def test_the_most_bloated_comes_first_and_equals_by_name() -> None:
     assert found == [("a", "repack"), ("b", "repack"), ("c", "repack")]
 
 
-def test_the_share_of_bloat_that_is_asked_for_is_enough() -> None:
-    found = verdicts(table("enough", 20 * MB), table("little", 20 * MB - 1))
-    assert found == [("enough", "repack"), ("little", "little")]
-
-
-def test_an_empty_table_has_no_bloat_however_small_it_is() -> None:
-    assert verdicts(table("empty", 0, size_bytes=0)) == [("empty", "little")]
-
-
 def test_with_no_bloat_asked_for_all_are_taken_also_those_of_unknown_bloat() -> None:
     found = verdicts(table("known", 1), table("unknown", None), min_bloat=0)
     assert found == [("known", "repack"), ("unknown", "repack")]
@@ -62,10 +53,6 @@ def test_with_no_bloat_asked_for_all_are_taken_also_those_of_unknown_bloat() -> 
 def test_a_recent_repack_counts_more_than_any_estimate() -> None:
     found = verdicts(table("new", 90 * MB, done_s=3599.0), table("old", 80 * MB, done_s=3600.0))
     assert found == [("new", "recent"), ("old", "repack")]
-
-
-def test_a_table_without_bloat_is_not_refused_for_anything_else() -> None:
-    assert verdicts(table("tags", 0, keyed=False, permanent=False)) == [("tags", "little")]
 
 
 def test_a_table_takes_twice_its_size_of_free_disk_where_that_is_known() -> None:

@@ -57,10 +57,6 @@ def test_only_the_source_can_have_its_shards_back_up_to_the_drain(state: MoveSta
     assert state.undoable == (state in UNDOABLE)
 
 
-def test_of_no_copies_none_counts() -> None:
-    assert journal.newest([]) is None
-
-
 @given(st.permutations([1, 4, 2, 9, 9]))
 def test_the_copy_that_was_changed_most_often_counts(revisions: list[int]) -> None:
     copies = [move(MoveState.promoting, revision=revision) for revision in revisions]
@@ -74,12 +70,6 @@ def test_a_final_state_anywhere_counts_whatever_was_changed_later(final: MoveSta
     copies = [move(MoveState.promoting, revision=12), move(final, revision=3)]
     assert journal.newest(copies) is copies[1]
     assert journal.newest(reversed(copies)) is copies[1]
-
-
-def test_lists_of_the_database_become_tuples_and_texts_states() -> None:
-    found = move(MoveState("drained"))
-    assert (found.shards, found.schemas) == ((2, 3), ("shard2", "shard3"))
-    assert found.state is MoveState.drained
 
 
 @pytest.mark.parametrize(
@@ -114,12 +104,6 @@ def test_a_move_that_has_ended_is_neither_resumed_nor_aborted(state: MoveState) 
         entry(state).require_open()
 
 
-def test_an_aborted_move_shows_the_step_at_which_it_stopped() -> None:
-    steps = (step("reserve", 0, state="undone"), step("cutover", 3, state="undone"))
-    assert Entry(move(MoveState.undone), steps, None).step == "cutover.undone"
-    assert Entry(move(MoveState.aborted), steps, None).step == "cutover"
-
-
 def test_a_move_has_the_shape_of_the_contract() -> None:
     steps = (step("reserve", 0), step("cutover", 3))
     found = Entry(move(MoveState.promoting), steps, None)
@@ -137,28 +121,6 @@ def test_a_move_has_the_shape_of_the_contract() -> None:
         "can": ["resume"],
         "reverse": None,
     }
-
-
-def test_the_cutover_is_followed_by_what_it_was_made_of() -> None:
-    report = {"pause_ms": 70.5, "timeline": [["arm guards", 40.0], ["pause", 1.5]]}
-    steps = (step("follow", 0), step("cutover", 3), step("confirm", 4, state="failed", error="x"))
-    found = Entry(move(MoveState.routed, report=report), steps, None).details()
-    assert [
-        (s["name"], s["state"], s["elapsed_ms"], s["started"][-7:]) for s in found["steps"]
-    ] == [
-        ("follow", "done", 5.0, "00.000Z"),
-        ("cutover", "done", 5.0, "03.000Z"),
-        ("cutover.arm_guards", "done", 40.0, "03.000Z"),
-        ("cutover.pause", "done", 1.5, "03.040Z"),
-        ("confirm", "failed", 5.0, "04.000Z"),
-    ]
-    assert found["steps"][-1]["error"] == "x"
-    assert found["report"] == report
-
-
-def test_a_step_that_runs_has_no_time_yet() -> None:
-    found = Entry(move(), (step("clone", 0, state="running", took_ms=None),), "ann").details()
-    assert found["steps"][0]["elapsed_ms"] is None
 
 
 def test_the_unfinished_move_is_meant_where_none_is_named() -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.moves import plan, prediction
-from shardctl.moves.paused_poolers import CONSOLES
 from shardctl.moves.plan import MovePlan, Options
 from shardctl.moves.sub_step import RoundTrips
 from shardctl.topology.loader import parse
@@ -55,18 +54,6 @@ def test_every_question_adds_the_way_to_whom_it_is_asked() -> None:
     assert added(topology(ssh=", ssh: {}"), FAR) == pytest.approx(1800)
 
 
-def test_many_aliases_take_more_ways_than_one() -> None:
-    many = topology(aliases="shard", count=4 * CONSOLES)
-    assert added(many, RoundTrips(pooler=10), CONSOLES) == pytest.approx(50)
-    assert added(many, RoundTrips(pooler=10), CONSOLES + 1) == pytest.approx(60)
-    assert added(many, RoundTrips(pooler=10), 3 * CONSOLES) == pytest.approx(70)
-
-
-def test_what_is_nearer_than_a_millisecond_is_near() -> None:
-    assert RoundTrips.of(source=0.9, target=0.99, pooler=0.2) == NEAR
-    assert RoundTrips.of(source=1.5) == RoundTrips(source=1.5)
-
-
 PARTS = dict.fromkeys(("commit", "lock_and_mark", "arrive", "structure", "sequences", "claim"), 1.0)
 
 
@@ -87,24 +74,3 @@ def test_measured_parts_add_up() -> None:
     assert measured(structure=50, arrive=21) == measured(structure=50)
     assert measured(structure=21, arrive=50) == measured(structure=50)
     assert measured(commit=2) - least == pytest.approx(prediction.REST_COMMITS)
-
-
-def test_each_table_counts() -> None:
-    """The fence of a stream locks each."""
-    here, tables = topology(), 3000
-    for made, each in (
-        (streaming(here), prediction.LOCKED_TABLE_MS),
-        (moving(here), prediction.CLONED_TABLE_MS),
-    ):
-        few, many = (prediction.pause_ms(here, made, NEAR, n) for n in (0, tables))
-        assert many - few == pytest.approx(each * tables)
-
-
-def test_a_move_takes_longer_with_more_tables_and_rows() -> None:
-    """A stream compares them twice."""
-    for made, times in ((moving(topology()), 1), (streaming(topology()), 2)):
-        least = prediction.move_s(made, 0, 0, 2)
-        many = prediction.move_s(made, 0, 0, 2002)
-        assert many - least == pytest.approx(2000 * times * prediction.COMPARED_TABLE_S)
-        large = prediction.move_s(made, 10, 60 * prediction.COMPARE_RATE, 2)
-        assert large - least == pytest.approx(10 + 60 * times)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,29 +41,12 @@ def test_a_source_needs_room_for_what_it_may_keep() -> None:
     assert refused(ROOMY, 10_001 * MB) == ["wal_room"]
 
 
-def test_a_node_that_is_reached_by_sql_is_not_called_otherwise(tmp_path: Path) -> None:
-    far = dataclasses.replace(
-        local_node(tmp_path, "a", 5432, range(4)), host="203.0.113.1", data_directory=None
-    )
-    began = time.monotonic()
-    free, why = wal.free_bytes(far, "/var/lib/postgresql")
-    assert free is None
-    assert "only by SQL" in why
-    assert time.monotonic() - began < 1
-
-
 def test_room_that_is_not_known_wants_a_limit() -> None:
     unknown = dataclasses.replace(ROOMY, free_bytes=None, unknown="no route to host")
     [problem] = wal.judge(plan(), unknown)
     assert "no route to host" in problem.message
     assert "--max-wal" in (problem.hint or "")
     assert refused(unknown, 64 * MB) == []
-
-
-def test_the_plan_tells_the_limit() -> None:
-    [note] = wal.notes(plan(), ROOMY)
-    assert "keeps at most 1,000 MB of WAL" in note
-    assert list(wal.notes(plan(), dataclasses.replace(ROOMY, free_bytes=None))) == []
 
 
 def test_a_move_that_stops_says_what_its_source_keeps_until_it_goes_on(tmp_path: Path) -> None:

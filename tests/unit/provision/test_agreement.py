@@ -81,13 +81,6 @@ def test_an_older_map_is_right_about_the_nodes_own_shards_only() -> None:
     assert "(a has 3, c has 0)" in refused({A: said(), C: said(0)})
 
 
-def test_the_whole_map_is_asked_of_all() -> None:
-    part = {shard: node for shard, node in TOPOLOGY.owners().items() if shard}
-    assert "node c has only a part of the map" in refused({A: said(), C: said(map=part)})
-    assert "node c has only a part of the map" in refused({A: said(), C: said(None, map={})})
-    assert names({A: said(), C: said(), D: said(None, map={})}) == ["b"]
-
-
 def test_a_map_that_contradicts_the_file_is_told_as_that() -> None:
     other = TOPOLOGY.owners() | {ShardId(0): B}
     assert "the map on node c gives shards 0 to b" in refused({A: said(), C: said(4, map=other)})
@@ -100,19 +93,6 @@ def test_the_other_node_of_an_open_move_is_left_out_too(source: str, target: str
     assert [one.node for one in found] == ["b", "c"]
     assert f"move 5f3a9c1e ({source} to {target}, started by " in found[1].reason
     assert [one.code for one in doubted_moves(there, [GONE])] == ["move_in_doubt"]
-
-
-def test_a_clone_without_a_map_tells_of_its_sources_move() -> None:
-    there = {A: said(), C: said(), D: Said(None, {}, copy(D, "b", "d"))}
-    assert names(there) == ["b", "d"]
-    assert doubted_moves(there, [GONE])
-
-
-def test_moves_that_have_ended_or_are_of_others_leave_no_doubt() -> None:
-    for journal in (copy(C, "b", "c", "done"), copy(C, "b", "c", "aborted"), copy(C, "a", "c")):
-        there = {A: said(), C: said(journal=journal)}
-        assert names(there) == ["b"]
-        assert doubted_moves(there, [GONE]) == []
 
 
 def test_where_no_node_remains_the_move_is_the_reason() -> None:

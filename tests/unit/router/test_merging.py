@@ -8,8 +8,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shardctl.router.errors import OrderUnsupported
 from shardctl.router.merging import Gathering, combined, merged
@@ -24,23 +22,6 @@ def merge(
     fields = tuple(order.field for order in orders) or ("a",)
     asked = Gathering("t", fields, None, orders, limit)
     return merged(asked, [Answer(rows, len(rows), types) for rows in streams])
-
-
-@given(st.lists(st.lists(st.tuples(st.integers(0, 9))), max_size=5),
-       st.none() | st.integers(0, 20), st.booleans())  # fmt: skip
-def test_merged_answers_are_in_order(
-    streams: list[list[tuple[int]]], limit: int | None, descending: bool
-) -> None:
-    ordered = [sorted(stream, reverse=descending) for stream in streams]
-    found = merge(ordered, Order("a", descending), types=(INT8,), limit=limit)
-    whole = sorted((row for one in streams for row in one), reverse=descending)
-    assert found == whole[:limit]
-
-
-def test_without_an_order_every_row_comes_once_up_to_the_limit() -> None:
-    streams = [[(1,), (2,)], [], [(3,)]]
-    assert merge(streams, types=()) == [(1,), (2,), (3,)]
-    assert merge(streams, types=(), limit=2) == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("descending", [False, True])

@@ -47,16 +47,6 @@ def keywords(found: places.Places, node: str) -> dict[str, Any]:
     return conninfo_to_dict(found.conninfo(NodeName(node)))
 
 
-def test_without_poolers_nodes_are_reached_as_the_applications_role(topology: Topology) -> None:
-    found = places.of_topology(topology, None, {"application_name": "web"})
-    assert not found.pooled(B)
-    wanted = {"port": "6102", "dbname": "app", "user": "app", "application_name": "web"}
-    wanted |= {"sslmode": "prefer", "options": "-c jit=off"}
-    assert wanted.items() <= keywords(found, "b").items()
-    with pytest.raises(NodeUnknown, match="no address for node c"):
-        found.conninfo(C)
-
-
 def test_poolers_with_aliases_of_nodes_are_taken_all_of_them(topology: Topology) -> None:
     both = with_poolers(
         topology, pooler("p1", 6100, "node"), pooler("p2", 6200, "shard", "node"),
@@ -75,13 +65,6 @@ def test_poolers_with_aliases_of_shards_alone_are_no_way(topology: Topology) -> 
     with pytest.raises(NoNodeAliases, match="no pooler in the topology has an alias for each node"):
         places.of_topology(shards, None, {})
     assert not places.of_topology(shards, "nodes", {}).pooled(A)
-
-
-def test_a_database_of_another_name_is_behind_a_pooler() -> None:
-    given = places.first_of("host=p1 dbname=app_a", {"user": "app"})
-    found = places.of_reported(given, TOLD, "app_a")
-    assert found.pooled(B)
-    assert keywords(found, "b")["dbname"] == "app_b"
 
 
 def test_of_a_nodes_own_connection_string_only_that_node_is_known() -> None:
@@ -110,14 +93,6 @@ def test_the_way_to_one_node_is_not_taken_for_the_way_to_another() -> None:
     assert not any(found.pooled(node) for node in (A, B, C))
 
 
-def test_keywords_that_are_given_are_for_all_nodes() -> None:
-    given = {"passfile": "/web"}
-    found = places.of_listed(
-        places.first_of("host=db1 dbname=app", given), given, TOLD, {"a": "host=db1", "b": "host=b"}
-    )
-    assert keywords(found, "b")["passfile"] == "/web"
-
-
 def test_a_node_behind_a_pooler_is_told_apart_by_its_own_connection_string() -> None:
     nodes = {"a": "host=db1", "b": "host=p1 dbname=app_b", "c": "service=third"}
     found = places.of_listed(places.first_of("host=p1 dbname=app_a user=web", {}), {}, TOLD, nodes)
@@ -125,8 +100,3 @@ def test_a_node_behind_a_pooler_is_told_apart_by_its_own_connection_string() -> 
     assert keywords(found, "a")["dbname"] == "app"
     # What a service says is not overruled.
     assert not {"dbname", "user", "host"} & keywords(found, "c").keys()
-
-
-def test_a_short_question_does_not_wait_long() -> None:
-    asked = conninfo_to_dict(places.asked(places.first_of("host=db1 connect_timeout=60", {})))
-    assert asked["connect_timeout"] == "2"

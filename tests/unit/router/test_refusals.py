@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 from psycopg import errors
 from psycopg.pq import DiagnosticField
 
-from shardctl.router import NoConnection, PoolSettings, refusals
+from shardctl.router import PoolSettings, refusals
 from shardctl.router.known import Known
 from shardctl.router.threads.nodes import Nodes
-from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,12 +60,6 @@ class Pooler:
         return "served"
 
 
-def test_what_is_served_is_asked_once() -> None:
-    pooler = Pooler()
-    assert pooler.run(60) == "served"
-    assert pooler.waited == [None]
-
-
 def test_what_is_refused_waits_and_is_asked_again() -> None:
     pooler = Pooler(told(OLD), told(NEW))
     assert pooler.run(60) == "served"
@@ -82,28 +73,6 @@ def test_another_error_is_raised_at_once() -> None:
     with pytest.raises(errors.ProtocolViolation, match="pause mode"):
         pooler.run(60)
     assert len(pooler.waited) == 2
-
-
-@pytest.mark.parametrize(("patience_s", "left_s"), [(0.02, None), (60, 0.02)])
-def test_patience_ends_and_so_does_a_calls_own_time(
-    patience_s: float, left_s: float | None
-) -> None:
-    pooler = Pooler(*[told(OLD)] * 100)
-    with pytest.raises(errors.ProtocolViolation, match="server login has been failing"):
-        pooler.run(patience_s, None if left_s is None else time.monotonic() + left_s)
-    assert 2 <= len(pooler.waited) < 100
-
-
-def test_a_pooler_that_refuses_to_the_end_is_the_error_though_a_connection_is_lacking() -> None:
-    pooler = Pooler(told(OLD), NoConnection(NodeName("a"), "couldn't get one after 0.00 sec"))
-    with pytest.raises(errors.ProtocolViolation, match="server login has been failing"):
-        pooler.run(60)
-
-
-def test_questions_become_rarer() -> None:
-    pauses = list(itertools.islice(refusals.pauses(), 20))
-    assert (pauses[0], pauses[-1]) == (0.01, 0.2)
-    assert pauses == sorted(pauses)
 
 
 def test_the_fences_error_is_recognised_in_what_others_made_of_it() -> None:

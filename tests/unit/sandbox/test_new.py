@@ -30,32 +30,6 @@ def test_shards_are_spread_evenly_as_contiguous_ranges() -> None:
     }
 
 
-def test_the_pooler_has_the_port_and_the_nodes_those_after_it() -> None:
-    topology = read(shards=2, nodes=2, spare=1, port=7000)
-    assert topology["poolers"]["p1"]["port"] == 7000
-    assert [node["port"] for node in topology["nodes"].values()] == [7001, 7002, 7003]
-
-
-def test_nodes_after_z_have_numbers_and_every_shard_one_owner() -> None:
-    topology = read(shards=30, nodes=28)
-    names = list(topology["nodes"])
-    assert names[:2] + names[24:] == ["a", "b", "y", "z", "n27", "n28"]
-    assert topology["nodes"]["n28"]["shards"] == 29
-    assert topology["shards"]["count"] == 30
-
-
-def test_data_is_beside_the_file_or_where_it_is_said(tmp_path: Path) -> None:
-    assert read(shards=1, nodes=1)["nodes"]["a"]["data_directory"] == ".sandbox/a"
-    far = read(shards=1, nodes=1, data_root=tmp_path)
-    assert far["nodes"]["a"]["data_directory"] == f"{tmp_path}/a"
-    assert far["poolers"]["p1"]["config"] == f"{tmp_path}/p1/pgbouncer.ini"
-
-
-def test_migrations_are_named_only_where_there_are_some() -> None:
-    assert "migrations" not in read(shards=1, nodes=1)["database"]
-    assert read(shards=1, nodes=1, migrations=True)["database"]["migrations"] == "migrations/"
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -72,11 +46,6 @@ def test_what_cannot_be_is_bad_usage(given: dict[str, int], message: str) -> Non
     with pytest.raises(UsageError, match=message) as refused:
         read(**given)
     assert refused.value.hint
-
-
-def test_the_last_port_is_a_port() -> None:
-    nodes = read(shards=8, nodes=2, spare=2, port=65531)["nodes"]
-    assert nodes["d"]["port"] == 65535
 
 
 def test_a_file_is_never_overwritten(tmp_path: Path) -> None:

@@ -88,35 +88,6 @@ def test_what_pgbouncer_can_offer_is_taken(old: str, new: str, pooler: str) -> N
     assert max(map(len, found)) <= aliases.MAX_ALIAS
 
 
-def test_names_that_no_pooler_offers_may_be_anything() -> None:
-    only_nodes = loaded(("'shard{id}'", "'größe {id}'"), ("[shard]", "[node]"))
-    assert offered(only_nodes, "q") == ["app_a", "app_b"]
-    only_shards = loaded(("name: app", "name: my app"), ("[node]", "[shard]"))
-    assert offered(only_shards, "p")[0] == "shard0"
-    assert loaded(("  p:", "  # p:"), ("name: app", "name: my app"))
-
-
-def test_without_poolers_names_may_be_anything() -> None:
-    text = BASE[: BASE.index("poolers:")].replace("'shard{id}'", "'größe {id}'")
-    assert not parse(text.encode(), FILE).poolers
-
-
-def test_the_default_is_an_alias_a_node() -> None:
-    topology = loaded((", aliases: [node]", ""))
-    assert topology.poolers[PoolerName("p")].aliases == ("node",)
-    assert offered(topology, "p") == ["app_a", "app_b"]
-    assert refused((", aliases: [node]", ""), ("name: app", "name: my app")) == [
-        f"topology.yaml:8:3: poolers.p.aliases: 'my app_a' {ONLY}"
-    ]
-
-
-def test_every_pooler_is_told_of_its_own() -> None:
-    assert refused(("name: app", "name: my app"), ("'shard{id}'", "'s {id}'")) == [
-        f"{NODE} 'my app_a' {ONLY}",
-        f"{SHARD} 's 7' {ONLY}",
-    ]
-
-
 CLASH = (("'shard{id}'", "'app_{id}'"), ("  a:", "  3:"))
 
 
@@ -126,28 +97,8 @@ def test_one_name_for_a_node_and_a_shard_is_refused_where_both_are_offered() -> 
     ]
 
 
-def test_one_name_for_a_node_and_a_shard_is_fine_on_poolers_of_one_kind() -> None:
-    topology = loaded(*CLASH)
-    assert offered(topology, "p") == ["app_3", "app_b"]
-    assert "app_3" in offered(topology, "q")
-
-
 @pytest.mark.parametrize("node", ["8", "03", "3x", "x3"])
 def test_a_node_that_is_named_like_no_shard_is_fine(node: str) -> None:
     topology = loaded(CLASH[0], ("  a:", f"  {node}:"), ("[node]", "[node, shard]"))
     found = offered(topology, "p")
     assert len(found) == len(set(found)) == 10
-
-
-@pytest.mark.parametrize(
-    "change",
-    [("count: 8", "count: x"), ("name: app", "nme: app"), ("{id}", "{}"), ("  a:", "  a b:")],
-)
-def test_a_mistake_elsewhere_does_not_hide_behind_the_aliases(change: tuple[str, str]) -> None:
-    assert all("aliases" not in line for line in refused(change))
-
-
-@pytest.mark.parametrize("value", ["node", "{node: shard}", "[[node]]", "null", "[null]"])
-def test_aliases_of_another_shape_are_no_crash(value: str) -> None:
-    changes = ("[node]", value), ("name: app", "name: my app")
-    assert all(line.startswith("topology.yaml:8:") for line in refused(*changes))

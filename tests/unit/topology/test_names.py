@@ -13,16 +13,6 @@ affix = st.text(st.characters(exclude_categories=("Cc", "Cs"), exclude_character
 patterns = st.builds(SchemaPattern, affix, st.integers(0, 12), affix)
 
 
-@given(patterns, st.integers(0, 1_000_000))
-def test_a_schema_leads_back_to_its_shard(pattern: SchemaPattern, shard: int) -> None:
-    assert pattern.shard(pattern.schema(shard)) == shard
-
-
-@given(patterns.filter(lambda p: not p.prefix.startswith("pg_")))
-def test_a_pattern_is_read_as_it_is_written(pattern: SchemaPattern) -> None:
-    assert SchemaPattern.parse(str(pattern)) == pattern
-
-
 @pytest.mark.parametrize("schema", ["shard017", "shard", "shard-1", "shard1x", "xshard1", "shard²"])
 def test_what_the_pattern_did_not_make_is_no_shard(schema: str) -> None:
     assert SchemaPattern.parse("shard{id}").shard(schema) is None

@@ -33,22 +33,6 @@ def test_merge_keeps_every_number_and_leaves_gaps_between_ranges(found: list[Ran
     assert all(a.last + 1 < b.first for a, b in pairwise(merged))
 
 
-@given(spans)
-def test_merge_of_merged_changes_nothing(found: list[Range]) -> None:
-    merged = ranges.merge(found)
-    assert ranges.merge(merged) == merged
-    assert ranges.parse(ranges.render(merged)) == merged
-
-
-def test_blanks_around_numbers_do_no_harm() -> None:
-    assert ranges.parse(" 0 - 3 , 17 ") == (Range(0, 3), Range(17, 17))
-
-
-def test_none_is_no_shard() -> None:
-    assert ranges.parse(" none ") == ()
-    assert ranges.render([]) == "none"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -195,11 +195,6 @@ def test_a_text_that_cannot_be_read_is_one_problem_at_its_place(
     assert str(refusal(content)) == f"topology.yaml:{line}"
 
 
-def test_any_depth_is_refused_by_whoever_finds_it_first() -> None:
-    (problem,) = refusal("[" * 100_000).problems
-    assert problem.line == 1
-
-
 @pytest.mark.parametrize(
     "value",
     ["hunter2", "*hunter2", "!hunter2", "!!hunter2 x", "&hunter2", "x,hunter2", "[hunter2]"],
@@ -254,29 +249,3 @@ def test_two_nodes_do_not_share_a_data_directory_on_one_host() -> None:
         " path on the same host (h)"
     )
     assert parse(text.replace("host: h, port: 2", "host: i, port: 2").encode(), FILE)
-
-
-def test_a_file_without_nodes_says_so() -> None:
-    text = BASE[: BASE.index("nodes:")] + "nodes: {}\n"
-    assert str(refusal(text)) == "topology.yaml:5:8: nodes: is empty; expected the nodes by name"
-
-
-def test_8192_single_numbers_owned_twice_are_told_in_one_line() -> None:
-    numbers = ",".join(map(str, range(8192)))
-    text = (
-        BASE.replace("count: 8", "count: 8192")
-        .replace("0-3", f"'{numbers}'")
-        .replace("4-7", f"'{numbers}'")
-    )
-    assert str(refusal(text)) == (
-        "topology.yaml:7:33: nodes.b.shards: node a also has 0-8191; a shard belongs to one node"
-    )
-
-
-def test_two_hosts_behind_one_address_may_have_the_same_directory() -> None:
-    same = "data_directory: /d, ssh: {host: %s}}"
-    text = BASE.replace("0-3}", f"0-3, {same % 'x'}").replace(
-        "{host: i, port: 1, shards: 4-7}", f"{{host: h, port: 2, shards: 4-7, {same % 'y'}"
-    )
-    parse(text.encode(), FILE)
-    assert "on the same host (x)" in str(refusal(text.replace("host: y", "host: X")))

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from shardctl.cli import traffic
 from shardctl.topology.model import NodeName, ShardId
 from shardctl.traffic import latency, report
 from shardctl.traffic.compare import Verdict
@@ -69,23 +68,3 @@ def test_json_has_every_number_and_is_json() -> None:
     }  # fmt: skip
     assert [second["operations"] for second in found["seconds"]] == [1, 1]
     assert (found["moved"], found["fenced"], found["unseen"]) == ([2], 1, {"c": "a standby"})
-
-
-def test_the_table_tells_moved_shards_errors_and_what_is_wrong(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    traffic.show(made())
-    shown = capsys.readouterr().out
-    assert "longest on these    90.0 ms" in shown
-    assert "node c              not checked: a standby" in shown
-    assert "all is well: 1 acknowledged row found, each once" in shown
-    wrong = replace(
-        made(),
-        failures=(Failure("08006", 2, "gone", 0.5),),
-        unserved=(ShardId(3),),
-        verdict=Verdict({"lost": 1, "stale": 0}, ("lost: shard 2, id 7",)),
-    )
-    traffic.show(wrong)
-    shown = capsys.readouterr().out
-    assert "lost: shard 2, id 7" in shown
-    assert "2 errors, 1 lost, no node serves shards 3" in shown
