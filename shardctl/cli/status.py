@@ -16,7 +16,7 @@ from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Report, ReportOption, WatchOption
 from shardctl.cli.output import print_json, say
-from shardctl.cli.tables import DROPS, fit
+from shardctl.cli.tables import DROPS, fit, paragraph
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ def show(found: Status) -> None:
     console = printing.console()
     print(title(found))
     console.print(*tables(found, console.width))
-    lines = draw(found)
-    console.print(Text("\n".join(lines), overflow="fold"))
+    lines = (paragraph(line, console.width) for line in draw(found))
+    console.print(Text("\n".join(lines)))
 
 
 _NODES = ("node", "role", "version", "up", "shards", "size", "rows", "sessions", "tps", "disk")

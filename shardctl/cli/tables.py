@@ -19,11 +19,12 @@ _GAP, _EDGES = 3, 2
 """Between two columns, and left and right of all."""
 _PIECES = re.compile(
     r"\s+"
+    r"|(?<!\S)\d+ (?:d|h|min)(?: \d+ (?:h|min|s))?(?=[\s,;)]|$)"
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
     r"|(?<!\S)\d{1,3}(?:,\d{3}){0,4}(?:\.\d+)?(?: (?:bytes|ms|s|[kMGTP]B?))?(?=[\s;)]|$)"
-    r"|(?<!\S)\d+ (?:d|h|min) \d+ (?:h|min|s)(?!\S)"
     r"|[^\s,]*,+|[^\s,]+"
 )
-"""What is kept whole: words, the parts of a list, and a number with its unit."""
+"""What is kept whole: words, the parts of a list, a number with its unit, and a moment."""
 DROPS = ("up", "version", "by", "started", "for", "rows", "tps", "servers", "disk")
 """Columns that are left out where room is short, this one first."""
 COLOURS = {
@@ -153,6 +154,18 @@ def _wrapped(cell: str, width: int) -> str:
     ('0-3,17,\n19-25', 'one\ntwo', 'abcd\nef')
     """
     return "\n".join(part for line in cell.split("\n") for part in _lines(line, width))
+
+
+def paragraph(line: str, width: int) -> str:
+    """Break a line as cells are broken; what comes below begins where the line does.
+
+    >>> print(paragraph("  kept 1 min 30 s", 14))
+      kept
+      1 min 30 s
+    """
+    text = line.lstrip()
+    indent = " " * (len(line) - len(text))
+    return indent + f"\n{indent}".join(_lines(text, width - len(indent)))
 
 
 def _lines(line: str, width: int) -> Iterator[str]:

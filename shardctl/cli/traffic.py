@@ -253,12 +253,12 @@ def line(second: Spread) -> str:
 
     >>> from shardctl.traffic.latency import Spread
     >>> line(Spread(1234, 0, 0.812, 3.1, 12.25))
-    ' 1,234 operations  p50    0.8 ms  p99    3.1 ms  max   12.2 ms  errors 0'
+    ' 1,234 operations  p50   0.8 ms  p99   3.1 ms  max  12.2 ms  errors 0'
     """
     return (
         f"{second.operations:>6,} operations  "
-        f"p50 {_ms(second.p50_ms):>9}  p99 {_ms(second.p99_ms):>9}  "
-        f"max {_ms(second.longest_ms):>9}  errors {second.errors:,}"
+        f"p50 {_ms(second.p50_ms):>8}  p99 {_ms(second.p99_ms):>8}  "
+        f"max {_ms(second.longest_ms):>8}  errors {second.errors:,}"
     )
 
 

@@ -67,21 +67,21 @@ def verify(
 
 def show(report: Verified) -> None:
     """Print findings, gravest first, then what was examined."""
-    from rich.padding import Padding
     from rich.text import Text
 
-    from shardctl.cli.tables import COLOURS
+    from shardctl.cli.tables import COLOURS, paragraph
 
     out = console()
     order = ["error", "warning", "note"]
     for same in _alike(sorted(report.findings, key=lambda f: order.index(f.severity))):
         first = same[0]
-        severity = (first.severity, COLOURS.get(first.severity, ""))
         subjects = "; ".join(map(_subject, same))
-        said = f": {first.check}: {subjects}: {'; '.join(dict.fromkeys(map(_difference, same)))}"
-        out.print(Text.assemble(severity, one_line(said), overflow="fold"))
-        hint = Text(one_line(first.hint), overflow="fold")
-        out.print(Padding(hint, (0, 0, 0, 2), expand=False))
+        said = "; ".join(dict.fromkeys(map(_difference, same)))
+        line = one_line(f"{first.severity}: {first.check}: {subjects}: {said}")
+        shown = Text(paragraph(line, out.width))
+        shown.stylize(COLOURS.get(first.severity, ""), 0, len(first.severity))
+        out.print(shown)
+        out.print(Text(paragraph(f"  {one_line(first.hint)}", out.width)))
     counts = report.counts()
     reported = ", ".join(plural(n, severity) for severity, n in counts.items() if n)
     what = "all is well" if report.ok(strict=True) else reported
