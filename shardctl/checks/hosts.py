@@ -116,7 +116,7 @@ def _directory(host: Host, node: Node, account: str | None) -> Found:
         return Found("not in the topology: no shards can be moved to this node")
     argv = scripts.argv("directory", "of_node", str(path))
     output = host.run(argv, user=account, timeout=_SECONDS).stdout.splitlines()
-    kind, seen, version, owner, me = output
+    kind, seen, version, owner, me, *_ = output
     if kind in ("absent", "empty"):
         return _room(host, node, seen if kind == "absent" else str(path.parent), account, kind)
     if kind == "server" and owner == me:

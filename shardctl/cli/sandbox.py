@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardctl.cli.context import Settings
-    from shardctl.postgres.control import Foreseen
+    from shardctl.sandbox.local import Foreseen
     from shardctl.sandbox.poolers import PoolerDown, PoolerState, PoolerUp
     from shardctl.sandbox.servers import Down, State, Up
     from shardctl.topology.model import Node, Pooler, Topology

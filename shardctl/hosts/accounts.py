@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pwd
 import stat
+import tempfile
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl import inputs
@@ -14,15 +19,17 @@ from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from shardctl.hosts.host import Host
 
 DEFAULTS = ("postgres", "nobody")
 """Who runs servers for root, in order of preference."""
 
-
 _SECONDS = 30.0
+_BUSY_S = 30.0
+"""How long to wait for another shardctl that works on the same server."""
+_POLL_S = 0.05
 _IDS = 'id -u; for name; do id -u -- "$name" 2>/dev/null || echo none; done'
 # Of what is missing nothing bars the way; nor can it be seen behind a directory that does.
 _BLOCKED = """
@@ -66,6 +73,35 @@ until [ -e "$seen" ] || [ -z "$seen" ]; do seen=${seen%/*}; done
 def account_refused(name: str, reason: str, hint: str) -> Refused:
     """Report an operating-system user that cannot run a server on its host."""
     return Refused("account_refused", f"the server cannot run as {name}: {reason}", hint=hint)
+
+
+def directory_refused(path: Path | str, reason: str) -> Refused:
+    """Report an error of the system about a server's files."""
+    return Refused(
+        "directory_refused",
+        reason if str(path) in reason else f"{path}: {reason}",
+        hint="free disk space, correct the permissions, or give the server another directory",
+    )
+
+
+def directory_unreachable(path: Path, account: str, blocked: Path) -> Refused:
+    """Report a place that the user who runs a server may not enter."""
+    return Refused(
+        "directory_unreachable",
+        f"{path}: the user {account}, who runs the server, cannot enter {blocked}",
+        hint="set an absolute path elsewhere in the topology, such as "
+        f"/var/tmp/shardctl/{path.name}; or " + way_out(blocked, account),  # noqa: S108  # only a suggestion
+    )
+
+
+def directory_owned(path: Path, owner: str, account: str) -> Refused:
+    """Report a directory of another user than the one who runs the server."""
+    return Refused(
+        "directory_owned",
+        f"{path} belongs to {owner}, but the server would run as {account}",
+        hint=f"run shardctl as root with os_user: {owner} for it, run chown -R {account} {path}, "
+        "or give the server another directory",
+    )
 
 
 def server_account(wanted: str | None) -> str | None:
@@ -165,15 +201,6 @@ def changes_folder(host: Host, folder: Path, account: str | None) -> str | None:
     return account
 
 
-def require_roots(folder: Path) -> None:
-    """Refuse a folder of this machine in which root would work and others may exchange things.
-
-    It is there, or is still to be made. Raises folder_unsafe.
-    """
-    makes = not folder.exists()
-    _require_roots(Local(), _roots_way(Local(), folder / "file", None), makes=makes)
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     """A directory on the way to a file."""
@@ -197,11 +224,8 @@ def _roots_way(host: Host, file: Path, user: str | None) -> list[_Part]:
     return [_Part(int(uid), int(mode, 8), *rest) for uid, mode, *rest in split]
 
 
-def _require_roots(host: Host, parts: list[_Part], *, makes: bool = False) -> None:
-    """Refuse a way on which others than root may exchange a directory, or what is in the last one.
-
-    Of a way that root only `makes`, the last one that is there only gets another directory.
-    """
+def _require_roots(host: Host, parts: list[_Part]) -> None:
+    """Refuse a way on which others than root may exchange a directory, or what is in the last."""
     owners = inputs.trusted() if isinstance(host, Local) else {0}
     for part in parts:
         if part.uid not in owners:
@@ -212,7 +236,7 @@ def _require_roots(host: Host, parts: list[_Part], *, makes: bool = False) -> No
                 "who owns the directory",
             )
         # In a sticky directory, only the owner of an entry renames it.
-        sticky = part.mode & stat.S_ISVTX and (makes or part is not parts[-1])
+        sticky = part.mode & stat.S_ISVTX and part is not parts[-1]
         if inputs.others_may_write(part.mode, part.owner, part.group) and not sticky:
             raise _folder_unsafe(
                 parts[-1].path,
@@ -231,35 +255,84 @@ def way_out(blocked: Path, account: str) -> str:
     return f"allow the user {account} to enter it: chmod o+x {blocked}"
 
 
-def make_way(path: Path, account: str | None) -> bool:
-    """Make a directory and its parents, which `account` may enter; return if it is new."""
-    missing = [one for one in (path, *path.parents) if not one.exists()]
-    for one in reversed(missing):
-        one.mkdir(exist_ok=True)
-        if account is not None:
-            held = _directory(one)
-            try:
-                os.fchmod(held, 0o755)
-            finally:
-                os.close(held)
-    return path in missing
+def require_own(folder: Path, account: str | None) -> None:
+    """Refuse a directory, there or still to be made, that is not the own one of `account`.
 
-
-def give(what: Path | int, account: str | None) -> None:
-    """Let `account` own a directory, not through a link, or an open file; None changes nothing."""
+    Raises directory_unreachable, directory_owned, folder_unsafe.
+    """
     if account is None:
         return
-    held = what if isinstance(what, int) else _directory(what)
+    blocked = blocked_at(folder, account)
+    if blocked is not None:
+        raise directory_unreachable(folder, account, blocked)
+    if not folder.exists():
+        changes_folder(Local(), folder.parent, account)
+    elif folder.stat().st_uid != pwd.getpwnam(account).pw_uid:
+        raise directory_owned(folder, folder.owner(), account)
+
+
+def own(folder: Path, account: str | None) -> None:
+    """Make a directory that `account` owns; raises as `require_own`, and directory_refused."""
+    require_own(folder, account)
     try:
-        owner = pwd.getpwnam(account)
-        os.fchown(held, owner.pw_uid, owner.pw_gid)
+        if account is None:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not folder.exists() and changes_folder(Local(), folder.parent, account) is None:
+            _make_for(folder, pwd.getpwnam(account))
+        else:
+            Local().run(["mkdir", "-p", "--", str(folder)], user=account)
+    except OSError as error:
+        raise directory_refused(folder, error.strerror or str(error)) from error
+
+
+def _make_for(folder: Path, owner: pwd.struct_passwd) -> None:
+    """Make a directory for another user where only root may; another thread may be quicker."""
+    for one in reversed([one for one in folder.parents if not one.exists()]):
+        one.mkdir(exist_ok=True)
+        one.chmod(0o755)
+    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    new.chmod(0o755)
+    os.chown(new, owner.pw_uid, owner.pw_gid)
+    try:
+        new.rename(folder)
+    except OSError:
+        new.rmdir()
+        if not folder.is_dir():
+            raise
+
+
+@contextlib.contextmanager
+def alone(log: Path) -> Iterator[int]:
+    """Be the only shardctl that works on a server, by a lock of its log, which is there.
+
+    Gives the descriptor: a process that inherits it keeps the lock. Raises directory_busy,
+    directory_refused.
+    """
+    try:
+        held = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise directory_refused(log, error.strerror or str(error)) from error
+    try:
+        deadline = time.monotonic() + _BUSY_S
+        while not _locked(held):
+            if time.monotonic() > deadline:
+                raise Refused(
+                    "directory_busy",
+                    f"another shardctl is using {log}",
+                    hint="wait until it ends, then try again",
+                )
+            time.sleep(_POLL_S)
+        yield held
     finally:
-        if held is not what:
-            os.close(held)
+        os.close(held)
 
 
-def _directory(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _exists(name: str) -> bool:

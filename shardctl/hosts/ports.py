@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _KNOCK_S = 5.0
 _LOOK_S = 30.0
+_NAMELESS = "?"
+"""What the script prints of a program whose name it may not see."""
 
 
 class PortInUse(ShardctlError):
@@ -116,13 +118,32 @@ def claim_free(host: str, port: int) -> None:
                     raise PortInUse(host, port, listener(port)) from error
 
 
+def in_use(host: str, port: int, machine: Host) -> PortInUse | None:
+    """Report what keeps a server of a machine from its port; None where nothing does.
+
+    Raises what `Host.run` raises of another machine.
+    """
+    if isinstance(machine, Local):
+        try:
+            claim_free(host, port)
+        except PortInUse as error:
+            return error
+        return None
+    found = _listening(port, machine)
+    return PortInUse(host, port, found if found != _NAMELESS else None) if found else None
+
+
 def listener(port: int, host: Host | None = None) -> str | None:
     """Name the program that listens on `port` of `host`, as `nginx (pid 71)`; None if unknown.
 
     The host is this machine if None. Raises what `Host.run` raises of another.
     """
-    argv = scripts.argv("listener", f"{port:04X}")
-    return (host or Local()).run(argv, timeout=_LOOK_S).stdout.strip() or None
+    found = _listening(port, host or Local())
+    return found if found not in ("", _NAMELESS) else None
+
+
+def _listening(port: int, host: Host) -> str:
+    return host.run(scripts.argv("listener", f"{port:04X}"), timeout=_LOOK_S).stdout.strip()
 
 
 def addresses(host: str) -> set[str]:

@@ -26,8 +26,12 @@ _CHECKSUM = re.compile(r"^; checksum: ([0-9a-f]*)$", re.MULTILINE)
 _CLUSTER = re.compile(r"^; cluster: (.+)$", re.MULTILINE)
 _VERSION = re.compile(r"^; map version: ([0-9]+)$", re.MULTILINE)
 _HEADER_LINES = 8
-_USERS_HEAD = "; `shardctl sandbox up` wrote this file, and leaves it alone once it was changed.\n"
-_USERS_UNSEALED = re.compile(r'(?:"[^\n]*" ""\n)+')
+
+SANDBOX = "`shardctl sandbox up` wrote this file"
+"""What all files have that belong to the sandbox."""
+OWN_SETTINGS = (
+    "; Your own settings of this pooler: `shardctl sandbox up` does not change this file.\n"
+)
 
 
 def value_refused(value: str, why: str) -> Refused:
@@ -95,13 +99,15 @@ def databases(topology: Topology, pooler: Pooler, map_version: int) -> str:
 
     The same values give the same text, to the byte.
     """
-    return _sealed(
+    text = _rendered(
         "databases.ini.j2",
+        checksum="",
         pooler=pooler.name,
         cluster=topology.cluster,
         map_version=map_version,
         entries=entries(topology, pooler),
     )
+    return _seal(text, _digest(text))
 
 
 def configuration(
@@ -111,13 +117,14 @@ def configuration(
     auth_file: Path,
     log_file: Path,
     pid_file: Path,
+    own_file: Path,
     hba_file: Path | None = None,
 ) -> str:
     """Write the whole pgbouncer.ini of a pooler of this machine; raises value_refused.
 
     Without `hba_file` it trusts everybody.
     """
-    return _sealed(
+    return _rendered(
         "pgbouncer.ini.j2",
         pooler=pooler.name,
         cluster=topology.cluster,
@@ -128,6 +135,7 @@ def configuration(
         admin_user=pooler.admin_user,
         log_file=log_file,
         pid_file=pid_file,
+        own_file=own_file,
         databases_file=pooler.databases_file,
     )
 
@@ -139,21 +147,14 @@ def access(names: Collection[str]) -> str:
     lines = [
         f"host all {who} {where} {how}\n" for who, how in rules for where in ("0.0.0.0/0", "::/0")
     ]
-    return "# `shardctl sandbox up` wrote this file.\n" + "".join(lines)
+    return f"# {SANDBOX}.\n" + "".join(lines)
 
 
 def users(names: Sequence[str], passwords: Mapping[str, str]) -> str:
-    """Write the file of users, and the passwords of those who need one, with its checksum."""
-    lines = "".join(
+    """Write the file of users, and the passwords of those who need one."""
+    return f"; {SANDBOX}.\n" + "".join(
         f'{quote_identifier(_one_line(name))} "{passwords.get(name, "")}"\n' for name in names
     )
-    text = f"{_USERS_HEAD}; checksum: \n\n{lines}"
-    return _seal(text, _digest(text))
-
-
-def is_unsealed_users(text: str) -> bool:
-    """Return whether a file of users may be of an earlier shardctl, which wrote no checksum."""
-    return _USERS_UNSEALED.fullmatch(text) is not None
 
 
 def header(text: str) -> Header | None:
@@ -177,10 +178,8 @@ def is_edited(text: str) -> bool:
     return found is None or found[1] != _digest(_seal(text, ""))
 
 
-def _sealed(template: str, **values: object) -> str:
-    """Render a template, and put the checksum of the text without it into it."""
-    text = _environment().get_template(template).render(checksum="", **values)
-    return _seal(text, _digest(text))
+def _rendered(template: str, **values: object) -> str:
+    return _environment().get_template(template).render(**values)
 
 
 def _seal(text: str, checksum: str) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
-import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +20,7 @@ from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
 from shardctl.topology import build
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from shardctl.topology.model import Database, Pooler, Topology
 
@@ -50,45 +48,18 @@ def pooler_did_not_start(name: str, log: Path, lines: list[str]) -> Refused:
     )
 
 
-def pooler_on_other_port(name: str, config: Path, has: str, wanted: str, *, runs: bool) -> Refused:
-    """Report a configuration with another port than the topology; no reload changes that."""
-    what = "runs on" if runs else f"would run, by {config}, on"
+def pooler_on_other_port(name: str, has: str, wanted: str) -> Refused:
+    """Report a pooler that runs on another port than the topology's; no reload changes that."""
     return Refused(
         "pooler_on_other_port",
-        f"pooler {name} {what} port {has}; the topology has port {wanted}",
-        hint=(
-            "run `shardctl sandbox down`, then `up`, to use the new port; or correct the topology"
-        )
-        if runs
-        else "the file was changed by hand: correct its listen_port, or the topology",
+        f"pooler {name} runs on port {has}; the topology has port {wanted}",
+        hint="run `shardctl sandbox down`, then `up`, to use the new port; or correct the topology",
     )
 
 
 def program() -> str | None:
     """Find PgBouncer's program; None where this machine has none."""
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path=os.pathsep.join(_PLACES))
-
-
-@contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    """Turn the system's errors on files into FileRefused."""
-    try:
-        yield
-    except OSError as error:
-        raise files.FileRefused(error.filename or path, error.strerror or str(error)) from error
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Be the only one who starts a pooler in this folder: a second start waits for the first."""
-    with _translated(folder):
-        held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with _translated(folder):
-            fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +86,7 @@ class Server:
             auth_file=config.with_name("users.txt"),
             log_file=config.with_name(f"{config.stem}.log"),
             pid_file=config.with_name(f"{config.stem}.pid"),
+            own_file=_own(config),
             hba_file=config.with_name(_HBA) if password else None,
         )
         account = accounts.server_account(pooler.os_user)
@@ -135,65 +107,59 @@ class Server:
         """The file of those who may log in."""
         return self.pooler.config.with_name("users.txt")
 
-    def made(self) -> Literal["absent", "ours", "edited", "foreign"]:
+    @property
+    def own(self) -> Path:
+        """The file of the user's own settings."""
+        return _own(self.pooler.config)
+
+    def made(self) -> Literal["absent", "ours", "foreign"]:
         """Return what is in the place of its configuration."""
-        text = files.read(Local(), self.pooler.config)
+        text = self._read(self.pooler.config)
         if text is None:
             return "absent"
-        if not render.is_edited(text):
-            return "ours"
-        return "edited" if "`shardctl sandbox up`" in text else "foreign"
+        return "ours" if render.SANDBOX in text else "foreign"
 
     def foresee(self) -> Foreseen:
         """Return what `start` would do, and change nothing; raises what it would."""
-        made = self._made()
-        self._require_way()
+        self._require_ours()
+        accounts.require_own(self.pooler.config.parent, self.account)
+        stale = self._stale()
         if self.running() is not None:
-            self._require_port(runs=True)
-            return "reload" if made == "ours" and self._stale() else "up"
-        if made == "edited":
-            self._require_port(runs=False)
+            self._require_port()
+            return "reload" if stale else "up"
         ports.claim_free(self.pooler.host, self.pooler.port)
-        return "make" if made == "absent" else "start"
+        return "make" if self.made() == "absent" else "start"
 
     def start(self) -> Started:
-        """Write the files that are missing or older, start it, and wait until it answers.
+        """Write its files anew but the user's own, start it, and wait until it answers.
 
-        A configuration that was changed by hand stays as it is. Raises config_not_ours,
-        users_not_ours, place_unreachable, pooler_on_other_port, PortInUse, FileRefused,
-        pooler_did_not_start, and PoolerUnavailable when it runs and rejects the login.
+        Raises config_not_ours, pooler_on_other_port, PortInUse, FileRefused, pooler_did_not_start,
+        PoolerUnavailable when it runs and rejects the login, and what `accounts.own` raises.
         """
-        self._made()
-        self._require_way()
         folder = self.pooler.config.parent
+        self._require_ours()
         if not folder.exists():
             ports.claim_free(self.pooler.host, self.pooler.port)
-        with _translated(folder):
-            self._make_folder()
-        with _alone(folder):
+        accounts.own(folder, self.account)
+        with files.named(self.log):
+            Local().run(["touch", "--", str(self.log)], user=self.account)
+        with accounts.alone(self.log):
             return self._start()
 
     def _start(self) -> Started:
-        made = self._made()
+        stale = self._stale()
         pid = self.running()
         if pid is not None:
-            self._require_port(runs=True)
-            reload = made == "ours" and bool(self._stale())
-            if reload:
-                self._write()
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGHUP)
+            self._require_port()
+            if stale:
+                self._write(stale)
+                self._signal("HUP", pid)
             self._wait(since=files.size(Local(), self.log))
-            return "reloaded" if reload else "up"
-        if made == "edited":
-            self._require_port(runs=False)
+            return "reloaded" if stale else "up"
         ports.claim_free(self.pooler.host, self.pooler.port)
-        if made != "edited":
-            self._write()
-        if files.read(Local(), self.pooler.databases_file) is None:
-            self._put(self.pooler.databases_file, "")
-        with _translated(self.pid_file):  # no process has it: its number may be another's by now
-            self.pid_file.unlink(missing_ok=True)
+        self._write(stale)
+        # No process has it: its number may be another's by now.
+        files.remove(Local(), self.pid_file, user=self.account)
         since = files.size(Local(), self.log)
         try:
             Local().run([self.program, "-d", str(self.pooler.config)], user=self.account)
@@ -216,8 +182,7 @@ class Server:
                 console.send("SHUTDOWN")
                 asked = True
         if not asked or not self._ended(pid, seconds=2):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+            self._signal("KILL", pid)
         if not self._ended(pid, seconds=_SECONDS):
             raise Refused(
                 "pooler_did_not_stop",
@@ -226,33 +191,39 @@ class Server:
             )
         return True
 
-    def remove(self) -> tuple[Path, ...]:
-        """Remove the files of a stopped pooler that the sandbox wrote, and give them."""
+    def remove(self) -> tuple[tuple[Path, ...], Path | None]:
+        """Remove the files of a stopped pooler that the sandbox wrote; give these, and what stays.
+
+        What stays is a file with the user's own settings.
+        """
         if self.made() != "ours":
-            return ()
-        names = [self.log, self.pid_file, self.pooler.config, self.pooler.config.with_name(_HBA)]
-        if self._users_made("ours") == "ours":
-            names.append(self.users)
-        aliases = files.read(Local(), self.pooler.databases_file) or ""
+            return (), None
+        written = (self.pooler.config, self.users, self.users.with_name(_HBA))
+        names = [self.log, self.pid_file, *(path for path in written if self._is_ours(path))]
+        own = self._read(self.own)
+        kept = self.own if own not in (None, render.OWN_SETTINGS) else None
+        names += [self.own] if kept is None else []
+        aliases = self._read(self.pooler.databases_file) or ""
         if not aliases.strip() or not render.is_edited(aliases):
             names.append(self.pooler.databases_file)
-        ends = (files.BACKUP, files.UNFINISHED)
-        names += [path.with_name(path.name + end) for path in names for end in ends]
-        removed = tuple(path for path in names if path.exists() or path.is_symlink())
-        with _translated(self.pooler.config.parent):
-            for path in removed:
-                path.unlink()
+        ends = ("", files.BACKUP, files.UNFINISHED)
+        every = (path.with_name(path.name + end) for path in names for end in ends)
+        removed = tuple(path for path in every if os.path.lexists(path))
+        folder = self.pooler.config.parent
+        with files.named(folder):
+            Local().run(["rm", "-f", "--", *map(str, removed)], user=self.account)
         with contextlib.suppress(OSError):  # something else is in it
-            self.pooler.config.parent.rmdir()
-        return removed
+            folder.rmdir()
+        return removed, kept
 
     def running(self) -> int | None:
         """Give the process id if it runs, with this configuration; raises FileRefused."""
-        with _translated(self.pid_file):
-            try:
-                pid = int(inputs.read(self.pid_file, _PID_BYTES))
-            except (FileNotFoundError, NotADirectoryError, ValueError):
-                return None
+        try:
+            pid = int(inputs.read(self.pid_file, _PID_BYTES))
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return None
+        except OSError as error:
+            raise files.FileRefused(self.pid_file, error.strerror or str(error)) from error
         return pid if self._is(pid) else None
 
     def _is(self, pid: int) -> bool:
@@ -263,73 +234,31 @@ class Server:
             return False
         return os.fsencode(self.pooler.config) in words
 
-    def _made(self) -> Literal["absent", "ours", "edited"]:
-        made = self.made()
-        if made == "foreign":
-            raise Refused(
-                "config_not_ours",
-                f"pooler {self.pooler.name}: {self.pooler.config} was not written by `shardctl "
-                "sandbox up`",
-                hint="start this pooler yourself, or set another config in the topology",
-            )
-        for path in (*self._files(), self.pooler.databases_file):
-            if path.is_symlink():
-                raise files.FileRefused(
-                    path, "is a symbolic link, which the sandbox does not follow"
+    def _require_ours(self) -> None:
+        for path in self._files():
+            if self._is_ours(path) is False:
+                raise Refused(
+                    "config_not_ours",
+                    f"pooler {self.pooler.name}: {path} was not written by `shardctl sandbox up`",
+                    hint="start this pooler yourself, move that file away, or set a config in "
+                    "another directory in the topology",
                 )
-        if made != "edited" and self._users_made(made) == "foreign":
-            raise Refused(
-                "users_not_ours",
-                f"pooler {self.pooler.name}: {self.users} was not written by `shardctl sandbox up`",
-                hint="move that file away, or set a config in another directory in the topology",
-            )
-        return made
 
-    def _users_made(self, made: str) -> Literal["absent", "ours", "edited", "foreign"]:
-        """Return what is in the place of the file of users; `made` is that of the configuration."""
-        text = files.read(Local(), self.users)
-        if text is None:
-            return "absent"
-        if not render.is_edited(text) or (made == "ours" and render.is_unsealed_users(text)):
-            return "ours"
-        return "edited" if "`shardctl sandbox up`" in text else "foreign"
+    def _is_ours(self, path: Path) -> bool | None:
+        """Return whether the sandbox wrote a file; None where there is none."""
+        text = self._read(path)
+        return None if text is None else render.SANDBOX in text
 
-    def _require_way(self) -> None:
-        """Refuse a place into which the pooler's user may not go, or where others replace files."""
-        if self.account is not None:
-            accounts.require_roots(self.pooler.config.parent.parent)
-        blocked = accounts.blocked_at(self.pooler.config.parent, self.account)
-        if blocked is not None and self.account is not None:
-            raise Refused(
-                "place_unreachable",
-                f"{self.pooler.config}: the user {self.account}, who runs poolers for "
-                f"root, cannot enter {blocked}",
-                hint="set an absolute config elsewhere in the topology, such as "
-                f"/var/tmp/shardctl/{self.pooler.config.parent.name}/{self.pooler.config.name}; or "  # noqa: S108  # only a suggestion
-                + accounts.way_out(blocked, self.account),
-            )
-
-    def _require_port(self, *, runs: bool) -> None:
-        """Refuse a configuration that stays as it is and has another port than the topology."""
-        text = files.read(Local(), self.pooler.config) or ""
+    def _require_port(self) -> None:
+        """Refuse one that runs on another port than the topology's."""
         has = {
             item.key: item.value
-            for item in ini.read(text)
+            for item in ini.read(self._read(self.pooler.config) or "")
             if isinstance(item, ini.Setting) and item.section == "pgbouncer"
         }
         port, wanted = has.get("listen_port"), str(self.pooler.port)
         if port is not None and port != wanted:
-            raise pooler_on_other_port(
-                self.pooler.name, self.pooler.config, port, wanted, runs=runs
-            )
-
-    def _make_folder(self) -> None:
-        """Make the directory, in which the pooler's user writes its log and its pid."""
-        folder = self.pooler.config.parent
-        if accounts.make_way(folder, self.account):
-            if self.account is not None:
-                accounts.require_roots(folder)  # another may have been quicker
-            accounts.give(folder, self.account)
+            raise pooler_on_other_port(self.pooler.name, port, wanted)
 
     def _files(self) -> dict[Path, str]:
         """Give the files that are the sandbox's, and what they should contain."""
@@ -340,22 +269,26 @@ class Server:
         return files | ({self.users.with_name(_HBA): render.access(secret)} if secret else {})
 
     def _stale(self) -> dict[Path, str]:
-        """Give the files that differ from what they should contain, changed ones left out."""
-        wanted = self._files()
-        if self._users_made("ours") == "edited":
-            del wanted[self.users]
-        return {p: text for p, text in wanted.items() if files.read(Local(), p) != text}
+        """Give the files that differ from what they should contain, and those that are missing."""
+        wanted = {p: text for p, text in self._files().items() if self._read(p) != text}
+        first = {self.own: render.OWN_SETTINGS, self.pooler.databases_file: ""}
+        return wanted | {p: text for p, text in first.items() if self._read(p) is None}
 
-    def _write(self) -> None:
-        for path, text in self._stale().items():
-            self._put(path, text)
+    def _read(self, path: Path) -> str | None:
+        return files.read(Local(), path, user=self.account)
 
-    def _put(self, path: Path, text: str) -> None:
-        """Write a file as the pooler's user: it follows no link where only root may write."""
-        if path == self.users and self.password:
-            with files.named(path):
-                Local().run(["sh", "-c", _PRIVATELY, "sh", str(path)], user=self.account)
-        files.write(Local(), path, text, user=self.account)
+    def _write(self, texts: Mapping[Path, str]) -> None:
+        """Write files as the pooler's user: it follows no link where only root may write."""
+        for path, text in texts.items():
+            if path == self.users and self.password:
+                with files.named(path):
+                    Local().run(["sh", "-c", _PRIVATELY, "sh", str(path)], user=self.account)
+            files.write(Local(), path, text, user=self.account)
+
+    def _signal(self, name: str, pid: int) -> None:
+        """Signal a process as the pooler's user, who wrote down its number."""
+        with contextlib.suppress(CommandFailed):  # it has just ended
+            Local().run(["kill", "-s", name, str(pid)], user=self.account)
 
     def _console(self) -> Console:
         return Console(self.pooler, self.database, purpose=_PURPOSE)
@@ -398,6 +331,10 @@ class Server:
                 return False
             time.sleep(_POLL)
         return True
+
+
+def _own(config: Path) -> Path:
+    return config.with_name(f"{config.stem}.own.ini")
 
 
 def _is_ending(pid: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ from shardctl.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 NAME = "postgresql.conf"
 BEGIN = "# shardctl: from here"
@@ -50,8 +48,12 @@ def block(*, node: str, host: str, port: int, settings: Mapping[str, str]) -> st
 
 def composed(values: Mapping[str, str]) -> str:
     """Write the block of these parameters."""
-    lines = [f"{name} = '{value.translate(_ESCAPES)}'" for name, value in values.items()]
-    return "\n".join([BEGIN, *lines, END]) + "\n"
+    return f"{BEGIN}\n{lines(values)}{END}\n"
+
+
+def lines(values: Mapping[str, str]) -> str:
+    """Write parameters as a configuration file has them."""
+    return "".join(f"{name} = '{value.translate(_ESCAPES)}'\n" for name, value in values.items())
 
 
 def parameters(*, node: str, host: str, port: int, settings: Mapping[str, str]) -> dict[str, str]:
@@ -77,35 +79,3 @@ def replace(text: str, new: str) -> str:
     if begin < 0 or end < 0:
         return text + ("" if text.endswith("\n") or not text else "\n") + new
     return text[:begin] + new + text[end + len(END) :].removeprefix("\n")
-
-
-def differs(data_directory: Path, new: str) -> bool:
-    """Return whether `write` would change the file."""
-    old = _read(data_directory)
-    return replace(old, new) != old
-
-
-def write(data_directory: Path, new: str) -> bool:
-    """Bring the block in postgresql.conf to `new`; return whether that changed the file."""
-    path = data_directory / NAME
-    with path.open(encoding="utf-8", errors="surrogateescape") as before:
-        # Of the very file that is read: its directory is another user's, who may swap it.
-        state = os.fstat(before.fileno())
-        old = before.read()
-    text = replace(old, new)
-    if text == old:
-        return False
-    unfinished = path.with_name(f"{NAME}.new")
-    unfinished.unlink(missing_ok=True)
-    with unfinished.open("x", encoding="utf-8", errors="surrogateescape") as file:
-        os.fchmod(file.fileno(), state.st_mode & 0o777)
-        os.fchown(file.fileno(), state.st_uid, state.st_gid)
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    return True
-
-
-def _read(data_directory: Path) -> str:
-    return (data_directory / NAME).read_text(encoding="utf-8", errors="surrogateescape")

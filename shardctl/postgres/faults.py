@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.postgres.binaries import Binaries
-    from shardctl.postgres.pidfile import PidFile
 
 
 def _with_log(sentence: str, lines: Sequence[str]) -> str:
@@ -45,17 +44,6 @@ def server_did_not_stop(name: str, log: Path, lines: Sequence[str]) -> Refused:
         "server_did_not_stop",
         _with_log(f"node {name}: the server did not stop; pg_ctl printed:", lines),
         hint=f"try again when the cause is gone; the whole log: {log}",
-    )
-
-
-def server_elsewhere(name: str, data_directory: Path, found: PidFile, port: int) -> Refused:
-    """Report a running server of this data directory on another port than the topology's."""
-    return Refused(
-        "server_elsewhere",
-        f"node {name}: its server runs on port {found.port} (pid {found.pid}, "
-        f"{data_directory}); the topology has port {port}",
-        hint=f"write port: {found.port} into the topology, or stop the server first "
-        "(`shardctl sandbox down`): it starts on the new port",
     )
 
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Self
 
 from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts import accounts, ports, scripts
 from shardctl.hosts.host import CommandFailed
+from shardctl.hosts.local import Local
 from shardctl.hosts.reach import host_of
-from shardctl.postgres import binaries, directory
+from shardctl.postgres import binaries
 from shardctl.postgres.faults import (
     server_did_not_start,
     server_did_not_stop,
-    server_elsewhere,
     server_not_ready,
     server_orphans,
     wrong_major,
 )
-from shardctl.postgres.pidfile import PidFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,14 +27,50 @@ if TYPE_CHECKING:
 
     from shardctl.hosts.host import Host
     from shardctl.postgres.binaries import Binaries
-    from shardctl.postgres.control import Started, StopMode
     from shardctl.topology.model import Control, Node
 
 _MAJOR, _ORPHANS = 71, 72  # what the script ends with
 _STOPPED = 3  # what a status command ends with of a server that does not run, as LSB has it
 _SECONDS = 30.0
 _LINES = 15
-_TAKEN = "could not bind"
+
+Started = Literal["started", "up", "reloaded"]
+"""What `start` found to do: start it, nothing, or let a running one read its new settings."""
+StopMode = Literal["smart", "fast", "immediate"]
+
+
+@dataclass(frozen=True, slots=True)
+class PidFile:
+    """What a server wrote about itself; `port` and `status` None while it has not yet."""
+
+    pid: int
+    port: int | None
+    status: str | None
+    """`starting`, `ready`, `standby` (ready, and in recovery) or `stopping`."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the server takes connections."""
+        return self.status in ("ready", "standby")
+
+    @classmethod
+    def of(cls, output: str) -> Self | None:
+        """Read what `look` of the script prints: less than three lines of one that just began."""
+        pid, port, status, *_ = [*output.splitlines(), "", "", ""]
+        if not pid:
+            return None
+        return cls(int(pid), int(port) if port.isdecimal() else None, status.strip() or None)
+
+
+def server_elsewhere(name: str, data_directory: Path, found: PidFile, port: int) -> Refused:
+    """Report a running server of this data directory on another port than the topology's."""
+    return Refused(
+        "server_elsewhere",
+        f"node {name}: its server runs on port {found.port} (pid {found.pid}, "
+        f"{data_directory}); the topology has port {port}",
+        hint=f"write port: {found.port} into the topology, or stop the server first "
+        "(`shardctl sandbox down`): it starts on the new port",
+    )
 
 
 def control_failed(node: str, verb: str, error: CommandFailed) -> Refused:
@@ -61,13 +96,13 @@ class HostedServer:
     binaries: Binaries
     account: str | None
     settings: Mapping[str, str]
-    machine: Host
+    machine: Host = field(default_factory=Local)
     control: Control | None = None
 
     @property
     def log(self) -> Path:
         """The file beside the data directory that takes its words, if pg_ctl starts it."""
-        return directory.log(self.data_directory)
+        return log_of(self.data_directory)
 
     @property
     def own_start(self) -> str | None:
@@ -76,7 +111,7 @@ class HostedServer:
 
     def process(self) -> PidFile | None:
         """Give its process, as the pid file has it, or None; raises CommandFailed."""
-        return _process(self._script("look"))
+        return PidFile.of(self._script("look"))
 
     def running(self) -> bool:
         """Return whether it runs, by its process or by the operator's own word.
@@ -149,6 +184,8 @@ class HostedServer:
             output = failed.completed.stderr.splitlines() if failed else []
             lines = self.log_tail(since=since) or output
             raise server_did_not_stop(self.name, self.log, lines) from failed
+        # A server removes its pid file, for which pg_ctl waits, before its processes end.
+        self._script("gone", str(int(timeout)), timeout=timeout + _SECONDS)
         return True
 
     def reload(self) -> None:
@@ -199,7 +236,7 @@ class HostedServer:
     def _wait(self, deadline: float, since: int) -> None:
         """Wait until it takes connections, on the port that it should have."""
         seconds = max(1, int(deadline - time.monotonic()))
-        found = _process(self._script("await", str(seconds), timeout=seconds + _SECONDS))
+        found = PidFile.of(self._script("await", str(seconds), timeout=seconds + _SECONDS))
         if found is None:
             lines = self.log_tail(since=since)
             raise server_did_not_start(self.name, self.log, lines)
@@ -211,9 +248,9 @@ class HostedServer:
     def _not_started(self, error: CommandFailed, since: int) -> ShardctlError:
         if self.own_start is not None:
             return control_failed(self.name, "start", error)
+        if (in_use := ports.in_use(self.host, self.port, self.machine)) is not None:
+            return in_use
         lines = self.log_tail(since=since) or error.completed.stderr.splitlines()
-        if any(_TAKEN in line for line in lines):
-            return ports.PortInUse(self.host, self.port, ports.listener(self.port, self.machine))
         return server_did_not_start(self.name, self.log, lines)
 
     def _run_own(self, command: str, *, timeout: float = _SECONDS) -> None:
@@ -233,6 +270,11 @@ class HostedServer:
     ) -> str:
         place = str(self.data_directory), str(self.log)
         return scripts.run(self.machine, "server", part, *place, *words, user=user, timeout=timeout)
+
+
+def log_of(data_directory: Path) -> Path:
+    """Name the log, beside the directory."""
+    return data_directory.with_name(f"{data_directory.name}.log")
 
 
 def of_node(
@@ -261,11 +303,3 @@ def find(node: Node, data_directory: Path) -> HostedServer:
     account = accounts.account_on(machine, node.os_user)
     programs = binaries.find(node.bin_directory, account=account, host=machine)
     return of_node(node, data_directory, machine=machine, account=account, programs=programs)
-
-
-def _process(output: str) -> PidFile | None:
-    """Read what `look` prints: less than three lines of a server that has just begun."""
-    pid, port, status, *_ = [*output.splitlines(), "", "", ""]
-    if not pid:
-        return None
-    return PidFile(int(pid), int(port) if port.isdecimal() else None, status.strip() or None)

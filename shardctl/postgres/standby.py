@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.postgres.clone import Clone
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.control import Started
+    from shardctl.postgres.hosted import Started
 
 NEAR = 1 << 20
 """Bytes of WAL behind which a standby counts as having caught up."""

@@ -94,9 +94,8 @@ def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Pooler
             return None
         progress.expect(one.pooler.name, "stopping", 1)
         was_up = one.stop()
-        deleted = one.remove() if delete else ()
-        kept = one.pooler.config if made == "edited" else one.users
-        left = (kept, "it was changed by hand") if delete and kept.exists() else None
+        deleted, kept = one.remove() if delete else ((), None)
+        left = (kept, "it has your own settings") if kept else None
         progress.advance(one.pooler.name)
         return PoolerDown(one.pooler, was_up, deleted, left)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -13,10 +12,11 @@ from psycopg import sql
 from shardctl import fanout
 from shardctl.errors import Incomplete, Problems, Refused, ShardctlError, named
 from shardctl.hosts import accounts, ports
-from shardctl.postgres import binaries, connection, directory, hosted
+from shardctl.hosts.local import Local
+from shardctl.postgres import binaries, connection, hosted
 from shardctl.postgres import clone as clones
-from shardctl.postgres.control import Server
-from shardctl.sandbox import removal
+from shardctl.sandbox import local
+from shardctl.sandbox.local import LocalServer
 from shardctl.topology import build
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.fanout import Progress
-    from shardctl.postgres.control import Foreseen, Started
+    from shardctl.postgres.hosted import Started
+    from shardctl.sandbox.local import Foreseen
     from shardctl.topology.model import Node, NodeName, Topology
 
 WIDTH = 8
@@ -36,6 +37,18 @@ _STREAMS = {"wal_level": "logical", "max_replication_slots": "32"}
 
 Each move to it that can be reversed keeps a slot there, without a WAL sender or a worker.
 """
+
+_MARKER = """\
+Created by `shardctl sandbox up` for node {node} of cluster {cluster}.
+`shardctl sandbox down --delete` removes directories with this file."""
+_PRIVATELY = """
+umask 077
+set -C
+cat >"$1.$$" && ln -- "$1.$$" "$1" 2>/dev/null
+rm -f -- "$1.$$"
+[ -s "$1" ]
+"""
+"""Writes a file that only its user reads, unless another `up` has written it."""
 
 Value = TypeVar("Value")
 
@@ -124,20 +137,11 @@ def protected(topology: Topology) -> Topology:
     if path is None or "passfile" in topology.database.options:
         return topology
     account = accounts.server_account(None)
-    with directory.translated(path):
-        directory.make_way(path, account)
-        password = secrets.token_urlsafe(24)
-        new = path.with_name(f"{path.name}.{os.getpid()}")
-        held = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(held, "w", encoding="ascii") as file:
-                # initdb takes the first line, and libpq the second.
-                file.write(f"{password}\n*:*:*:*:{password}\n")
-                accounts.give(held, account)
-            with contextlib.suppress(FileExistsError):  # of another `up`
-                os.link(new, path)
-        finally:
-            new.unlink()
+    accounts.own(path.parent, account)
+    password = secrets.token_urlsafe(24)
+    # initdb takes the first line, and libpq the second.
+    text = f"{password}\n*:*:*:*:{password}\n"
+    Local().run(["sh", "-c", _PRIVATELY, "sh", str(path)], user=account, input=text)
     given = {"passfile": str(path)}
     database = replace(
         topology.database,
@@ -166,7 +170,7 @@ def up(topology: Topology, progress: Progress) -> list[Up]:
         server = _server(node)
         made = server.init(
             superuser=topology.database.user,
-            marker=(removal.MARKER, removal.marker(topology.cluster, node.name)),
+            marker=_MARKER.format(node=node.name, cluster=topology.cluster),
             passfile=build.known_passfile(topology),
             secret=sorted({topology.database.user, topology.database.replication_user}),
         )
@@ -190,11 +194,16 @@ def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Down]:
         found = status_of(node)
         if found.pid is not None:
             _server(node).stop()
-        deleted, left = removal.remove(_directory(node)) if delete else ((), None)
+        account = accounts.server_account(node.os_user) if delete else None
+        deleted, left = local.remove(_directory(node), account) if delete else ((), None)
         progress.advance(node.name)
         return Down(node, found.pid is not None, deleted, left)
 
-    return _each(_local(topology), stop, begun="stopped")
+    found = _each(_local(topology), stop, begun="stopped")
+    if delete:
+        for parent in {_directory(one.node).parent for one in found}:
+            _remove_parent(parent)
+    return found
 
 
 def status(topology: Topology) -> list[State]:
@@ -204,7 +213,7 @@ def status(topology: Topology) -> list[State]:
 
 def status_of(node: Node) -> State:
     """Return the state of one local node with a data directory."""
-    seen = removal.look(_directory(node))
+    seen = local.look(_directory(node))
     if seen.server is None:
         return State(node, "down" if seen.major else "absent", seen.major, None, None, seen.ours)
     state: Literal["up", "starting", "stopping"] = "up" if seen.server.ready else "starting"
@@ -238,11 +247,11 @@ def _local(topology: Topology) -> list[Node]:
 
 def _serving(topology: Topology) -> list[Node]:
     """Return the nodes that own shards, and those whose data is made."""
-    local = _local(topology)
+    here = _local(topology)
     return [
         node
         for node in topology.nodes.values()
-        if node.shards or (node in local and removal.look(_directory(node)).major is not None)
+        if node.shards or (node in here and local.look(_directory(node)).major is not None)
     ]
 
 
@@ -257,10 +266,10 @@ def _directory(node: Node) -> Path:
     return node.data_directory
 
 
-def _server(node: Node) -> Server:
+def _server(node: Node) -> LocalServer:
     """Return the object that controls the node's server here."""
     account = accounts.server_account(node.os_user)
-    return Server(
+    return LocalServer(
         name=node.name,
         host=node.host,
         port=node.port,
@@ -269,6 +278,15 @@ def _server(node: Node) -> Server:
         account=account,
         settings=_STREAMS | dict(node.settings),
     )
+
+
+def _remove_parent(parent: Path) -> None:
+    """Remove the directory of all data directories after the last of them, and the password."""
+    with contextlib.suppress(OSError):  # something else is in it, or it is gone
+        if [entry.name for entry in parent.iterdir()] == [build.PASSFILE]:
+            (parent / build.PASSFILE).unlink()
+        if parent.name.startswith((".sandbox", "shardctl-sandbox-")):
+            parent.rmdir()
 
 
 def _finish(node: Node, topology: Topology, *, reloaded: bool) -> tuple[str, ...]:

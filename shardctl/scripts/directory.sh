@@ -22,6 +22,7 @@ of_node() { # path
     find_seen "$1"
     [ ! -r "$1/PG_VERSION" ] || read -r version < "$1/PG_VERSION"
     printf '%s\n' "$kind" "$seen" "$version" "$(stat -c %U -- "$seen")" "$(id -un)"
+    [ "$kind" != other ] || ls -A -- "$1"
 }
 
 # A clone takes the name of the directory when it is whole: neither a link nor a mount point

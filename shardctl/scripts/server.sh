@@ -8,10 +8,16 @@
 #   start    starts it, which goes on whatever becomes of who has started it, and waits until it
 #            takes connections or has ended, or the time is over
 #   await    waits until it takes connections, then prints what `look` does
+#   gone     waits until the last process of a server that stops has ended
+#
+# And what only a sandbox does:
+#   state    prints the version of the data, whether the sandbox made it, and what `look` does
+#   initdb   makes the data directory, whole or not at all
+#   remove   removes what the sandbox made, and prints the names of that
 
 export LC_ALL=C
 
-MAJOR=71 ORPHANS=72 ENDED=73 PLACE=74
+MAJOR=71 ORPHANS=72 ENDED=73 PLACE=74 FOREIGN=75
 
 refuse() { # code, reason
     printf '%s\n' "$2" >&2
@@ -36,7 +42,8 @@ serves() { # pid
 
 look() {
     pid='' port='' status=''
-    [ -r "$data/postmaster.pid" ] || return 0
+    # A FIFO would have this wait for ever.
+    [ -f "$data/postmaster.pid" ] && [ -r "$data/postmaster.pid" ] || return 0
     {
         read -r pid
         read -r _
@@ -54,6 +61,19 @@ look() {
     ! serves "$pid" || printf '%s\n' "$pid" "$port" "$status"
 }
 
+processes() {
+    for process in /proc/[0-9]*; do
+        ! serves "${process#/proc/}" || echo "${process#/proc/}"
+    done
+}
+
+gone() { # seconds
+    until=$(($(uptime) + $1))
+    while [ -n "$(processes)" ] && [ "$(uptime)" -lt "$until" ]; do
+        sleep 0.02
+    done
+}
+
 unused() {
     # What is in a directory that may not be entered looks as if it were missing.
     [ -e "$data/postmaster.pid" ] || { [ -e "$data" ] && [ ! -x "$data" ]; } || echo unused
@@ -64,10 +84,7 @@ prepare() { # major
     [ ! -r "$data/PG_VERSION" ] || read -r found <"$data/PG_VERSION"
     [ "$found" = "$1" ] || refuse "$MAJOR" "$found"
     if [ -z "$(look)" ]; then
-        left=
-        for process in /proc/[0-9]*; do
-            ! serves "${process#/proc/}" || left="$left ${process#/proc/}"
-        done
+        left=$(processes)
         # Beside them a second server would ruin the data.
         [ -z "$left" ] || refuse "$ORPHANS" "$left"
         rm -f -- "$data/postmaster.pid" || exit "$PLACE"
@@ -125,6 +142,52 @@ uptime() { # seconds that no correction of the clock changes
     read -r now _ </proc/uptime && echo "${now%.*}"
 }
 
-part=$1 data=$2 log=$3
+state() {
+    [ ! -d "$data" ] || [ -x "$data" ] || refuse "$PLACE" "$data: cannot be entered (permissions)"
+    version='' ours=''
+    [ ! -f "$data/PG_VERSION" ] || [ ! -r "$data/PG_VERSION" ] || read -r version <"$data/PG_VERSION"
+    [ ! -e "$data/$MARKER" ] || ours=yes
+    printf '%s\n' "$version" "$ours"
+    look
+}
+
+# What a killed one left has the marker; nothing else that happens to have its name is touched.
+# stdin: rules for clients instead of initdb's, if there are any
+initdb() { # program, superuser, file with the password or nothing, text of the marker or nothing
+    [ ! -e "$new/$MARKER" ] || rm -rf -- "$new/data" "$new" || exit "$PLACE"
+    [ ! -d "$new" ] || rmdir -- "$new" 2>/dev/null || refuse "$FOREIGN" "$(ls -A -- "$new")"
+    mkdir -- "$new" && : >"$new/$MARKER" || exit "$PLACE"
+    trap 'rm -rf -- "$new/data" "$new"' EXIT
+    set -- "$1" "$4" --no-sync --auth=trust -E UTF8 -U "$2" ${3:+"--pwfile=$3"} -D "$new/data"
+    program=$1 marker=$2
+    shift 2
+    # Not every system has the first.
+    "$program" --locale=C.UTF-8 "$@" || "$program" --locale=C "$@" || exit
+    rules=$(cat)
+    [ -z "$rules" ] || printf '%s\n' "$rules" >"$new/data/pg_hba.conf" || exit "$PLACE"
+    [ -z "$marker" ] || printf '%s\n' "$marker" >"$new/data/$MARKER" || exit "$PLACE"
+    mv -T -- "$new/data" "$data" || exit "$PLACE"
+}
+
+# The marker goes last, so that one that was killed can be repeated. Of a link, only the link goes.
+remove() {
+    if [ -e "$data" ] && [ ! -e "$data/$MARKER" ]; then
+        refuse "$FOREIGN" "\`sandbox up\` did not create it: it has no $MARKER"
+    fi
+    [ -z "$(look)" ] || refuse "$FOREIGN" "a server has just started in it"
+    if [ ! -e "$data" ] && [ ! -L "$data" ] && [ ! -e "$new" ]; then
+        [ -s "$log" ] || rm -f -- "$log" # only the lock of an `up` that failed
+        exit
+    fi
+    [ ! -e "$new/$MARKER" ] || rm -rf -- "$new/data" "$new" || exit "$PLACE"
+    [ ! -e "$data" ] || find "$data" -mindepth 1 -maxdepth 1 ! -name "$MARKER" -exec rm -rf -- {} +
+    for one in "$data" "$log"; do
+        [ -e "$one" ] || [ -L "$one" ] || continue
+        rm -rf -- "$one" && printf '%s\n' "$one" || exit "$PLACE"
+    done
+}
+
+MARKER=shardctl.sandbox
+part=$1 data=$2 log=$3 new=$2.new
 shift 3
 "$part" "$@"

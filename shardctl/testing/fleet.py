@@ -23,7 +23,6 @@ from shardctl.testing import ports as held_ports
 from shardctl.testing.emptying import Tables
 from shardctl.testing.environment import without_libpq
 from shardctl.topology import loader, routes
-from shardctl.topology.build import PASSFILE
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 FILE = "topology.yaml"
+SANDBOX = ".sandbox"
+"""The directory of the servers' user, in which their data is."""
 
 
 @dataclass(slots=True)
@@ -161,7 +162,7 @@ def _make(wanted: Topology, shards: int, nodes: int, to: Path) -> None:
             provision.carry_out(plan, provision.Options(), fanout.Silent())
             servers.down(topology, fanout.Silent(), delete=False)
             _shorten_wal(topology)
-            templates.pack(place, [*map(str, topology.nodes), PASSFILE], to)
+            templates.pack(place, [SANDBOX], to)
         finally:
             _stop(place)
 
@@ -176,7 +177,7 @@ def _shorten_wal(topology: Topology) -> None:
 
 def _written(wanted: Topology, place: Path, shards: int, free: Sequence[int]) -> Topology:
     """Write the topology of a fleet in `place`, and read it."""
-    text = derive.render(wanted, directory=place, shards=shards, ports=free)
+    text = derive.render(wanted, directory=place / SANDBOX, shards=shards, ports=free)
     # Rename it when it is complete: `sweep` of another session reads it.
     (place / f"{FILE}.new").write_text(text, encoding="utf-8")
     return loader.load((place / f"{FILE}.new").rename(place / FILE))

@@ -19,7 +19,7 @@ import psycopg
 
 from shardctl.fanout import Silent
 from shardctl.hosts import accounts
-from shardctl.postgres import binaries, pidfile
+from shardctl.postgres import binaries
 from shardctl.sandbox import new, servers
 from shardctl.topology import edit, loader
 from tests.bench.measure import say
@@ -114,19 +114,16 @@ class Fleet:
         """
         ours = resource.getrusage(resource.RUSAGE_CHILDREN)
         total = ours.ru_utime + ours.ru_stime
-        servers = {
-            found.pid
-            for node in self.topology(len(self.ports)).nodes.values()
-            if node.data_directory and (found := pidfile.alive(node.data_directory))
-        }
+        states = servers.status(self.topology(len(self.ports)))
+        running = {one.pid for one in states if one.pid is not None}
         for file in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):  # it has just ended
                 pid, _, rest = file.read_text().partition(" (")
                 # After the name: state, parent; 11 fields on, its own times and its children's.
                 fields = rest.rpartition(")")[2].split()
-                if int(pid) in servers:
+                if int(pid) in running:
                     total += sum(map(int, fields[11:15])) / _TICKS
-                elif int(fields[1]) in servers:
+                elif int(fields[1]) in running:
                     total += sum(map(int, fields[11:13])) / _TICKS
         return total
 

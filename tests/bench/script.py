@@ -32,8 +32,8 @@ from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Console, pause_command, resume_command
 from shardctl.postgres import binaries, replay
 from shardctl.postgres.connection import connect
-from shardctl.postgres.control import Server
 from shardctl.postgres.overrides import OVERRIDES
+from shardctl.sandbox.local import LocalServer
 from shardctl.topology import loader
 from shardctl.topology.model import NodeName, ShardId
 
@@ -172,7 +172,7 @@ def clone(move: Move) -> None:
     copying = [programs.program("pg_basebackup"), "-D", str(directory), "-d", way]
     copying += ["-R", "-X", "stream", "-c", "fast", "--no-manifest", "--no-password"]
     subprocess.run(copying, check=True, user=account, cwd="/", stdin=subprocess.DEVNULL)
-    Server(
+    LocalServer(
         name=target.name,
         host=target.host,
         port=target.port,

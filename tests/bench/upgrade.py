@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.hosts import accounts
 from shardctl.postgres import binaries
-from shardctl.postgres.control import Server
+from shardctl.sandbox.local import LocalServer
 from tests.bench import moving
 from tests.bench.measure import Row, milliseconds, say, seconds
 from tests.fixtures.network.pages import block, commands
@@ -71,9 +71,9 @@ class Upgrade:
             for old in NODES if "ctlcluster" in command.text else [*NODES][:1]:
                 self._type(command.host, command.text, old)
 
-    def server(self, node: str) -> Server:
+    def server(self, node: str) -> LocalServer:
         """Give the server of a node, which need not be in the topology."""
-        return Server(
+        return LocalServer(
             name=node,
             host="127.0.0.1",
             port=self.ports[node],

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardctl.postgres.control import Server
+    from shardctl.sandbox.local import LocalServer
     from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.fault
 class MakeStandby(Protocol):
     """The type of the `standby_for` fixture."""
 
-    def __call__(self, fleet: MovingFleet) -> Server: ...
+    def __call__(self, fleet: MovingFleet) -> LocalServer: ...
 
 
 @pytest.fixture
 def standby_for(server_directory: Path) -> Iterator[MakeStandby]:
     """Give what makes a standby of node a that has all that clients are acknowledged."""
 
-    def make(fleet: MovingFleet) -> Server:
+    def make(fleet: MovingFleet) -> LocalServer:
         (port,) = free_ports(1)
         made = make_standby(fleet.servers["a"].server, server_directory / "standby", port)
         fleet.ask("a", f"ALTER SYSTEM SET synchronous_standby_names = '{SLOT}'")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardctl.moves.plan import MovePlan
-    from shardctl.postgres.control import Server
+    from shardctl.sandbox.local import LocalServer
     from tests.fixtures.moves.own import Lab
 
 pytestmark = pytest.mark.fault
@@ -32,7 +32,7 @@ TARGET = streamed.TARGET
 
 
 @pytest.fixture
-def standby(fleet_own: Lab) -> Iterator[Server]:
+def standby(fleet_own: Lab) -> Iterator[LocalServer]:
     """Make a standby of node a, with a slot there."""
     # In the place of node d, which no test here starts.
     port = fleet_own.topology.nodes[NodeName("d")].port
@@ -65,7 +65,7 @@ def rows(fleet: Lab, node: str) -> set[int]:
 
 
 def test_a_source_that_fails_over_behind_the_fence_gets_its_shards_back(
-    fleet_own: Lab, standby: Server
+    fleet_own: Lab, standby: LocalServer
 ) -> None:
     written = {fleet_own.put(2) for _ in range(5)}
     kill_at(fleet_own, "span decide begin")
@@ -78,7 +78,7 @@ def test_a_source_that_fails_over_behind_the_fence_gets_its_shards_back(
 
 
 def test_a_source_that_fails_over_behind_the_fence_is_copied_again(
-    fleet_own: Lab, standby: Server
+    fleet_own: Lab, standby: LocalServer
 ) -> None:
     written = {fleet_own.put(2) for _ in range(5)}
     kill_at(fleet_own, "span decide begin")
@@ -90,7 +90,7 @@ def test_a_source_that_fails_over_behind_the_fence_is_copied_again(
 
 
 def test_a_source_that_fails_over_behind_the_decision_stays_without_its_shards(
-    fleet_own: Lab, standby: Server
+    fleet_own: Lab, standby: LocalServer
 ) -> None:
     written = {fleet_own.put(2) for _ in range(5)}
     kill_at(fleet_own, "span claim begin")
@@ -102,7 +102,9 @@ def test_a_source_that_fails_over_behind_the_decision_stays_without_its_shards(
     assert fleet_own.leads("shard2") == TARGET
 
 
-def test_a_standby_that_lost_the_decision_does_not_undo_it(fleet_own: Lab, standby: Server) -> None:
+def test_a_standby_that_lost_the_decision_does_not_undo_it(
+    fleet_own: Lab, standby: LocalServer
+) -> None:
     """It has the fence; the target has the decision, which came through the stream."""
     one = mover(fleet_own, "span decide begin")
     one.at("span decide begin")
@@ -124,7 +126,7 @@ def test_a_standby_that_lost_the_decision_does_not_undo_it(fleet_own: Lab, stand
 
 
 def test_a_standby_that_is_away_keeps_the_cutover_from_its_decision(
-    fleet_own: Lab, standby: Server
+    fleet_own: Lab, standby: LocalServer
 ) -> None:
     standby.stop(mode="fast")
     with pytest.raises(MoveStopped) as caught:
@@ -136,7 +138,7 @@ def test_a_standby_that_is_away_keeps_the_cutover_from_its_decision(
     fleet_own.abort()
 
 
-def test_a_standby_that_nothing_promotes_is_left_out(fleet_own: Lab, standby: Server) -> None:
+def test_a_standby_that_nothing_promotes_is_left_out(fleet_own: Lab, standby: LocalServer) -> None:
     standby.stop(mode="fast")
     fleet_own.start(planned(fleet_own, ignore_standby=True))
     assert fleet_own.leads("shard2") == TARGET

@@ -148,8 +148,9 @@ def test_a_source_with_its_configuration_elsewhere_is_cloned_whole(
         for one in (etc, *etc.rglob("*")):
             os.chown(one, pwd.getpwnam(account).pw_uid, -1)
     elsewhere = dataclasses.replace(server.server, data_directory=etc)
+    pg_ctl = elsewhere.binaries.program("pg_ctl")
     try:
-        elsewhere._pg_ctl("start", "-w", "-l", str(server.server.log))
+        elsewhere._run([pg_ctl, "start", "-w", "-D", str(etc), "-l", str(server.server.log)])
         target = cloning.start()
         wanted = {"work_mem": "7MB", "cluster_name": "c", "port": str(cloning.port)}
         assert {name: _shown(target, name) for name in wanted} == wanted
@@ -162,7 +163,7 @@ def test_a_source_with_its_configuration_elsewhere_is_cloned_whole(
             # Shardctl's own sessions have none, and must not hide it from the clone.
             assert _shown(visitor, "statement_timeout") == "11min"
     finally:
-        server.server._pg_ctl("stop", "-m", "immediate", "-w")
+        server.server._run([pg_ctl, "stop", "-D", str(data), "-m", "immediate", "-w"])
         conf.write_text(before)
         for name in names:
             (etc / name).rename(data / name)

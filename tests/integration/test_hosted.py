@@ -7,10 +7,10 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from shardctl.postgres import pidfile, standby
+from shardctl.postgres import standby
 from shardctl.topology.model import Control
 from tests.fixtures.refusals import raises_code
-from tests.fixtures.servers.postgres import free_ports, wait_for
+from tests.fixtures.servers.postgres import free_ports, serving, wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.servers.clones import Cloning
@@ -44,7 +44,7 @@ def test_a_killed_server_is_not_taken_for_a_running_one(cloning: Cloning) -> Non
     os.kill(found.pid, signal.SIGKILL)
     wait_for(lambda: not server.running())
     assert (cloning.data / "postmaster.pid").exists()
-    wait_for(lambda: not pidfile.orphans(cloning.data))
+    wait_for(lambda: not serving(cloning.data))
     assert server.start() == "started"
 
 

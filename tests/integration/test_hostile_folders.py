@@ -17,7 +17,7 @@ from shardctl.hosts.local import Local
 from shardctl.hosts.reach import host_of
 from shardctl.pgbouncer import guard
 from shardctl.postgres import binaries, clone
-from shardctl.sandbox import removal
+from shardctl.sandbox import local
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import local_pooler
 
@@ -108,8 +108,8 @@ def test_a_link_on_the_way_does_not_hide_who_may_exchange_it(
     assert accounts.changes_folder(HERE, theirs / "new" / "newer", account) == account
     roots.chmod(0o1777)
     with raises_code("folder_unsafe", match=f"other users may write to {roots}"):
-        accounts.require_roots(roots)
-    accounts.require_roots(roots / "new")
+        host_of(pooler_in(roots))
+    accounts.require_own(roots / "new", account)
 
 
 def test_a_poolers_file_is_written_as_the_owner_of_its_directory(
@@ -171,13 +171,16 @@ def test_root_starts_no_program_of_a_node_with_a_user(account: str, theirs: Path
     assert set((theirs / "ran").read_text().split()) == {account}
 
 
-def test_a_linked_log_does_not_keep_a_sandbox_from_being_removed(roots: Path) -> None:
-    data, victim = roots / "a", roots / "victim"
-    data.mkdir()
-    (data / removal.MARKER).touch()
-    victim.write_text("kept")
-    (roots / "a.log").symlink_to(victim)
-    removed, left = removal.remove(data)
-    assert (removed, left) == ((data, roots / "a.log"), None)
-    assert [path.name for path in roots.iterdir()] == ["victim"]
-    assert victim.read_text() == "kept"
+def test_no_link_leads_the_removal_of_a_sandbox_elsewhere(
+    theirs: Path, roots: Path, account: str
+) -> None:
+    victim = roots / "victim"
+    victim.mkdir()
+    (victim / "shardctl.sandbox").touch()
+    (victim / "file").write_text("kept")
+    (theirs / "a").symlink_to(victim)
+    (theirs / "a.log").symlink_to(victim / "file")
+    removed, left = local.remove(theirs / "a", account)
+    assert (removed, left) == ((theirs / "a", theirs / "a.log"), None)
+    assert list(theirs.iterdir()) == []
+    assert (victim / "file").read_text() == "kept"

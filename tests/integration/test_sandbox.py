@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import stat
 from dataclasses import replace
@@ -15,8 +16,10 @@ import pytest
 
 from shardctl.errors import Problems, ShardctlError
 from shardctl.fanout import Silent
-from shardctl.postgres import connection, directory
-from shardctl.sandbox import removal, servers
+from shardctl.hosts import accounts
+from shardctl.postgres import connection
+from shardctl.postgres.hosted import log_of
+from shardctl.sandbox import servers
 from shardctl.topology import loader
 from tests.fixtures.commands import here
 from tests.fixtures.servers import templates
@@ -30,6 +33,7 @@ from tests.fixtures.servers.postgres import (
 if TYPE_CHECKING:
     from shardctl.topology.model import Node, Topology
 
+MARKER = "shardctl.sandbox"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as others")
 
 
@@ -99,6 +103,18 @@ def data_of(topology: Topology, name: str = "a") -> Path:
     found = node_of(topology, name).data_directory
     assert found is not None
     return found
+
+
+def new_of(topology: Topology) -> Path:
+    """Name the directory in which initdb works."""
+    return data_of(topology).with_name("a.new")
+
+
+def give(topology: Topology) -> None:
+    """Let the user who runs servers own the directory of the sandbox, and all in it."""
+    if (account := accounts.server_account(None)) is not None:
+        for path in (data_of(topology).parent, *data_of(topology).parent.rglob("*")):
+            shutil.chown(path, account)
 
 
 def up(topology: Topology) -> dict[str, str]:
@@ -234,10 +250,11 @@ def foreseen(topology: Topology) -> list[str]:
 def test_an_empty_directory_is_used_and_what_a_killed_initdb_left_is_removed(
     single: Topology,
 ) -> None:
-    data_of(single).mkdir(parents=True)
-    left = directory.being_made(data_of(single))
-    (left / "pg_wal").mkdir(parents=True)
-    (left / "PG_VERSION").write_text("15\n")
+    data_of(single).mkdir(mode=0o700, parents=True)
+    left = new_of(single)
+    (left / "data" / "pg_wal").mkdir(parents=True)
+    (left / MARKER).touch()
+    give(single)
     assert up(single) == {"a": "started"}
     assert not left.exists()
 
@@ -265,6 +282,16 @@ def test_a_place_that_the_servers_user_may_not_enter_is_refused(single: Topology
 
 
 @needs_root
+def test_a_directory_of_somebody_elses_is_not_the_sandboxs(single: Topology) -> None:
+    """Only the directory that is made for it: who runs the servers may do everything in there."""
+    parent = data_of(single).parent
+    parent.mkdir()
+    [told] = foreseen(single)
+    assert f"{parent} belongs to root, but the server would run as " in told
+    assert list(parent.iterdir()) == []
+
+
+@needs_root
 def test_data_of_another_user_is_refused(prepared: Topology) -> None:
     [error] = refused(changed(prepared, "a", os_user="daemon"))
     assert error.code == "directory_owned"
@@ -273,15 +300,15 @@ def test_data_of_another_user_is_refused(prepared: Topology) -> None:
 
 
 def test_data_without_the_marker_is_not_deleted(prepared_fleet: Topology) -> None:
-    directory.log(data_of(prepared_fleet, "b")).touch()
-    (data_of(prepared_fleet, "b") / removal.MARKER).unlink()
+    log_of(data_of(prepared_fleet, "b")).touch()
+    (data_of(prepared_fleet, "b") / MARKER).unlink()
     a, b, _ = down(prepared_fleet, delete=True)
     assert (a.left, b.deleted) == (None, ())
     assert b.left is not None
-    assert removal.MARKER in b.left[1]
+    assert MARKER in b.left[1]
     assert not data_of(prepared_fleet, "a").exists()
     assert (data_of(prepared_fleet, "b") / "PG_VERSION").exists()
-    assert directory.log(data_of(prepared_fleet, "b")).exists()
+    assert log_of(data_of(prepared_fleet, "b")).exists()
 
 
 def shardctl(topology: Path, *words: str, code: int = 0) -> str:

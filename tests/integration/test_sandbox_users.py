@@ -13,6 +13,7 @@ import pytest
 from shardctl.fanout import Silent
 from shardctl.hosts import accounts
 from shardctl.hosts.files import FileRefused
+from shardctl.pgbouncer import render
 from shardctl.pgbouncer.server import Server, program
 from shardctl.sandbox import poolers, servers
 from shardctl.topology import loader
@@ -93,7 +94,7 @@ def test_a_foreign_file_of_users_is_neither_overwritten_nor_removed(
 ) -> None:
     server.users.write_text(FOREIGN)
     for action in (server.foresee, server.start):
-        with raises_code("users_not_ours", match=r"users\.txt was not written by") as refused:
+        with raises_code("config_not_ours", match=r"users\.txt was not written by") as refused:
             action()
         assert "move that file away" in refused.value.hint
     assert {path.name for path in server.users.parent.iterdir()} == {"users.txt"}
@@ -101,18 +102,30 @@ def test_a_foreign_file_of_users_is_neither_overwritten_nor_removed(
     assert server.users.read_text() == FOREIGN
 
 
-@pytest.mark.parametrize("name", ["users.txt", "pgbouncer.ini", "pgbouncer.databases.ini"])
-def test_no_link_is_followed_where_another_user_may_put_one(
-    server: Server, server_directory: Path, name: str
-) -> None:
-    victim = server_directory / "victim"
-    (server.users.parent / name).symlink_to(victim)
-    for action in (server.foresee, server.start):
-        with pytest.raises(
-            FileRefused, match="is a symbolic link, which the sandbox does not follow"
-        ):
-            action()
-    assert not victim.exists()
+def test_a_foreign_file_that_came_later_stays(topology: Topology, server: Server) -> None:
+    server.start()
+    server.users.write_text(FOREIGN)
+    one = delete(topology)
+    assert one.was_up
+    assert server.users not in one.deleted
+    assert not server.pooler.config.exists()
+    assert server.users.read_text() == FOREIGN
+
+
+def test_own_settings_win_and_stay(topology: Topology, server: Server) -> None:
+    server.start()
+    settings = f"{render.OWN_SETTINGS}max_client_conn = 77\n"
+    server.own.write_text(settings)
+    server.pooler.config.write_text(server.pooler.config.read_text() + "; changed\n")
+    assert server.foresee() == "reload"
+    assert server.start() == "reloaded"
+    with server._console() as console:
+        assert console.config()["max_client_conn"] == "77"
+    assert "changed" not in server.pooler.config.read_text()
+    one = delete(topology)
+    assert one.left == (server.own, "it has your own settings")
+    assert [path.name for path in server.own.parent.iterdir()] == [server.own.name]
+    assert server.own.read_text() == settings
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for another user")
@@ -120,13 +133,13 @@ def test_files_are_written_as_the_user_who_runs_the_pooler(server: Server) -> No
     """A link that is put there between the look and the writing gives that user nothing."""
     server.start()
     account = accounts.server_account(None)
-    written = (server.users, server.pooler.config, server.pooler.databases_file)
+    written = (server.users, server.pooler.config, server.pooler.databases_file, server.own)
     assert {path.owner() for path in written} == {account}
     victim = server.users.parent.parent / "roots"
-    victim.write_text("root's")
+    victim.write_text(f"root's, but {render.SANDBOX}")
     victim.parent.chmod(0o755)
     server.users.unlink()
     server.users.symlink_to(victim)
     with pytest.raises(FileRefused, match="denied"):
-        server._put(server.users, "x")
-    assert victim.read_text() == "root's"
+        server.start()
+    assert "root's" in victim.read_text()

@@ -10,11 +10,10 @@ import pytest
 
 from shardctl.hosts import accounts
 from shardctl.hosts.host import HostUnreachable
-from shardctl.hosts.local import Local
 from shardctl.hosts.openssh import SshSettings
 from shardctl.hosts.ssh import Ssh
 from shardctl.postgres import binaries, hosted
-from shardctl.postgres.control import Server
+from shardctl.sandbox.local import LocalServer
 from shardctl.topology import loader
 from shardctl.topology.loader import TopologyInvalid
 from tests.fixtures.refusals import raises_code
@@ -37,13 +36,13 @@ def place(server_directory: Path) -> Iterator[Path]:
     stop_all_below(server_directory)
 
 
-def described(place: Path) -> Server:
+def described(place: Path) -> LocalServer:
     account = accounts.server_account(None)
-    return Server(
+    return LocalServer(
         name="a",
         host="127.0.0.1",
         port=free_ports(1)[0],
-        data_directory=place / "a",
+        data_directory=place / "sandbox" / "a",
         binaries=binaries.find(None, account=account),
         account=account,
         settings={"fsync": "off", "shared_buffers": "16MB"},
@@ -58,7 +57,7 @@ def test_a_servers_directory_is_no_command(place: Path, server_directory: Path) 
     assert server.log.exists()
     assert server.stop()
     there = hosted.HostedServer(
-        **{f.name: getattr(server, f.name) for f in dataclasses.fields(server)}, machine=Local()
+        **{f.name: getattr(server, f.name) for f in dataclasses.fields(server)}
     )
     assert there.start() == "started"
     there.reload()
@@ -71,7 +70,7 @@ def test_a_servers_environment_names_its_data(server_directory: Path) -> None:
     server.init(superuser="postgres")
     server.start()
     try:
-        found = server.running()
+        found = server.process()
         assert found is not None
         given = Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0")
         assert f"PGDATA={server.data_directory}".encode() in given

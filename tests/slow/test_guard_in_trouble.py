@@ -58,7 +58,7 @@ def test_any_other_answer_leaves_the_old_file(site: Site, query: str) -> None:
 
 @contextlib.contextmanager
 def hung(site: Site) -> Iterator[int]:
-    running = site.other.server.running()
+    running = site.other.server.process()
     assert running is not None
     os.kill(running.pid, signal.SIGSTOP)
     try:

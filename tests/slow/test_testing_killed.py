@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
 from pathlib import Path
@@ -11,9 +12,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from shardctl.postgres import pidfile
 from shardctl.testing import directory, ports
-from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.servers.postgres import serving, wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.applications import Application
@@ -39,8 +39,8 @@ def test_a_killed_session_is_swept_by_the_next_and_a_running_one_is_not(
             wait_for(lambda: ready.exists() or waiting.poll() is not None, seconds=60)
             dsn = ready.read_text()
             [used] = application.fleets()
-            servers = [found for node in "ab" if (found := pidfile.alive(used / node))]
-            assert len(servers) == 2
+            running = [serving(used / ".sandbox" / node) for node in "ab"]
+            assert all(running)
             application.pytest("test_photos.py")
             assert application.fleets() == [used]
             with psycopg.connect(dsn) as session:
@@ -48,7 +48,7 @@ def test_a_killed_session_is_swept_by_the_next_and_a_running_one_is_not(
         finally:
             waiting.kill()
     assert application.fleets() == [used]
-    assert all(pidfile.alive(used / node) for node in "ab"), "the servers have outlived it"
+    assert all(serving(used / ".sandbox" / node) for node in "ab"), "the servers outlived it"
     # What it was made of may be gone by then.
     (application.directory / "test_waiting.py").unlink()
     (application.directory / "migrations").rename(application.directory / "moved")
@@ -56,9 +56,9 @@ def test_a_killed_session_is_swept_by_the_next_and_a_running_one_is_not(
     application.write("test_photos.py", "def test_nothing(fleet): pass\n")
     application.pytest("test_photos.py")
     assert application.fleets() == []
-    for one in servers:
+    for pid in itertools.chain(*running):
         with pytest.raises(ProcessLookupError):
-            os.kill(one.pid, 0)
+            os.kill(pid, 0)
 
 
 def test_an_interrupted_session_leaves_nothing(application: Application) -> None:

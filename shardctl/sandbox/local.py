@@ -1,0 +1,221 @@
+"""One PostgreSQL server of a sandbox: its data is made and removed here, and its settings written.
+
+Root only makes the directory in which all of a sandbox is, for the user who runs the servers: what
+happens in there is done by that user, whom no link leads further than before.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from shardctl.errors import Refused
+from shardctl.hosts import accounts, files, ports, scripts
+from shardctl.hosts.host import CommandFailed
+from shardctl.hosts.local import Local
+from shardctl.ids.generator import quote_identifier
+from shardctl.meter import listed
+from shardctl.postgres import configuration
+from shardctl.postgres.faults import wrong_major
+from shardctl.postgres.hosted import HostedServer, PidFile, log_of, server_elsewhere
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from contextlib import AbstractContextManager
+
+    from shardctl.postgres.hosted import Started
+
+Foreseen = Literal["make", "start", "up", "reload"]
+"""What `init` and `start` would do; `make` starts the server then, too."""
+
+_PLACE, _FOREIGN = 74, 75  # what the script ends with
+_SECONDS = 30.0
+
+
+def directory_not_empty(path: Path, holds: list[str]) -> Refused:
+    """Report a directory with contents that are not a server's."""
+    return Refused(
+        "directory_not_empty",
+        f"{path} is not empty and is not a data directory (it has no PG_VERSION): {listed(holds)}",
+        hint="move or remove its contents, or give the node another data_directory",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A data directory: its major version, its running server, whether the sandbox made it."""
+
+    major: str | None
+    server: PidFile | None
+    ours: bool
+
+
+@dataclass(frozen=True)
+class LocalServer(HostedServer):
+    """A server of this machine, whose data directory and settings are shardctl's."""
+
+    def foresee(self) -> Foreseen:
+        """Return what `init` and `start` would do, and change nothing; raises what they would."""
+        changed = self._block()
+        if not self._is_made():
+            accounts.require_own(self.data_directory.parent, self.account)
+            ports.claim_free(self.host, self.port)
+            return "make"
+        found = self.process()
+        if found is None:
+            ports.claim_free(self.host, self.port)
+            return "start"
+        if found.port != self.port:
+            raise server_elsewhere(self.name, self.data_directory, found, self.port)
+        return "reload" if self._changed(changed) else "up"
+
+    def init(
+        self,
+        *,
+        superuser: str,
+        marker: str = "",
+        passfile: Path | None = None,
+        secret: Collection[str] = (),
+    ) -> bool:
+        """Make the data directory unless it is made; return whether that was to do.
+
+        `marker` is the text of a file by which `remove` knows it. The `secret` roles log in with
+        the first line of `passfile`, which is the superuser's password; all others are trusted. A
+        killed shardctl leaves only `<data_directory>.new`, which the next one removes when that
+        initdb has ended. Raises setting_refused, wrong_major, CommandFailed, and what says that the
+        directory is not a server's, or not the user's own.
+        """
+        self._block()
+        if self._is_made():
+            return False
+        accounts.own(self.data_directory.parent, self.account)
+        words = self.binaries.program("initdb"), superuser, str(passfile or ""), marker
+        rules = _access(secret) if passfile is not None else ""
+        with self._alone() as held:
+            if self._is_made():  # another has been quicker
+                return False
+            try:
+                _run(
+                    "initdb", self.data_directory, *words,
+                    user=self.account, text=rules, keep_open=[held],
+                )  # fmt: skip
+            except CommandFailed as error:
+                if error.completed.code != _FOREIGN:
+                    raise
+                new = self.data_directory.with_name(f"{self.data_directory.name}.new")
+                raise directory_not_empty(new, error.completed.stderr.splitlines()) from error
+        return True
+
+    def start(self, *, timeout: float = 60) -> Started:
+        """Start it with its settings, as a hosted one; one that runs reads them if they changed."""
+        with self._alone():
+            if self.process() is None:
+                self._configure()
+            did = super().start(timeout=timeout)
+            if did == "up" and self._configure():
+                self.reload()
+                return "reloaded"
+        return did
+
+    def _alone(self) -> AbstractContextManager[int]:
+        self._make_log()
+        return accounts.alone(self.log)
+
+    def _is_made(self) -> bool:
+        """Return whether there is a server's data, or nothing; raises for all else."""
+        argv = scripts.argv("directory", "of_node", str(self.data_directory))
+        kind, seen, version, owner, me, *holds = self._run(argv).splitlines()
+        if kind == "file":
+            raise accounts.directory_refused(self.data_directory, "is not a directory")
+        if kind == "other":
+            raise directory_not_empty(self.data_directory, holds)
+        if kind in ("closed", "server") and owner != me and seen == str(self.data_directory):
+            raise accounts.directory_owned(self.data_directory, owner, me)
+        if kind == "closed":
+            raise accounts.directory_unreachable(self.data_directory, me, Path(seen))
+        if kind == "server" and version != str(self.binaries.major):
+            raise wrong_major(self.name, self.data_directory, version or None, self.binaries)
+        return kind == "server"
+
+    def _block(self) -> str:
+        return configuration.block(
+            node=self.name, host=self.host, port=self.port, settings=self.settings
+        )
+
+    def _changed(self, block: str) -> str | None:
+        """Give what its configuration should be; None where it is that."""
+        text = files.read(Local(), self._file, user=self.account) or ""
+        new = configuration.replace(text, block)
+        return new if new != text else None
+
+    def _configure(self) -> bool:
+        """Bring its configuration up to date; return whether that was to do."""
+        new = self._changed(self._block())
+        if new is not None:
+            files.write(Local(), self._file, new, user=self.account)
+        return new is not None
+
+    @property
+    def _file(self) -> Path:
+        return self.data_directory / configuration.NAME
+
+
+def look(data_directory: Path) -> Seen:
+    """Look at a data directory, existing or not; raises directory_refused."""
+    said = _run("state", data_directory, timeout=_SECONDS)
+    major, ours, process = said.split("\n", 2)
+    return Seen(major or None, PidFile.of(process), bool(ours))
+
+
+def remove(
+    data_directory: Path, account: str | None
+) -> tuple[tuple[Path, ...], tuple[Path, str] | None]:
+    """Remove a stopped server's directory if it is marked, its log, and leftovers of initdb.
+
+    Returns the removed paths, and the directory with the reason if it was kept.
+    """
+    log = log_of(data_directory)
+    with accounts.alone(log) if log.is_file() and not log.is_symlink() else nullcontext():
+        try:
+            removed = _run("remove", data_directory, user=account)
+        except CommandFailed as error:
+            if error.completed.code != _FOREIGN:
+                raise
+            return (), (data_directory, error.completed.stderr.strip())
+    return tuple(map(Path, removed.splitlines())), None
+
+
+def _run(
+    part: str,
+    data_directory: Path,
+    *words: str,
+    user: str | None = None,
+    text: str = "",
+    timeout: float | None = None,
+    keep_open: Collection[int] = (),
+) -> str:
+    """Run a part of the script of servers, and give what it prints; raises directory_refused."""
+    argv = scripts.argv("server", part, str(data_directory), str(log_of(data_directory)), *words)
+    try:
+        done = Local().run(argv, user=user, input=text, timeout=timeout, keep_open=keep_open)
+    except CommandFailed as error:
+        if error.completed.code != _PLACE:
+            raise
+        reason = error.completed.stderr.strip().rpartition("\n")[2]
+        raise accounts.directory_refused(data_directory, reason) from error
+    return done.stdout
+
+
+def _access(secret: Collection[str]) -> str:
+    """Write a pg_hba.conf by which these roles and replication need a password, and others none."""
+    names = ",".join(map(quote_identifier, secret))
+    everywhere = ("local {}", "host {} 0.0.0.0/0", "host {} ::/0")
+    rules = (
+        (f"all {names}", "scram-sha-256"),
+        ("replication all", "scram-sha-256"),
+        ("all all", "trust"),
+    )
+    lines = [f"{way.format(who)} {how}\n" for who, how in rules for way in everywhere]
+    return "# `shardctl sandbox up` wrote this file.\n" + "".join(lines)
