@@ -12,12 +12,10 @@ import pytest
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import Options
 from shardctl.moves.preflight import (
-    decoding,
-    dumper,
     events,
     expressions,
     member,
-    member_room,
+    replication,
     rights,
     schemas,
     server,
@@ -533,9 +531,9 @@ def test_servers_of_this_version(context: Context) -> None:
     assert there.settings["wal_level"] == "logical"
     assert int(there.settings["max_logical_replication_workers"]) == 4
     assert ("max_active_replication_origins" in there.settings) == (there.major >= 18)
-    assert context.ask(decoding.look) == 0
-    assert context.ask(dumper.look).major >= there.major
-    assert (context.ask(member_room.look) or 0) > 0
+    assert context.ask(replication.look_for_timeout) == 0
+    assert context.ask(member.find_programs).major >= there.major
+    assert (context.ask(member.look_at_disk) or 0) > 0
     assert context.ask(subscriber.look).lacking == ()
     assert list(context.ask(events.look_at_target).triggers) == []
     assert context.ask(member.measure) < 1000
@@ -566,13 +564,13 @@ def test_an_event_trigger(context: Context, when: str) -> None:
 
 def test_a_slot_timeout(context: Context, version: PgServer) -> None:
     if context.need(server.look).major < 18:  # which brought the setting
-        assert context.ask(decoding.look) == 0
+        assert context.ask(replication.look_for_timeout) == 0
         return
     with closing(version.connect()) as admin:
         admin.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '2min'")
         admin.execute("SELECT pg_reload_conf()")
         try:
-            wait_for(lambda: context.ask(decoding.look) == 120)
+            wait_for(lambda: context.ask(replication.look_for_timeout) == 120)
         finally:
             admin.execute("ALTER SYSTEM RESET idle_replication_slot_timeout")
             admin.execute("SELECT pg_reload_conf()")

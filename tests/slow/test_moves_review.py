@@ -15,7 +15,12 @@ import pytest
 from shardctl.access import fence
 from shardctl.errors import Interrupted
 from shardctl.fanout import Silent
-from shardctl.moves import clone_cutover, paused_poolers, service, undoing
+from shardctl.moves import (
+    clone_cutover,
+    paused_poolers,
+    service,
+    undoing,
+)
 from shardctl.moves.cutover import NotPromoting
 from shardctl.moves.paused_pooler import ResumeFailed
 from shardctl.moves.step import NotAbortable

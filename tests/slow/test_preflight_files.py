@@ -12,7 +12,7 @@ import pytest
 
 from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
-from shardctl.moves.preflight import target, tls, tls_key
+from shardctl.moves.preflight import target, tls
 from shardctl.moves.preflight.tls import Tls
 from tests.fixtures.servers.certificates import Authority
 from tests.fixtures.servers.managers import owned
@@ -20,7 +20,7 @@ from tests.fixtures.servers.managers import owned
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardctl.moves.preflight.tls_key import Key
+    from shardctl.moves.preflight.tls import Key
     from tests.fixtures.moves.preflight import Movable
     from tests.fixtures.servers.postgres import PgServer, StartServer
 
@@ -135,7 +135,7 @@ def test_what_is_seen_of_a_key(preflight_fleet: Movable, etc: Path) -> None:
 
     def look(certificate: str | None = pem) -> Key:
         context.found[tls.look] = Tls(on=True, key=str(key), pem=certificate)
-        found = tls_key.look(context)
+        found = tls.look_at_key(context)
         assert found is not None
         return found
 

@@ -16,7 +16,7 @@ from psycopg import sql
 from shardctl.hosts.local import Local
 from shardctl.moves.preflight import directory as directories
 from shardctl.moves.preflight import libraries as preflight_libraries
-from shardctl.moves.preflight import login, parameters
+from shardctl.moves.preflight import login, settings
 from shardctl.moves.preflight import server as servers
 from shardctl.moves.preflight import target as targets
 from shardctl.moves.preflight.target import Machine
@@ -47,7 +47,7 @@ def programs(directory: Path, **said: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("wrong", "told"),
     [
         ({"shared_bufers": "64MB"}, 'unrecognized configuration parameter "shared_bufers"'),
         ({"work_mem": "lots"}, 'invalid value for parameter "work_mem": "lots"'),
@@ -57,7 +57,7 @@ def programs(directory: Path, **said: str) -> Path:
     ],
 )
 def test_settings_that_the_server_refuses(
-    preflight_fleet: Movable, settings: dict[str, str], told: str
+    preflight_fleet: Movable, wrong: dict[str, str], told: str
 ) -> None:
     context = preflight_fleet.on_this_machine(preflight_fleet.topology)
     account = preflight_fleet.server().account
@@ -66,11 +66,11 @@ def test_settings_that_the_server_refuses(
     def look(given: dict[str, str]) -> list[str] | None:
         preflight_fleet.change(settings=given)
         context.topology = preflight_fleet.topology
-        return parameters.look(context)
+        return settings.look_at_parameters(context)
 
     fine = {"Work_Mem": "64MB", "log_line_prefix": "%m it's ", "own.name": "x", "ssl": "on"}
     assert look(fine) == []
-    refused = look(fine | settings)
+    refused = look(fine | wrong)
     assert refused is not None
     assert len(refused) == 1
     assert refused[0].startswith(told)

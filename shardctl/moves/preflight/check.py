@@ -17,18 +17,20 @@ from shardctl import fanout
 from shardctl.errors import ShardctlError, together
 from shardctl.moves import prediction
 from shardctl.moves.preflight import (
-    cutover,
+    clocks,
     directory,
     fleet,
-    member_room,
+    member,
     poolers,
     registry,
     server,
     shards,
+    target,
     wal,
 )
 from shardctl.moves.preflight.subject import Context, Place, Unknown, refused
 from shardctl.moves.refusals import TargetUnfit
+from shardctl.moves.sub_step import RoundTrips
 from shardctl.postgres.connection import NodeUnavailable, connect
 
 if TYPE_CHECKING:
@@ -228,7 +230,7 @@ def _named(context: Context, subject: Subject, error: ShardctlError) -> Shardctl
 
 
 def _facts(context: Context, subjects: Iterable[Subject]) -> Facts:
-    topology, plan, round_trips = context.topology, context.plan, cutover.round_trips(context)
+    topology, plan, round_trips = context.topology, context.plan, _round_trips(context)
     there, room = context.need(shards.look), context.of(wal.look)
     looked = context.of(poolers.look) or ()
     sizes = {shard: there.sizes.get(topology.schema(shard)) or 0 for shard in plan.shards}
@@ -236,7 +238,7 @@ def _facts(context: Context, subjects: Iterable[Subject]) -> Facts:
     return Facts(
         sizes=sizes,
         source_bytes=wal.copied_bytes(context),
-        disk_free_bytes=context.of(member_room.look) if place is None else place.free_bytes,
+        disk_free_bytes=context.of(member.look_at_disk) if place is None else place.free_bytes,
         max_wal_bytes=room.limit(plan) if room is not None else None,
         predicted_copy_s=copy_s,
         predicted_s=prediction.move_s(plan, copy_s, sum(sizes.values()), there.moved),
@@ -245,4 +247,14 @@ def _facts(context: Context, subjects: Iterable[Subject]) -> Facts:
         poolers=tuple(one.fact for one in looked if one.fact is not None),
         reversible=tuple(move.id for move, _ in fleet.in_the_way(context)),
         notes=tuple(notes(context, subjects)),
+    )
+
+
+def _round_trips(context: Context) -> RoundTrips:
+    """Return the cutover's round trips; one that was not measured counts as 0."""
+    clock = context.of(clocks.of_source)
+    return RoundTrips.of(
+        source=2 * clock.uncertainty * 1000 if clock is not None else 0.0,
+        target=context.of(target.measure) or context.of(member.measure) or 0.0,
+        pooler=max((one.round_trip_ms for one in context.of(poolers.look) or ()), default=0.0),
     )

@@ -16,7 +16,7 @@ from psycopg import sql
 
 from shardctl.libpq import reason_of
 from shardctl.meter import listed
-from shardctl.moves.preflight import decoding
+from shardctl.moves.preflight import replication
 from shardctl.moves.preflight.subject import STREAM
 from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import catalog
@@ -52,7 +52,7 @@ def look(context: Context) -> Expressions:
 
     Raises Unknown of a source that is too old.
     """
-    decoding.require_streams(context)
+    replication.require_streams(context)
     given = {"schemas": list(context.plan.schemas)}
     failing: list[str] = []
     untried: dict[tuple[str, str], str] = {}

@@ -11,6 +11,7 @@ import psycopg
 
 from shardctl import fanout
 from shardctl.meter import listed
+from shardctl.moves import file
 from shardctl.moves.preflight.subject import refused
 from shardctl.moves.refusals import PreflightRefused, SourceUnfit, collected
 from shardctl.postgres import catalog
@@ -245,3 +246,18 @@ def _ask(context: Context, node: Node) -> Peer:
             )
     except psycopg.Error as error:
         raise refused(node, topology.database.user, error) from error
+
+
+def look_at_file(context: Context) -> list[PreflightRefused]:
+    """Check whether the new owners could be written into the topology file."""
+    return file.problems(context.topology, context.plan)
+
+
+def judge_file(context: Context) -> list[PreflightRefused]:
+    """Refuse a file that could not be written."""
+    return context.need(look_at_file)
+
+
+def note_new_node(context: Context) -> Iterator[str]:
+    """Report what the new node will not have."""
+    yield f"node {context.plan.target} will have no standby and no backup"

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from shardctl.checks import clock
 from shardctl.meter import listed
-from shardctl.moves.preflight import clocks, decoding, fleet, server
+from shardctl.moves import wal as room
+from shardctl.moves.preflight import clocks, fleet, replication, server
+from shardctl.moves.preflight import wal as copy
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.sub_step import shortest_ms
 from shardctl.postgres import catalog
+from shardctl.postgres.logical import clients
 from shardctl.provision.refusals import schema_in_the_way
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
     from shardctl.moves.preflight.server import Server
     from shardctl.moves.preflight.subject import Context
+    from shardctl.postgres.binaries import Binaries
     from shardctl.postgres.catalog import RoleSettings
 
 
@@ -48,8 +52,8 @@ def judge(context: Context) -> Iterator[ShardctlError]:
             hint="set host and port of the node in the topology to those of its primary",
         )
     # A reverse goes back to a server that may well be older.
-    if context.plan.reverses is None and there.major < max(source.major, decoding.OLDEST):
-        needed = max(source.major, decoding.OLDEST)
+    if context.plan.reverses is None and there.major < max(source.major, replication.OLDEST):
+        needed = max(source.major, replication.OLDEST)
         yield TargetUnfit(
             node,
             "version",
@@ -127,3 +131,43 @@ def judge_clocks(context: Context) -> Iterator[ShardctlError]:
         f"node {context.plan.target}": context.of(clock_of),
     }
     yield from clocks.differing({where: one for where, one in found.items() if one is not None})
+
+
+def find_programs(context: Context) -> Binaries:
+    """Find programs that are not older than either server; raises no_pg_dump."""
+    return clients.find(max(context.need(server.look).major, context.need(look).major))
+
+
+_SHARE = 0.1
+_MB = 1024 * 1024
+
+
+def look_at_disk(context: Context) -> int | None:
+    """Measure the free bytes of the target's disk; None where its host cannot be asked."""
+    directory = context.need(look).settings.get("data_directory")
+    free, _ = room.free_bytes(context.target, directory, inside="base/.")
+    return free
+
+
+def judge_disk(context: Context) -> Iterator[TargetUnfit]:
+    """Refuse a disk without room for the shards, a tenth of that, and the WAL that is kept."""
+    free, bytes_ = context.need(look_at_disk), copy.copied_bytes(context)
+    kept = context.need(look).number("max_wal_size")
+    needed = int(bytes_ * (1 + _SHARE)) + kept * _MB
+    if free is not None and free < needed:
+        yield TargetUnfit(
+            context.plan.target,
+            "disk",
+            f"its disk has {free / _MB:,.0f} MB free, and the copy needs {needed / _MB:,.0f} MB: "
+            f"the shards' {bytes_ / _MB:,.0f} MB, a tenth of that, and max_wal_size = {kept} MB",
+            hint="make room there, move fewer shards, or choose another target",
+        )
+
+
+def note_disk(context: Context) -> Iterator[str]:
+    """Say that the room was not measured."""
+    if context.need(look_at_disk) is None:
+        yield (
+            f"how much room the disk of node {context.plan.target} has was not measured: the copy "
+            f"needs {copy.copied_bytes(context) / _MB:,.0f} MB and more"
+        )

@@ -13,6 +13,7 @@ from shardctl.ids import generator
 from shardctl.meter import listed
 from shardctl.moves import claims
 from shardctl.moves import plan as planning
+from shardctl.moves.preflight import poolers
 from shardctl.moves.preflight.server import keep_out
 from shardctl.moves.preflight.subject import QUERIES, refused
 from shardctl.moves.refusals import SourceUnfit
@@ -132,3 +133,51 @@ def _locked(node: NodeName, locked: Sequence[str]) -> SourceUnfit:
         f"another session holds an AccessExclusiveLock on tables in {listed(locked)}",
         hint="find it in pg_locks there, wait until it ends or end it, then try again",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction that is older than the cutover may take; `seconds` is its age.
+
+    `writes`: it holds or awaits a write lock on a moved table; `reads`: it has any lock there.
+    """
+
+    pid: int
+    who: str
+    seconds: float
+    writes: bool
+    reads: bool
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} ({self.who}, {self.seconds:.0f} s old)"
+
+
+def look_for_transactions(context: Context) -> tuple[Transaction, ...]:
+    """List the source's transactions that are older than --max-pause."""
+    older = {"schemas": list(context.plan.schemas), "seconds": context.plan.options.max_pause_s}
+    found = context.session.execute(QUERIES["transactions"], older)
+    return tuple(Transaction(*one) for one in found)
+
+
+def judge_transactions(context: Context) -> Iterator[SourceUnfit]:
+    """Refuse transactions that the cutover would wait for."""
+    busy = frozenset().union(*(one.busy for one in context.of(poolers.look) or ()))
+    found = [one for one in context.need(look_for_transactions) if one.writes or one.pid in busy]
+    if found:
+        pause_s = context.plan.options.max_pause_s
+        yield SourceUnfit(
+            context.plan.source,
+            "old_transactions",
+            f"transactions on the moved shards are older than --max-pause ({pause_s:g} s), so the "
+            f"cutover would time out: {listed([str(one) for one in found])}",
+            hint="wait until they end, or end them with pg_terminate_backend(PID) there",
+        )
+
+
+def note_transactions(context: Context) -> Iterator[str]:
+    """Report old transactions that the cutover does not wait for."""
+    readers = [
+        str(one) for one in context.need(look_for_transactions) if one.reads and not one.writes
+    ]
+    if readers:
+        yield f"the cutover does not wait for transactions that only read: {listed(readers)}"

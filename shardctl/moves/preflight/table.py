@@ -27,7 +27,7 @@ from psycopg import sql
 
 from shardctl.ids.generator import quote_identifier
 from shardctl.meter import listed
-from shardctl.moves.preflight import decoding, member
+from shardctl.moves.preflight import member, replication
 from shardctl.moves.preflight.subject import Place, Subject, Unknown
 from shardctl.moves.refusals import SourceUnfit, TargetUnfit
 from shardctl.postgres import catalog
@@ -91,12 +91,12 @@ class Check:
     def look(self, context: Context) -> Answers:
         """Ask the source; raises Unknown of one that is too old for a stream."""
         if context.streams:
-            decoding.require_streams(context)
+            replication.require_streams(context)
         return self._answers(context.session.execute(self.asked[0], _given(context)))
 
     def define(self, context: Context) -> Definitions:
         """Define on the source what it has or needs; raises Unknown as `look`."""
-        decoding.require_streams(context)
+        replication.require_streams(context)
         named = context.session.execute(self.asked[0], _given(context)).fetchall()
         given = _given(context) | {"named": json.dumps(named)}
         rows = context.session.execute(self.asked[1], given)
@@ -104,7 +104,7 @@ class Check:
 
     def look_at_target(self, context: Context) -> Answers:
         """Ask the target; raises Unknown of one that is too old for a stream."""
-        if context.need(member.look).major < decoding.OLDEST:
+        if context.need(member.look).major < replication.OLDEST:
             raise Unknown
         given = _given(context) | {"streams_as": context.topology.database.user}
         if self.at == "each":

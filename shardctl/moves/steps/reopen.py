@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from shardctl.errors import together
-from shardctl.moves import ddl, marks, reverse_kept, reverse_looks
+from shardctl.moves import ddl, marks, reverse_kept
+from shardctl.moves.preflight import reverse
 from shardctl.moves.step import Step
 from shardctl.moves.steps import copy as copies
 from shardctl.postgres import slots
@@ -38,21 +39,21 @@ def probe(context: MoveContext) -> bool:
 def run(context: MoveContext) -> None:
     """See that nothing has changed since the move that is reversed, and give the names back.
 
-    Raises reverse_lost, and what `reverse_looks` finds.
+    Raises reverse_lost, and what `preflight.reverse` finds.
     """
     plan = context.plan
     with context.on(plan.source):
         session = context.session(plan.source)
-        reverse_looks.require_slot(session, plan)
+        reverse.require_slot(session, plan)
         _note(session, plan)
         ddl.note(context)  # what changes from now on, the cutover finds
-        problems: list[ShardctlError] = [*reverse_looks.at_source(session, plan)]
+        problems: list[ShardctlError] = [*reverse.at_source(session, plan)]
     with context.on(plan.target):
         there = context.session(plan.target)
-        problems += reverse_looks.at_target(there, plan)
+        problems += reverse.at_target(there, plan)
         if problems:
             raise together(problems)
-        names = reverse_looks.names(there, plan)
+        names = reverse.names(there, plan)
         closing.close(there, plan.id, names, keep=context.topology.database.user)
         copies.copy_migrations(context)
         _rename(context, names, plan.schemas)
@@ -66,24 +67,24 @@ def undo(context: MoveContext) -> None:
     What the stream has brought them stays: they are not what a reverse could begin with.
     """
     plan = context.plan
-    reverse = plan.reverses
-    if reverse is None:  # pragma: no cover  # it is a step of reverses alone
+    begun = plan.reverses
+    if begun is None:  # pragma: no cover  # it is a step of reverses alone
         raise AssertionError
     if not context.target_lost:
         copies.require_unclaimed(context)
     with context.on(plan.source):
         session = context.session(plan.source)
         reverse_kept.forget_on_target(session, plan.id)
-        reverses.note(session, reverse.move, reverses.ENDED, "its reverse was aborted")
+        reverses.note(session, begun.move, reverses.ENDED, "its reverse was aborted")
     if context.target_lost:
         return
     with context.on(plan.target):
         there = context.session(plan.target)
-        retired = reverse_looks.retired(plan)
-        if reverse_looks.names(there, plan) != retired:
+        retired = reverse.retired(plan)
+        if reverse.names(there, plan) != retired:
             _rename(context, plan.schemas, retired)
         reverse_kept.forget_on_source(there, plan.id, retired)
-        reverses.note(there, reverse.move, reverses.ENDED, "its reverse was aborted")
+        reverses.note(there, begun.move, reverses.ENDED, "its reverse was aborted")
 
 
 def _note(session: Connection, plan: MovePlan) -> None:

@@ -9,10 +9,9 @@ import pytest
 
 from shardctl.checks.clock import Offset
 from shardctl.moves.preflight import (
-    decoding,
     member,
-    member_room,
     registry,
+    replication,
     server,
     subscriber,
     subscription,
@@ -66,16 +65,16 @@ def test_versions_that_do_not_decode_well(number: int, version: str, code: str) 
 def test_a_slot_that_is_dropped_while_the_copy_is_made() -> None:
     seen = streamed()
     seen.source(sizes={"shard2": 200 * MB * 100, "shard3": 0})  # 100 s at the rate of COPY_RATE
-    seen.found[decoding.look] = 299
+    seen.found[replication.look_for_timeout] = 299
     assert "idle_replication_slot_timeout (299 s) could drop the slot" in seen.only("slot_timeout")
-    seen.found[decoding.look] = 300
+    seen.found[replication.look_for_timeout] = 300
     assert seen.refused() == {}
     assert "unused for 300 s" in seen.notes()
 
 
 def test_a_standby_that_is_away_is_named_before_the_copy_and_not_refused() -> None:
     seen = streamed()
-    seen.found[decoding.look_for_standbys] = ("of_standby",)
+    seen.found[replication.look_for_standbys] = ("of_standby",)
     assert seen.refused() == {}
     assert "standbys that are not connected: of_standby" in seen.notes()
     seen.choose(ignore_standby=True)
@@ -154,7 +153,7 @@ def test_what_is_noted_of_a_target() -> None:
     there = seen.found[member.look]
     changed = {"wal_retrieve_retry_interval": "30000", "wal_level": "replica"}
     seen.found[member.look] = dataclasses.replace(there, settings={**there.settings, **changed})
-    seen.found[member_room.look] = None
+    seen.found[member.look_at_disk] = None
     told = seen.notes()
     assert "waits 30 s before it connects to the source again" in told
     assert "to another node later, set it to logical" in told
@@ -164,9 +163,9 @@ def test_what_is_noted_of_a_target() -> None:
 def test_a_target_needs_room_for_the_shards() -> None:
     seen = streamed()
     seen.source(sizes={"shard2": 1000 * MB, "shard3": 1000 * MB})
-    seen.found[member_room.look] = 3000 * MB
+    seen.found[member.look_at_disk] = 3000 * MB
     assert "the copy needs 3,224 MB" in seen.only("disk")
-    seen.found[member_room.look] = 3224 * MB
+    seen.found[member.look_at_disk] = 3224 * MB
     assert seen.refused() == {}
 
 

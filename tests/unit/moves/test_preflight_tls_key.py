@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardctl.moves.preflight.tls import OfSource, Tls
-from shardctl.moves.preflight.tls_key import Key
+from shardctl.moves.preflight.tls import Key, OfSource, Tls
 from tests.fixtures.moves.facts import C, MoveFacts, fit
 
 FINE = Key("/etc/key", mode=0o600, owner=26, user=26, fits=True)
