@@ -210,7 +210,7 @@ def _shards(
     """Return the chosen shards: a list, half of a node's, or all of them."""
     from shardctl.errors import UsageError
     from shardctl.moves import plan
-    from shardctl.moves.preflight import check as preflight
+    from shardctl.moves.preflight.shards import measure
     from shardctl.state import lock
     from shardctl.topology import routes
     from shardctl.topology.model import NodeName
@@ -237,9 +237,7 @@ def _shards(
             f"node {node.name} owns only shard {node.shards[0]}, so --half has nothing to move",
             hint="use --all to move it",
         )
-    return list(
-        plan.half(preflight.sizes(topology, node.name, purpose=lock.purpose("move-shards")))
-    )
+    return list(plan.half(measure(topology, node.name, purpose=lock.purpose("move-shards"))))
 
 
 def _rows(decided: MovePlan, facts: Facts) -> list[tuple[str, str]]:

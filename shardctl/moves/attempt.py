@@ -1,4 +1,7 @@
-"""One process's attempt at a cutover: the driver of its sub-steps, and what they share."""
+"""The step `cutover`, and one process's attempt at it: the driver of its sub-steps.
+
+`clone_cutover.py` and `stream_cutover.py` have these in their order.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardctl.access.fence import WritersLeft
 from shardctl.errors import ShardctlError, Unfinished, together
-from shardctl.moves import clone_cutover, confirm, cutover, file, prediction, undoing
+from shardctl.moves import confirm, cutover, file, prediction, undoing
 from shardctl.moves.budget import Budget, deferred
 from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.step import NotAbortable, Step
 from shardctl.moves.sub_step import RoundTrips
+from shardctl.postgres import standby
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
@@ -112,11 +116,6 @@ class Attempt:
             for pid in left.pids:
                 self.source.execute("SELECT pg_terminate_backend(%s)", [pid])
         return wait(0)
-
-    def rehearsed_ms(self) -> float | None:
-        """Return how long a rehearsal has predicted that clients wait; None without one."""
-        found: float | None = self.rehearsed().get("predicted_pause_ms")
-        return found
 
     def rehearsed(self) -> dict[str, Any]:
         """Return the report of a rehearsal; empty without one."""
@@ -224,7 +223,7 @@ def complete(context: MoveContext) -> None:
     plan = context.plan
     with _at_work(context) as at:
         if not plan.streams:  # whose target's server is an operator's
-            clone_cutover.start(context)
+            standby.start(context.clone)
         context.lock(plan.target)
         context.session(plan.target)
         move = context.journal()
@@ -256,7 +255,7 @@ def conclude(at: Attempt) -> None:
         errors = list(failed.values())
         raise together([*errors, *_prove_now(context, errors)])
     before = context.journal()
-    predicted_ms = at.rehearsed_ms()
+    predicted_ms = at.rehearsed().get("predicted_pause_ms")
     if predicted_ms is None:
         predicted_ms = prediction.pause_ms(context.topology, plan, at.round_trips, len(at.tables))
     report = dict((before and before.report) or {}) | {

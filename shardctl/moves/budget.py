@@ -1,4 +1,4 @@
-"""The rest of `--max-pause`, and how much of it later sub-steps need."""
+"""When a cutover stops: the rest of `--max-pause`, and signals, which wait until it can."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ The target's ids and sequences go on above all that the source has made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -53,18 +52,6 @@ MARGIN = 32
 PLENTY = 1000
 """A sequence with fewer margins than that until its bound goes on with its next value."""
 _LOCK_TIMEOUT = "100ms"
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """The last values of a source's sequences.
-
-    None of its ids is later than `ticks`; `others` are its other sequences: schema, name, last
-    value.
-    """
-
-    ticks: int
-    others: list[tuple[str, str, int]]
 
 
 def near_end(context: MoveContext, source: Connection) -> list[int]:
@@ -119,24 +106,26 @@ def _opening(context: MoveContext) -> list[sql.Composed]:
     return blocks
 
 
-def drawn(context: MoveContext, source: Connection) -> Drawn:
-    """Read the last values of a source that is closed to clients."""
-    given = _given(context)
-    ((ticks,),) = source.execute(QUERIES["drawn"].format(**given)).fetchall()
-    return Drawn(ticks, source.execute(QUERIES["sequences"].format(**given)).fetchall())
+def raise_above_source(context: MoveContext) -> None:
+    """Raise the target's ids and sequences above those of a source that is closed to clients.
 
-
-def raise_above(context: MoveContext, target: Connection, drawn: Drawn) -> None:
-    """Raise the target's ids and sequences above `drawn`; the target owns the shards."""
-    given = _given(context) | {"not_before": sql.Literal(drawn.ticks)}
-    if _by_clock(context):
-        target.execute(QUERIES["pass"].format(**given))
-    target.execute(QUERIES["raise"].format(**given))
-    if drawn.others:
-        columns = zip(*drawn.others, strict=True)
-        listed = [sql.Literal(list(column)) for column in columns]
-        names = ("schemas", "names", "lasts")
-        target.execute(QUERIES["advance"].format(**dict(zip(names, listed, strict=True))))
+    The target owns the shards.
+    """
+    plan, given = context.plan, _given(context)
+    with context.on(plan.source):
+        source = context.session(plan.source)
+        ((ticks,),) = source.execute(QUERIES["drawn"].format(**given)).fetchall()
+        others = source.execute(QUERIES["sequences"].format(**given)).fetchall()
+    given["not_before"] = sql.Literal(ticks)
+    with context.on(plan.target):
+        target = context.session(plan.target)
+        if _by_clock(context):
+            target.execute(QUERIES["pass"].format(**given))
+        target.execute(QUERIES["raise"].format(**given))
+        if others:
+            listed = [sql.Literal(list(column)) for column in zip(*others, strict=True)]
+            names = ("schemas", "names", "lasts")
+            target.execute(QUERIES["advance"].format(**dict(zip(names, listed, strict=True))))
 
 
 def _by_clock(context: MoveContext) -> bool:

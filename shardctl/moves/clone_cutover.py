@@ -210,11 +210,6 @@ def decide(at: Attempt) -> None:
     )
 
 
-def start(context: MoveContext) -> None:
-    """Start the clone's server."""
-    standby.start(context.clone)
-
-
 def require_caught_up(context: MoveContext, lsn: str) -> None:
     """Wait for replay, or check that replay had reached `lsn` before the promotion.
 

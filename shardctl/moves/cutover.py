@@ -16,12 +16,7 @@ from psycopg import sql
 
 from shardctl.access import fence
 from shardctl.errors import ShardctlError, Unfinished, together
-from shardctl.moves import (
-    claims,
-    cross_schema,
-    file,
-    undoing,
-)
+from shardctl.moves import claims, cross_schema, file, undoing
 from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
 from shardctl.moves.paused_pooler import PauseFailed, guard_dsn
@@ -74,7 +69,7 @@ def log_in(at: Attempt, prepare: Callable[[MoveContext], None]) -> None:
     with context.on(plan.source):
         guard_session(context)
         at.tables = fence.oids(at.source, plan.schemas)
-    at.round_trips = _round_trips(at)
+    at.round_trips = round_trips(context, at.pauses.round_trip_ms())
 
 
 def rehearse_guards(at: Attempt, serves: sql.Composed) -> None:
@@ -158,15 +153,16 @@ def decide_by(at: Attempt, commit: Callable[[int], bool]) -> None:
         raise NotPromoting(plan.id, undoing.state(context))
 
 
-def _round_trips(at: Attempt) -> RoundTrips:
-    """Measure the round trips to the source, the target and the poolers."""
-    source, target = at.plan.source, at.plan.target
+def round_trips(context: MoveContext, pooler_ms: float) -> RoundTrips:
+    """Measure the round trips to source and target; that to the poolers is known."""
     took = {}
-    for node in (source, target):
-        ask = partial(at.context.session(node).execute, "SELECT 1")
-        with at.context.on(node):
+    for node in (context.plan.source, context.plan.target):
+        ask = partial(context.session(node).execute, "SELECT 1")
+        with context.on(node):
             took[node] = shortest_ms(partial(replay.again, ask))
-    return RoundTrips.of(source=took[source], target=took[target], pooler=at.pauses.round_trip_ms())
+    return RoundTrips.of(
+        source=took[context.plan.source], target=took[context.plan.target], pooler=pooler_ms
+    )
 
 
 def arm_source(at: Attempt) -> None:

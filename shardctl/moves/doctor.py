@@ -1,7 +1,7 @@
 """What moves have left behind: everything on any node that no open move owns.
 
-`clear` drops it. Nothing of a move is listed as to be cleared while a journal that may know
-the move could not be read.
+`clear` drops it, under the locks of the nodes that have it. Nothing of a move is listed as to be
+cleared while a journal that may know the move could not be read.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from shardctl.postgres import queries
 from shardctl.postgres.logical.copying import Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from shardctl.fanout import Progress
     from shardctl.moves.comparison import Asked, Sum, Table
@@ -186,80 +186,55 @@ def compare(
         if absent := comparison.unlike(plan, found):
             return absent
         tables = [one for one in found[plan.source] if str(one) not in results.equal]
-        return _Comparing(sessions, asked, results, shown, moment).of(tables)
-
-
-class _Comparing:
-    """Sums up tables on both nodes at the same time, and keeps what was equal."""
-
-    def __init__(
-        self,
-        sessions: Sessions,
-        asked: comparison.Asked,
-        results: Results,
-        shown: Progress,
-        moment: Moment,
-    ) -> None:
-        self._sessions, self._asked, self._results = sessions, asked, results
-        self._shown, self._moment = shown, moment
-        self._plan = sessions.context.plan
-        rate = self._plan.options.max_rate
-        self._rate = wal.rate(rate) if rate else None
-        self._blocks = BLOCKS
-        if self._rate is not None:
-            self._blocks = min(BLOCKS, max(_LEAST_BLOCKS, self._rate // _BLOCK))
-        self._lock = threading.Lock()
-        self._half: dict[Table, Sum] = {}
-
-    def of(self, tables: Sequence[Table]) -> list[str]:
         total = sum(table.blocks for table in tables) * _BLOCK
-        throttles = {}
-        for node in self._asked:
-            self._shown.expect(node, "comparing", total, BYTES)
-            throttles[node] = Throttle(self._rate, self._sessions.stop)
+        for node in asked:
+            shown.expect(node, "comparing", total, BYTES)
+        try:
+            one = _summing(sessions, asked, results, shown, moment)
+            sums = comparison.on_both(sessions, asked, one, tables)
+        finally:
+            results.flush()
+        if stop.is_set():
+            raise Interrupted("stopped while the copies were compared")
+        described: list[str] = []
+        for table, here, there in zip(tables, sums[plan.source], sums[plan.target], strict=True):
+            if here != there:
+                text = f"{table}: {here.rows:,} rows on {plan.source}, "
+                text += f"{there.rows:,} on {plan.target}"
+                keys = len(described) < SHOWN and keys_of(sessions, asked, table, here.rows)
+                described.append(f"{text} ({keys})" if keys else text)
+        return described
 
-        def one(node: NodeName, session: Connection, table: Table) -> Sum:
-            def passed(blocks: int) -> None:
-                self._shown.advance(node, blocks * _BLOCK)
-                throttles[node].passed(blocks * _BLOCK)
 
-            try:
-                found = comparison.sum_up(
-                    self._sessions, node, session, table, blocks=self._blocks, passed=passed
-                )
-                self._keep(table, found)
-            except BaseException:
-                self._sessions.stop.set()  # the other node need not go on
-                raise
-            return found
+def _summing(
+    sessions: Sessions,
+    asked: comparison.Asked,
+    results: Results,
+    shown: Progress,
+    moment: Moment,
+) -> Callable[[NodeName, Connection, Table], Sum]:
+    """Return what sums up a table, and keeps the result of one that both nodes have alike."""
+    given = sessions.context.plan.options.max_rate
+    rate = wal.rate(given) if given else None
+    size = BLOCKS if rate is None else min(BLOCKS, max(_LEAST_BLOCKS, rate // _BLOCK))
+    throttles = {node: Throttle(rate, sessions.stop) for node in asked}
+    half: dict[Table, Sum] = {}
+    lock = threading.Lock()
+
+    def one(node: NodeName, session: Connection, table: Table) -> Sum:
+        def passed(blocks: int) -> None:
+            shown.advance(node, blocks * _BLOCK)
+            throttles[node].passed(blocks * _BLOCK)
 
         try:
-            sums = comparison.on_both(self._sessions, self._asked, one, tables)
-        finally:
-            self._results.flush()
-        if self._sessions.stop.is_set():
-            raise Interrupted("stopped while the copies were compared")
-        both = zip(tables, sums[self._plan.source], sums[self._plan.target], strict=True)
-        return self._described(
-            [(table, here.rows, there.rows) for table, here, there in both if here != there]
-        )
+            found = comparison.sum_up(sessions, node, session, table, blocks=size, passed=passed)
+            with lock:
+                other = half.setdefault(table, found)
+                if other is not found and other == found:
+                    results.add(str(table), Equal(found.rows, table.blocks * _BLOCK, moment.at))
+        except BaseException:
+            sessions.stop.set()  # the other node need not go on
+            raise
+        return found
 
-    def _keep(self, table: Table, found: Sum) -> None:
-        """Keep the result of a table that was equal, when both nodes have answered."""
-        with self._lock:
-            other = self._half.setdefault(table, found)
-            if other is not found and other == found:
-                equal = Equal(found.rows, table.blocks * _BLOCK, self._moment.at)
-                self._results.add(str(table), equal)
-
-    def _described(self, differing: Sequence[tuple[Table, int, int]]) -> list[str]:
-        """Describe tables that differ, given their numbers of rows on source and target."""
-        described: list[str] = []
-        for table, here, there in differing:
-            text = f"{table}: {here:,} rows on {self._plan.source}, {there:,} on "
-            text += self._plan.target
-            if len(described) < SHOWN:
-                keys = keys_of(self._sessions, self._asked, table, here)
-                text += f" ({keys})" if keys else ""
-            described.append(text)
-        return described
+    return one

@@ -1,7 +1,10 @@
 """Marks of streamed moves in `shardctl.stream`.
 
 A mark that the source gets arrives on the target behind all rows that were committed before it.
-A mark that shardctl puts on the target says what a step has made there.
+A mark that shardctl puts on the target says what a step has made there: so a stream goes on from
+the copy, by the one subscription that has followed since then. PostgreSQL keeps with a subscription
+how far it has come, and a second one on the same slot would apply again what the first has applied
+and not yet confirmed.
 """
 
 from __future__ import annotations
@@ -292,13 +295,6 @@ class MarkNotSeen(ShardctlError):
         )
 
 
-def send(context: MoveContext, attempt: int, what: str) -> None:
-    """Put a mark into the stream."""
-    plan = context.plan
-    with context.on(plan.source):
-        put(context.session(plan.source), plan.id, what, attempt=attempt)
-
-
 def wait_for(
     context: MoveContext, attempt: int, what: str, *, deadline: float, poll_s: float = _POLL_S
 ) -> None:
@@ -325,14 +321,15 @@ def come_near(context: MoveContext, what: str, *, seconds: float) -> str:
 
     Raises MarkNotSeen, StructureChanged.
     """
-    until = time.monotonic() + seconds
+    plan, until = context.plan, time.monotonic() + seconds
     while True:
         began, mark = time.monotonic(), f"{what} {secrets.token_hex(4)}"
-        send(context, STEPS, mark)
+        with context.on(plan.source):
+            put(context.session(plan.source), plan.id, mark)
         try:
             wait_for(context, STEPS, mark, deadline=until, poll_s=_NEAR_POLL_S)
         except MarkNotSeen:
-            ddl.require_same(context, context.plan.schemas)  # a stream stops at DDL
+            ddl.require_same(context, plan.schemas)  # a stream stops at DDL
             raise
         if time.monotonic() - began < _NEAR_S:
             return mark

@@ -26,14 +26,7 @@ class Method:
 METHODS: Mapping[str, Method] = {
     plan.CLONE: Method(
         "copies the whole source server onto a node without shards, and promotes the copy",
-        steps=(
-            reserve.STEP,
-            clone.STEP,
-            follow.STEP,
-            attempt.STEP,
-            confirm.STEP,
-            retire.STEP,
-        ),
+        steps=(reserve.STEP, clone.STEP, follow.STEP, attempt.STEP, confirm.STEP, retire.STEP),
     ),
     plan.STREAM: Method(
         "copies the shards to a node that serves already, which follows by logical replication",

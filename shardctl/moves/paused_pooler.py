@@ -1,4 +1,4 @@
-"""One pooler during a cutover, and its new file on its host."""
+"""One pooler during a cutover: its new file on its host, and what its guard asks."""
 
 from __future__ import annotations
 

@@ -135,6 +135,7 @@ class MovePlan:
     def of_journal(cls, move: Move) -> MovePlan:
         """Read a plan back from the journal; raises PlanUnreadable."""
         try:
+            reverses = move.plan.get("reverses")
             return cls(
                 id=move.id,
                 source=NodeName(move.source),
@@ -148,7 +149,7 @@ class MovePlan:
                 options=_options(move.id, move.plan["options"]),
                 method=move.method,
                 reverse=move.plan.get("reverse"),
-                reverses=_reversed(move.plan.get("reverses")),
+                reverses=None if reverses is None else Reversed(**reverses),
                 systems=move.plan.get("systems", {}),
             )
         except KeyError as error:
@@ -225,10 +226,6 @@ def require_without_shards(target: Node) -> None:
         )
 
 
-def _reversed(kept: Mapping[str, str] | None) -> Reversed | None:
-    return None if kept is None else Reversed(kept["move"], kept["lsn"])
-
-
 def _options(move: str, kept: Mapping[str, Any]) -> Options:
     """Read options back; options newer than the plan get their defaults."""
     unknown = sorted(kept.keys() - {one.name for one in fields(Options)})
@@ -240,25 +237,20 @@ def _options(move: str, kept: Mapping[str, Any]) -> Options:
 
 def after(topology: Topology, plan: MovePlan) -> Topology:
     """Return the topology when the move is done."""
-    source, target = topology.nodes[plan.source], topology.nodes[plan.target]
-    moved = set(plan.shards)
-    nodes = {
-        **topology.nodes,
-        source.name: replace(source, shards=tuple(s for s in source.shards if s not in moved)),
-        target.name: replace(target, shards=tuple(sorted({*target.shards, *moved}))),
-    }
-    return replace(topology, nodes=nodes)
+    return _given(topology, plan, plan.target, plan.source)
 
 
 def before(topology: Topology, plan: MovePlan) -> Topology:
     """Return the topology before the move, whether the file is already changed or not."""
-    source, target = topology.nodes[plan.source], topology.nodes[plan.target]
-    moved = set(plan.shards)
-    nodes = {
-        **topology.nodes,
-        source.name: replace(source, shards=tuple(sorted({*source.shards, *moved}))),
-        target.name: replace(target, shards=tuple(s for s in target.shards if s not in moved)),
-    }
+    return _given(topology, plan, plan.source, plan.target)
+
+
+def _given(topology: Topology, plan: MovePlan, to: NodeName, other: NodeName) -> Topology:
+    """Return a topology that gives the moved shards to one node, and not to the other."""
+    moved, nodes = set(plan.shards), dict(topology.nodes)
+    rest = tuple(shard for shard in nodes[other].shards if shard not in moved)
+    nodes[other] = replace(nodes[other], shards=rest)
+    nodes[to] = replace(nodes[to], shards=tuple(sorted({*nodes[to].shards, *moved})))
     return replace(topology, nodes=nodes)
 
 

@@ -1,4 +1,7 @@
-"""Predicts how long a move takes, and clients wait in its cutover, from measured parts."""
+"""Predicts how long a move takes, and clients wait in its cutover, from measured parts.
+
+`moves show --timeline` has what is predicted beside what each sub-step took.
+"""
 
 from __future__ import annotations
 

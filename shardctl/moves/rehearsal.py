@@ -1,4 +1,7 @@
-"""The rehearsal of a streamed move: whether the copy is exact, and how long clients would wait."""
+"""The rehearsal of a streamed move: whether the copy is exact, and how long clients would wait.
+
+It is the proof before the pause, on live data.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,21 @@ from psycopg import sql
 from shardctl.access import stream_fence
 from shardctl.errors import Refused
 from shardctl.meter import sentences
-from shardctl.moves import ddl, live_comparison, live_proof, marks, prediction, stream_claim, wal
+from shardctl.moves import (
+    cutover,
+    ddl,
+    live_comparison,
+    live_proof,
+    marks,
+    prediction,
+    stream_claim,
+    wal,
+)
 from shardctl.moves.confirm_sessions import SnapshotLost
 from shardctl.moves.context import Use
 from shardctl.moves.live_comparison import Results
 from shardctl.moves.step import Step
-from shardctl.moves.sub_step import RoundTrips, of_machine, shortest_ms
+from shardctl.moves.sub_step import RoundTrips, of_machine
 from shardctl.postgres import queries
 from shardctl.state import journal
 from shardctl.state.ledger import written
@@ -76,7 +88,8 @@ def prove(context: MoveContext) -> None:
                 break
     took_ms = (time.monotonic() - began) * 1000
     found = results.equal.values()
-    round_trips = measured_round_trips(context)
+    poolers = [of_machine(one) for one in context.topology.poolers.values()]
+    round_trips = cutover.round_trips(context, max(poolers, default=0.0))
     parts = measured_parts(context, proof.moment, round_trips)
     predicted_ms = prediction.measured_ms(context.topology, plan, round_trips, parts)
     report = {
@@ -166,7 +179,7 @@ _COMMIT = "measured"
 
 
 def measured_parts(
-    context: MoveContext, moment: Moment, measured_round_trips: RoundTrips
+    context: MoveContext, moment: Moment, round_trips: RoundTrips
 ) -> dict[str, float]:
     """Measure what takes longer with more tables and rows, in ms, while clients write.
 
@@ -196,22 +209,9 @@ def measured_parts(
         "sequences": sequences_ms,
     }
     of_target = {"arrive": moment.arrived_ms, "claim": statistics.median(claims)}
-    return {name: max(0.0, ms - measured_round_trips.source) for name, ms in of_source.items()} | {
-        name: max(0.0, ms - measured_round_trips.target) for name, ms in of_target.items()
+    return {name: max(0.0, ms - round_trips.source) for name, ms in of_source.items()} | {
+        name: max(0.0, ms - round_trips.target) for name, ms in of_target.items()
     }
-
-
-def measured_round_trips(context: MoveContext) -> RoundTrips:
-    """Measure the round trips to both nodes and to the slowest pooler."""
-    plan = context.plan
-    poolers = [of_machine(one) for one in context.topology.poolers.values()]
-    nodes = {}
-    for node in (plan.source, plan.target):
-        with context.on(node):
-            nodes[node] = shortest_ms(partial(context.session(node).execute, "SELECT 1"))
-    return RoundTrips.of(
-        source=nodes[plan.source], target=nodes[plan.target], pooler=max(poolers, default=0.0)
-    )
 
 
 def _median_ms(ask: Callable[[], object], samples: int = _SAMPLES) -> float:

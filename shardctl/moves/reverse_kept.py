@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError
 from shardctl.moves import ddl, marks, standbys, wal
-from shardctl.moves.context import Use
 from shardctl.moves.step import Step
 from shardctl.postgres import queries, slots
 from shardctl.postgres.logical import closing, publication, slot
@@ -75,7 +74,7 @@ def make(context: MoveContext, report: Callable[[Holder], None]) -> None:
         marks.put(there, plan.reverse or "", MADE, note=note)
         tables = publication.tables(there, plan.schemas)
         publication.create(there, way.name, tables, move=plan.reverse or "")
-        _arm(context, limit)
+        wal.bound(context, plan.target, name(context), limit, keep_s=plan.options.keep_reverse_s)
         with slot.make(way, way.name, watch=there, report=report):
             pass  # its snapshot is of no use
 
@@ -149,7 +148,9 @@ def settle(context: MoveContext) -> None:
         return
     with context.on(plan.target):
         if not leash.is_armed(there, name(context)):
-            _arm(context, limit)
+            wal.bound(
+                context, plan.target, name(context), limit, keep_s=plan.options.keep_reverse_s
+            )
         reverses.note(there, plan.id, reverses.LIMIT, limit)
 
 
@@ -212,21 +213,6 @@ def _give_up(context: MoveContext, why: str) -> None:
     with context.on(plan.target):
         reverses.note(context.session(plan.target), plan.id, reverses.ENDED, why)
     context.notice(f"move {plan.id} cannot be reversed: {why}")
-
-
-def _arm(context: MoveContext, limit: int) -> None:
-    plan = context.plan
-    if (armed := context.sessions.pop((plan.target, Use.leash), None)) is not None:
-        armed.close()
-    leash.arm(
-        context.session(plan.target, Use.leash),
-        context.session(plan.target),
-        plan.target,
-        move=plan.id,
-        slot=name(context),
-        limit_bytes=limit,
-        keep_s=plan.options.keep_reverse_s,
-    )
 
 
 def _limit(context: MoveContext, there: Connection) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.moves.context import NodeRefused, Use
@@ -50,23 +50,17 @@ class TargetUncleaned(Unfinished):
         )
 
 
-class Probe(Protocol):
-    """Returns from servers and files, not from the journal alone, whether a step is done."""
-
-    def __call__(self, context: MoveContext) -> bool:
-        """Check without changing anything."""
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step; the log and the documentation show its name and sentence.
 
-    `undo` takes back what `run` did, however far it came; None where nothing is to undo.
+    `probe` tells by servers and files, not by the journal alone, whether it is done, and changes
+    nothing. `undo` takes back what `run` did, however far it came; None where nothing is to undo.
     """
 
     name: str
     sentence: str
-    probe: Probe
+    probe: Callable[[MoveContext], bool]
     run: Callable[[MoveContext], None]
     undo: Callable[[MoveContext], None] | None = None
     leaves: Callable[[MovePlan], str] | None = None

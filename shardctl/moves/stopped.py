@@ -1,4 +1,4 @@
-"""A move that stopped before its end: the error, and how to continue."""
+"""A move that stopped before its end, or whose source or target is destroyed: how to go on."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ def stopped(context: MoveContext, *, aborting: bool = False) -> Iterator[None]:
             found = context.journal()
         except (NodeUnavailable, NodeLost, NodeRefused):
             raise MoveStopped(
-                move, None, error, kept=_kept(context, guarded=None), aborting=aborting
+                move, None, error, kept=_kept(context, bounded=None), aborting=aborting
             ) from caught
         if found is None or found.state is MoveState.aborted:
             raise error from caught  # nothing of it is left
-        kept = _kept(context, guarded=_guarded(context)) if _keeps_wal(context) else ""
+        kept = _kept(context, bounded=_bounded(context)) if _keeps_wal(context) else ""
         raise MoveStopped(move, found.state, error, kept=kept, aborting=aborting) from caught
 
 
@@ -121,7 +121,7 @@ def aborting(context: MoveContext, abort: Callable[[], None]) -> Iterator[None]:
         raise reason from error
 
 
-def _guarded(context: MoveContext) -> bool | None:
+def _bounded(context: MoveContext) -> bool | None:
     """Return whether the source bounds the WAL of the move's slot; None where that is unknown."""
     try:
         with context.on(context.plan.source):
@@ -140,17 +140,17 @@ def _keeps_wal(context: MoveContext) -> bool:
         return True
 
 
-def _kept(context: MoveContext, *, guarded: bool | None) -> str:
+def _kept(context: MoveContext, *, bounded: bool | None) -> str:
     """Return what the source keeps for the move until it is resumed or aborted."""
     source, limit = context.plan.source, context.plan.options.max_wal_bytes
     if limit is None:
         return ""
-    if guarded is False:
+    if bounded is False:
         return (
             f"; node {source} keeps WAL for it without a limit: the session that bounds it has "
             "ended, for example because the server restarted"
         )
-    most = "" if guarded else " until its server restarts"
+    most = "" if bounded else " until its server restarts"
     return (
         f"; node {source} keeps up to {wal.megabytes(limit)} of WAL for it{most}: then it drops "
         "the slot, and "

@@ -298,9 +298,7 @@ def _close_again(context: MoveContext) -> None:
             return
         journal.copy(session, known)
         fence.close(session, plan.source, plan.id, deadline=time.monotonic() + _CLOSED_S)
-        drawn = claims.drawn(context, session)
-    with context.on(plan.target):
-        claims.raise_above(context, context.session(plan.target), drawn)
+    claims.raise_above_source(context)
     context.notice(
         f"node {plan.source} had lost its fence in a failover, and accepted writes to "
         f"{listed(reopened)} after node {plan.target} had claimed them: those rows are only in the "

@@ -1,4 +1,4 @@
-"""The sub-steps of a cutover; each is a row that is executed and documented."""
+"""The sub-steps of a cutover, rows that are executed and documented; the round trips they ask."""
 
 from __future__ import annotations
 

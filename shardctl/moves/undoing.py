@@ -116,11 +116,6 @@ def lift_fence(at: Attempt) -> None:
         at.pauses.abandon()
 
 
-def serve_from_source(at: Attempt) -> None:
-    """Resume the paused aliases."""
-    _let_go(at.context, at.pauses)
-
-
 def disarm_source(at: Attempt) -> None:
     """End the source's guard, which is no longer needed."""
     context, source = at.context, at.plan.source
@@ -136,7 +131,7 @@ SUB_STEPS = (
     SubStep("undo: lift the fence",
             "restores the schemas' names on the source", lift_fence),
     SubStep("undo: resume", "resumes the aliases: clients are served from the source again",
-            serve_from_source, when=lambda at: at.undone),
+            lambda at: _let_go(at.context, at.pauses), when=lambda at: at.undone),
     SubStep("undo: end the source's guard", "ends the guard in the source",
             disarm_source, when=lambda at: at.undone),
 )  # fmt: skip

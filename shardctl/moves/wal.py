@@ -1,4 +1,7 @@
-"""The WAL that a source keeps for a move: the room on its disk, and the limit."""
+"""The WAL that a source keeps for a move: the room on its disk, the limit, and what is held back.
+
+Nothing of shardctl's can be slowed down to hold back less: see ADR 30.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.state.journal import Move
     from shardctl.state.progress import Kept
-    from shardctl.topology.model import Node
+    from shardctl.topology.model import Node, NodeName
 
 
 QUERIES = queries.load("shardctl.moves", "wal.sql")
@@ -227,6 +230,32 @@ def slot_required(context: MoveContext) -> Iterator[None]:
             with context.on(plan.source):
                 slots.require(session, plan.source, plan.slot)
         raise
+
+
+def bound(
+    context: MoveContext,
+    node: NodeName,
+    slot: str,
+    limit_bytes: int,
+    *,
+    keep_s: float | None = None,
+) -> None:
+    """Bound the WAL that a slot of the move holds back on a node, also before it is made.
+
+    The parameters are those of `leash.arm`, which tells what it raises.
+    """
+    if (armed := context.sessions.pop((node, Use.leash), None)) is not None:
+        armed.close()  # its statement runs until the new one has replaced it
+    with context.on(node):
+        leash.arm(
+            context.session(node, Use.leash),
+            context.session(node),
+            node,
+            move=context.plan.id,
+            slot=slot,
+            limit_bytes=limit_bytes,
+            keep_s=keep_s,
+        )
 
 
 def end_stream(context: MoveContext) -> None:

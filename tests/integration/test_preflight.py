@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl.checks.clock import Offset
 from shardctl.errors import Problems
 from shardctl.moves import prediction, sub_step
 from shardctl.moves.preflight import check as preflight
+from shardctl.moves.preflight import shards
+from shardctl.moves.preflight import target as preflight_clocks
 from shardctl.moves.refusals import PreflightRefused
 from shardctl.moves.sub_step import RoundTrips
 from shardctl.pgbouncer import cost
@@ -143,7 +146,7 @@ def test_sizes_while_a_table_is_locked(preflight_fleet: Movable) -> None:
         with pytest.raises(
             PreflightRefused, match="AccessExclusiveLock on tables in shard1"
         ) as caught:
-            preflight.sizes(preflight_fleet.topology, NodeName("a"), purpose=PURPOSE)
+            shards.measure(preflight_fleet.topology, NodeName("a"), purpose=PURPOSE)
         assert caught.value.code == "locked"
         holder.rollback()
 
@@ -222,3 +225,18 @@ def test_a_node_that_is_down_is_told_once(preflight_fleet: Movable) -> None:
         away = [one for one in errors if isinstance(one, NodeUnavailable)]
         assert [one.node for one in away] == [node]
         assert {one.code for one in errors} - {"node_unavailable"} == known
+
+
+def skewed(**offsets: float) -> list[str]:
+    found = {name: Offset(ahead, 0.001) for name, ahead in offsets.items()}
+    return [str(one) for one in preflight_clocks.differing_clocks(found)]
+
+
+def test_clocks_that_differ() -> None:
+    assert skewed(a=0.3, c=-0.1) == []
+    assert skewed(a=0.001) == []
+    (one,) = skewed(a=-0.7, c=0.1)
+    assert one.startswith("a: its clock is 0.70 s behind the clock of shardctl's machine")
+    (one,) = skewed(a=0.3, c=-0.3)
+    assert one.startswith("a: its clock is 0.60 s ahead of that of c")
+    assert len(skewed(a=0.7, c=-0.7)) == 2

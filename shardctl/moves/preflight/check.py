@@ -17,7 +17,6 @@ from shardctl import fanout
 from shardctl.errors import ShardctlError, together
 from shardctl.moves import prediction
 from shardctl.moves.preflight import (
-    clocks,
     directory,
     fleet,
     member,
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
     from shardctl.moves.preflight.subject import Subject
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, ShardId, Topology
-
-sizes = shards.measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +66,28 @@ class Facts:
     notes: tuple[str, ...]
 
 
-def check(
-    topology: Topology, plan: MovePlan, *, purpose: str, subjects: Sequence[Subject] | None = None
-) -> Facts:
+def check(topology: Topology, plan: MovePlan, *, purpose: str) -> Facts:
     """Check everything that a move depends on, and return the facts for its plan.
 
-    Changes nothing. `purpose` is the application_name of every session; `subjects` are those of
-    the plan's method unless others are given. Raises all refusals at once: one ShardctlError (most
-    are PreflightRefused), or Problems for several.
+    Changes nothing. `purpose` is the application_name of every session. Raises all refusals at
+    once: one ShardctlError (most are PreflightRefused), or Problems for several.
     """
-    subjects = registry.of(plan) if subjects is None else subjects
-    context = look(Context(topology, plan, purpose), subjects)
+    context = look(Context(topology, plan, purpose))
     # Several looks report the same unreachable node.
-    problems = {error.message: error for error in judge(context, subjects)}
+    problems = {error.message: error for error in judge(context)}
     if problems:
         raise together(list(problems.values()))
     if context.unknown:
         raise AssertionError(
             f"no check refused the move, but these have no result: {context.unknown}"
         )
-    return _facts(context, subjects)
+    return _facts(context)
 
 
 def look(context: Context, subjects: Iterable[Subject] | None = None) -> Context:
     """Look at all places at the same time, and then at what the target needs of the source."""
-    rows = [subject for subject in _of(context, subjects) if subject.look is not None]
+    given = registry.of(context.plan) if subjects is None else subjects
+    rows = [subject for subject in given if subject.look is not None]
     at = {place: [one for one in rows if one.place is place] for place in Place}
     works: list[Callable[[], None]] = [
         partial(_look_at_source, context, at[Place.source]),
@@ -106,7 +100,7 @@ def look(context: Context, subjects: Iterable[Subject] | None = None) -> Context
     return context
 
 
-def judge(context: Context, subjects: Iterable[Subject] | None = None) -> Iterator[ShardctlError]:
+def judge(context: Context) -> Iterator[ShardctlError]:
     """Judge all findings; pure except for the search for installed servers."""
     skipped: tuple[Place, ...] = ()
     if context.plan.target in {move.target for move, _ in fleet.others(context)}:
@@ -115,7 +109,7 @@ def judge(context: Context, subjects: Iterable[Subject] | None = None) -> Iterat
     for place, error in context.problems:
         if place not in skipped:
             yield error
-    for subject in _of(context, subjects):
+    for subject in registry.of(context.plan):
         if subject.place not in skipped:
             try:
                 yield from subject.judge(context)
@@ -123,20 +117,18 @@ def judge(context: Context, subjects: Iterable[Subject] | None = None) -> Iterat
                 context.unknown.append(subject.name)
 
 
-def notes(context: Context, subjects: Iterable[Subject] | None = None) -> Iterator[str]:
+def notes(context: Context) -> Iterator[str]:
     """Report what the operator should know besides refusals."""
-    for subject in _of(context, subjects):
+    for subject in registry.of(context.plan):
         if subject.notes is not None:
             with suppress(Unknown):
                 yield from subject.notes(context)
 
 
-def again(
-    topology: Topology, plan: MovePlan, *, purpose: str, subjects: Sequence[Subject] | None = None
-) -> list[ShardctlError]:
+def again(topology: Topology, plan: MovePlan, *, purpose: str) -> list[ShardctlError]:
     """Find what has appeared since the preflight and would bypass the fence or be lost."""
     context = Context(topology, plan, purpose)
-    rows = [one for one in _of(context, subjects) if one.again is not None]
+    rows = [one for one in registry.of(plan) if one.again is not None]
     return _found_since(context, rows, lambda one: one.again(context) if one.again else ())
 
 
@@ -158,10 +150,6 @@ def _found_since(
         with suppress(Unknown):
             found += judge(one)
     return found
-
-
-def _of(context: Context, subjects: Iterable[Subject] | None) -> Iterable[Subject]:
-    return registry.of(context.plan) if subjects is None else subjects
 
 
 def _look_at_source(context: Context, subjects: Sequence[Subject]) -> None:
@@ -229,7 +217,7 @@ def _named(context: Context, subject: Subject, error: ShardctlError) -> Shardctl
     return TargetUnfit(node, "host", error.message, hint=error.hint)
 
 
-def _facts(context: Context, subjects: Iterable[Subject]) -> Facts:
+def _facts(context: Context) -> Facts:
     topology, plan, round_trips = context.topology, context.plan, _round_trips(context)
     there, room = context.need(shards.look), context.of(wal.look)
     looked = context.of(poolers.look) or ()
@@ -246,13 +234,13 @@ def _facts(context: Context, subjects: Iterable[Subject]) -> Facts:
         reclaimed_bytes=shards.reclaimed(context),
         poolers=tuple(one.fact for one in looked if one.fact is not None),
         reversible=tuple(move.id for move, _ in fleet.in_the_way(context)),
-        notes=tuple(notes(context, subjects)),
+        notes=tuple(notes(context)),
     )
 
 
 def _round_trips(context: Context) -> RoundTrips:
     """Return the cutover's round trips; one that was not measured counts as 0."""
-    clock = context.of(clocks.of_source)
+    clock = context.of(target.clock_of_source)
     return RoundTrips.of(
         source=2 * clock.uncertainty * 1000 if clock is not None else 0.0,
         target=context.of(target.measure) or context.of(member.measure) or 0.0,

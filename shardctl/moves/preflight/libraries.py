@@ -1,4 +1,4 @@
-"""The libraries that a server loads when it starts: whether the clone finds them."""
+"""Libraries: those that a server loads when it starts, and those of its functions in C."""
 
 from __future__ import annotations
 

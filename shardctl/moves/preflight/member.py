@@ -1,4 +1,4 @@
-"""The target of a stream: a server that serves already, and has nothing in the shards' place."""
+"""The target of a stream: a server with room on its disk and nothing in the shards' place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from shardctl.checks import clock
 from shardctl.meter import listed
 from shardctl.moves import wal as room
-from shardctl.moves.preflight import clocks, fleet, replication, server
+from shardctl.moves.preflight import fleet, replication, server, target
 from shardctl.moves.preflight import wal as copy
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.sub_step import shortest_ms
@@ -127,10 +127,12 @@ def clock_of(context: Context) -> Offset:
 def judge_clocks(context: Context) -> Iterator[ShardctlError]:
     """Compare the clocks of source and target, as far as they are known."""
     found = {
-        f"node {context.plan.source}": context.of(clocks.of_source),
+        f"node {context.plan.source}": context.of(target.clock_of_source),
         f"node {context.plan.target}": context.of(clock_of),
     }
-    yield from clocks.differing({where: one for where, one in found.items() if one is not None})
+    yield from target.differing_clocks(
+        {where: one for where, one in found.items() if one is not None}
+    )
 
 
 def find_programs(context: Context) -> Binaries:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from shardctl.moves import plan as planning
 from shardctl.moves.preflight import (
     address,
-    clocks,
     debian,
     directory,
     events,
@@ -42,42 +41,19 @@ if TYPE_CHECKING:
 FLEET, SOURCE, TARGET, CLONE = Place.fleet, Place.source, Place.target, Place.clone
 MEMBER = Place.member
 
-_MAP = Subject(
-    "map",
-    "the map in the databases is the plan's, and the topology agrees with it",
-    FLEET,
-    fleet.look_at_map,
-)
-_NODES = Subject(
-    "nodes",
-    "no other move is open, and no node but the source has the shards",
-    FLEET,
-    fleet.look,
-    fleet.judge,
-    notes=fleet.notes,
-)
-_REVERSES = Subject(
-    "reverses",
-    "the move takes nothing from a move that can be reversed",
-    FLEET,
-    judge=fleet.judge_reverses,
-    notes=fleet.notes_on_reverses,
-)
-_TRANSACTIONS = Subject(
-    "transactions",
-    "no transaction would hold up the cutover past --max-pause",
-    SOURCE,
-    shards.look_for_transactions,
-    shards.judge_transactions,
-    notes=shards.note_transactions,
-)
-_EVENTS = Subject(
-    "event triggers",
-    "no event trigger of the source refuses what a move does",
-    SOURCE,
-    events.look,
-    events.judge,
-)
+_MAP = Subject("map", "the map in the databases is the plan's, and the topology agrees with it",
+               FLEET, fleet.look_at_map)  # fmt: skip
+_NODES = Subject("nodes", "no other move is open, and no node but the source has the shards",
+                 FLEET, fleet.look, fleet.judge, notes=fleet.notes)  # fmt: skip
+_REVERSES = Subject("reverses", "the move takes nothing from a move that can be reversed",
+                    FLEET, judge=fleet.judge_reverses,
+                    notes=fleet.notes_on_reverses)  # fmt: skip
+_TRANSACTIONS = Subject("transactions",
+                        "no transaction would hold up the cutover past --max-pause",
+                        SOURCE, shards.look_for_transactions, shards.judge_transactions,
+                        notes=shards.note_transactions)  # fmt: skip
+_EVENTS = Subject("event triggers", "no event trigger of the source refuses what a move does",
+                  SOURCE, events.look, events.judge)  # fmt: skip
 
 SUBJECTS: tuple[Subject, ...] = (
     Subject("topology file", "the new owners can be written into the topology file",
@@ -112,7 +88,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("login rules", "the files of pg_hba.conf that a clone needs can be read",
             SOURCE, login.read_files),
     Subject("source's clock", "the clocks of source and target differ by at most half a second",
-            SOURCE, clocks.of_source, clocks.judge),
+            SOURCE, target.clock_of_source, target.judge_clocks),
     Subject("port", "nothing listens at the target's address",
             TARGET, target.look_at_port),
     Subject("round trip", "how long a round trip to the target takes",
@@ -135,7 +111,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("replication login", "the clone's server can log in to the source for replication",
             TARGET, login.try_replication, notes=login.notes),
     Subject("target's clock", "the difference of the clocks of the target's host and this machine",
-            TARGET, clocks.of_target),
+            TARGET, target.clock_of_target),
     Subject("C libraries", "the C libraries of both hosts sort text alike",
             TARGET, target.libc, target.judge_libc, notes=target.note_libc),
     Subject("settings", "a standby of the source starts with the node's settings",
@@ -197,7 +173,7 @@ STREAM: tuple[Subject, ...] = (
     Subject("locks of the fence", "the source's lock table has room for the fence",
             SOURCE, judge=settings.judge_locks),
     Subject("source's clock", "the clock of the source agrees with this machine's",
-            SOURCE, clocks.of_source),
+            SOURCE, target.clock_of_source),
     Subject("target", "the target is a primary of the fleet, not older, without these shards",
             MEMBER, member.look, member.judge),
     Subject("round trip", "how long a round trip to the target takes",

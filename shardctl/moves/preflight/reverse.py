@@ -1,4 +1,7 @@
-"""What a reverse goes on from: a slot on its source, and copies that have not changed."""
+"""Reverses: what the target keeps for one, and whether both nodes have what one goes on from.
+
+Nothing has changed there but rows of clients.
+"""
 
 from __future__ import annotations
 

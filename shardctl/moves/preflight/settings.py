@@ -1,4 +1,4 @@
-"""Parameters of the clone, and room in the lock tables for the fence and the claim."""
+"""The clone's parameters, whether PostgreSQL accepts the node's own, and room for locks."""
 
 from __future__ import annotations
 

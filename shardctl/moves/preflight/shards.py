@@ -1,4 +1,4 @@
-"""The shards of the source: their sizes, and tables that other sessions have locked."""
+"""The shards of the source: their sizes, locked tables, and transactions that last."""
 
 from __future__ import annotations
 

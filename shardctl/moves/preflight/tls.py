@@ -1,4 +1,4 @@
-"""TLS: the files that the clone would use, and the names in its certificate."""
+"""TLS: the files that the clone would use, the names in its certificate, and its key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Clone: copies the source's whole server onto the target."""
+"""Clone: copies the source's whole server onto the target.
+
+The copy accepts shardctl's addresses only, and those of a machine that continues the move.
+"""
 
 from __future__ import annotations
 

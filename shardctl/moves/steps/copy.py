@@ -18,12 +18,10 @@ from shardctl.access import read_only
 from shardctl.access.structure_digest import StructureChanged
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.meter import BYTES
-from shardctl.moves import ddl as structures
-from shardctl.moves import marks, wal
+from shardctl.moves import ddl, marks, wal
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight.wal import rate
 from shardctl.moves.step import Step
-from shardctl.moves.steps import reserve
 from shardctl.postgres import catalog, queries, slots
 from shardctl.postgres.logical import (
     closing,
@@ -82,7 +80,7 @@ def run(context: MoveContext) -> None:
     plan = context.plan
     if _has_rows(context):
         try:
-            structures.require_same(context, plan.schemas)
+            ddl.require_same(context, plan.schemas)
             make_rest(context, again=True)
         except (StructureChanged, structure.NotMade) as error:
             context.notice(f"{error.message}; shardctl copies the shards again")
@@ -107,7 +105,7 @@ def make_tables(context: MoveContext) -> None:
     with context.on(plan.source):
         marks.forget(context.session(plan.source), plan.id)
         marks.note_timeline(context.session(plan.source), plan.id)
-    structures.note(context)
+    ddl.note(context)
     with context.kept_progress() as shown:
         shown.expect(plan.target, "making tables", 0)
         structure.make_tables(_route(context), plan.schemas, **_how(context))
@@ -126,9 +124,9 @@ def copy_rows(context: MoveContext) -> None:
     with context.on(plan.source):
         session = context.session(plan.source)
         _publish(context, session)
-        reserve.arm(context)
+        wal.bound(context, plan.source, plan.slot, plan.options.max_wal_bytes or 0)
         with (
-            structures.explaining(context),
+            ddl.explaining(context),
             slot.make(
                 _route(context),
                 plan.slot,
@@ -161,7 +159,7 @@ def make_rest(context: MoveContext, *, again: bool = False) -> None:
         there = context.session(plan.target)
         end_sessions(there, plan.slot)  # programs of a killed shardctl go on without it
         with (
-            structures.explaining(context),
+            ddl.explaining(context),
             wal.shown(context, gone=lambda: _end(context)) as shown,
             wal.slot_required(context),
         ):

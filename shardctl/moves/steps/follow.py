@@ -1,4 +1,7 @@
-"""Follow: starts the clone as a standby and waits until its replication has caught up."""
+"""Follow: a target that has come near its source.
+
+A clone is started as a standby; the target of a stream subscribes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reserve: writes the journal, takes the source's lock, makes the slot and bounds its WAL."""
+"""Reserve: writes the journal, takes the locks, and bounds the WAL that the slot holds back.
+
+For a clone it makes the slot; of a streamed move it writes both nodes' journals.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
 from shardctl.moves import ledger, marks, stream_claim, undoing, wal
-from shardctl.moves.context import Use
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import Step
 from shardctl.postgres import catalog, slots
@@ -54,14 +56,7 @@ def run(context: MoveContext) -> None:
         elif held := wal.exceeding(session, plan):
             # The limit would drop the slot at once, and abort the move.
             _begin_again(context, known, f"held back {wal.megabytes(held)} of WAL without a limit")
-        leash.arm(
-            context.session(plan.source, Use.leash),
-            session,
-            plan.source,
-            move=plan.id,
-            slot=plan.slot,
-            limit_bytes=plan.options.max_wal_bytes or 0,
-        )
+        wal.bound(context, plan.source, plan.slot, plan.options.max_wal_bytes or 0)
         slots.make(session, plan.slot)
 
 
@@ -218,8 +213,8 @@ def run_stream(context: MoveContext) -> None:
         return
     if known is not None and journal.wal_limit(known) is not None:
         wal.forget(session, known)
-    if slots.keeps(session, context.plan.slot):
-        arm(context)
+    if slots.keeps(session, (plan := context.plan).slot):
+        wal.bound(context, plan.source, plan.slot, plan.options.max_wal_bytes or 0)
 
 
 def _is_decided(context: MoveContext, known: Move) -> bool:
@@ -232,22 +227,6 @@ def _is_decided(context: MoveContext, known: Move) -> bool:
         # Without its guard the fence is still up: nothing could be copied.
         undoing.call_off(context)
     return context.past_cutover()
-
-
-def arm(context: MoveContext) -> None:
-    """Bound the WAL that the move's slot holds back, also before it is made."""
-    plan = context.plan
-    if (armed := context.sessions.pop((plan.source, Use.leash), None)) is not None:
-        armed.close()  # its statement runs until the new guard has replaced it
-    with context.on(plan.source):
-        leash.arm(
-            context.session(plan.source, Use.leash),
-            context.session(plan.source),
-            plan.source,
-            move=plan.id,
-            slot=plan.slot,
-            limit_bytes=plan.options.max_wal_bytes or 0,
-        )
 
 
 def undo_stream(context: MoveContext) -> None:

@@ -46,7 +46,9 @@ def run(context: MoveContext) -> None:
     if plan.streams:
         _finish_stream(context)
     else:
-        _finish_clone(context)
+        _keep(context)
+        _leave_repmgr(context)
+        _tell_written(context)
     newest = context.journal()
     if newest is None:  # pragma: no cover  # it was read a moment ago
         raise AssertionError
@@ -69,13 +71,6 @@ def _write_file(context: MoveContext) -> None:
         if not context.file_by_hand:
             raise
         context.notice(f"{error.message}: {error.hint}")
-
-
-def _finish_clone(context: MoveContext) -> None:
-    """Remove the move's mark from the clone, and the clone from its source's repmgr cluster."""
-    _keep(context)
-    _leave_repmgr(context)
-    _tell_written(context)
 
 
 def _keep(context: MoveContext) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from shardctl.errors import ShardctlError
 from shardctl.moves.preflight import check as preflight
-from shardctl.moves.preflight import table
+from shardctl.moves.preflight import registry, table
 from shardctl.moves.preflight.registry import SUBJECTS
 from shardctl.moves.preflight.subject import Context, Place, Subject, Unknown
 from tests.fixtures.moves.facts import fit
@@ -30,21 +30,23 @@ def not_said(context: Context) -> Iterator[PreflightRefused]:
     yield
 
 
-def context() -> Context:
+def looked_at(monkeypatch: pytest.MonkeyPatch, *rows: Subject) -> Context:
+    """Look at these subjects alone."""
+    monkeypatch.setattr(registry, "of", lambda _: rows)
     facts = fit()
-    return Context(facts.topology, facts.plan, "test")
+    return preflight.look(Context(facts.topology, facts.plan, "test"))
 
 
-def test_what_could_not_be_looked_at_is_told_once_and_not_judged() -> None:
+def test_what_could_not_be_looked_at_is_told_once_and_not_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = [
         Subject("heat", "", Place.fleet, broken, not_said, notes=not_said),  # type: ignore[arg-type]  # it gives nothing
         Subject("more", "", Place.fleet, lambda context: context.need(broken), not_said),
     ]
-    looked = preflight.look(context(), rows)
-    assert [error.message for error in preflight.judge(looked, rows)] == [
-        "the thermometer is broken"
-    ]
-    assert list(preflight.notes(looked, rows)) == []
+    looked = looked_at(monkeypatch, *rows)
+    assert [error.message for error in preflight.judge(looked)] == ["the thermometer is broken"]
+    assert list(preflight.notes(looked)) == []
     with pytest.raises(Unknown):
         looked.need(broken)
 
