@@ -21,7 +21,7 @@ from shardctl.cli.command import ANYWHERE
 from shardctl.cli.examples import EXAMPLES
 from shardctl.moves import clone_cutover, stream_cutover, undoing
 from shardctl.moves.methods import METHODS, REVERSE
-from shardctl.moves.preflight.registry import STREAM, SUBJECTS
+from shardctl.moves.preflight.registry import CLONED, STREAMED
 from shardctl.state.states import TRANSITIONS, MoveState
 from tests import reference_errors
 
@@ -223,7 +223,7 @@ def render_moves() -> str:
 def render_preflight() -> str:
     """Compose the page of the subjects, in the order of the registry."""
     parts = [_PREFLIGHT_HEAD]
-    for title, subjects in (("A clone", SUBJECTS), ("A stream", STREAM)):
+    for title, subjects in (("A clone", CLONED), ("A stream", STREAMED)):
         lines = [f"| {one.name} | {one.place.name} | {_cell(one.about)} |\n" for one in subjects]
         parts += [f"## {title}\n\n", _SUBJECTS_HEAD, *lines, "\n"]
     return "".join(parts).rstrip("\n") + "\n"

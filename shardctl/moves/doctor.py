@@ -17,7 +17,6 @@ from psycopg import sql
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.libpq import reason_of
 from shardctl.moves import ledger as ledgers
-from shardctl.moves import plan as planning
 from shardctl.postgres import catalog, queries, slots
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.postgres.logical import closing, publication, slot, structure, subscription
@@ -118,7 +117,7 @@ def _seen(topology: Topology, ended: Sequence[Entry], session: Connection, node:
     copies = {
         entry.move.id: entry.move.schemas
         for entry in ended
-        if entry.move.method == planning.STREAM
+        if entry.move.streams
         and entry.move.state is MoveState.aborted
         and entry.move.target == node.name
     }

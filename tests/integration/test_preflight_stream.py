@@ -23,7 +23,7 @@ from shardctl.moves.preflight import (
     subscription,
     table,
 )
-from shardctl.moves.preflight.registry import STREAM
+from shardctl.moves.preflight.registry import STREAMED
 from shardctl.moves.preflight.subject import Context, Unknown
 from shardctl.postgres.connection import connect
 from tests.fixtures.moves.facts import by_code
@@ -110,7 +110,7 @@ def make(context: Context, statements: str) -> None:
 
 def said(context: Context, name: str) -> dict[str, str]:
     """Ask a question of the table; give what is refused, hints and all, by code, and the notes."""
-    (subject,) = [one for one in STREAM if one.name == name]
+    (subject,) = [one for one in STREAMED if one.name == name]
     assert subject.look is not None
     assert subject.notes is not None
     context.ask(subject.look)

@@ -1,6 +1,6 @@
 """Preflight of a move: checks everything that can be checked beforehand; it only reads.
 
-`registry.BY_METHOD` lists the checks. First all looks run, several places at the same time; then
+`registry.py` lists the checks. First all looks run, several places at the same time; then
 their findings are judged without another query, and every refusal is reported at once.
 """
 

@@ -162,7 +162,7 @@ def _of_guard(context: Context, looked: Looked) -> Iterator[PoolerUnfit]:
     """Refuse a host from which a guard could not query the target; the source is asked instead."""
     if looked.unasked:
         source, target, user = context.source, context.target, context.topology.database.user
-        streams = context.plan.method == planning.STREAM
+        streams = context.plan.streams
         rules = "of both nodes" if streams else "of the source, which the clone gets"
         yield PoolerUnfit(
             looked.pooler.name,
@@ -230,7 +230,7 @@ def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked
     looked.lacking = hosts.missing(host, hosts.TOOLS_OF_GUARDS, user)
     if "psql" not in looked.lacking:
         # A clone is asked as its source is, and is not there yet.
-        asked = [plan.source, *([plan.target] if plan.method == planning.STREAM else [])]
+        asked = [plan.source, *([plan.target] if plan.streams else [])]
         reasons = (_why_unasked(topology, plan, host, looked.pooler, node) for node in asked)
         looked.unasked = next((reason for reason in reasons if reason), "")
     if name.startswith("/") or _is_address(name):

@@ -34,8 +34,6 @@ from shardctl.moves.preflight import (
 from shardctl.moves.preflight.subject import Place, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from shardctl.moves.plan import MovePlan
 
 FLEET, SOURCE, TARGET, CLONE = Place.fleet, Place.source, Place.target, Place.clone
@@ -55,7 +53,7 @@ _TRANSACTIONS = Subject("transactions",
 _EVENTS = Subject("event triggers", "no event trigger of the source refuses what a move does",
                   SOURCE, events.look, events.judge)  # fmt: skip
 
-SUBJECTS: tuple[Subject, ...] = (
+CLONED: tuple[Subject, ...] = (
     Subject("topology file", "the new owners can be written into the topology file",
             FLEET, fleet.look_at_file, fleet.judge_file, notes=fleet.note_new_node),
     _MAP,
@@ -131,7 +129,7 @@ SUBJECTS: tuple[Subject, ...] = (
             SOURCE, wal.look, wal.judge, notes=wal.notes),
 )  # fmt: skip
 
-STREAM: tuple[Subject, ...] = (
+STREAMED: tuple[Subject, ...] = (
     Subject("topology file", "the new owners can be written into the topology file",
             FLEET, fleet.look_at_file, fleet.judge_file),
     _MAP,
@@ -207,23 +205,17 @@ _COPYING = (
 )  # fmt: skip
 """Subjects of what a reverse does without."""
 
-REVERSE: tuple[Subject, ...] = (
-    *(one for one in STREAM if one.name not in _COPYING),
+REVERSED: tuple[Subject, ...] = (
+    *(one for one in STREAMED if one.name not in _COPYING),
     Subject("changes since", "the shards' structure is that with which they moved",
             SOURCE, reverse.look_at_source, reverse.judge_source),
     Subject("retired copies", "the retired copies are as the move left them",
             MEMBER, reverse.look_at_target, reverse.judge_target),
 )  # fmt: skip
 
-BY_METHOD: Mapping[str, tuple[Subject, ...]] = {
-    planning.CLONE: SUBJECTS,
-    planning.STREAM: STREAM,
-}
-"""The subjects of each method of a move."""
-
 
 def of(plan: MovePlan) -> tuple[Subject, ...]:
-    """Give the subjects of a plan's method; those of a clone for a method without its own."""
+    """Give the subjects of a plan."""
     if plan.reverses is not None:
-        return REVERSE
-    return BY_METHOD.get(plan.method, SUBJECTS)
+        return REVERSED
+    return STREAMED if plan.streams else CLONED

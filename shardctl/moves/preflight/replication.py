@@ -10,7 +10,7 @@ from shardctl.checks import settings as checked
 from shardctl.meter import listed
 from shardctl.moves import standbys
 from shardctl.moves.preflight import fleet, managers, server, wal
-from shardctl.moves.preflight.subject import QUERIES, STREAM, Unknown
+from shardctl.moves.preflight.subject import QUERIES, STREAM_QUERIES, Unknown
 from shardctl.moves.refusals import PreflightRefused, SourceUnfit
 from shardctl.postgres import queries
 from shardctl.state import journal
@@ -149,7 +149,7 @@ def require_streams(context: Context) -> None:
 
 def look_for_timeout(context: Context) -> int:
     """Ask the source after how many seconds it drops an unused slot; 0: it does not."""
-    (seconds,) = queries.one(context.session, STREAM["timeout"])
+    (seconds,) = queries.one(context.session, STREAM_QUERIES["timeout"])
     return int(seconds)
 
 

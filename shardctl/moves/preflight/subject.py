@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import psycopg
 
 from shardctl.libpq import reason_of
-from shardctl.moves import plan as planning
 from shardctl.moves.refusals import PreflightRefused
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, Topology
 
 QUERIES = queries.load("shardctl.moves.preflight", "preflight.sql")
-STREAM = queries.load("shardctl.moves.preflight", "stream.sql")
+STREAM_QUERIES = queries.load("shardctl.moves.preflight", "stream.sql")
 """What only a streamed move asks."""
 
 Found = TypeVar("Found")
@@ -104,7 +103,7 @@ class Context:
     @property
     def streams(self) -> bool:
         """Whether rows go to a server that serves already, and no server is cloned."""
-        return self.plan.method == planning.STREAM
+        return self.plan.streams
 
     def ask(self, look: Callable[[Context], Found]) -> Found:
         """Run a look, and keep what it finds."""

@@ -10,7 +10,7 @@ import pytest
 from shardctl.errors import ShardctlError
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight import registry, table
-from shardctl.moves.preflight.registry import SUBJECTS
+from shardctl.moves.preflight.registry import CLONED
 from shardctl.moves.preflight.subject import Context, Place, Subject, Unknown
 from tests.fixtures.moves.facts import fit
 
@@ -52,10 +52,10 @@ def test_what_could_not_be_looked_at_is_told_once_and_not_judged(
 
 
 def test_every_subject_has_a_name_of_its_own_and_is_looked_at_once() -> None:
-    names = Counter(one.name for one in SUBJECTS)
-    looks = Counter(one.look for one in SUBJECTS if one.look is not None)
+    names = Counter(one.name for one in CLONED)
+    looks = Counter(one.look for one in CLONED if one.look is not None)
     assert set(names.values()) == set(looks.values()) == {1}
-    assert all(one.about for one in SUBJECTS)
+    assert all(one.about for one in CLONED)
 
 
 @pytest.mark.parametrize("one", table.CHECKS, ids=lambda one: one.name)

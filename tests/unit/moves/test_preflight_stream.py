@@ -24,10 +24,9 @@ MB = 1 << 20
 
 def test_each_method_has_subjects_of_its_own_and_another_has_a_clones() -> None:
     clone, stream = fit().plan, streamed().plan
-    assert registry.of(clone) == registry.SUBJECTS
-    assert registry.of(stream) == registry.STREAM
-    assert registry.of(dataclasses.replace(clone, method="instant")) == registry.SUBJECTS
-    shared = {one.look for one in registry.SUBJECTS} & {one.look for one in registry.STREAM}
+    assert registry.of(clone) == registry.CLONED
+    assert registry.of(stream) == registry.STREAMED
+    shared = {one.look for one in registry.CLONED} & {one.look for one in registry.STREAMED}
     assert server.look in shared
 
 
