@@ -136,7 +136,7 @@ def put_up(
     statement = QUERIES["fence"].format(
         move=sql.Literal(move),
         to_fenced=to_fenced(move, revision=revision, lock_timeout_ms=_LOCK_TIMEOUT_MS),
-        not_after=sql.Literal(not_after),
+        renaming=renaming(move, wanted=sql.SQL("true"), not_after=sql.Literal(not_after)),
     )
     _rename(session, node, move, statement, deadline)
 
@@ -150,13 +150,21 @@ def to_fenced(move: str, *, revision: int, lock_timeout_ms: int) -> sql.Composed
     )
 
 
+def renaming(move: str, *, wanted: sql.Composable, not_after: sql.Composable) -> sql.Composed:
+    """Compose the part of a DO block that renames those schemas that are `wanted`."""
+    given = {"move": sql.Literal(move), "wanted": wanted, "not_after": not_after}
+    return QUERIES["renaming"].format(**given)
+
+
 def close(session: Connection, node: str, move: str, *, deadline: float) -> None:
     """Rename the moved schemas of a move past its point of no return; repeatable.
 
     A failover of the source may have given them their names back. Raises what `put_up` raises.
     """
     statement = QUERIES["close"].format(
-        move=sql.Literal(move), lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms")
+        move=sql.Literal(move),
+        lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
+        renaming=renaming(move, wanted=QUERIES["has_name"], not_after=sql.NULL),
     )
     _rename(session, node, move, statement, deadline)
 

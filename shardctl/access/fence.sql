@@ -8,17 +8,7 @@ BEGIN
     -- A rename takes no table's lock. Some releases of PostgreSQL let it wait for what is made in
     -- the schema and not committed, other sessions do not: `making` finds that afterwards.
     {to_fenced}
-    FOR one IN
-        SELECT u.schema, u.retired
-        FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
-        WHERE m.id = {move}
-    LOOP
-        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
-    END LOOP;
-    IF pg_catalog.clock_timestamp() > {not_after} THEN
-        -- This server hung, and its clients are served again or are about to be.
-        RAISE EXCEPTION 'move % is too late', {move} USING ERRCODE = 'SH003';
-    END IF;
+    {renaming}
 END
 $fence$;
 COMMIT
@@ -35,6 +25,25 @@ IF NOT FOUND THEN
     -- Another session has aborted this attempt: what wakes up late, or arrives late, does nothing.
     RAISE EXCEPTION 'move % is not at its cutover', {move} USING ERRCODE = 'SH002';
 END IF;
+
+-- name: renaming
+-- Part of other queries: take moved schemas' names away, unless it is too late; `one` is a record
+FOR one IN
+    SELECT u.schema, u.retired
+    FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
+    WHERE m.id = {move} AND {wanted}
+LOOP
+    EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
+END LOOP;
+IF pg_catalog.clock_timestamp() > {not_after} THEN
+    -- This server hung, and its clients are served again or are about to be.
+    RAISE EXCEPTION 'move % is too late', {move} USING ERRCODE = 'SH003';
+END IF;
+
+-- name: has_name
+-- Part of that: a schema has its name, and not another, which a client has made behind the fence
+EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = u.schema)
+AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = u.retired)
 
 -- name: names_back
 -- Part of other queries: give moved schemas that have lost their names those back; `one` is a record
@@ -112,16 +121,7 @@ BEGIN
     IF NOT FOUND THEN -- or long past it: the names may belong to what a later move has brought
         RAISE EXCEPTION 'move % is not past its point of no return', {move} USING ERRCODE = 'SH002';
     END IF;
-    FOR one IN
-        SELECT u.schema, u.retired
-        FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
-        JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.schema
-        WHERE m.id = {move}
-          -- Else it is what a client has made behind the fence.
-          AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = u.retired)
-    LOOP
-        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
-    END LOOP;
+    {renaming}
 END
 $close$;
 COMMIT

@@ -123,7 +123,8 @@ def prepare(session: Connection, move: str, *, revision: int) -> None:
 def _body(move: str) -> sql.Composed:
     names = {"revision": sql.SQL("from_revision"), "lock_timeout": sql.SQL("quick")}
     to_fenced = fence.QUERIES["to_fenced"].format(move=sql.Literal(move), **names)
-    return QUERIES["body"].format(move=sql.Literal(move), to_fenced=to_fenced)
+    renaming = fence.renaming(move, wanted=sql.SQL("for_real"), not_after=sql.SQL("not_after"))
+    return QUERIES["body"].format(move=sql.Literal(move), to_fenced=to_fenced, renaming=renaming)
 
 
 def _given(

@@ -84,17 +84,7 @@ BEGIN
     INSERT INTO shardctl.stream (move, attempt, what, note)
     VALUES ({move}, this_attempt, 'fence', pg_catalog.jsonb_build_object('uncalled', uncalled));
     -- Last: at a rename a session forgets its plans.
-    FOR one IN
-        SELECT u.schema, u.retired
-        FROM shardctl.move AS m, LATERAL unnest(m.schemas, m.retired) AS u (schema, retired)
-        WHERE m.id = {move} AND for_real
-    LOOP
-        EXECUTE pg_catalog.format('ALTER SCHEMA %I RENAME TO %I', one.schema, one.retired);
-    END LOOP;
-    IF pg_catalog.clock_timestamp() > not_after THEN
-        -- This server hung, and its clients are served again or are about to be.
-        RAISE EXCEPTION 'move % is too late', {move} USING ERRCODE = 'SH003';
-    END IF;
+    {renaming}
 END
 
 -- name: is_held

@@ -10,7 +10,7 @@ from shardctl import fanout
 from shardctl.errors import Unfinished, together
 from shardctl.meter import sentences
 from shardctl.moves import ledger as ledgers
-from shardctl.moves import prune_drop
+from shardctl.moves import prune_drop, prune_look
 from shardctl.moves.prune_drop import Retired
 from shardctl.state import journal, lock
 from shardctl.state.journal import MoveState
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.moves.ledger import Ledger
-    from shardctl.moves.prune_drop import Fleet, View
+    from shardctl.moves.prune_look import Fleet, View
     from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import NodeName, ShardId, Topology
@@ -56,7 +56,7 @@ def plan(
     NodeLocked and EventTriggerRefuses for a node where something may be dropped, and what
     `identity.check` raises, or Problems for several.
     """
-    fleet = prune_drop.look(topology, purpose)
+    fleet = prune_look.look(topology, purpose)
     entries = {entry.move.id: entry for entry in ledger.entries}
     shards = _shards(topology, entries, fleet)
     found = []
@@ -99,7 +99,7 @@ def carry_out(
     nodes = [name for name in topology.nodes if name in concerned]
     with lock.held(topology, nodes, command=COMMAND) as locks:
         purpose = lock.purpose(COMMAND)
-        fleet = prune_drop.look(topology, purpose)
+        fleet = prune_look.look(topology, purpose)
         known = ledgers.read(topology, purpose=purpose).entries
         entries = {entry.move.id: entry for entry in known}
         left = {

@@ -3,22 +3,6 @@
 SELECT array_agg(nspname::text ORDER BY nspname), clock_timestamp()
 FROM pg_catalog.pg_namespace WHERE nspname ~ '__retired_[0-9a-f]{8}$'
 
--- name: sizes
--- Bytes of these schemas, indexes and TOAST included; none for those that a lock forbids to measure
-WITH locked AS MATERIALIZED (
-    -- pg_total_relation_size would wait for sessions that hold or request this lock.
-    SELECT c.relnamespace FROM pg_catalog.pg_locks AS l
-    JOIN pg_catalog.pg_class AS c ON c.oid = l.relation
-    WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock'
-      AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-)
--- A table that is dropped at this moment has no size.
-SELECT n.nspname::text, coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
-FROM pg_catalog.pg_namespace AS n
-JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'm', 'S')
-WHERE n.nspname = ANY (%(schemas)s) AND n.oid NOT IN (SELECT relnamespace FROM locked)
-GROUP BY n.nspname
-
 -- name: contents
 -- How many objects DROP would lock in each of these schemas, and an object outside that CASCADE drops
 WITH RECURSIVE inside AS (

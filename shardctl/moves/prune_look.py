@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from shardctl.checks.retired import measure
 from shardctl.postgres import blocking, catalog, event_triggers, queries
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.postgres.event_triggers import EventTriggerRefuses
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardctl.errors import ShardctlError
+    from shardctl.postgres.blocking import Held
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
@@ -30,7 +32,7 @@ class View:
     """One node's map and schemas; facts about retired schemas are by their names.
 
     `contents` has the number of a schema's objects, and an outside object that CASCADE would drop;
-    `users` a session that uses it; `sizes` its bytes, unless a lock prevented the measurement.
+    `users` a lock of a session there; `sizes` its bytes, unless a lock prevented the measurement.
     """
 
     version: int
@@ -38,7 +40,7 @@ class View:
     live: frozenset[str]
     retired: Sequence[str]
     contents: Mapping[str, tuple[int, str | None]]
-    users: Mapping[str, str]
+    users: Mapping[str, Held]
     sizes: Mapping[str, int]
     clock: datetime
     locked: ShardctlError | None = None
@@ -80,7 +82,7 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
         return View(0, {}, frozenset(), (), {}, {}, {}, datetime.now(UTC))
     identity.check(state, topology, node.name)
     retired, clock = session.execute(QUERIES["retired"]).fetchone() or (None, None)
-    named = {"schemas": retired or [], "passing": False}
+    named = {"schemas": retired or []}
     return View(
         version=state.map_version,
         map=cluster.read_map(session),
@@ -90,11 +92,18 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
             name: (objects, outside and blocking.with_session(session, outside))
             for name, objects, outside in session.execute(QUERIES["contents"], named)
         },
-        users=dict(session.execute(QUERIES["users"], named).fetchall()),
-        sizes=dict(session.execute(QUERIES["sizes"], named).fetchall()),
+        # Another prune, verify or status measures sizes; a drop waits for it.
+        users=users(session, retired or [], passing=False),
+        sizes={one.schema: one.size_bytes or 0 for one in measure(session, retired or [])},
         clock=clock or datetime.now(UTC),
         locked=_locked(session, node.name),
     )
+
+
+def users(session: Connection, schemas: Sequence[str], *, passing: bool = True) -> dict[str, Held]:
+    """Give for each schema the lock of a session there; of one that soon ends only if `passing`."""
+    found = blocking.held(session, schemas)
+    return {one.schema: one for one in reversed(found) if passing or not one.by.passes}
 
 
 def _locked(session: Connection, node: NodeName) -> ShardctlError | None:

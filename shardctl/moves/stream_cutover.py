@@ -64,10 +64,9 @@ def prepare(context: MoveContext) -> None:
         digest, context.known = stream_fence.known(session, plan.schemas)
         ddl.require(context, digest, plan.schemas)
         # What gives way to no lock, such as VACUUM, is not waited for by clients.
-        locks = blocking.held(session, plan.schemas, but=blocking.CLIENTS)
-        staying = [str(o) for o in locks if o.granted and o.mode == _VACUUMS and not o.yields_ms]
-        if staying:
-            raise fence.FenceRefused(plan.source, "; ".join(staying[:3]))
+        held = blocking.held(session, plan.schemas, but=blocking.CLIENTS)
+        if stay := [str(o) for o in held if o.granted and o.mode == _VACUUMS and not o.yields_ms]:
+            raise fence.FenceRefused(plan.source, "; ".join(stay[:3]))
 
 
 def ping(at: Attempt) -> None:
