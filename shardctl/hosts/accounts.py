@@ -262,13 +262,18 @@ def require_own(folder: Path, account: str | None) -> None:
     """
     if account is None:
         return
-    blocked = blocked_at(folder, account)
-    if blocked is not None:
-        raise directory_unreachable(folder, account, blocked)
+    require_way(folder, account)
     if not folder.exists():
         changes_folder(Local(), folder.parent, account)
     elif folder.stat().st_uid != pwd.getpwnam(account).pw_uid:
         raise directory_owned(folder, folder.owner(), account)
+
+
+def require_way(path: Path, account: str | None) -> None:
+    """Refuse a place that `account` may not enter; raises directory_unreachable."""
+    blocked = blocked_at(path, account)
+    if blocked is not None:
+        raise directory_unreachable(path, account or "", blocked)
 
 
 def own(folder: Path, account: str | None) -> None:

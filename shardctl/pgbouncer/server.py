@@ -235,6 +235,7 @@ class Server:
         return os.fsencode(self.pooler.config) in words
 
     def _require_ours(self) -> None:
+        accounts.require_way(self.pooler.config.parent, self.account)
         for path in self._files():
             if self._is_ours(path) is False:
                 raise Refused(
