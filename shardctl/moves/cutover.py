@@ -296,32 +296,17 @@ def write_file(context: MoveContext) -> None:
         context.notice(f"{error.message}; shardctl compares the rows, then tries again")
 
 
-STAGE = SubStep(
-    "stage files",
-    "puts the new file of aliases beside the old one, on every pooler's host",
-    lambda at: at.pauses.stage(),
-)
-ARM = SubStep(
-    "arm guards",
-    "starts the guards on the poolers' hosts, and the one in the source",
-    arm_guards,
-    asks="s s s",
-)
-LOGINS = SubStep(
-    "logins",
-    "waits until no pooler is logging in to a node for these aliases",
-    lambda at: at.pauses.await_logins(),
-    asks="p",
-)
+STAGE = SubStep("stage files", "puts the new file of aliases beside the old one, on every pooler's "
+                "host", lambda at: at.pauses.stage())  # fmt: skip
+ARM = SubStep("arm guards", "starts the guards on the poolers' hosts, and the one in the source",
+              arm_guards, asks="s s s")  # fmt: skip
+LOGINS = SubStep("logins", "waits until no pooler is logging in to a node for these aliases",
+                 lambda at: at.pauses.await_logins(), asks="p")  # fmt: skip
 SERVING = (
-    SubStep(
-        "route",
-        "puts the new file into place on every pooler; RELOAD and RESUME in one packet",
-        route,
-        asks="p p",
-    ),
+    SubStep("route", "puts the new file into place on every pooler; RELOAD and RESUME in one "
+            "packet", route, asks="p p"),
     SubStep("serve", "waits until waiting clients have connections again", serve),
-)
+)  # fmt: skip
 """What serves the clients, as soon as the target owns the shards."""
 RECORDING = (
     SubStep("map", "writes the new owners into the map of all other nodes",
