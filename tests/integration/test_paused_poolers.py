@@ -160,3 +160,18 @@ def test_a_client_that_cancels_what_a_pause_waits_for_is_noted(fleet: Lab) -> No
         at_work.settle()
         at_work.await_served()
         assert [paused.cancelled for paused in at_work.all] == [()]
+
+
+def test_a_file_that_cannot_be_replaced_is_written(fleet: Lab) -> None:
+    plan, topology = fleet.plan([0, 1], "c"), fleet.topology
+    with PausedPoolers(topology, topology, plan, purpose="shardctl test") as at_work:
+        (paused,) = at_work.all
+        at_work.open()
+        at_work.stage()
+        paused.staged.unlink()  # as mv over a connection that breaks, or a guard, leaves it
+        paused.pooler.databases_file.write_text("")
+        at_work.hold(seconds=5)
+        at_work.route()
+        assert at_work.await_served() == []
+        assert paused.pooler.databases_file.read_text() == paused.text
+    assert fleet.put(0) > 0
