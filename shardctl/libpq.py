@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from psycopg.conninfo import make_conninfo
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import psycopg
 
-    from shardctl.topology.model import Database
+    from shardctl.topology.model import Database, Node, Pooler
 
 CONNECT_TIMEOUT_S = 10
 LIVELINESS: dict[str, str | int] = {
@@ -44,6 +46,18 @@ def from_target(database: Database) -> dict[str, str]:
     """
     own = {name: value for name, value in database.options.items() if name not in _OF_THIS_MACHINE}
     return own | dict(database.subscription_options)
+
+
+def conninfo(
+    at: Node | Pooler, options: Mapping[str, str], /, *, user: str, **more: str | int
+) -> str:
+    """Write the connection string of a session, without a password, which libpq finds by itself.
+
+    The topology's `options` override what every session needs; nothing overrides the address and
+    `more`.
+    """
+    given = LIVELINESS | ANY_SERVER | dict(options)
+    return make_conninfo("", **given | {"host": at.host, "port": at.port, "user": user} | more)
 
 
 def dsn(host: str, port: int, dbname: str) -> str:

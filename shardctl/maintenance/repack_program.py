@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
+from shardctl import libpq
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
-from shardctl.libpq import LIVELINESS
-from shardctl.postgres import binaries
+from shardctl.postgres import binaries, connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,12 +95,10 @@ def conninfo(node: Node, database: Database, *, major: int) -> str:
     settings = dict(_SETTINGS)
     if major >= _TRANSACTION_TIMEOUT_SINCE:
         settings["transaction_timeout"] = "0"
-    given: dict[str, str | int] = {"dbname": database.name}
-    given |= LIVELINESS | dict(database.options)
-    given |= {"host": node.host, "port": node.port, "user": database.user}
-    listed = " ".join(f"-c {name}={value}" for name, value in settings.items())
-    given["options"] = f"{given.get('options', '')} {listed}".strip()
-    return make_conninfo("", **given | {"application_name": NAME})
+    return libpq.conninfo(
+        node, database.options, user=database.user, dbname=database.name, application_name=NAME,
+        options=connection.options(database, settings),
+    )  # fmt: skip
 
 
 def serves_owners(version: str) -> bool:

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus
 
-from shardctl import wire
+from shardctl import libpq, wire
 from shardctl.errors import ShardctlError
 from shardctl.ids.generator import quote_identifier
-from shardctl.libpq import CLEAR_TEXT_HINT, FOR_POOLERS, LIVELINESS, reason_of
+from shardctl.libpq import CLEAR_TEXT_HINT, FOR_POOLERS, reason_of
 from shardctl.pgbouncer import packet
 
 if TYPE_CHECKING:
@@ -354,12 +353,10 @@ def conninfo(
     `purpose` becomes the `application_name`. Through an alias in use it has to be None: PgBouncer
     would leave the name on the connection, for clients without one.
     """
-    given: dict[str, str | int] = dict(LIVELINESS)
-    given |= {k: v for k, v in database.options.items() if k not in _NOT_FOR_POOLERS}
-    given |= FOR_POOLERS
-    given |= {"host": pooler.host, "port": pooler.port, "user": user or pooler.admin_user}
-    given |= {"dbname": dbname} | ({} if purpose is None else {"application_name": purpose})
-    return make_conninfo("", **given)
+    options = {k: v for k, v in database.options.items() if k not in _NOT_FOR_POOLERS}
+    given = FOR_POOLERS | ({} if purpose is None else {"application_name": purpose})
+    admin = user or pooler.admin_user
+    return libpq.conninfo(pooler, options, user=admin, dbname=dbname, **given)
 
 
 def waited_s(pool: Row) -> float:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from shardctl import libpq
 from shardctl.errors import ShardctlError
-from shardctl.libpq import ANY_SERVER, CLEAR_TEXT_HINT, CONNECT_TIMEOUT_S, LIVELINESS, reason_of
+from shardctl.libpq import CLEAR_TEXT_HINT, CONNECT_TIMEOUT_S, reason_of
 from shardctl.postgres import replay
 from shardctl.postgres.observing import LOCK_TIMEOUT, Observing
 
@@ -103,12 +104,8 @@ def connect(
     """
     wanted = _SETTINGS | ({"synchronous_commit": "local"} if local_commit else {})
     wanted |= {"lock_timeout": LOCK_TIMEOUT} if observing else {}
-    given: dict[str, str | int] = LIVELINESS | ANY_SERVER | dict(database.options)
-    given |= {"host": node.host, "port": node.port, "user": database.user}
-    given |= {"dbname": dbname or database.name, "application_name": purpose}
-    given |= {"options": options(database, wanted), "client_encoding": "UTF8"}
     try:
-        dsn = make_conninfo("", **given)
+        dsn = whole(node, database, purpose, wanted, dbname=dbname or database.name)
         # Of a clone that catches up, replay may break off a login, too.
         connection = replay.again(lambda: _opened(dsn, observing=observing))
         # As an option of the login it would be refused by older servers.
@@ -139,6 +136,16 @@ def _observing(dsn: str) -> Observing:
     # In libpq 0 is no limit, and nothing is shorter than 2 s.
     session.answer_s = float(max(int(given), 2) if int(given) > 0 else CONNECT_TIMEOUT_S)
     return session
+
+
+def whole(
+    node: Node, database: Database, purpose: str, settings: Mapping[str, str], *, dbname: str
+) -> str:
+    """Write the connection string of shardctl's own sessions, and of programs that it runs."""
+    return libpq.conninfo(
+        node, database.options, user=database.user, dbname=dbname, application_name=purpose,
+        options=options(database, settings), client_encoding="UTF8",
+    )  # fmt: skip
 
 
 def options(database: Database, settings: Mapping[str, str] = _SETTINGS) -> str:

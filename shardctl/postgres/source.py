@@ -6,11 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from psycopg.conninfo import make_conninfo
-
 from shardctl.errors import Refused
 from shardctl.hosts.host import CommandFailed, CommandTimedOut
-from shardctl.libpq import LIVELINESS, from_target
+from shardctl.libpq import conninfo, from_target
 from shardctl.postgres import clone as clones
 from shardctl.postgres import queries
 
@@ -46,10 +44,9 @@ class Source:
         The password comes from a passfile there: ~/.pgpass, or that of
         `database.subscription_options`.
         """
-        given: dict[str, str | int] = {**LIVELINESS, **from_target(self.database)}
-        given |= {"host": self.node.host, "port": self.node.port, "application_name": name}
-        given |= {"user": self.database.replication_user} | more
-        return make_conninfo("", **given)
+        user = self.database.replication_user
+        given = {"application_name": name, **more}
+        return conninfo(self.node, from_target(self.database), user=user, **given)
 
 
 def require_replication(clone: Clone, source: Source, session: Connection) -> None:
@@ -57,12 +54,12 @@ def require_replication(clone: Clone, source: Source, session: Connection) -> No
 
     Raises replication_refused, source_elsewhere.
     """
-    conninfo = source.conninfo(clone.slot, replication="true")
+    login = source.conninfo(clone.slot, replication="true")
     argv = [clone.server.binaries.program("psql"), "-X", "-w", "-q", "-A", "-t"]
     target = clone.server.name
     try:
         answer = clones.attempt(
-            clone, [*argv, "-d", conninfo, "-c", "IDENTIFY_SYSTEM"], timeout=_LOGIN_S
+            clone, [*argv, "-d", login, "-c", "IDENTIFY_SYSTEM"], timeout=_LOGIN_S
         )
     except CommandFailed as error:
         lines = [line for line in error.completed.stderr.splitlines() if line.strip()]

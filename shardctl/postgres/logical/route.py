@@ -6,10 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from psycopg.conninfo import make_conninfo
-
 from shardctl.errors import Incomplete
-from shardctl.libpq import ANY_SERVER, LIVELINESS
 from shardctl.postgres import connection, queries
 
 if TYPE_CHECKING:
@@ -43,11 +40,8 @@ class Route:
 
         libpq finds that in the passfile, or in the environment, as it does for shardctl.
         """
-        given: dict[str, str | int] = LIVELINESS | ANY_SERVER | dict(self.database.options)
-        given |= {"host": node.host, "port": node.port, "user": self.database.user}
-        given |= {"dbname": self.database.name, "application_name": self.name}
-        given |= {"options": connection.options(self.database, settings), "client_encoding": "UTF8"}
-        return make_conninfo("", **given)
+        database = self.database
+        return connection.whole(node, database, self.name, settings, dbname=database.name)
 
 
 def end_sessions(session: Connection, name: str, *, patience_s: float = PATIENCE_S) -> int:

@@ -16,6 +16,7 @@ from psycopg import sql
 from shardctl.errors import Refused
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
+from shardctl.ids.generator import quote_identifier
 from shardctl.postgres import queries
 from shardctl.postgres.logical import clients, publication
 
@@ -166,7 +167,7 @@ def _archive(
         archive = Path(directory, "structure")
         argv = [programs.program("pg_dump"), "--format=custom", "--compress=0", "--schema-only"]
         argv += ["--no-password", "--no-publications", "--no-subscriptions", f"--section={section}"]
-        argv += [f"--schema={_pattern(schema)}" for schema in schemas]
+        argv += [f"--schema={quote_identifier(schema)}" for schema in schemas]
         argv += ["--strict-names", f"--lock-wait-timeout={_LOCK_WAIT_MS}", f"--file={archive}"]
         argv += [f"--dbname={route.conninfo(route.source, {})}"]
         try:
@@ -261,12 +262,3 @@ def _said(error: CommandFailed) -> str:
     """Give the line that names the error: the programs repeat the whole statement after it."""
     lines = error.completed.stderr.splitlines() or [f"code {error.completed.code}"]
     return next((found[1] for line in lines if (found := _ERROR.search(line))), lines[0])
-
-
-def _pattern(schema: str) -> str:
-    r"""Write a name as pg_dump takes it, in which nothing is a pattern.
-
-    >>> _pattern('shard"1*')
-    '"shard""1*"'
-    """
-    return '"' + schema.replace('"', '""') + '"'

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
+from shardctl import libpq
 from shardctl.errors import Incomplete, Refused
-from shardctl.libpq import ANY_SERVER, LIVELINESS, from_target, reason_of
+from shardctl.libpq import from_target, reason_of
 from shardctl.postgres import queries
 from shardctl.postgres.logical import stream_login
 
@@ -47,10 +48,9 @@ def conninfo(source: Node, database: Database, name: str, **more: str | int) -> 
     `name` becomes the application_name. Keywords that name files are this machine's:
     `database.subscription_options` and `more` have those of the target's host, such as `passfile`.
     """
-    given: dict[str, str | int] = {**LIVELINESS, **ANY_SERVER, **from_target(database)}
-    given |= {"host": source.host, "port": source.port, "dbname": database.name}
-    given |= {"user": database.replication_user, "application_name": name} | more
-    return make_conninfo("", **given)
+    given: dict[str, str | int] = {"dbname": database.name, "application_name": name, **more}
+    role = str(given.pop("user", database.replication_user))
+    return libpq.conninfo(source, from_target(database), user=role, **given)
 
 
 def create(
