@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from psycopg.conninfo import make_conninfo
@@ -34,6 +35,8 @@ ANY_SERVER: dict[str, str | int] = {"target_session_attrs": "any"}
 """A clone is logged in to as a standby, whatever PGTARGETSESSIONATTRS is."""
 FOR_POOLERS = ANY_SERVER | {"options": ""}
 """What would also come from PGOPTIONS, PGTARGETSESSIONATTRS or a service: PgBouncer refuses it."""
+_SAID = re.compile(r"\S+:  (.*)")
+"""What a server says: how grave it is, in its own language, and why. libpq writes no two spaces."""
 
 _OF_THIS_MACHINE = ("options", "application_name", "service", "passfile", "sslkey", "sslcert")
 
@@ -69,11 +72,19 @@ def reason_of(error: psycopg.Error) -> str:
     """Give the most useful line of an error."""
     if error.diag.message_primary:
         return error.diag.message_primary
+    # What a server said tells more than that nobody listens at the host's other address.
+    tried = _tried(error)
+    said = [found[1] for reason in tried if (found := _SAID.fullmatch(reason))]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # libpq, a line for each address it tried: `... port 1 failed: FATAL:  reason`. What a server
-    # said tells more than that nobody listens at the host's other address.
-    tried = [line.rsplit("failed: ", 1)[1] for line in lines if "failed: " in line]
-    said = [reason for reason in tried if reason.startswith("FATAL:")]
-    if tried:
-        return (said or tried)[0].removeprefix("FATAL:").strip()
-    return lines[-1] if lines else type(error).__name__
+    return ([*said, *tried, *lines[-1:]] or [type(error).__name__])[0]
+
+
+def answered(error: BaseException | None) -> bool:
+    """Return whether a server rejected a login, and not the network; in whatever language."""
+    return any(_SAID.fullmatch(reason) for reason in _tried(error))
+
+
+def _tried(error: BaseException | None) -> list[str]:
+    """List why a login failed, for each address that libpq tried: `... port 1 failed: reason`."""
+    lines = str(error).splitlines()
+    return [line.rsplit("failed: ", 1)[1].strip() for line in lines if "failed: " in line]

@@ -170,11 +170,12 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
 
     def _channel(self, seconds: float) -> Any | None:
         """Open a channel; None where the host refuses. Raises StaleConnection."""
+        until = time.monotonic() + seconds
         try:
             return self.transport.open_session(timeout=seconds)
         except BROKEN as error:
             # Threads that are refused at once find each other's error: hence not by its type.
-            if not self.active or str(error).startswith("Timeout"):
+            if not self.active or time.monotonic() > until:
                 raise StaleConnection from error
             return None
 

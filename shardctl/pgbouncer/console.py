@@ -138,7 +138,7 @@ class Console:
         try:
             self._session = psycopg.connect(given, autocommit=True)
         except psycopg.Error as error:  # also a keyword with a value that libpq does not take
-            answered = "FATAL:" in str(error)  # PgBouncer speaks no other language
+            answered = libpq.answered(error)
             raise PoolerUnavailable(pooler, reason_of(error), answered=answered) from error
         self._pq = self._session.pgconn
 

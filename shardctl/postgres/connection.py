@@ -58,7 +58,7 @@ class NodeUnavailable(ShardctlError):
     @property
     def answered(self) -> bool:
         """Whether a server answered, and refused this login."""
-        return "FATAL:" in str(self.__cause__)
+        return libpq.answered(self.__cause__)
 
     @property
     def timed_out(self) -> bool:

@@ -1,0 +1,28 @@
+"""Why a login failed, as libpq and a server write it."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from shardctl import libpq
+
+AT = 'connection to server at "127.0.0.1", port 5432 failed: '
+REFUSED = f"{AT}Connection refused\n\tIs the server running on that host?"
+
+
+@pytest.mark.parametrize(
+    ("text", "answered", "reason"),
+    [
+        (f"connection failed: {REFUSED}", False, "Connection refused"),
+        (f'{REFUSED}\n{AT}ВАЖНО:  роль "x" не существует', True, 'роль "x" не существует'),
+        ("connection failed: FATAL:  no such user: x", True, "no such user: x"),
+        (f"{AT}fe_sendauth: no password supplied", False, "fe_sendauth: no password supplied"),
+        ("", False, "OperationalError"),
+    ],
+)
+def test_what_a_server_says_is_known_in_every_language(
+    text: str, answered: bool, reason: str
+) -> None:
+    error = psycopg.OperationalError(text)
+    assert (libpq.answered(error), libpq.reason_of(error)) == (answered, reason)
