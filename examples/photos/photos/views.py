@@ -148,7 +148,7 @@ def sign_up(request):
         try:
             login(request, Account.objects.create_user(**form.cleaned_data, id=user.id))
             return redirect("feed")
-        except IntegrityError:  # somebody else was quicker
+        except IntegrityError:  # another request took the name first
             user.delete()
             form.add_error("username", "This name is taken.")
     return render(request, "sign_in.html", {"title": "Sign up", "form": form})
