@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.router import AsyncShardedDatabase, ShardedDatabase
+from shardctl.router import AsyncShardedDatabase
 from tests.fixtures import storms
 from tests.fixtures.moves.stopping import finish
 from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.storms import POOL, Storm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.moves.stopping import MovingFleet
 
-    Work = Callable[[Fleet, Storm], None]
 
 pytestmark = pytest.mark.fault
 
@@ -44,30 +41,17 @@ def in_tasks(fleet: Fleet, storm: Storm) -> None:
     asyncio.run(work())
 
 
-def in_threads(fleet: Fleet, storm: Storm) -> None:
-    with ShardedDatabase(fleet.topology(), pool=POOL) as db:
-        storms.Threads(db, storm).run()
-        assert storms.missing_after(db) == {}
-        storms.take_all(db)
-
-
 def served(storm: Storm, calls: int = 100) -> None:
     """Wait until clients have been served again."""
     aim = storm.ended.total() + calls
     wait_for(lambda: storm.ended.total() > aim or not storm.blows())
 
 
-FACES = pytest.mark.parametrize("work", [in_tasks, in_threads], ids=["asyncio", "threads"])
-
-
-@FACES
-def test_every_connection_comes_back_while_shards_move(
-    fleet_points: MovingFleet, work: Work
-) -> None:
+def test_every_connection_comes_back_while_shards_move(fleet_points: MovingFleet) -> None:
     storm = Storm(SECONDS, "writes", "token")
     seed(fleet_points, storm)
     with ThreadPoolExecutor(1) as beside:
-        clients = beside.submit(work, fleet_points, storm.begin())
+        clients = beside.submit(in_tasks, fleet_points, storm.begin())
         mover = fleet_points.mover("start")
         if mover.end() != 0:
             finish(fleet_points, "resume")
@@ -76,15 +60,12 @@ def test_every_connection_comes_back_while_shards_move(
     assert storm.met() == ([], [], True), (storm.ended, storm.given_up)
 
 
-@FACES
-def test_a_pooler_that_restarts_breaks_only_what_is_under_way(
-    fleet_points: MovingFleet, work: Work
-) -> None:
+def test_a_pooler_that_restarts_breaks_only_what_is_under_way(fleet_points: MovingFleet) -> None:
     storm = Storm(SECONDS, "writes", "token", breaks=True)
     seed(fleet_points, storm)
     restarts = 0
     with ThreadPoolExecutor(1) as beside, storm.goes_on():
-        clients = beside.submit(work, fleet_points, storm.begin())
+        clients = beside.submit(in_tasks, fleet_points, storm.begin())
         while storm.blows():
             served(storm)
             fleet_points.pg_bouncer.signal(signal.SIGKILL)

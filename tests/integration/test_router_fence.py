@@ -21,7 +21,7 @@ from shardctl.router import (
     ShardMoved,
     places,
 )
-from tests.fixtures.fleets.routed import away, moved_by_hand
+from tests.fixtures.fleets.routed import FACES, away, moved_by_hand
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 ROW = {"id": 1, "user_id": 2, "caption": "new"}
 
 
+@FACES
 def test_statements_go_to_the_new_owner_and_the_map_is_read_once(
     fleet_routed: Fleet, router: Open
 ) -> None:
@@ -65,6 +66,7 @@ def test_reads_of_many_shards_find_the_one_that_has_moved(
     assert db.stats().repeated == 1
 
 
+@FACES
 def test_a_transaction_is_told_that_its_shard_has_moved_and_may_run_again(
     fleet_routed: Fleet, router: Open
 ) -> None:
@@ -95,6 +97,7 @@ def test_a_function_that_a_transaction_misses_is_the_fence_too(
         db.within(3, "SELECT next_idea()")
 
 
+@FACES
 def test_a_shard_in_the_middle_of_its_move_is_waited_for(fleet_routed: Fleet, router: Open) -> None:
     db = router(fleet_routed.topology())
     done: list[int] = []
@@ -193,6 +196,7 @@ def test_a_clone_that_tells_its_sources_name_is_not_heard(
     assert db.check()["b"].error == "connected to node a instead"
 
 
+@FACES
 def test_many_threads_that_meet_the_fence_read_the_map_once(
     fleet_routed: Fleet, router: Open
 ) -> None:
@@ -222,6 +226,7 @@ def ask_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(places._ASKING, "tcp_user_timeout", 0)
 
 
+@FACES
 def test_a_timeout_holds_though_a_shard_is_fenced_and_a_node_never_answers(
     fleet_routed: Fleet, router: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +285,7 @@ def test_a_cutover_that_is_undone_is_no_error(fleet_routed: Fleet, router: Open)
     assert (db.map_version, db.node_of(2), db.stats().repeated) == (1, "a", 3)
 
 
+@FACES
 def test_writers_notice_nothing_of_cutovers_that_are_undone(
     fleet_routed: Fleet, router: Open
 ) -> None:

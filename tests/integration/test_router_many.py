@@ -17,7 +17,7 @@ from shardctl.router import (
     ShardedDatabase,
     WritesUnseen,
 )
-from tests.fixtures.fleets.routed import backends, fill, moved_by_hand, stopping
+from tests.fixtures.fleets.routed import FACES, backends, fill, moved_by_hand, stopping
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def lock(fleet: Fleet, node: str, shard: int) -> psycopg.Connection[Any]:
     return session
 
 
+@FACES
 def test_a_node_that_hangs_holds_nobody_up_when_time_is_over(
     fleet_routed: Fleet, router: Open
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_node_that_hangs_holds_nobody_up_when_time_is_over(
     assert len(db.scatter("id", "photos", limit=20)) == 10
 
 
+@FACES
 def test_rows_of_some_keys_are_read_in_one_order(fleet_routed: Fleet, router: Open) -> None:
     fill(fleet_routed, 9)
     db = router(fleet_routed.topology())
@@ -188,6 +190,7 @@ def test_keys_are_texts_or_uuids_too(
         assert sorted(found) == [(key,) for key in keys[:2]]
 
 
+@FACES
 def test_rows_of_many_keys_are_written_at_once(fleet_routed: Fleet, router: Open) -> None:
     db = router(fleet_routed.topology())
     rows: list[dict[str, Any]] = [

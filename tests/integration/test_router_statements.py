@@ -19,7 +19,7 @@ from shardctl.router.errors import MapUnread, NodeUnknown, NotOpen
 from shardctl.topology.keys import shard_of
 from shardctl.topology.model import NodeName
 from shardctl.topology.routes import ShardNotFound
-from tests.fixtures.fleets.routed import Threads
+from tests.fixtures.fleets.routed import FACES, Threads
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
@@ -32,6 +32,7 @@ def captions(fleet: Fleet, node: str, shard: int) -> list[str]:
     return [caption for (caption,) in rows]
 
 
+@FACES
 def test_rows_are_written_read_changed_and_removed_in_their_shard(
     fleet_routed: Fleet, router: Open
 ) -> None:
@@ -119,6 +120,7 @@ def test_names_from_outside_cannot_inject(fleet_routed: Fleet, router: Open) -> 
     assert len(db.select("id", "photos", 1)) == 1
 
 
+@FACES
 def test_a_transaction_is_in_one_shard_and_ends_as_one(fleet_routed: Fleet, router: Open) -> None:
     db = router(fleet_routed.topology())
     insert = "INSERT INTO photos (user_id, caption) VALUES (6, 'both')"
@@ -165,6 +167,7 @@ def test_a_transaction_may_name_its_shard_and_ends_with_its_block(fleet_routed: 
             pass
 
 
+@FACES
 def test_work_is_done_again_when_nothing_of_it_was_written(
     fleet_routed: Fleet, router: Open
 ) -> None:

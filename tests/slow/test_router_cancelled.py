@@ -6,6 +6,7 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from tests.fixtures.fleets.routed import FACES
 from tests.fixtures.moves.stopping import ROLE, finish, patient
 from tests.fixtures.straggler import straggling
 
@@ -18,6 +19,7 @@ KEYS = (0, 2, 3, 5)
 BEGIN = "span pause begin"
 
 
+@FACES
 def test_a_cancelled_statement_in_a_pause_costs_the_router_no_call(
     fleet_points: MovingFleet, router: Open
 ) -> None:

@@ -14,6 +14,7 @@ from psycopg import errors, sql
 
 from shardctl.pgbouncer import serving
 from shardctl.router import AsyncShardedDatabase, NoConnection, PoolSettings
+from tests.fixtures.fleets.routed import FACES
 from tests.fixtures.servers.postgres import free_ports, wait_for
 from tests.fixtures.straggler import cancels_wait, straggling
 
@@ -69,6 +70,7 @@ CALLS: dict[str, Callable[[Face], object]] = {
 }
 
 
+@FACES
 def test_clients_that_a_pooler_refuses_after_a_pause_wait(
     fleet_pooled: PooledFleet, router: Open
 ) -> None:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from shardctl.router import PoolSettings
-from tests.fixtures.fleets.routed import backends
+from tests.fixtures.fleets.routed import FACES, backends
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def failed(calls: list[Callable[[], object]]) -> list[str]:
     return met
 
 
+@FACES
 def test_a_pooler_that_restarts_costs_no_call(fleet_pooled: PooledFleet, router: Open) -> None:
     db = router(fleet_pooled.topology(), pool=POOL)
     db.scatter("id", "photos", limit=1)
