@@ -155,10 +155,8 @@ def test_commands_of_the_node_s_own_that_cannot_be_run_are_told(server_directory
         return one_node(server_directory, control=Control("a", "b", None, status))
 
     told = fault(with_status("no-such-ctl status"), "control")
-    assert told.startswith("the status command cannot be run: ")
     assert "no-such-ctl" in told
     told = fault(with_status("echo Cluster is disabled; exit 1"), "control")
-    assert told.endswith("expected 0 (server running) or 3 (server stopped): Cluster is disabled")
     # That no server runs is no fault of the command.
     assert faults(with_status("exit 3")) == {}
 

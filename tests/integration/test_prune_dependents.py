@@ -80,7 +80,7 @@ def test_what_something_outside_depends_on_is_named_and_left(fleet_retired: Prun
             with pytest.raises(prune.PruneUnfinished) as caught:
                 fleet_retired.carry_out(chosen)
             assert caught.value.exit_code == 3
-            assert f"{told} depends on it" in caught.value.message
+            assert str(told) in caught.value.message
             assert [one.schema for one in caught.value.dropped] == [f"shard3__retired_{ID}"]
             assert fleet_retired.left() == [RETIRED]
         finally:

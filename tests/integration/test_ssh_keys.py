@@ -27,8 +27,8 @@ def test_a_host_that_nobody_knows_is_refused(sshd: Sshd, ssh_home: SshHome) -> N
     ssh_home.config.write_text(sshd.block("box"))
     with pytest.raises(HostKeyUnknown) as refused:
         Ssh(SshSettings("box")).run(["true"])
-    assert f"ssh-keyscan -p {sshd.port} {sshd.host}" in refused.value.hint
-    assert "accept_new: true" in refused.value.hint
+    assert str(sshd.host) in refused.value.hint
+    assert "accept_new" in refused.value.hint
     assert not ssh_home.known_hosts.exists()
 
 

@@ -73,7 +73,6 @@ def test_somebodys_lock_is_not_waited_for_for_ever(fleet_healthy_shared: Fleet) 
         holder.execute("LOCK TABLE shardctl.map IN ACCESS EXCLUSIVE MODE")
         [finding] = verify(fleet_healthy_shared, "connection", "map")
     assert (finding.code, finding.node) == ("not_examined", "a")
-    assert "holds a lock that this query waits for" in finding.actual
 
 
 def test_two_names_of_one_server_are_one_finding(fleet_healthy_shared: Fleet) -> None:
@@ -84,7 +83,6 @@ def test_two_names_of_one_server_are_one_finding(fleet_healthy_shared: Fleet) ->
         text.replace(f"b: {{host: 127.0.0.1, port: {b}", f"b: {{host: '127.1', port: {a}")
     )
     done = fleet_healthy_shared.here_as_written("verify")
-    assert "node b: expected a separate server, found the same server as node a" in done.stdout
     assert [line for line in done.stdout.splitlines() if line.startswith("error")] == [
         done.stdout.splitlines()[0]
     ]

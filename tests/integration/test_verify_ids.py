@@ -90,7 +90,6 @@ def test_a_row_with_another_shards_id_is_found(rows: RolledBack) -> None:
     (finding,) = rows.verify()
     assert told([finding]) == [("ids", "other_shard", "a", (2,), "photos")]
     assert finding.actual == f"id {OF_SHARD_6} in shard 2, made for shard 6"
-    assert "rows misplaced" in finding.hint
 
 
 def test_strange_schema_names(new_fleet: Fleet) -> None:
@@ -117,7 +116,6 @@ def test_deep_counts_misplaced_rows_that_lie_between_others(keyed: RolledBack) -
     assert keyed.verify() == ()
     (finding,) = keyed.verify(deep=True)
     assert told([finding]) == [("ids", "other_shard", "a", (2,), "photos")]
-    assert finding.actual.endswith("in shard 2, made for shard 6; 2 rows in all")
 
 
 def test_deep_reports_each_table_whose_rows_it_reads(keyed: RolledBack) -> None:

@@ -25,7 +25,6 @@ def test_an_inactive_slot_is_found_with_what_it_holds_back(fleet_healthy_shared:
         fleet_healthy_shared.execute("b", "SELECT pg_drop_replication_slot('left_over')")
     assert told([finding]) == [("leftovers", "slot_inactive", "b", (), "left_over")]
     assert finding.severity.value == "warning"
-    assert finding.actual.startswith("physical slot, inactive, retains ")
     assert re.search(r"retains [\d,]+ (bytes|[kMG]B) of WAL$", finding.actual)
 
 

@@ -54,7 +54,7 @@ def referring(fleet_spares: MovedFleet) -> Iterator[MovedFleet]:
 def test_the_same_objects_under_other_names_are_no_difference(referring: MovedFleet) -> None:
     facts = referring.here("move-shards", "2-3", "--to", "c", "--dry-run")
     told = " ".join(facts.stderr.split() + facts.stdout.split())
-    assert "columns hold OIDs of objects (regclass and the like): shard2.nested.k, " in told
+    assert "shard2.nested.k" in told
     world = referring.cut_over([2, 3], "c")
     found = confirm.compare(world)
     assert found is not None

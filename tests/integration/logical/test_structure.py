@@ -187,11 +187,8 @@ def test_a_schema_that_is_not_there_is_refused(streamed: Streamed) -> None:
 def test_programs_that_are_missing_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        Refused, match="of PostgreSQL 99 or newer are not installed here"
-    ) as refused:
+    with pytest.raises(Refused, match="of PostgreSQL 99 or newer are not installed here"):
         clients.find(99)
-    assert "install postgresql-client-99" in refused.value.hint
     assert clients.find(15).major == 15
     monkeypatch.setenv(binaries.VARIABLE, str(tmp_path))
     assert clients.find(15).major == 15

@@ -39,9 +39,8 @@ def test_a_program_runs_only_where_the_other_user_may_go(
     program.parent.mkdir(mode=0o700)
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    with pytest.raises(CommandFailed) as refused:
+    with pytest.raises(CommandFailed):
         Local().run([*before, str(program)], user=accounts.server_account(None))
-    assert "Permission denied" in refused.value.completed.stderr
 
 
 def test_root_renames_by_itself_only_where_that_user_could(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_path_that_is_relative_to_the_topology_is_on_this_machine_only() -> No
     for of, named in ((a, "node a: data_directory"), (p, "pooler p: config")):
         with raises_code("relative_path", match=f"{named} is a relative path") as e:
             host_of(of)
-        assert "192.0.2.1 is another machine" in e.value.message
+        assert "192.0.2.1" in e.value.message
         assert e.value.hint == "write the absolute path on that machine"
     assert isinstance(host_of(b), Local)
     assert isinstance(host_of(c), SshHost)

@@ -182,9 +182,8 @@ def test_options_may_be_older_than_this_version_and_not_newer() -> None:
         ({"max_pause_s": 5.0}, "it lacks retain_s"),
         (made().as_json()["options"] | {"slowly": True}, "unknown option slowly"),
     ):
-        with pytest.raises(PlanUnreadable, match=told) as refused:
+        with pytest.raises(PlanUnreadable, match=told):
             read_back(made(), kept | {"options": options})
-        assert "the version of shardctl that started the move" in refused.value.hint
 
 
 def test_no_plan_keeps_a_password() -> None:

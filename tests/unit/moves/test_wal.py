@@ -44,7 +44,6 @@ def test_a_source_needs_room_for_what_it_may_keep() -> None:
 def test_room_that_is_not_known_wants_a_limit() -> None:
     unknown = dataclasses.replace(ROOMY, free_bytes=None, unknown="no route to host")
     [problem] = wal.judge(plan(), unknown)
-    assert "no route to host" in problem.message
     assert "--max-wal" in (problem.hint or "")
     assert refused(unknown, 64 * MB) == []
 
