@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -16,36 +16,24 @@ from shardctl.traffic.session import CANNOT_CONNECT, LOST, MOVED, Lost, Refused
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from psycopg.pq.abc import PGresult
+
     from shardctl.topology.model import ShardId, Topology
 
 STATEMENTS = Statements(b"insert", b"update", b"select")
-"""The router's operations: they need no SQL text."""
+"""Names of the texts below, whose parameters psycopg writes."""
 
 _TABLE = sql.Identifier(TABLE)
-_WITHIN = {
+_TEXTS = {
     b"insert": sql.SQL(
-        "INSERT INTO {} (client, number, version, payload) VALUES (%s, %s, 1, %s) RETURNING id"
+        "INSERT INTO {} (client, number, version, payload)"
+        " VALUES (%(p1)s, %(p2)s, 1, %(p3)s) RETURNING id"
     ).format(_TABLE),
     b"update": sql.SQL(
-        "UPDATE {} SET version = %(v)s, payload = %(p)s WHERE id = %(id)s AND version < %(v)s"
+        "UPDATE {} SET version = %(p2)s, payload = %(p3)s WHERE id = %(p1)s AND version < %(p2)s"
     ).format(_TABLE),
+    b"select": sql.SQL("SELECT version FROM {} WHERE id = %(p1)s").format(_TABLE),
 }
-
-
-class RoutedResult(NamedTuple):
-    """The result of a statement, in the form of libpq's results."""
-
-    rows: list[tuple[Any, ...]]
-    command_tuples: int | None
-
-    @property
-    def ntuples(self) -> int:
-        """The number of rows."""
-        return len(self.rows)
-
-    def get_value(self, row: int, column: int, /) -> bytes | None:
-        """Return a value as text."""
-        return str(self.rows[row][column]).encode()
 
 
 def open_router(topology: Topology, clients: int) -> ShardedDatabase:
@@ -64,10 +52,10 @@ class RoutedSession:
         self._connection: psycopg.Connection[Any] | None = None
         self._error: psycopg.Error | None = None
 
-    def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> RoutedResult:
+    def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> PGresult:
         """Run the named operation; raises Refused, with MOVED for a transaction to repeat."""
         try:
-            return self._run(statement, parameters)
+            found: PGresult = self._run(statement, parameters)
         except ShardMoved as error:
             raise Refused(MOVED, error.message) from error
         except NoConnection as error:
@@ -76,6 +64,7 @@ class RoutedSession:
             lost = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
             kind = Lost if lost else Refused
             raise kind(error.sqlstate or LOST, reason_of(error)) from error
+        return found
 
     def cut(self) -> None:
         """Do nothing: an operation that waits at a pooler ends with its `query_wait_timeout`."""
@@ -86,10 +75,11 @@ class RoutedSession:
         with contextlib.suppress(psycopg.Error, ShardMoved):  # no caller waits for it any more
             self._run(b"ROLLBACK", ())
 
-    def _run(self, statement: bytes, parameters: Sequence[bytes]) -> RoutedResult:
+    def _run(self, statement: bytes, parameters: Sequence[bytes]) -> Any:
         match statement:
             case b"BEGIN":
-                self._connection = self._block.enter_context(self._router.shard(self._shard))
+                block = self._router.shard(number=self._shard)
+                self._connection = self._block.enter_context(block)
             case b"COMMIT":
                 self._connection = None
                 self._block.close()
@@ -98,43 +88,16 @@ class RoutedSession:
                 error, self._error, self._connection = self._error, None, None
                 kind = type(error) if error is not None else None
                 self._block.__exit__(kind, error, None)
-            case _ if self._connection is not None:
-                return self._within(self._connection, statement, parameters)
-            case b"insert":
-                client, number, payload = parameters
-                row: dict[str, Any] = {"client": int(client), "number": int(number)}
-                row |= {"version": 1, "payload": payload.decode()}
-                return RoutedResult([(self._router.insert(TABLE, self._shard, row),)], 1)
-            case b"update":
-                number, version, payload = parameters
-                values = {"version": int(version), "payload": payload.decode()}
-                where, given = "id = %s AND version < %s", [int(number), int(version)]
-                return RoutedResult(
-                    [], self._router.update(TABLE, self._shard, values, where, given)
-                )
             case _:
-                given = [int(parameters[0])]
-                return RoutedResult(
-                    self._router.select("version", TABLE, self._shard, "id = %s", given), 1
-                )
-        return RoutedResult([], None)
+                given = {f"p{n}": one.decode() for n, one in enumerate(parameters, 1)}
+                return self._execute(_TEXTS[statement], given).pgresult
+        return None
 
-    def _within(
-        self,
-        connection: psycopg.Connection[Any],
-        statement: bytes,
-        parameters: Sequence[bytes],
-    ) -> RoutedResult:
-        """Run the operation in the open transaction."""
-        text = _WITHIN[statement]
+    def _execute(self, text: sql.Composed, given: dict[str, str]) -> psycopg.Cursor[Any]:
+        if self._connection is None:
+            return self._router.execute(text, given, number=self._shard)
         try:
-            if statement == b"insert":
-                client, number, payload = parameters
-                given = [int(client), int(number), payload.decode()]
-                return RoutedResult(connection.execute(text, given).fetchall(), 1)
-            number, version, payload = parameters
-            named = {"id": int(number), "v": int(version), "p": payload.decode()}
-            return RoutedResult([], connection.execute(text, named).rowcount)
+            return self._connection.execute(text, given)
         except psycopg.Error as error:
             self._error = error
             raise

@@ -9,6 +9,7 @@ import pytest
 from psycopg import errors
 
 from shardctl.router import ShardedDatabase
+from tests.fixtures.moves.loads import start, wait_for_writes
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
@@ -119,6 +120,9 @@ def test_new_users_are_spread_evenly(fleet: Fleet) -> None:
         assert all(40 <= made.count(shard) <= 160 for shard in range(16))
         assert db.select("id", "users", ids[7], "id = %s", [ids[7]]) == [(ids[7],)]
     assert found(fleet) == []
+    with start(fleet, aliases="router", clients=2) as load:  # which names shards by number
+        wait_for_writes(load)
+        assert load.check().ok
 
 
 def test_init_changes_the_rule_until_there_are_rows(fleet: Fleet) -> None:
