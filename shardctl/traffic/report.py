@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from shardctl.topology.model import NodeName, ShardId
     from shardctl.traffic.client_routes import Aliases
-    from shardctl.traffic.compare import Verdict
     from shardctl.traffic.latency import Latencies
+    from shardctl.traffic.proof import Verdict
     from shardctl.traffic.record import Record
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardctl.ids.layout import Layout
 from shardctl.topology.model import NodeName, ShardId
-from shardctl.traffic.compare import Comparison, Row, Verdict
+from shardctl.traffic.proof import Comparison, Row, Verdict
 from shardctl.traffic.record import Record
 
 LAYOUT = Layout()

@@ -9,7 +9,7 @@ import pytest
 
 from shardctl.topology.model import NodeName, ShardId
 from shardctl.traffic import latency, report
-from shardctl.traffic.compare import Verdict
+from shardctl.traffic.proof import Verdict
 from shardctl.traffic.record import OK, Kind, Record
 from shardctl.traffic.report import Failure, Report
 
