@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from shardctl.checks.poolers_look import Looked
     from shardctl.fanout import Progress
     from shardctl.postgres.catalog import Intruder, Schema
     from shardctl.postgres.connection import Connection
@@ -213,7 +212,7 @@ class View(Generic[Seen]):
     basics: Mapping[NodeName, Basics]
     seen: Mapping[NodeName, Seen]
     deep: bool
-    poolers: Mapping[PoolerName, Looked] = field(default_factory=dict)
+    poolers: Mapping[PoolerName, Any] = field(default_factory=dict)
     """What was seen of poolers, for the one check that is about them."""
     moves: Sequence[Entry] = ()
     """All moves of the cluster, as all journals together have them, the newest first."""

@@ -6,27 +6,19 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shardctl.checks import poolers_asked
+from shardctl.checks import poolers_logins as logins
 from shardctl.checks.check import Check
-from shardctl.checks.poolers_rules import (
-    APPLY,
-    RULES,
-    brief,
-    connected,
-    judge_asked,
-    judge_logins,
-    left_over,
-    look_at_secrets,
-    offered,
-    shards_of,
-)
+from shardctl.checks.poolers_loaded import connected, left_over, offered
+from shardctl.checks.poolers_words import APPLY, RULES, brief, shards_of
 from shardctl.pgbouncer import faults, render, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardctl.checks.check import Finding, View
+    from shardctl.checks.poolers_logins import Secrets
     from shardctl.checks.poolers_look import Looked
-    from shardctl.checks.poolers_rules import Secrets
     from shardctl.errors import ShardctlError
     from shardctl.pgbouncer.render import Entry, Header
     from shardctl.topology.model import NodeName, Pooler, ShardId, Topology
@@ -56,9 +48,9 @@ def judge(view: View[Secrets]) -> Iterator[Finding]:
         yield from _held(pooler, looked, entries)
         yield from _retry(pooler, looked)
         yield from connected(topology, pooler, looked, entries)
-        yield from judge_asked(pooler, looked.asked, entries)
+        yield from poolers_asked.judge(pooler, looked.asked, entries)
         yield from _pooling(pooler, looked, entries)
-        yield from judge_logins(view, pooler, looked, entries)
+        yield from logins.judge(view, pooler, looked, entries)
 
 
 def _truth(view: View[Secrets]) -> tuple[int | None, Topology]:
@@ -196,5 +188,5 @@ CHECK = Check(
     RULES,
     "every pooler offers the aliases of the map and serves all its clients",
     judge,
-    look_at_secrets,
+    logins.look,
 )

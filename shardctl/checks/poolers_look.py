@@ -1,19 +1,16 @@
-"""What `verify` sees of a pooler: its console's and its databases' answers, and its file."""
+"""What `verify` sees of a pooler: its console's answers and its file."""
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from shardctl import fanout
+from shardctl.checks import poolers_asked
 from shardctl.errors import ShardctlError
 from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
 from shardctl.pgbouncer import apply, logins, render
-from shardctl.pgbouncer.console import CommandRefused, Console, PoolerLost, PoolerUnavailable
+from shardctl.pgbouncer.console import Console, PoolerUnavailable
 from shardctl.state import lock
 
 if TYPE_CHECKING:
@@ -23,122 +20,7 @@ if TYPE_CHECKING:
     from shardctl.pgbouncer.console import Alias, Row
     from shardctl.pgbouncer.logins import Attempt
     from shardctl.pgbouncer.render import Entry
-    from shardctl.topology.model import Database, NodeName, Pooler, Topology
-
-
-_MOST = 40
-"""Connections of a pool that are asked; PgBouncer's own `default_pool_size` is 20.
-
-PgBouncer gives the connection first that was given back last, so fewer would always be the same.
-"""
-_CLIENTS = 40
-"""Clients of one user at a time: PgBouncer's own `max_client_conn` is 100."""
-_WIDTH = 8
-_SECONDS = 2.0
-"""How long connections are held, at most: until all have answered."""
-_PATH = "SELECT current_setting('search_path') AS path"
-_BEGIN = f"BEGIN READ ONLY; {_PATH}"
-_END = "ROLLBACK"
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the connections of one pool answered; `error` is why they could not be asked.
-
-    `unasked` is how many idle connections were too many to ask.
-    """
-
-    alias: str
-    user: str
-    paths: tuple[str, ...] = ()
-    error: str | None = None
-    unasked: int = 0
-
-
-def ask(
-    pooler: Pooler,
-    database: Database,
-    offered: Mapping[str, Alias],
-    pools: Sequence[Row],
-) -> list[Asked]:
-    """Ask the idle connections of every pool for their search_path, as the pool's own user.
-
-    A pool without connections has nothing to ask. The pools of a user who cannot log in are
-    answered with one error.
-    """
-    of_users: dict[str, list[Row]] = defaultdict(list)
-    for pool in pools:
-        alias = offered.get(pool["database"] or "")
-        if alias is not None and not alias.paused and not alias.disabled and _idle(pool):
-            of_users[pool["user"] or ""].append(pool)
-    found = []
-    for first, *others in of_users.values():
-        # A user without a password here is refused once and not for each alias.
-        asked = _ask_alias(pooler, database, first)
-        found.append(asked)
-        if asked.error is None and others:
-            width = _CLIENTS // min(_MOST, max(map(_idle, others)))
-            found += fanout.collect(
-                others,
-                lambda pool: _ask_alias(pooler, database, pool),
-                width=min(_WIDTH, width),
-            ).every()
-    return found
-
-
-def _ask_alias(pooler: Pooler, database: Database, pool: Row) -> Asked:
-    """Ask the idle connections of a pool."""
-    alias, user = pool["database"] or "", pool["user"] or ""
-    alone = pool.get("pool_mode") == "statement"  # PgBouncer ends connections for a BEGIN there
-    idle = _idle(pool)
-    sessions: list[Console] = []
-    paths: list[str] = []
-    with contextlib.ExitStack() as stack:
-        try:
-            for _ in range(min(idle, 1 if alone else _MOST)):
-                session = Console(pooler, database, purpose=None, dbname=alias, user=user)
-                sessions.append(stack.enter_context(session))
-        except PoolerUnavailable as error:
-            if not sessions:
-                return Asked(alias, user, error=error.reason)
-            # It takes no more clients.
-        try:
-            _read(sessions, paths, alone=alone)
-        except (PoolerLost, CommandRefused) as error:
-            return Asked(alias, user, tuple(paths), error.reason)
-    return Asked(alias, user, tuple(paths), unasked=idle - len(sessions))
-
-
-def _read(sessions: Sequence[Console], paths: list[str], *, alone: bool) -> None:
-    """Hold a connection for each session, in a transaction, and give them back.
-
-    All begin before one ends, so that each has a connection of its own. Raises PoolerLost,
-    CommandRefused.
-    """
-    until = time.monotonic() + _SECONDS
-    held: list[Console] = []
-    for session in sessions:
-        session.send(_PATH if alone else _BEGIN)
-    try:
-        for session in sessions:
-            try:
-                (row,) = session.finish(seconds=until - time.monotonic())
-            except PoolerLost:
-                if not paths:
-                    raise
-                continue  # clients have taken the connection in the meantime
-            paths.append(row["path"] or "")
-            held.append(session)
-    finally:  # or PgBouncer would end the connections that were asked
-        ending = [] if alone else held
-        for session in ending:
-            session.send(_END)
-        for session in ending:
-            session.finish(seconds=_SECONDS)
-
-
-def _idle(pool: Row) -> int:
-    return sum(int(pool.get(state) or 0) for state in ("sv_idle", "sv_used"))
+    from shardctl.topology.model import NodeName, Pooler, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +48,7 @@ class Looked:
     """Logins of applications' roles to each node that has shards."""
     secrets: Mapping[str, str | None] | None = None
     """Digests of SCRAM secrets by user, None of another kind; None where no file has them."""
-    asked: Sequence[Asked] = ()
+    asked: Sequence[poolers_asked.Asked] = ()
 
 
 def look(topology: Topology, pooler: Pooler) -> Looked:
@@ -233,10 +115,10 @@ def _log_in(
 
 def _ask(
     topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry]
-) -> list[Asked]:
+) -> list[poolers_asked.Asked]:
     """Ask through the aliases of shards, unless their clients wait."""
     names = {entry.alias for entry in entries if entry.connect_query}
     ours = {name: alias for name, alias in looked.offered.items() if name in names}
     if looked.held or not ours:
         return []
-    return ask(pooler, topology.database, ours, looked.pools)
+    return poolers_asked.ask(pooler, topology.database, ours, looked.pools)
