@@ -15,7 +15,7 @@ from shardctl.moves import plan as planning
 from shardctl.moves.paused_poolers import CONSOLES
 from shardctl.moves.plan import MovePlan
 from shardctl.moves.sub_step import Cutover, RoundTrips, round_trips_ms
-from shardctl.pgbouncer import cost
+from shardctl.pgbouncer import apply
 from shardctl.state import journal
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _poolers_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips) -> 
                 + max(0, math.ceil(paused / CONSOLES) - 1) * round_trips.pooler,
                 PAUSED_MS * paused / 2
                 + OFFERED_MS * size
-                + cost.reload_ms(size)
+                + apply.reload_ms(size)
                 + (SSH_MS + _SSH_TRIPS * round_trips.pooler if over_ssh else 0.0),
             )
         )

@@ -15,7 +15,7 @@ from shardctl.moves.preflight import shards
 from shardctl.moves.preflight import target as preflight_clocks
 from shardctl.moves.refusals import PreflightRefused
 from shardctl.moves.sub_step import RoundTrips
-from shardctl.pgbouncer import cost
+from shardctl.pgbouncer import apply
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import journal, lock
 from shardctl.state.journal import MoveState
@@ -90,7 +90,7 @@ def test_a_healthy_fleet_is_told_what_the_move_will_be(preflight_pooled: Movable
         + 2 * 0.02
         + 3 * 0.07
         + 11 * 0.02
-        + cost.reload_ms(11)
+        + apply.reload_ms(11)
     )
     made, topology = preflight_pooled.plan(), preflight_pooled.topology
     assert prediction.pause_ms(topology, made, RoundTrips(), 2) == pytest.approx(wanted)

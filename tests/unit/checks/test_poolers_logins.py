@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.pgbouncer.logins import Attempt, digest, digests
+from shardctl.checks.poolers_look import Attempt, digest, digests
 from tests.fixtures.fleets.facts import P1, A, B, Facts, pooled
 
 if TYPE_CHECKING:
