@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shardctl.postgres.catalog import Intruder
     from shardctl.provision.observe import Observed, Said
     from shardctl.state.journal import Move
+    from shardctl.state.ledger import Entry
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import ShardId, Topology
 
@@ -31,7 +32,7 @@ class OwnershipDiffers(ShardctlError):
         wanted: str,
         shards: Sequence[int],
         *,
-        move: Move | None = None,
+        move: Entry | None = None,
     ) -> None:
         super().__init__(
             f"the map on node {witness} gives shards {ranges.of(shards)} to {node}, "
@@ -130,10 +131,10 @@ def refusals(
     return [*problems, *_streaming(topology, observed, migrations)]
 
 
-def _changing_hands(observed: Sequence[Observed]) -> list[Move]:
+def _changing_hands(observed: Sequence[Observed]) -> list[Entry]:
     """List the open moves in the middle of their cutover."""
     entries = ledger.entries(copy for one in observed for copy in one.journal)
-    return [entry.move for entry in entries if entry.changing_hands]
+    return [entry for entry in entries if entry.changing_hands]
 
 
 def _streaming(
@@ -184,20 +185,18 @@ def reverse_open(move: Move) -> Refused:
     )
 
 
-def _end(move: Move | None) -> str | None:
+def _end(one: Entry | None) -> str | None:
     """Give the hint for what a move in the middle of its cutover explains."""
-    if move is None:
+    if one is None:
         return None
-    return (
-        f"move {move.id} is unfinished: run `shardctl moves resume {move.id}`, then run "
-        "this command again"
-    )
+    move = one.move.id
+    return f"move {move} is {ledger.condition(move, one.holder)}: {ledger.hint(move, one.holder)}"
 
 
 def ownership(
     topology: Topology,
     said: Mapping[NodeName, Said],
-    moves: Sequence[Move] = (),
+    moves: Sequence[Entry] = (),
 ) -> list[OwnershipDiffers]:
     """Compare every node's map with the topology: a stale file must bring no shard to life.
 
@@ -218,7 +217,7 @@ def ownership(
     for (witness, owner, right), shards in differing.items():
         if (owner, right, tuple(shards)) not in reported:
             reported.add((owner, right, tuple(shards)))
-            move = next((one for one in moves if {*shards} <= {*one.shards}), None)
+            move = next((one for one in moves if {*shards} <= {*one.move.shards}), None)
             errors.append(OwnershipDiffers(witness, owner, right, shards, move=move))
     return errors
 
@@ -228,7 +227,7 @@ def _in_the_way(
     one: Observed,
     observed: Sequence[Observed],
     disputed: set[int],
-    moves: Sequence[Move],
+    moves: Sequence[Entry],
     *,
     adopt: bool,
 ) -> list[ShardctlError]:
@@ -274,7 +273,7 @@ def _in_the_way(
             )
         )
     if retired:
-        move = next((move for move in moves if {*retired} & {*move.retired}), None)
+        move = next((move for move in moves if {*retired} & {*move.move.retired}), None)
         errors.append(
             schema_in_the_way(
                 one.node,

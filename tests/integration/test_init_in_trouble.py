@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from shardctl.errors import Problems
-from shardctl.state import journal
+from shardctl.state import journal, lock
 from shardctl.state.cluster import SchemaTaken
 from shardctl.topology import names
 from tests.fixtures.refusals import raises_code
@@ -50,7 +50,12 @@ def test_the_move_whose_cutover_keeps_init_from_a_change_is_named(fleet_8: Fleet
         session.execute("ALTER SCHEMA shard2 RENAME TO shard2__retired_5f3a9c1e")
     done = fleet_8.here("init", "--yes")
     assert done.returncode == 1
-    assert "5f3a9c1e" in done.stderr
+    assert "  move 5f3a9c1e is unfinished: run `shardctl moves show 5f3a9c1e`" in done.stderr
+    with fleet_8.connect("a") as session:
+        session.execute("SET application_name TO 'shardctl move-shards 5f3a9c1e by ann@b'")
+        lock.take(session, "a")
+        done = fleet_8.here("init", "--yes")
+    assert "5f3a9c1e is running (shardctl move-shards 5f3a9c1e by ann@b): wait" in done.stderr
 
 
 def test_the_map_has_no_version_until_all_shards_of_all_nodes_are_there(
