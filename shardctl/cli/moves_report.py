@@ -71,7 +71,7 @@ def show_move(entry: Entry, output: Report) -> None:
     if (given := entry.move.plan.get("reverses")) is not None:
         print(f"reverse of move {given['move']}")
     if reversible := moves_shown.reverse(entry):
-        print(reversible)
+        print_line(reversible)
     _show_report(entry.move.report or {})
 
 

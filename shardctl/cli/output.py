@@ -126,8 +126,13 @@ def print_table(
 
 
 def print_line(text: str) -> None:
-    """Print one line of the result, whatever names it has in it."""
-    print(printable.one_line(text))
+    """Print one line of the result, whatever names it has in it; a terminal breaks it at blanks."""
+    line = printable.one_line(text)
+    if sys.stdout.isatty():
+        from shardctl.cli import tables
+
+        line = tables.paragraph(line, shutil.get_terminal_size().columns)
+    print(line)
 
 
 def plural(count: int, noun: str) -> str:
