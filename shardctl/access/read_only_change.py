@@ -84,29 +84,19 @@ class Result:
     changed: bool
 
 
+@dataclass(slots=True)
 class Changing:
     """The change of one node's shards, over a session that holds its lock, in autocommit."""
 
-    def __init__(
-        self,
-        session: Connection,
-        node: str,
-        wanted: Wanted,
-        *,
-        since: str,
-        deadline: float,
-        stop: threading.Event,
-        progress: Progress,
-    ) -> None:
-        """Set out to change shards until `deadline`, on the monotonic clock, or until `stop`."""
-        self._session = session
-        self._node = node
-        self._wanted = wanted
-        self._since = since
-        self._deadline = deadline
-        self._stop = stop
-        self._progress = progress
-        self._changed = False
+    session: Connection
+    node: str
+    wanted: Wanted
+    since: str
+    deadline: float
+    """On the monotonic clock."""
+    stop: threading.Event
+    progress: Progress
+    changed: bool = False
 
     def run(
         self, shards: Mapping[ShardId, Sequence[Table]], schemas: Mapping[str, ShardId]
@@ -120,30 +110,30 @@ class Changing:
         """
         left: dict[ShardId, str] = {}
         try:
-            if self._wanted is Wanted.on:
-                self._session.execute(QUERIES["function"])
-            for one in PASSES[self._wanted]:
+            if self.wanted is Wanted.on:
+                self.session.execute(QUERIES["function"])
+            for one in PASSES[self.wanted]:
                 todo = {s: tables for s, tables in shards.items() if s not in left}
                 left |= self._pass(one, todo)
-            if self._wanted is Wanted.on:
+            if self.wanted is Wanted.on:
                 left |= self._made({n: shard for n, shard in schemas.items() if shard not in left})
         except psycopg.Error as error:
             if is_lost(error):
-                raise NodeLost(self._node, reason_of(error)) from error
+                raise NodeLost(self.node, reason_of(error)) from error
             raise
-        return Result(left, self._changed)
+        return Result(left, self.changed)
 
     def _made(self, schemas: Mapping[str, ShardId]) -> dict[ShardId, str]:
         """Wait for tables that are made and not committed; give the shards that have new ones."""
         if not schemas:
             return {}
         message = fence.making(sql.SQL(", ").join(map(sql.Literal, schemas)))
-        while makers := self._session.execute(message).fetchall():
-            if self._stop.is_set() or time.monotonic() > self._deadline:
+        while makers := self.session.execute(message).fetchall():
+            if self.stop.is_set() or time.monotonic() > self.deadline:
                 break
-            self._stop.wait(_MAKING_POLL_S)
+            self.stop.wait(_MAKING_POLL_S)
         # Only now all tables can be seen that were begun before.
-        found = read_only.tables(self._session, list(schemas)).items()
+        found = read_only.tables(self.session, list(schemas)).items()
         new = {
             schemas[schema]: f"table {table.name} is new and accepts writes"
             for schema, tables in found
@@ -161,8 +151,8 @@ class Changing:
     def _pass(self, one: Pass, shards: Mapping[ShardId, Sequence[Table]]) -> dict[ShardId, str]:
         """Do one pass over all tables; give the shards that are left, and why."""
         todo = sum(map(len, shards.values()))
-        self._progress.expect(self._node, one.phase, todo, "tables")
-        most = max(1, min(one.largest, room.of(self._session) // one.locks))
+        self.progress.expect(self.node, one.phase, todo, "tables")
+        most = max(1, min(one.largest, room.of(self.session) // one.locks))
         pieces = [
             Piece(shard, tuple(tables))
             for shard, all_tables in shards.items()
@@ -171,12 +161,12 @@ class Changing:
         patient = Patient(
             partial(self._transaction, one),
             partial(self._held, one),
-            partial(self._progress.waits, self._node),
-            self._stop,
+            partial(self.progress.waits, self.node),
+            self.stop,
         )
         for batch in room.batches(pieces, most, lambda piece: len(piece.tables)):
             patient.together(batch)
-        left = patient.singly(self._deadline, slowest_ms=_SLOWEST_MS)
+        left = patient.singly(self.deadline, slowest_ms=_SLOWEST_MS)
         return {piece.shard: why for piece, why in left.items()}
 
     def _transaction(self, one: Pass, pieces: Sequence[Piece], timeout: int) -> dict[Piece, str]:
@@ -187,18 +177,18 @@ class Changing:
             triggers=QUERIES["triggers"].format(tables=tables),
             shards=sql.Literal([int(shard) for shard in shards]),
             by_row=sql.Literal([table.by_row for piece in pieces for table in piece.tables]),
-            since=sql.Literal(self._since),
+            since=sql.Literal(self.since),
             who=sql.Literal(who()),
             quick=sql.Literal(f"{QUICK_MS}ms"),
         )
         most = {"lock": f"{timeout}ms", "statement": f"{one.patience_ms + 4 * timeout}ms"}
-        with self._session.transaction():
-            self._session.execute(QUERIES["timeouts"], most)
-            self._session.execute(statement)
+        with self.session.transaction():
+            self.session.execute(QUERIES["timeouts"], most)
+            self.session.execute(statement)
             result = f"shards {ranges.of(shards)}: {one.event}"
-            events.record(self._session, self._wanted.command, result)
-        self._changed = True
-        self._progress.advance(self._node, len(shards))
+            events.record(self.session, self.wanted.command, result)
+        self.changed = True
+        self.progress.advance(self.node, len(shards))
         return {}
 
     def _held(self, one: Pass, pieces: Sequence[Piece]) -> dict[Piece, Held]:
@@ -206,5 +196,5 @@ class Changing:
         places = {table.oid: piece for piece in pieces for table in piece.tables}
         schemas = {table.schema for piece in pieces for table in piece.tables}
         but = () if one.readers else blocking.READERS
-        found = blocking.held(self._session, schemas, but=but, tables=list(places))
+        found = blocking.held(self.session, schemas, but=but, tables=list(places))
         return {places[o.oid]: o for o in reversed(found) if o.granted and o.oid is not None}

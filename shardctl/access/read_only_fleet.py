@@ -145,15 +145,7 @@ def carry_out(
         def change(one: NodePlan) -> Result:
             session = locks[one.node]
             [(_, since)] = session.execute(QUERIES["standby"])
-            changing = Changing(
-                session,
-                one.node,
-                wanted,
-                since=since,
-                deadline=deadline,
-                stop=stop,
-                progress=progress,
-            )
+            changing = Changing(session, one.node, wanted, since, deadline, stop, progress)
             return changing.run(one.todo, {topology.schema(shard): shard for shard in one.todo})
 
         _report(_all(now, change, stop, wanted), wanted)
