@@ -11,12 +11,14 @@ from shardctl.traffic.session import Lost, Refused
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
 
+    from psycopg.pq.abc import PGresult
+
     from shardctl.topology.model import ShardId
     from shardctl.traffic.client_routes import Statements
     from shardctl.traffic.record import Record
-    from shardctl.traffic.session import Result, Talk
+    from shardctl.traffic.session import Talk
 
-    Steps = Generator[tuple[bytes, Sequence[bytes]], Result, None]
+    Steps = Generator[tuple[bytes, Sequence[bytes]], PGresult, None]
     """Yields statements with parameters; receives each result, or Refused or Lost."""
 
 _PAYLOAD = b"a sunset, https://photos.example/".ljust(80, b".")

@@ -25,25 +25,10 @@ MOVED = "moved"
 """Instead of a SQLSTATE: the router reports that a transaction's shard has moved."""
 
 
-class Result(Protocol):
-    """The result of a statement, in the form of libpq's."""
-
-    @property
-    def ntuples(self) -> int:
-        """The number of rows."""
-
-    @property
-    def command_tuples(self) -> int | None:
-        """The number of written rows."""
-
-    def get_value(self, row_number: int, column_number: int, /) -> bytes | None:
-        """Return a value as text."""
-
-
 class Talk(Protocol):
     """A client's session with one shard or node: a connection, or the router."""
 
-    def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> Result:
+    def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> PGresult:
         """Execute a statement and wait for its answer; raises Refused and Lost."""
 
     def cut(self) -> None:
