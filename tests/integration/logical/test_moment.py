@@ -46,14 +46,16 @@ def sides(streamed: Streamed) -> Iterator[tuple[Side, Side]]:
         yield Side(a, b), Side(c, d)
 
 
-def wanted(streamed: Streamed, mark: str, before: str) -> Wanted:
-    return Wanted(NAME, MOVE, streamed.schemas, 2, mark, before, MANY_MS)
+def wanted(streamed: Streamed, mark: str, before: str, lock_ms: int = MANY_MS) -> Wanted:
+    return Wanted(NAME, MOVE, streamed.schemas, 2, mark, before, lock_ms)
 
 
-def take(streamed: Streamed, source: Side, target: Side, number: int = 1) -> Moment:
+def take(
+    streamed: Streamed, source: Side, target: Side, number: int = 1, lock_ms: int = MANY_MS
+) -> Moment:
     before = f"before {number}"
     streamed.mark(before)
-    return moment.take(source, target, wanted(streamed, f"moment {number}", before))
+    return moment.take(source, target, wanted(streamed, f"moment {number}", before, lock_ms))
 
 
 def seen(session: psycopg.Connection[tuple[object, ...]], snapshot: str) -> list[list[object]]:
@@ -85,7 +87,7 @@ def test_both_snapshots_see_the_same_rows_beside_writers(streamed: Streamed) -> 
     try:
         for number in range(10):
             with sides(streamed) as (source, target):
-                taken = take(streamed, source, target, number)
+                taken = take(streamed, source, target, number, lock_ms=60_000)
                 here = seen(streamed.source, taken.source)
                 assert here == seen(streamed.target, taken.target)
                 different.add(str(here))
