@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import resource
-import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -209,15 +208,6 @@ def lost(console: Console, command: str, *, seconds: float = 10) -> PoolerLost:
     assert broke.value.exit_code == 3
     assert "\n" not in broke.value.message
     return broke.value
-
-
-def test_a_pooler_killed_while_a_pause_waits_is_lost(pg_bouncer: PgBouncer, node: PgServer) -> None:
-    pg_bouncer.offer(one=node.port)
-    with open_transaction(pg_bouncer, "one"), pg_bouncer.console() as console:
-        killer = threading.Timer(0.3, pg_bouncer.signal, [signal.SIGKILL])
-        killer.start()
-        assert "within" not in lost(console, 'PAUSE "one"').message
-        killer.join()
 
 
 @contextlib.contextmanager

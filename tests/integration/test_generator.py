@@ -174,12 +174,6 @@ def _evil() -> str:
 HOSTILE = _evil()
 
 
-def test_an_ordinary_role_cannot_open_blocks_of_other_shards_by_hand(install: Install) -> None:
-    database = install()
-    with database.connect(user=ROLE) as session, pytest.raises(errors.InsufficientPrivilege):
-        session.execute("SELECT shardctl.open_block(1)")
-
-
 def test_the_planner_inlines_the_wrapper(install: Install) -> None:
     database = install()
     with database.connect() as session:
@@ -251,28 +245,6 @@ def test_the_helpers_agree_with_python(install: Install, layout: Layout) -> None
             time_ms = layout.decode(number).time_ms
             assert floor == layout.floor(time_ms, shard)
             assert any_floor == layout.floor(time_ms)
-
-
-def test_the_helpers_can_be_indexed_and_inlined(install: Install) -> None:
-    database = install()
-    with database.connect() as session:
-        session.execute(
-            "CREATE TABLE t (id bigint PRIMARY KEY, v timestamptz, "
-            "CHECK (shardctl.id_shard(id) = 1))"
-        )
-        for expression in (
-            "shardctl.id_time(id)", "shardctl.id_shard(id)", "shardctl.id_sequence(id)",
-            "shardctl.id_floor(v, 3)",
-        ):  # fmt: skip
-            session.execute(f"CREATE INDEX ON t (({expression}))".encode())
-            rows = session.execute(f"EXPLAIN VERBOSE SELECT {expression} FROM t".encode())
-            assert not any("shardctl." in row[0] for row in rows), expression
-        with pytest.raises(errors.CheckViolation):
-            session.execute("INSERT INTO t SELECT shard2.next_id()")
-        session.execute("INSERT INTO t SELECT shard1.next_id()")
-        plan = "EXPLAIN SELECT FROM t WHERE id >= shardctl.id_floor(now() - interval '1 day')"
-        session.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
-        assert any("Index Cond: (id >=" in row[0] for row in session.execute(plan.encode()))
 
 
 @pytest.mark.parametrize("layout", [ONE_BIT, SMALL], ids=["1 bit", "32 bits"])

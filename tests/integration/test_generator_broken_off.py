@@ -101,36 +101,6 @@ def _closing(database: Installed) -> Iterator[Connection]:
         session.close()
 
 
-def test_who_alters_a_register_is_in_no_other_shard_s_way(install: Install) -> None:
-    """The shards of a node share the lock, so nobody waits for a register under it."""
-    database = install()
-    with contextlib.ExitStack() as stack:
-        observer, ddl, victim = (stack.enter_context(_closing(database)) for _ in range(3))
-        ddl.execute("BEGIN")
-        ddl.execute("ALTER SEQUENCE shard1.next_id_block CACHE 1")
-        parked = park(victim, "SELECT shardctl.open_block(1)")
-        waits = "SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted"
-        wait_for(lambda: ask(observer, waits, parked.pid) == 1)
-        assert register_locks(observer) == 0
-        assert_sound([ids(observer, 3000, "shard2")])
-        ddl.execute("ROLLBACK")
-        parked.thread.join(120)
-        assert parked.error is None
-        assert_sound([ids(observer, 3000)])
-
-
-def test_the_lock_is_free_long_before_the_transaction_ends(install: Install) -> None:
-    database = install(ONE_BIT)
-    with database.connect() as long, database.connect() as other:
-        long.execute("BEGIN")
-        made = ids(long, 100)
-        assert register_locks(other) == 0
-        other.execute("SET statement_timeout = '5s'")
-        others = ids(other, 100)
-        long.execute("ROLLBACK")
-        assert_sound([made + ids(long, 10), others])
-
-
 def test_ids_around_crashes_are_distinct(install: Install) -> None:
     database = install(ONE_BIT)
     with database.connect() as session:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,13 +62,6 @@ def owned(path: Path) -> Path:
 # How hosts are reached
 
 
-def test_the_ways_are_told_without_going_any(fleet_rows: Stated) -> None:
-    done = fleet_rows.fleet.here("hosts", "-o", "tsv")
-    assert (done.returncode, done.stdout) == (
-        0, "a\tnode\t127.0.0.1\there\t-\nb\tnode\t127.0.0.1\there\t-\n",
-    )  # fmt: skip
-
-
 def test_a_way_over_ssh_is_told_as_far_as_the_topology_says_it(
     fleet_rows: Stated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,16 +83,6 @@ def test_a_way_over_ssh_is_told_as_far_as_the_topology_says_it(
 
 
 # The command
-
-
-def test_where_all_is_well_the_exit_code_is_0(fleet_rows: Stated) -> None:
-    done = fleet_rows.fleet.here("hosts", "check")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "all is well")
-    told = json.loads(fleet_rows.fleet.here("hosts", "check", "-o", "json").stdout)
-    assert told["ok"] is True
-    assert {one["test"] for one in told["results"]} == {
-        "way", "tools", "clock", "user", "programs", "directory", "disk", "control",
-    }  # fmt: skip
 
 
 def test_an_error_is_told_with_its_hint_and_exit_code_1(
@@ -242,9 +224,3 @@ def test_missing_tools_and_a_clock_that_is_wrong_are_told(server_directory: Path
         (None, "tools"): "lacks awk, setsid",
         ("p1", "guard"): "lacks psql, setsid, awk",
     }
-
-
-def test_nothing_is_left_on_a_host(remote: Topology, server_directory: Path) -> None:
-    before = sorted(os.listdir(server_directory))  # noqa: PTH208  # names are all that counts
-    hosts.test(remote, Silent())
-    assert sorted(os.listdir(server_directory)) == before  # noqa: PTH208  # same

@@ -148,23 +148,6 @@ def used(session: psycopg.Connection[Any]) -> list[Any]:
 
 
 @pytest.mark.long
-def test_a_slot_that_waits_to_be_made_is_bounded_too(
-    server: PgServer, session: psycopg.Connection[Any]
-) -> None:
-    arm_and_die(server)
-    with (
-        server.connect(DATABASE, autocommit=False) as writer,
-        closing(server.connect(DATABASE, replication="database")) as maker,
-    ):
-        writer.execute("INSERT INTO filled VALUES ('open')")  # for which the slot waits
-        maker.pgconn.send_query(f"CREATE_REPLICATION_SLOT {SLOT} LOGICAL pgoutput".encode())
-        wait_for(lambda: left(session))
-        write(session, 8)
-        wait_for(lambda: not left(session))
-        wait_for(lambda: not leash.is_armed(session, SLOT))
-
-
-@pytest.mark.long
 def test_a_subscription_that_is_stuck_loses_its_slot_though_its_worker_comes_back(
     server: PgServer, session: psycopg.Connection[Any]
 ) -> None:
@@ -220,21 +203,6 @@ def test_a_target_has_a_minute_to_claim_what_is_decided(
     wait_for(lambda: not leash.is_armed(session, SLOT))
 
 
-@pytest.mark.long
-def test_it_waits_for_a_cutover_and_works_without_a_journal(
-    server: PgServer, session: psycopg.Connection[Any]
-) -> None:
-    physical(session)
-    session.execute("UPDATE shardctl.move SET state = 'fenced'")
-    arm_and_pass_the_limit(server, session)
-    session.execute("ALTER TABLE shardctl.move RENAME TO moved")
-    try:
-        wait_for(lambda: not left(session))
-        wait_for(lambda: not leash.is_armed(session, SLOT))
-    finally:
-        session.execute("ALTER TABLE shardctl.moved RENAME TO move")
-
-
 def test_nobody_else_passes_for_it(server: PgServer, session: psycopg.Connection[Any]) -> None:
     """Any role may take such a name for its session, which is not ended and is no guard."""
     session.execute("CREATE ROLE stranger LOGIN")
@@ -258,17 +226,6 @@ def test_nobody_else_passes_for_it(server: PgServer, session: psycopg.Connection
             other.cancel()
     finally:
         session.execute("DROP ROLE stranger")
-
-
-def test_a_second_one_takes_the_place_of_the_first(
-    server: PgServer, session: psycopg.Connection[Any]
-) -> None:
-    physical(session)
-    arm_and_die(server)
-    write(session, 2)
-    with closing(server.connect(DATABASE)) as own:
-        leash.arm(own, session, "a", move=MOVE, slot=SLOT, limit_bytes=1 << 20)
-        wait_for(lambda: not left(session))
 
 
 def test_it_is_armed_before_there_is_a_slot(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, files
 from shardctl.hosts.files import BACKUP, FileRefused
 from shardctl.hosts.local import Local
@@ -315,3 +316,13 @@ def test_aliases_that_shardctl_wrote_are_removed_with_their_backup(
     server.stop()
     server.remove()
     assert not server.pooler.config.parent.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_told(server: Server) -> None:
+    way = server.pooler.config.parent.parent
+    way.write_text("in the way")
+    with pytest.raises(ShardctlError) as refused:
+        server.start()
+    assert refused.value.code in {"file_refused", "place_unreachable"}
+    assert str(way) in refused.value.message
+    assert way.read_text() == "in the way"

@@ -117,22 +117,6 @@ def test_a_temporary_view_is_named_with_its_session(preflight_fleet: Movable) ->
     assert str(fleet.role) in told
 
 
-def test_rows_that_tables_elsewhere_route_or_delete(preflight_fleet: Movable) -> None:
-    preflight_fleet.choose(duplicate_shared=True)
-    with preflight_fleet.having(
-        "CREATE TABLE public.parent (id int PRIMARY KEY);"
-        "CREATE TABLE public.parts (id int) PARTITION BY RANGE (id);"
-        "CREATE TABLE shard2.child () INHERITS (public.parent);"
-        "CREATE TABLE shard2.part PARTITION OF public.parts FOR VALUES FROM (1) TO (9);"
-        "CREATE TABLE shard2.refers (id int REFERENCES public.parent ON DELETE CASCADE)",
-        "DROP TABLE shard2.child, shard2.refers, public.parent, public.parts",
-    ):
-        told = preflight_fleet.only_source("crossing")
-    assert "3 objects" in told
-    for named in ("table shard2.child", "table shard2.part", "constraint refers_id_fkey"):
-        assert named in told
-
-
 def test_what_is_bound_within_a_shard_or_only_reads_what_is_shared(
     preflight_fleet: Movable,
 ) -> None:

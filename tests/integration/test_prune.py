@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from psycopg import sql
 
-from shardctl.moves import prune_drop
 from shardctl.moves.prune import PruneUnfinished
 from shardctl.state.journal import MoveState
 from shardctl.topology import names
@@ -160,26 +159,6 @@ NOT_BACK: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
-def test_its_owner_has_to_have_the_shard_live(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    fleet_retired.fleet.execute("b", "ALTER SCHEMA shard2 RENAME TO away")
-    try:
-        assert fleet_retired.verdict() == "shard 2 is not live on node b, which owns it"
-        done = fleet_retired.prune("--yes")
-        assert (done.returncode, fleet_retired.left()) == (0, [RETIRED])
-    finally:
-        fleet_retired.fleet.execute("b", "ALTER SCHEMA away RENAME TO shard2")
-
-
-def test_the_retired_schemas_of_both_sides_are_dropped(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2, 3)
-    fleet_retired.retire(0, 1, node="b")
-    fleet_retired.record()
-    fleet_retired.carry_out()
-    assert (fleet_retired.left("a"), fleet_retired.left("b")) == ([], [])
-
-
 def test_a_schema_with_a_shortened_name_is_known_as_its_shards(
     two_servers: dict[str, PgServer], tmp_path: Path
 ) -> None:
@@ -247,24 +226,3 @@ def test_the_command_says_what_comes_back_and_records_it(fleet_retired: Pruned) 
     events = fleet_retired.fleet.query("a", "SELECT command, result FROM shardctl.event")
     assert events == [("prune", f"dropped {RETIRED}, shard3__retired_{ID}")]
     assert told(verify(fleet_retired.fleet, "map", "leftovers")) == []
-
-
-def test_what_is_left_makes_the_command_end_with_3_and_is_named(
-    fleet_retired: Pruned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet_retired.retire(2, 3)
-    fleet_retired.record()
-    drop = prune_drop.run
-
-    def meanwhile(*given: Any) -> Any:
-        fleet_retired.fleet.execute("a", f"CREATE VIEW public.v AS SELECT FROM {RETIRED}.photos")
-        return drop(*given)
-
-    monkeypatch.setattr(prune_drop, "run", meanwhile)
-    try:
-        done = fleet_retired.prune("--yes", "-o", "json")
-    finally:
-        fleet_retired.fleet.execute("a", "DROP VIEW public.v")
-    assert done.returncode == 3
-    assert RETIRED in json.loads(done.stdout)["errors"][0]["message"]
-    assert str(RETIRED) in done.stderr

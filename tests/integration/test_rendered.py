@@ -170,14 +170,6 @@ def test_what_pgbouncer_reads_is_read_alike(pooler: PgBouncer) -> None:
             assert offered[name].dbname == values.get("dbname", name), lines
 
 
-def test_what_pgbouncer_does_not_take_is_not_read_either(pooler: PgBouncer) -> None:
-    for line in (
-        "a", "a b = host=h", '"a" = host=h', "ä = host=h", "\xa0a = host=h", "[a", "%includea b",
-    ):  # fmt: skip
-        assert FAILED in reload(pooler, f"[databases]\n{line}\n"), line
-        assert list(ini.read(f"[databases]\n{line}\n")) == [], line
-
-
 def test_an_include_begins_in_its_section_and_what_follows_it_is_in_the_others_last(
     pooler: PgBouncer,
 ) -> None:

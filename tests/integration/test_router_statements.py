@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -17,7 +16,6 @@ from shardctl.router import PoolSettings, ShardedDatabase
 from shardctl.router.connections import Bounded
 from shardctl.router.errors import MapUnread, NodeUnknown, NotOpen
 from shardctl.topology.keys import shard_of
-from shardctl.topology.model import NodeName
 from shardctl.topology.routes import ShardNotFound
 from tests.fixtures.fleets.routed import FACES, Threads
 
@@ -241,24 +239,6 @@ def test_a_connection_goes_back_without_a_rollback_where_nothing_is_open(
     with ShardedDatabase(fleet_routed.topology()) as db:
         assert db.select("id", "photos", 14) == []
     assert rolled_back == []
-
-
-def test_threads_share_a_database(fleet_routed: Fleet) -> None:
-    with ShardedDatabase(fleet_routed.topology(), pool=PoolSettings(max_size=3)) as db:
-        made: list[int] = []
-
-        def work(user: int) -> None:
-            made.extend(db.insert("photos", user, {"user_id": user}) for _ in range(10))
-
-        threads = [threading.Thread(target=work, args=(user,)) for user in range(16)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join(120)
-        assert len(set(made)) == 160
-        rows = db.scatter("user_id", "photos", order_by="user_id", limit=1000)
-        assert rows == [(user,) for user in range(16) for _ in range(10)]
-        assert db.stats().pools[NodeName("a")]["pool_max"] == 3
 
 
 def test_a_node_tells_the_map_where_there_is_no_topology(fleet_routed: Fleet, router: Open) -> None:

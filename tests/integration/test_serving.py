@@ -12,7 +12,6 @@ import pytest
 from shardctl.pgbouncer import serving
 from shardctl.pgbouncer.console import Console, PoolerLost, resume_command
 from tests.fixtures.moves.harm import frozen
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 RETRY = "15"
 """PgBouncer's own `server_login_retry`, and that of these poolers."""
-SOON_S = 8.0
 MANY = 3_000
 
 
@@ -61,20 +59,6 @@ def retry(console: Console) -> str:
 def used(pooler: PgBouncer, alias: str) -> None:
     with pooler.connect(alias) as session:
         session.execute("SELECT 1")
-
-
-def test_the_first_login_of_an_alias_while_it_is_paused_holds_up_nobody(
-    pg_bouncer: PgBouncer, two_servers: Mapping[str, PgServer]
-) -> None:
-    pg_bouncer.offer(one=two_servers["a"].port)
-    with pg_bouncer.console() as console, pg_bouncer.console() as another:
-        console.pause("one", seconds=5)
-        first = Login(pg_bouncer, "one")
-        wait_for(lambda: first.waits(another, "one"))
-        since = time.monotonic()
-        assert serving.begin(console, ["one"], reload=False) == []
-        assert first.after(since) < SOON_S
-        serving.end(console, RETRY)
 
 
 def test_commands_go_in_one_packet_and_each_has_its_answer(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,12 +11,9 @@ from shardctl.hosts.host import (
 )
 from shardctl.hosts.openssh import HostKeyChanged, HostKeyUnknown, SshSettings
 from shardctl.hosts.ssh import Ssh
-from tests.fixtures.servers.postgres import wait_for
-from tests.fixtures.servers.sshd import error_of, gone, running, tool
+from tests.fixtures.servers.sshd import error_of, tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.fixtures.servers.sshd import Sshd, SshHome
 
 
@@ -86,42 +80,6 @@ def test_a_host_is_known_as_ssh_knows_it(sshd: Sshd, ssh_home: SshHome) -> None:
     ssh_home.config.write_text(
         sshd.block("box", "HostKeyAlias the-alias", f"UserKnownHostsFile /no/such {other}")
     )
-    Ssh(SshSettings("box")).run(["true"])
-
-
-@pytest.fixture
-def agent(sshd: Sshd, ssh_home: SshHome, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An agent that has the user's key among others; the key's file has a passphrase."""
-    socket = ssh_home.directory / "agent"
-    tool("ssh-agent", "-a", socket)
-    monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
-    wait_for(socket.exists)
-    for number in range(8):
-        key = f"{socket}-{number}"
-        tool("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
-        tool("ssh-add", "-q", key)
-    tool("ssh-add", "-q", sshd.user_key)
-    locked = ssh_home.directory / "locked"
-    for suffix in ("", ".pub"):
-        shutil.copy(f"{sshd.user_key}{suffix}", f"{locked}{suffix}")
-    tool("ssh-keygen", "-q", "-p", "-N", "a passphrase", "-f", locked)
-    ssh_home.config.write_text(
-        f"Host box\n  HostName {sshd.host}\n  Port {sshd.port}\n  User {sshd.login}\n"
-        f"  IdentityFile {locked}\n"
-    )
-    ssh_home.known_hosts.write_text(sshd.known())
-    yield
-    [pid] = running(str(socket))
-    os.kill(pid, signal.SIGTERM)
-    wait_for(lambda: gone(str(socket)))
-
-
-@pytest.mark.usefixtures("agent")
-def test_the_agent_is_asked_first_for_the_key_that_is_named(ssh_home: SshHome) -> None:
-    Ssh(SshSettings("box")).run(["true"])
-    Ssh(SshSettings("box")).close()
-    with ssh_home.config.open("a") as config:
-        config.write("  IdentitiesOnly yes\n")
     Ssh(SshSettings("box")).run(["true"])
 
 

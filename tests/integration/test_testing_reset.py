@@ -168,25 +168,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_reader_of_a_large_table_is_named(made: ShardFleet) -> None:
-    rows = "INSERT INTO things (body) SELECT repeat('x', 200) FROM generate_series(1, 10000)"
-    run(made, 0, rows)
-    with contextlib.closing(connect(made, 0, application_name="report")) as reading:
-        reading.execute("SELECT count(*) FROM things")
-        with raises_code("not_reset") as refused:
-            made.reset()
-        session = f"session {reading.info.backend_pid} (postgres, report, idle in transaction for "
-        assert "node a of the test fleet: cannot empty its tables: waited 0.2 s" in str(
-            refused.value
-        )
-        assert session in str(refused.value)
-        assert " s) uses shard0.things: SELECT count(*) FROM things" in str(refused.value)
-        assert reading.execute("SELECT count(*) FROM things").fetchone() == (10000,)
-    made.reset()
-    require_fresh(made)
-
-
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("table", ["things", "kinds"])
 def test_a_writer_at_work_is_named_and_readers_beside_it_are_not(
     made: ShardFleet, table: str
@@ -200,15 +181,6 @@ def test_a_writer_at_work_is_named_and_readers_beside_it_are_not(
             made.reset()
         assert f"session {writing.info.backend_pid} (postgres, idle in tr" in str(refused.value)
         assert f"session {reading.info.backend_pid} " not in str(refused.value)
-    made.reset()
-    require_fresh(made)
-
-
-def test_sessions_that_a_test_has_ended_are_made_anew(made: ShardFleet) -> None:
-    run(made, 0, "INSERT INTO things DEFAULT VALUES")
-    end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-    for shard in (0, 3):
-        run(made, shard, f"{end} WHERE datname = 'app' AND pid <> pg_backend_pid()")
     made.reset()
     require_fresh(made)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -80,19 +78,3 @@ def test_where_logins_know_the_map_they_follow_a_shard_that_moves(
     assert (report.clients, report.ok) == (2, True)
     assert report.logins is not None
     assert (report.logins.latencies.longest_ms(moved=True) or 0) > 100
-
-
-def test_the_command_tells_of_logins_by_themselves(fleet_pooled: PooledFleet) -> None:
-    words = ["sandbox", "traffic", "--connect", "--logins", "50", "--shards", "2-3"]
-    done = fleet_pooled.here(*words, "--seconds", "1200ms", "-o", "json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert (report["ok"], report["clients"], report["errors"]) == (True, 0, {})
-    assert [one["shard"] for one in report["shards"]] == [2, 3]
-    logins = report["logins"]
-    assert (logins["per_s"], logins["operations"], logins["errors"]) == (50, 60, 0)
-    assert logins["longest_ms"] == report["longest_ms"]
-    assert logins["late_ms"] >= 0
-    done = fleet_pooled.here(*words, "--seconds", "500ms", "--clients", "2", "--rate", "30")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"logins +50/s, longest [\d.]+ ms \(started up to", done.stdout)

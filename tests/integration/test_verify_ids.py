@@ -10,16 +10,13 @@ from shardctl.checks import ids
 from shardctl.checks import verify as checks
 from shardctl.fanout import Silent
 from shardctl.ids.layout import Layout
-from shardctl.postgres import room
 from tests.fixtures.fleets.fleet import PHOTOS, Fleet
 from tests.fixtures.fleets.rolled_back import RolledBack, undone
 from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
-    from shardctl.postgres.connection import Connection
     from tests.fixtures.servers.postgres import PgServer
 
 OF_SHARD_6 = Layout().floor(1_400_000_000_000, 6)
@@ -74,12 +71,6 @@ def fill(fleet: RolledBack) -> None:
         )
 
 
-def in_every_shard(fleet: RolledBack, statement: str) -> None:
-    for shard in range(8):
-        node = "a" if shard < 4 else "b"
-        fleet.execute(node, f"SET search_path = shard{shard}; {statement}; RESET search_path")
-
-
 def test_a_healthy_fleet_has_no_findings_shallow_or_deep(rows: RolledBack) -> None:
     assert rows.verify() == ()
     assert rows.verify(deep=True) == ()
@@ -90,18 +81,6 @@ def test_a_row_with_another_shards_id_is_found(rows: RolledBack) -> None:
     (finding,) = rows.verify()
     assert told([finding]) == [("ids", "other_shard", "a", (2,), "photos")]
     assert finding.actual == f"id {OF_SHARD_6} in shard 2, made for shard 6"
-
-
-def test_strange_schema_names(new_fleet: Fleet) -> None:
-    new_fleet.pattern = 'it\'s "{id}" 100%s'
-    new_fleet.migration("0002_keys.sql", f"{KEYED}\n")
-    new_fleet.init()
-    schemas = new_fleet.topology().schema_pattern
-    quoted = ['"' + schemas.schema(shard).replace('"', '""') + '"' for shard in (2, 6)]
-    insert(new_fleet, "a", quoted[0], OF_SHARD_6, 2)
-    assert told(verify(new_fleet, "ids")) == [("ids", "other_shard", "a", (2,), "photos")]
-    insert(new_fleet, "b", quoted[1], OF_SHARD_6, 6)
-    assert told(verify(new_fleet, "ids", deep=True)) == [("ids", "duplicate", "a", (2,), "photos")]
 
 
 def test_deep_counts_misplaced_rows_that_lie_between_others(keyed: RolledBack) -> None:
@@ -149,22 +128,6 @@ def test_deep_finds_rows_of_other_keys(keyed: RolledBack) -> None:
     assert finding.actual == "key -1 in shard 3 belongs to shard 7; 2 rows in all"
 
 
-def test_keys_that_no_generator_makes_are_left_alone(rows: RolledBack) -> None:
-    in_every_shard(
-        rows,
-        "CREATE TABLE users (user_id bigint PRIMARY KEY);"
-        "CREATE TABLE counted (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, n int);"
-        "CREATE TABLE pairs (id bigint DEFAULT next_id(), n int, PRIMARY KEY (n, id));"
-        "CREATE TABLE small (id int PRIMARY KEY DEFAULT 1)",
-    )
-    rows.execute(
-        "a", "INSERT INTO shard1.users VALUES (1); INSERT INTO shard1.counted (n) VALUES (1)"
-    )
-    rows.execute("a", "INSERT INTO shard1.pairs VALUES (1, 1); INSERT INTO shard1.small VALUES (1)")
-    assert rows.verify() == ()
-    assert rows.verify(deep=True) == ()
-
-
 def test_deep_finds_ids_that_two_shards_have(emptied: Fleet) -> None:
     insert(emptied, "b", "shard6", OF_SHARD_6, 6)
     insert(emptied, "a", "shard2", OF_SHARD_6, 6)
@@ -176,22 +139,6 @@ def test_deep_finds_ids_that_two_shards_have(emptied: Fleet) -> None:
         ("ids", "other_shard", None, (2, 5), "photos"),
     ]
     assert findings[0].actual == f"id {OF_SHARD_6} in shard 2 and in shard 6"
-
-
-def test_a_table_that_goes_meanwhile_is_skipped(
-    fleet_healthy: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    insert(fleet_healthy, "a", "shard2", OF_SHARD_6, 2)
-    for deep, shard, module, name in ((False, 1, room, "of"), (True, 0, ids, "_moment")):
-        before = getattr(module, name)
-
-        def drop(connection: Connection, shard: int = shard, before: Any = before) -> object:
-            fleet_healthy.execute("a", f"DROP TABLE IF EXISTS shard{shard}.photos")
-            return before(connection)
-
-        monkeypatch.setattr(module, name, drop)
-        found = told(verify(fleet_healthy, "ids", deep=deep))
-        assert found == [("ids", "other_shard", "a", (2,), "photos")]
 
 
 def test_a_table_that_is_locked_is_told_and_the_others_are_read(

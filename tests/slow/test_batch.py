@@ -116,19 +116,6 @@ def test_open_transactions_hold_up_only_their_own_aliases_while_consoles_are_lef
     resume_all(pooler, consoles(pooler, 4), ALIASES)
 
 
-def test_more_open_transactions_than_consoles_leave_the_rest_waiting(
-    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
-) -> None:
-    slow = ALIASES[:2]
-    with transactions(pooler, slow):
-        [answers] = batch.pause([(consoles(pooler, 2), ALIASES)], seconds=0.5)
-        assert (dict(answers.seconds), dict(answers.refused)) == ({}, {})
-        assert set(answers.waiting) == set(ALIASES)
-        assert paused(pooler) == set(slow)
-    # What was never asked for is not paused, and counts as resumed.
-    resume_all(pooler, consoles(pooler, 1), ALIASES)
-
-
 def test_consoles_whose_answer_may_yet_come_are_closed_and_the_others_are_not(
     pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
 ) -> None:

@@ -130,22 +130,6 @@ def test_it_ends_at_the_limit_of_its_wal(fleet_own: Lab) -> None:
     assert left(fleet_own) == []
 
 
-def test_a_slot_that_outlasts_its_time_is_named_and_cleared(fleet_own: Lab) -> None:
-    """A restart has ended its guard."""
-    there = moved(fleet_own, keep_reverse_s=20.0)
-    fleet_own.server("b").stop()
-    fleet_own.server("b").start()
-    wait_for(lambda: state(fleet_own, there.move.id) == "expired", seconds=40)
-    assert fleet_own.ask("b", "SELECT count(*) FROM pg_replication_slots") == [(1,)]
-    assert ("reverse_expired", there.move.id) in found(fleet_own)
-    every = doctor.left(doctor.look(fleet_own.topology, purpose="test"))
-    assert [one.why_not for one in every] == [None] * len(every)
-    doctor.clear(fleet_own.topology, every, lambda _: None)
-    assert left(fleet_own) == []
-    reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
-    assert not [code for code, _ in found(fleet_own) if code.startswith("reverse")]
-
-
 def test_what_a_node_that_was_away_has_of_it_is_cleared_by_doctor(fleet_own: Lab) -> None:
     there = moved(fleet_own)
     notices: list[str] = []

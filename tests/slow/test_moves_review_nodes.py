@@ -62,28 +62,6 @@ def test_ids_lie_above_earlier_ones_though_the_targets_clock_is_behind(fleet_own
     assert above
 
 
-def test_a_classic_generator_waits_until_the_targets_clock_has_passed_the_sources(
-    fleet_own_bare: Lab,
-) -> None:
-    fleet_own_bare.generator = "classic"
-    fleet_own_bare.write()
-    fleet_own_bare.init()
-    first = fleet_own_bare.put(2)
-    mark_drained = journal.mark_drained
-
-    def ahead(session: Any, move: str, **named: Any) -> str | None:
-        done = mark_drained(session, move, **named)
-        session.execute("UPDATE shardctl.move SET drained_at = drained_at + '1 second'")
-        return done
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal, "mark_drained", ahead)
-        fleet_own_bare.move([2, 3], "c")
-    ((passed,),) = fleet_own_bare.ask("c", "SELECT changed > drained_at FROM shardctl.move")
-    assert passed
-    assert first < fleet_own_bare.put(2)
-
-
 def test_a_lock_whose_holder_died_without_a_word_is_given_up_by_the_server(fleet_own: Lab) -> None:
     topology = fleet_own.topology
     plan = fleet_own.plan([2, 3], "c")

@@ -13,7 +13,6 @@ import pytest
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
 from shardctl.hosts import accounts
-from shardctl.hosts.files import BACKUP
 from shardctl.provision import maps, poolers
 from tests.fixtures.fleets.pooled import PooledFleet, leads, offered, refused, reloads
 
@@ -27,12 +26,6 @@ def apply(fleet: PooledFleet, *arguments: str) -> None:
     done = fleet.here("pgbouncer", "apply", *arguments)
     assert done.returncode == 0, done.stderr
     assert offered(fleet.pg_bouncer) == leads(fleet)
-
-
-def apply_beside(fleet: PooledFleet, others: dict[str, int]) -> None:
-    done = fleet.here("pgbouncer", "apply")
-    assert done.returncode == 0, done.stderr
-    assert offered(fleet.pg_bouncer) == leads(fleet) | others
 
 
 def make_read_only(fleet: PooledFleet, folder: Path) -> None:
@@ -68,20 +61,6 @@ def test_a_wrong_password_is_said_and_none_is_shown(
     assert not any("right-one" in text for text in texts)
 
 
-def test_a_file_changed_by_hand(fleet_unapplied: PooledFleet) -> None:
-    apply(fleet_unapplied)
-    file = fleet_unapplied.pg_bouncer.databases_file
-    text = file.read_text()
-    edited = text.replace("[databases]\n", "[databases]\nmine = host=127.0.0.1\n")
-    file.write_text(edited)
-    told = refused(fleet_unapplied)
-    assert str(file) in told
-    assert "--force" in told
-    apply(fleet_unapplied, "--force")
-    assert file.read_text() == text
-    assert file.with_name(file.name + BACKUP).read_text() == edited
-
-
 def test_a_configuration_without_the_include(fleet_unapplied: PooledFleet) -> None:
     pooler = fleet_unapplied.pg_bouncer
     text = pooler.config.read_text()
@@ -92,19 +71,6 @@ def test_a_configuration_without_the_include(fleet_unapplied: PooledFleet) -> No
     assert include in told.splitlines()[-1]
     pooler.config.write_text(text)
     apply(fleet_unapplied)
-
-
-def test_settings_that_would_be_read_as_databases(fleet_unapplied: PooledFleet) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    text = pooler.config.read_text()
-    pooler.config.write_text(f"{text}\n; further\ndefault_pool_size = 7\n")
-    line = text.count("\n") + 3
-    told = refused(fleet_unapplied)
-    assert str(line) in told
-    assert reloads(pooler) == 0
-    # Not so where the operator's own databases follow.
-    pooler.config.write_text(f"{text}[databases] mine = host=127.0.0.1\n")
-    apply_beside(fleet_unapplied, {"mine": 5432})
 
 
 def test_two_poolers_with_one_file(fleet_unapplied: PooledFleet, pooler_for: AddPooler) -> None:

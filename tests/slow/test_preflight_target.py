@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import socketserver
 import subprocess
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from psycopg import sql
 
 from shardctl.hosts.local import Local
 from shardctl.moves.preflight import directory as directories
@@ -20,7 +18,6 @@ from shardctl.moves.preflight import login, settings
 from shardctl.moves.preflight import server as servers
 from shardctl.moves.preflight import target as targets
 from shardctl.moves.preflight.target import Machine
-from tests.fixtures.servers.postgres import PgServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,31 +167,6 @@ def test_libraries_that_the_source_loads(preflight_fleet: Movable) -> None:
     assert lacking(dynamic_library_path="/nowhere:$libdir") == ["nosuch"]
     preflight_fleet.change(settings={"shared_preload_libraries": ""})
     assert lacking() == []
-
-
-@pytest.mark.parametrize("database", ["preflight", "postgres"])
-def test_libraries_of_functions_in_any_database(
-    preflight_fleet: Movable, server_directory: Path, database: str
-) -> None:
-    own = server_directory / "own.so"
-    installed = preflight_fleet.server().binaries.directory.parent
-    shutil.copy(next(installed.rglob("plpgsql.so")), own)
-    own.chmod(0o755)
-    there = PgServer(preflight_fleet.server())
-    with there.connect(database) as session:
-        session.execute(
-            sql.SQL("CREATE FUNCTION public.own(oid) RETURNS void LANGUAGE c AS {}, {}").format(
-                str(own), "plpgsql_validator"
-            )
-        )
-        try:
-            assert preflight_fleet.check().source_bytes
-            own.unlink()
-            told = preflight_fleet.only("extension_libraries")
-        finally:
-            session.execute("DROP FUNCTION public.own(oid)")
-    assert f"node c: its host lacks libraries that functions of node a need: {own}" in told
-    assert "(function public.own(oid))" in told
 
 
 def test_a_role_that_may_not_replicate(preflight_fleet: Movable) -> None:

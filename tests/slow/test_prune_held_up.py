@@ -9,8 +9,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from shardctl.fanout import Silent
 from shardctl.moves import prune_drop
 from tests.fixtures.fleets.fleet import command_line
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import psycopg
+    import pytest
 
     from shardctl.moves.prune_drop import Retired
 
@@ -51,18 +50,6 @@ def test_a_schema_that_a_session_reads_is_named_and_left(fleet_retired: Pruned) 
     assert fleet_retired.left() == [RETIRED]
 
 
-def test_a_locked_table_does_not_keep_prune_from_looking(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2, 3)
-    fleet_retired.record()
-    with fleet_retired.fleet.connect("a") as session, session.transaction():
-        session.execute(f"LOCK TABLE {RETIRED}.photos".encode())
-        first, second = fleet_retired.plan()
-    assert "uses it" in (first.why_not or "")
-    assert first.size_bytes == 0
-    assert second.why_not is None
-    assert second.size_bytes > 0
-
-
 # Waiting
 
 
@@ -78,22 +65,6 @@ def test_it_tries_again_while_somebody_holds_a_lock_for_a_while(fleet_retired: P
         assert _drop(fleet_retired, chosen) == {}
         thread.join()
     assert fleet_retired.left() == []
-
-
-def test_what_is_held_all_the_time_is_named_when_the_others_are_gone(
-    fleet_retired: Pruned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prune_drop, "_PATIENCE_S", 0.5)
-    fleet_retired.retire(2, 3)
-    fleet_retired.record()
-    chosen = fleet_retired.plan()
-    with fleet_retired.fleet.connect("a", application_name="report") as session:
-        session.execute("BEGIN")
-        session.execute(READ)
-        left = _drop(fleet_retired, chosen)
-        [why] = left.values()
-        assert why.startswith(f"session {session.info.backend_pid} (user postgres, ")
-        assert fleet_retired.left() == [RETIRED]
 
 
 def test_readers_get_through_again_and_again_while_prune_waits_for_one(
@@ -175,23 +146,6 @@ def test_killed_in_the_middle_it_does_the_rest_when_run_again(fleet_retired: Pru
 
 
 # The lock table
-
-
-@pytest.mark.parametrize("kind", ["fleet_retired", "small"])
-def test_500_schemas_do_not_exhaust_the_lock_table(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
-    made: Pruned = request.getfixturevalue(kind)
-    made.retire_many(250)
-    before = made.fleet.query("a", SIZE)[0][0]
-    found = made.plan()
-    assert len(found) == 500
-    done = made.prune("--yes")
-    assert (done.returncode, made.left()) == (0, []), done.stderr
-    assert FULL not in made.fleet.servers["a"].log()
-    after = made.fleet.query("a", SIZE)[0][0]
-    # The catalog's own tables do not shrink, and grow a little.
-    assert before - after >= 0.95 * sum(one.size_bytes for one in found)
 
 
 def test_a_schema_that_one_transaction_cannot_lock_goes_in_parts(small: Pruned) -> None:

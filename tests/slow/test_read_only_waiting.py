@@ -20,10 +20,9 @@ from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.servers.postgres import StartServer
 
 PATIENT_S = 60.0
 INSERT = b"INSERT INTO shard2.photos (user_id) VALUES (1)"
@@ -63,13 +62,6 @@ def waiting(one: Fleet) -> bool:
             " AND wait_event_type = 'Lock'",
         )
     )
-
-
-def on_server_of_its_own(one: Fleet, start: StartServer, settings: Mapping[str, str]) -> None:
-    """Give a fleet a new node a, with settings that it needs."""
-    one.drop()
-    one.servers = {"a": start(settings), "b": one.servers["b"]}
-    one.init()
 
 
 def test_it_ends_after_the_writers_that_began_before(fleet_tables: Fleet) -> None:
@@ -120,21 +112,6 @@ def test_no_write_is_uncommitted_when_it_has_ended(fleet_tables: Fleet) -> None:
     assert len(committed) == rows
 
 
-def test_a_table_that_is_not_committed_is_waited_for_by_every_run(fleet_tables: Fleet) -> None:
-    with fleet_tables.connect("a", autocommit=False) as session:
-        session.execute("CREATE TABLE shard2.late (n integer)")
-        pid = session.info.backend_pid
-        for code in (3, 1):  # the second has nothing to change, and is as far from being done
-            with raises_code("shards_left") as left:
-                switch_on(fleet_tables, 2, wait_s=0.3)
-            assert left.value.exit_code == code
-            assert f"session {pid} is creating a table there" in str(left.value)
-        session.commit()
-        switch_on(fleet_tables, 2)
-        with refused(2):
-            session.execute("INSERT INTO shard2.late VALUES (1)")
-
-
 def test_a_writer_that_does_not_end_is_named_and_the_others_are_done(fleet_tables: Fleet) -> None:
     with writing(fleet_tables, "a", "shard2", application_name="import") as session:
         pid = session.info.backend_pid
@@ -152,18 +129,6 @@ def test_a_writer_that_does_not_end_is_named_and_the_others_are_done(fleet_table
     assert triggers(fleet_tables, "a") == {"shard1": OF_A_SHARD, "shard3": OF_A_SHARD}
     switch_on(fleet_tables, 1, 2, 3)
     assert triggers(fleet_tables, "a")["shard2"] == OF_A_SHARD
-
-
-def test_a_prepared_transaction_is_a_writer(fleet_tables: Fleet, pg_server: StartServer) -> None:
-    on_server_of_its_own(fleet_tables, pg_server, {"max_prepared_transactions": "2"})
-    with fleet_tables.connect("a") as session:
-        session.execute("BEGIN")
-        session.execute(INSERT)
-        session.execute("PREPARE TRANSACTION 'kept'")
-        with raises_code("shards_left", match="were not changed: prepared transaction kept, "):
-            switch_on(fleet_tables, 2, wait_s=0.3)
-        session.execute("COMMIT PREPARED 'kept'")
-    switch_on(fleet_tables, 2)
 
 
 def test_readers_never_wait_for_it(fleet_tables: Fleet) -> None:
@@ -222,44 +187,4 @@ def test_off_lets_writes_in_though_a_reader_keeps_the_triggers_from_going(
         fleet_tables.execute("a", INSERT.decode())
         assert triggers(fleet_tables, "a") == {"shard2": OF_A_SHARD}
     switch_off(fleet_tables, 1, 2)
-    assert triggers(fleet_tables, "a") == {}
-
-
-def test_a_vacuum_that_the_server_began_gives_way(
-    fleet_tables: Fleet, pg_server: StartServer
-) -> None:
-    eager = {
-        "autovacuum_naptime": "1s",
-        "autovacuum_vacuum_cost_delay": "100ms",
-        "autovacuum_vacuum_cost_limit": "1",
-    }
-    on_server_of_its_own(fleet_tables, pg_server, eager)
-    fleet_tables.execute(
-        "a",
-        "INSERT INTO shard2.photos (id, user_id) SELECT n, n FROM generate_series(1, 100000) AS n;"
-        "DELETE FROM shard2.photos WHERE id % 2 = 0",
-    )
-    wait_for(
-        lambda: fleet_tables.query(
-            "a",
-            "SELECT FROM pg_stat_progress_vacuum AS v WHERE relid = 'shard2.photos'::regclass",
-        ),
-        seconds=60,
-    )
-    switch_on(fleet_tables, 2, wait_s=PATIENT_S)
-    assert triggers(fleet_tables, "a") == {"shard2": OF_A_SHARD}
-
-
-def test_a_small_lock_table_is_enough_for_a_shard_with_many_tables(
-    fleet_tables: Fleet, pg_server: StartServer
-) -> None:
-    small = {"max_locks_per_transaction": "10", "max_connections": "12"}
-    on_server_of_its_own(fleet_tables, pg_server, small)
-    with fleet_tables.connect("a") as session:
-        for number in range(300):
-            session.execute(f"CREATE TABLE shard2.extra_{number} (n integer)".encode())
-    switch_on(fleet_tables, 1, 2, 3)
-    expected = {"shard1": OF_A_SHARD, "shard2": OF_A_SHARD + 300, "shard3": OF_A_SHARD}
-    assert triggers(fleet_tables, "a") == expected
-    switch_off(fleet_tables, 1, 2, 3)
     assert triggers(fleet_tables, "a") == {}

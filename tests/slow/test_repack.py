@@ -9,13 +9,6 @@ if TYPE_CHECKING:
     from tests.fixtures.fleets.bloated import Repacking
 
 
-def in_order(fleet_bloated: Repacking, shard: int, table: str, columns: str) -> bool:
-    """Tell whether the rows lie on the disk in this order."""
-    name = f"shard{shard}.{table}"
-    lies = fleet_bloated.query(shard, f"SELECT {columns} FROM {name} ORDER BY ctid")
-    return lies == fleet_bloated.query(shard, f"SELECT {columns} FROM {name} ORDER BY {columns}")
-
-
 def test_it_gives_space_back_and_changes_no_row(fleet_bloated: Repacking) -> None:
     fleet_bloated.bloat(2)
     before, rows = fleet_bloated.size(2), fleet_bloated.rows(2)
@@ -35,28 +28,6 @@ def test_it_gives_space_back_and_changes_no_row(fleet_bloated: Repacking) -> Non
         f"repacked file {fleet_bloated.file(2)}: shard2.photos, {sizes}",
         "done: 1 of 1 tables",
     ]
-
-
-def test_rows_lie_in_the_order_of_the_index_that_the_table_is_clustered_by(
-    fleet_bloated: Repacking,
-) -> None:
-    fleet_bloated.bloat(1)
-    fleet_bloated.execute(1, "ALTER TABLE shard1.photos CLUSTER ON photos_of_user")
-    try:
-        assert [one.table.index for one in fleet_bloated.plan(1).chosen] == ["photos_of_user"]
-        assert fleet_bloated.repack("1", "--yes").returncode == 0
-    finally:
-        fleet_bloated.execute(1, "ALTER TABLE shard1.photos SET WITHOUT CLUSTER")
-    assert in_order(fleet_bloated, 1, "photos", "user_id, id")
-
-
-def test_partitions_are_repacked_each_for_itself(fleet_bloated: Repacking) -> None:
-    fleet_bloated.bloat(3, "stories")
-    rows = fleet_bloated.rows(3, "stories")
-    chosen = {one.name for one in fleet_bloated.plan(3).chosen}
-    assert chosen == {"shard3.stories_1", "shard3.stories_2"}
-    assert fleet_bloated.repack("3", "--yes").returncode == 0
-    assert fleet_bloated.rows(3, "stories") == rows
 
 
 def test_what_cannot_be_repacked_is_named_with_the_reason_and_makes_the_exit_code_1(
@@ -88,22 +59,6 @@ def test_a_table_is_not_repacked_again_before_recent_has_passed_or_it_is_written
     assert fleet_bloated.verdicts(1, min_bloat=0)["shard1.photos"] == "repack"
     fleet_bloated.execute(0, "VACUUM FULL shard0.photos")
     assert fleet_bloated.verdicts(0, min_bloat=0)["shard0.photos"] == "repack"
-
-
-def test_a_table_that_somebody_wrote_anew_since_the_plan_is_left_alone(
-    fleet_bloated: Repacking,
-) -> None:
-    fleet_bloated.bloat(0)
-    fleet_bloated.bloat(1)
-    plan = fleet_bloated.plan(0, 1)
-    fleet_bloated.execute(0, "VACUUM FULL shard0.photos")
-    file = fleet_bloated.file(0)
-    result = fleet_bloated.carry_out(plan)
-    assert result.error is not None
-    assert result.error.exit_code == 3
-    assert "shard0.photos" in result.error.message
-    assert [one.candidate.name for one in result.repacked] == ["shard1.photos"]
-    assert fleet_bloated.file(0) == file
 
 
 def test_what_is_written_meanwhile_is_there_afterwards(fleet_bloated: Repacking) -> None:

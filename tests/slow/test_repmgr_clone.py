@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.postgres.copying import CopyFailed
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.writers import Clients
 from tests.fixtures.servers.clones import (
@@ -79,32 +78,6 @@ def test_a_command_copies_by_the_slot_of_the_move(
     assert shown == (cloning.clone.slot,)
     assert "user=repmgr" not in (cloning.data / "postgresql.auto.conf").read_text()
     assert photos(target) == photos(cloning.at_source())
-
-
-def test_a_command_that_fails_is_told(cloning: Cloning) -> None:
-    command = "echo no disk for $SLOT in $DATA; exit 1"
-    with pytest.raises(
-        CopyFailed, match=f"no disk for {cloning.clone.slot} in {cloning.clone.copy}"
-    ):
-        cloning.make(clone_with=command)
-    assert cloning.left() == []
-
-
-def test_a_pause_of_the_sources_repmgrd_does_not_come_along(
-    preloaded_server: PgServer, server_directory: Path
-) -> None:
-    state = "pg_stat/repmgrd_state.txt"
-    cloning = Cloning(preloaded_server, server_directory)
-    with registered(preloaded_server, server_directory) as primary:
-        primary.run("service", "pause")
-        try:
-            assert (preloaded_server.server.data_directory / state).exists()
-            cloning.make()
-            assert (cloning.data / "pg_stat").exists()
-            assert not (cloning.data / state).exists()
-        finally:
-            primary.run("service", "unpause")
-            cloning.end()
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["pg_basebackup", "command"])

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-from psycopg.rows import dict_row
-
 from shardctl.router import (
-    NoConnection,
     PoolSettings,
     ShardedDatabase,
 )
@@ -36,23 +32,6 @@ def test_all_connections_end_with_the_database(fleet_routed: Fleet, router: Open
     wait_for(lambda: sessions(fleet_routed, "a") == sessions(fleet_routed, "b") == 0)
 
 
-def test_health_tells_of_each_node(fleet_routed: Fleet, router: Open) -> None:
-    db = router(fleet_routed.topology(), pool=PoolSettings(timeout=1))
-    found = db.check()
-    assert {node: (one.error, one.map_version) for node, one in found.items()} == {
-        "a": (None, 1), "b": (None, 1),
-    }  # fmt: skip
-    assert all(one.took_ms > 0 for one in found.values())
-    fleet_routed.execute("b", f"ALTER ROLE {fleet_routed.role} NOLOGIN")
-    away = router(fleet_routed.topology(), pool=PoolSettings(timeout=1))
-    found = away.check(3)
-    assert found["a"].error is None
-    assert found["b"].error is not None
-    assert "no connection" in found["b"].error
-    with pytest.raises(NoConnection, match="node b"):
-        away.scatter("id", "photos", limit=5)
-
-
 def test_through_a_pooler_statements_are_never_prepared(
     fleet_pooled: PooledFleet, router: Open
 ) -> None:
@@ -77,18 +56,6 @@ def test_a_poolers_alias_leads_to_all_nodes(fleet_pooled: PooledFleet, router: O
     found = db.scatter("user_id", "photos", order_by="user_id", limit=9)
     assert found == [(key,) for key in range(8)]
     assert db.map_version == 1
-
-
-def test_what_somebody_changes_of_a_connection_is_no_others_business(fleet_routed: Fleet) -> None:
-    with ShardedDatabase(fleet_routed.topology(), pool=PoolSettings(max_size=1)) as db:
-        with db.shard(1) as connection:
-            connection.row_factory = dict_row
-            connection.prepare_threshold = 0
-            assert connection.execute("SELECT 1 AS one").fetchall() == [{"one": 1}]
-        assert db.insert("photos", 1, {"user_id": 1}) > 0
-        assert db.select("user_id", "photos", 1) == [(1,)]
-        with db.shard(1) as connection:
-            assert connection.prepare_threshold is None
 
 
 def test_types_of_a_shards_own_are_told_apart_on_one_connection(fleet_routed: Fleet) -> None:

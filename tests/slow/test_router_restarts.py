@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -78,23 +77,6 @@ def test_idle_connections_that_a_server_ends_cost_no_call(
     assert len(db.select("id", "photos", 6)) == len(db.select("id", "photos", 1)) == SIZE
 
 
-def test_a_connection_that_got_a_message_is_used_further(fleet_routed: Fleet, router: Open) -> None:
-    db = router(fleet_routed.topology(), pool=PoolSettings(max_size=1))
-    db.within(1, "SELECT 1")
-    before = backends(fleet_routed, "a")
-    # Its new value is reported to every session, also to those that have asked nothing.
-    with fleet_routed.connect("a") as session:
-        session.execute("ALTER SYSTEM SET datestyle = 'SQL, DMY'")
-        session.execute("SELECT pg_reload_conf()")
-        try:
-            wait_for(lambda: db.within(1, "SHOW datestyle") == [("SQL, DMY",)])
-        finally:
-            session.execute("ALTER SYSTEM RESET datestyle")
-            session.execute("SELECT pg_reload_conf()")
-    wait_for(lambda: db.within(1, "SHOW datestyle") == [("ISO, MDY",)])
-    assert backends(fleet_routed, "a") == before
-
-
 def test_a_write_that_is_broken_off_fails_and_is_not_done_again(
     fleet_routed: Fleet, router: Open
 ) -> None:
@@ -113,26 +95,3 @@ def test_a_write_that_is_broken_off_fails_and_is_not_done_again(
     assert db.insert("photos", 1, {"user_id": 1, "score": 1}) > 0
     assert sorted(db.select("score", "photos", 1)) == [(0,), (1,)]
     assert db.stats().repeated == 0
-
-
-def test_a_pool_goes_on_trying_while_a_call_waits(fleet_pooled: PooledFleet, router: Open) -> None:
-    """psycopg's pool by itself waits twice as long after each attempt: these take it 31 s."""
-    db = router(fleet_pooled.topology(), pool=PoolSettings(timeout=60))
-    db.select("id", "photos", 6)
-    fleet_pooled.pg_bouncer.stop()
-    (before,) = (p["connections_num"] for p in db.stats().pools.values())
-
-    def ask() -> object:
-        while True:
-            # The end of its connection may arrive just after the statement was sent.
-            with contextlib.suppress(psycopg.OperationalError):
-                return db.select("id", "photos", 6)
-
-    with ThreadPoolExecutor(1) as calls:
-        waiting = calls.submit(ask)
-        wait_for(
-            lambda: all(p["connections_num"] >= before + 20 for p in db.stats().pools.values()),
-            seconds=30,
-        )
-        fleet_pooled.pg_bouncer.start()
-        assert waiting.result(20) == []

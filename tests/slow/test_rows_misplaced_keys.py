@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -89,22 +88,6 @@ def test_a_key_of_text_is_not_absent_and_verify_names_what_compares_it(fleet_8: 
         "key_not_integer", "note", "named.k",
     )  # fmt: skip
     assert "`shardctl rows misplaced --table named`" in found["hint"]
-
-
-def test_files_that_are_not_those_that_ran_name_no_keys(photos: Fleet) -> None:
-    folder = photos.directory / "migrations"
-    key = (folder / "0002_key.sql").read_text()
-    (folder / "0002_key.sql").unlink()
-    refused(photos, "shards 4-7 ran 0002_key.sql, which is not in the migrations' folder",
-            "newest migrations")  # fmt: skip
-    photos.migration("0002_key.sql", "-- it has no line\n")
-    refused(
-        photos, "0002_key.sql: changed after it ran in shards 4-7 of node b", "restore the file"
-    )
-    photos.migration("0002_key.sql", key)
-    photos.migration("0003_later.sql", "CREATE TABLE later (n integer);")
-    assert misplaced(photos)[0] == []
-    shutil.rmtree(folder)
 
 
 def test_a_check_follows_its_renamed_table(fleet_8: Fleet) -> None:

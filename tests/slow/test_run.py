@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pwd
-import shlex
 import signal
 import subprocess
 import threading
@@ -14,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.hosts.host import HostUnreachable
 from shardctl.maintenance import run as running
 from shardctl.topology.model import Ssh
 from tests.fixtures.commands import command_line, here
@@ -77,23 +73,6 @@ def test_a_pooler_is_told_its_files(fleet_rows: Stated, tmp_path: Path) -> None:
 
 
 # What is told
-
-
-def test_equal_answers_are_shown_once_and_others_apart(fleet_rows: Stated) -> None:
-    done = run(fleet_rows, "echo out; echo err >&2", "--on", "nodes")
-    assert (done.returncode, done.stdout) == (
-        0, "a, b (2 servers), exit 0:\n  out\n  stderr: err\n",
-    )  # fmt: skip
-    done = run(fleet_rows, "test $SHARDCTL_NAME = a", "--on", "nodes")
-    assert (done.returncode, done.stdout) == (1, "a, exit 0\nb, exit 1\n")
-
-
-def test_a_dry_run_says_as_whom_and_runs_nothing(fleet_rows: Stated, tmp_path: Path) -> None:
-    done = run(fleet_rows, f"touch {shlex.quote(str(tmp_path / 'here'))}", "--dry-run")
-    me = pwd.getpwuid(os.geteuid()).pw_name
-    assert (done.returncode, done.stdout.split()[-1]) == (0, me)
-    assert not (tmp_path / "here").exists()
-    assert events(fleet_rows) == []
 
 
 # What is recorded
@@ -175,18 +154,6 @@ def two_hosts(sshd: Sshd, other_sshd: Sshd, ssh_home: SshHome, server_directory:
 
 def over(topology: Topology, command: str, **given: Any) -> list[running.Result]:
     return running.Run(command, **given).on(running.machines(topology), Silent())
-
-
-def test_a_host_that_cannot_be_reached_is_told_and_the_others_have_run(
-    two_hosts: Topology, other_sshd: Sshd, sshd: Sshd
-) -> None:
-    other_sshd.stop()
-    reached, other = over(two_hosts, "echo here")
-    assert (reached.stdout, other.begun, other.code) == ("here\n", False, None)
-    assert isinstance(other.error, HostUnreachable)
-    assert running.exit_code([reached, other]) == 3
-    sshd.stop()
-    assert running.exit_code(over(two_hosts, "echo here")) == 1
 
 
 def interrupting(token: str, action: Callable[[], object]) -> threading.Thread:

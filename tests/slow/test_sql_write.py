@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.maintenance import sql, sql_plan
-from shardctl.topology.model import ShardId
 from tests.fixtures.fleets.rows import MOVE, Stated
-from tests.fixtures.processes import awaited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,36 +62,11 @@ def test_where_some_are_refused_the_others_are_done_and_the_rest_is_named(
     assert {a["shard"] for a in answers if a["command"]} == {6, 7}
 
 
-def test_nothing_that_a_committed_transaction_set_is_seen_by_the_next_shard(
-    fleet_rows: Stated,
-) -> None:
-    text = (
-        "SELECT coalesce(current_setting('app.kept', true), ''), current_user, current_schema,"
-        " to_regclass('pg_temp.left_over') IS NULL; SET app.kept TO 'x';"
-        "CREATE TEMP TABLE left_over (n int); PREPARE left_over AS SELECT 1; SET ROLE stated"
-    )
-    done = fleet_rows.write(text, "--jobs", "1", "-o", "json")
-    assert done.returncode == 0, done.stderr
-    rows = [row for line in done.stdout.splitlines() for row in json.loads(line)["rows"]]
-    assert sorted(rows) == [["", "postgres", f"shard{n}", True] for n in range(8)]
-
-
 def test_while_a_move_has_not_ended_nothing_is_written(fleet_rows: Stated) -> None:
     fleet_rows.begin_move()
     done = fleet_rows.write(RAISE, "--shards", "0")
     assert done.returncode == 1
     assert str(MOVE) in done.stderr
-    assert fleet_rows.users() == list(range(8))
-
-
-def test_shards_that_changed_hands_while_the_operator_thought_are_not_written(
-    fleet_rows: Stated,
-) -> None:
-    topology = fleet_rows.fleet.topology()
-    plan = sql_plan.plan(topology, RAISE, shards=[ShardId(3)], write=True)
-    fleet_rows.begin_move()
-    with pytest.raises(Exception, match=f"move {MOVE}"):
-        list(sql.Run(plan).events())
     assert fleet_rows.users() == list(range(8))
 
 
@@ -122,20 +92,3 @@ def test_where_the_answer_to_commit_is_lost_that_is_said(fleet_rows: Stated) -> 
     failures = [json.loads(line) for line in done.stdout.splitlines()]
     assert [f["shard"] for f in failures if f["error"] and f["error"]["unknown"]] == [5]
     assert fleet_rows.users() == [100, 101, 102, 103, 104, 5, 6, 7]
-
-
-def test_who_closes_the_pipe_has_the_run_ended_and_recorded(fleet_rows: Stated) -> None:
-    text = "UPDATE photos SET user_id = user_id + 100 RETURNING repeat('x', 200000), pg_sleep(0.2)"
-    argv = [sys.executable, "-m", "shardctl", "--topology", str(fleet_rows.fleet.write()), "sql"]
-    argv += [text, "--write", "--yes", "--jobs", "1", "-o", "tsv"]
-    with awaited(
-        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.read(1)
-        process.stdout.close()
-    assert process.returncode == 1
-    changed = [user for user in fleet_rows.users() if user >= 100]
-    assert 0 < len(changed) < 8
-    recorded = [fleet_rows.events(node)[-1][1] for node in ("a", "b")]
-    assert sum(int(said.split("in ")[1].split()[0]) for said in recorded) == len(changed)

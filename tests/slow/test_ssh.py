@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from shardctl.hosts import files, scripts
 from shardctl.hosts.host import (
     CommandFailed,
-    CommandTimedOut,
 )
 from shardctl.hosts.local import Local
-from tests.fixtures.servers.postgres import wait_for
-from tests.fixtures.servers.sshd import error_of, gone, shell, sleeping
+from tests.fixtures.servers.sshd import shell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,26 +40,6 @@ def test_arguments_arrive_as_they_are(box: Ssh, argv: list[str]) -> None:
     assert base64.b64decode(coded).decode() == "".join(f"{word}\0" for word in argv)
 
 
-def test_a_program_is_found_by_any_name(box: Ssh, server_directory: Path) -> None:
-    for name in ("it's $HOME", "größe", "a=b", "two\nlines", "--"):
-        program = server_directory / name
-        program.write_text('#!/bin/sh\necho "$0"\n')
-        program.chmod(0o755)
-        assert box.run([str(program)]).stdout == f"{program}\n"
-
-
-def test_what_no_process_can_be_given_is_refused(box: Ssh) -> None:
-    with pytest.raises(ValueError, match="null byte"):
-        box.run(["echo", "a\0b"])
-    with pytest.raises(ValueError, match="not a valid name of an environment variable"):
-        box.run(["true"], env={"a;b": ""})
-
-
-def test_builtins_of_the_shell_do_not_stand_in_for_programs(box: Ssh) -> None:
-    assert "not found" in error_of(box, ["cd", "/"], CommandFailed)
-    assert "not found" in error_of(box, ["exit", "3"], CommandFailed)
-
-
 def test_the_environment_arrives_and_is_shown_to_nobody(box: Ssh, token: str) -> None:
     secret = f"secret-{token} '\"$\n"
     names = ("PGPASSWORD", "SOME_TOKEN", "PLAIN")
@@ -76,22 +54,6 @@ def test_input_is_shown_to_nobody_and_arrives_whole(box: Ssh, token: str) -> Non
     said = box.run(shell("ps -eww -o args; cat"), input=f"secret-{token}").stdout
     assert said.count("secret-") == 1
     assert box.run(["cat"]).stdout == ""
-
-
-def test_much_goes_both_ways_at_once(box: Ssh) -> None:
-    text = "größe 0123456789\n" * 400_000
-    script = "tee /dev/stderr"
-    done = box.run(shell(script), input=text, timeout=60)
-    assert done.stdout == text
-    assert done.stderr == text
-
-
-def test_input_that_nobody_reads_holds_nothing_up(box: Ssh) -> None:
-    assert box.run(["echo", "done"], input="x" * 5_000_000, timeout=30).stdout == "done\n"
-
-
-def test_input_with_null_bytes_arrives(box: Ssh) -> None:
-    assert box.run(["od", "-An", "-c"], input="a\0b").stdout.split() == ["a", "\\0", "b"]
 
 
 def test_it_runs_as_it_would_here(box: Ssh) -> None:
@@ -112,16 +74,6 @@ def test_it_runs_as_it_would_here(box: Ssh) -> None:
         here, there = ends
         code = here.code if here.code >= 0 else 128 - here.code
         assert there == dataclasses.replace(here, code=code)
-
-
-def test_a_command_that_fails_says_so(box: Ssh) -> None:
-    assert error_of(box, shell("echo why >&2; exit 3"), CommandFailed).endswith("code 3\n  why")
-    assert "not found" in error_of(box, ["no-such-program"], CommandFailed)
-
-
-def test_a_shell_that_dies_is_a_command_that_failed(box: Ssh) -> None:
-    assert "as when it is killed" in error_of(box, shell("kill -KILL 0"), CommandFailed)
-    assert box.run(["echo", "on"]).stdout == "on\n"
 
 
 def test_signals_reach_a_command_as_they_would_here(box: Ssh) -> None:
@@ -160,25 +112,6 @@ def test_lines_come_as_they_are_printed(box: Ssh, server_directory: Path) -> Non
         done = host.stream(shell(script, str(go)), line=take, input="2", timeout=20)
         assert lines == ["1", "2", "", "3"]
         assert (done.stdout, done.stderr, done.code) == ("", "", 0)
-
-
-def test_what_takes_the_lines_may_give_up(box: Ssh, token: str) -> None:
-    def refuse(line: str) -> None:
-        raise KeyboardInterrupt(line)
-
-    for host in (Local(), box):
-        with pytest.raises(KeyboardInterrupt, match="one"):
-            host.stream(shell("echo one; sleep 1000; :", token), line=refuse)
-        wait_for(lambda: gone(token))
-
-
-def test_streams_end_and_fail_alike(box: Ssh, token: str) -> None:
-    for host in (Local(), box):
-        with pytest.raises(CommandFailed, match="code 3\n  why"):
-            host.stream(shell("echo why >&2; exit 3"), line=lambda _: None)
-        with pytest.raises(CommandTimedOut):
-            host.stream(sleeping(token), line=lambda _: None, timeout=0.5)
-        wait_for(lambda: gone(token))
 
 
 def test_files_go_the_same_way_as_here(box: Ssh, server_directory: Path) -> None:

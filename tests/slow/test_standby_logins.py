@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from shardctl.pgbouncer import guard
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import connection, replay
 from tests.fixtures.servers.clones import soon
-from tests.fixtures.servers.postgres import SUPERUSER, wait_for
+from tests.fixtures.servers.postgres import SUPERUSER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 CONFLICT = "conflict with recovery"
 ENOUGH = 3
-BODY = "SELECT prosrc FROM pg_proc WHERE proname = 'open_block_at'"
 SLOW = """CREATE OR REPLACE FUNCTION shardctl.open_block_at(
     register regclass, block bigint, not_before bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
@@ -116,38 +114,4 @@ def test_a_cutovers_snapshot_is_held_though_replay_breaks_off_its_login(
             world.require_lock(world.plan.target)
             world.sessions.pop((world.plan.target, Use.snapshot)).close()
             assert deadline > soon(0)
-    world.close()
-
-
-def test_a_session_that_replay_ends_while_it_warms_its_caches_is_opened_again(
-    fleet_spares: MovedFleet,
-) -> None:
-    """Where a subtransaction runs, replay does not cancel the statement: it ends the session."""
-    world = fleet_spares.world([2, 3], "c")
-    drive(
-        world,
-        list(takewhile(lambda step: step.name != "cutover", METHODS[CLONE].steps)),
-        lambda _: None,
-    )
-    with fleet_spares.connect("a") as source:
-        source.execute("CREATE TABLE public.locked ()")
-        source.execute(SLOW)
-        wait_for(
-            lambda: "locked" in world.session(world.plan.target).execute(BODY).fetchall()[0][0]
-        )
-        first = world.session(world.plan.target, Use.lock)
-        before = cancelled(world.clone)
-
-        def lock() -> None:
-            deadline = soon(60)
-            while cancelled(world.clone) == before:
-                source.execute("BEGIN; LOCK TABLE public.locked; COMMIT")
-                assert deadline > soon(0)
-
-        with ThreadPoolExecutor(1) as pool:
-            locker = pool.submit(lock)
-            clone_cutover.prepare(world)
-            locker.result()
-    assert first.closed
-    world.require_lock(world.plan.target)
     world.close()

@@ -7,8 +7,7 @@ import random
 import threading
 import time
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -22,7 +21,7 @@ from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.logical.moment import Moment
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 ACCOUNTS = "CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, cents bigint NOT NULL)"
 NOTES = "CREATE TABLE notes (id bigint PRIMARY KEY, about bigint REFERENCES accounts, note text)"
 FILLED = "INSERT INTO accounts SELECT n, 'owner ' || n, n FROM generate_series(1, 500) AS n"
-ADVISORY = "FROM pg_locks WHERE locktype = 'advisory'"
 MANY_MS = 250
 """A lock timeout under which a busy machine gets through."""
 
@@ -135,33 +133,6 @@ def test_nobody_waits_longer_than_the_lock_timeout(
         assert seen(streamed.source, taken.source) == seen(streamed.target, taken.target)
 
 
-def test_who_else_queues_for_a_gate_is_in_nobodys_way(
-    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Everybody with CONNECT may take an advisory lock, and sees the keys of all."""
-    streamed.make(ACCOUNTS, NOTES, FILLED)
-    streamed.begin()
-    with sides(streamed) as (source, target), ExitStack() as stack:
-        queued = list[Any]()
-
-        def queue(side: Side, ready: Callable[[], None]) -> None:
-            ready()
-            keys = "SELECT DISTINCT classid::bigint << 32 | objid::bigint {}"
-            for (key,) in side.locking.execute(keys.format(ADVISORY).encode()).fetchall():
-                stranger = stack.enter_context(closing(streamed.route.connect(at[side])))
-                queued.append(Sent(stranger, sql.SQL("SELECT pg_advisory_lock({})").format(key)))
-            wait_for(lambda: _count(side.locking, f"{ADVISORY} AND NOT granted") == 3)
-
-        at = {source: streamed.route.source, target: streamed.route.target}
-        for side in at:
-            monkeypatch.setattr(side, "ready", partial(queue, side, side.ready))
-        taken = take(streamed, source, target)
-        assert seen(streamed.source, taken.source) == seen(streamed.target, taken.target)
-        for one in queued:
-            one.rows()
-    assert len(queued) == 4
-
-
 def test_a_worker_that_does_not_come_is_not_waited_for(
     streamed: Streamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,11 +204,6 @@ def _held_tables(streamed: Streamed) -> list[object]:
         " AND mode IN ('ShareLock', 'ShareRowExclusiveLock')"
     )
     return [*streamed.source.execute(question), *streamed.target.execute(question)]
-
-
-def _count(session: Connection, locks: str) -> int:
-    (count,) = session.execute(f"SELECT count(*) {locks}".encode()).fetchone() or (0,)
-    return int(count)
 
 
 def _works(streamed: Streamed) -> bool:

@@ -64,40 +64,6 @@ def _write(
                 session.execute("DELETE FROM shard2.accounts WHERE id = %s", [number - 7])
 
 
-def test_a_worker_that_starts_again_still_has_usage(streamed: Streamed) -> None:
-    """The subscription's owner is no superuser; without USAGE its worker fails."""
-    streamed.make(ACCOUNTS, FILLED, "GRANT USAGE ON SCHEMA shard2 TO app")
-    streamed.begin()
-    streamed.mark()
-    closing.withhold(streamed.target, [SCHEMA], keep="streamer")
-    for statement in LESSER:
-        streamed.target.execute(statement.encode())
-    if streamed.major > 15:
-        streamed.target.execute(f"ALTER SUBSCRIPTION {NAME} SET (password_required = off)".encode())
-    assert not _may_use(streamed, "app")
-    before = _worker(streamed)
-    streamed.target.execute("SELECT pg_terminate_backend(%s)", [before])
-    wait_for(lambda: _worker(streamed) not in {None, before})
-    streamed.source.execute("UPDATE shard2.accounts SET cents = 0")
-    streamed.mark("again")
-    streamed.equal("accounts")
-    streamed.target.execute("REVOKE USAGE ON SCHEMA shard2 FROM streamer")
-    streamed.target.execute("SELECT pg_terminate_backend(%s)", [_worker(streamed)])
-    streamed.source.execute("UPDATE shard2.accounts SET cents = 1")
-    wait_for(lambda: "permission denied for schema shard2" in streamed.servers[1].log())
-
-
-LESSER = (
-    "ALTER ROLE streamer SUPERUSER",
-    f"ALTER SUBSCRIPTION {NAME} OWNER TO streamer",
-    "ALTER ROLE streamer NOSUPERUSER",
-    "GRANT ALL ON ALL TABLES IN SCHEMA shard2 TO streamer",
-    "GRANT USAGE ON SCHEMA shardctl TO streamer",
-    "GRANT ALL ON shardctl.stream TO streamer",
-)
-"""Make the owner of the subscription an ordinary role: to become the owner it is a superuser."""
-
-
 def _may_use(streamed: Streamed, role: str) -> bool:
     row = streamed.target.execute(
         "SELECT has_schema_privilege(%s, %s, 'USAGE')", [role, SCHEMA]
@@ -183,34 +149,6 @@ def test_opening_waits_for_no_reader_and_gives_the_rights_of_the_source(streamed
         "SELECT FROM pg_trigger WHERE NOT tgisinternal UNION ALL SELECT FROM shardctl.stream_copy"
     )
     assert streamed.target.execute(left).fetchall() == []
-
-
-def test_only_the_usage_that_closing_gave_is_taken_at_the_end(streamed: Streamed) -> None:
-    """What operators granted on the new copy stays, to the subscription's owner, too."""
-    streamed.make(ACCOUNTS, FILLED, "ALTER SCHEMA shard2 OWNER TO owning")
-    streamed.copy()
-    wanted = closing.access(streamed.source, [SCHEMA])
-    for granted, usage in OPERATORS.items():
-        closing.close(streamed.target, MOVE, [SCHEMA], keep="streamer")
-        streamed.target.execute(closing.opening(MOVE, wanted))
-        streamed.target.execute("GRANT USAGE ON SCHEMA shard2 TO reader")
-        streamed.target.execute(granted.encode())
-        closing.remove(streamed.target, MOVE, [SCHEMA], keep="streamer", wanted=wanted, deadline=0)
-        assert _may_use(streamed, "reader")
-        rights = closing.access(streamed.target, [SCHEMA])[0].grants
-        kept = {grant.right for grant in rights if grant.grantee == "streamer"}
-        assert kept == usage, granted
-        streamed.target.execute("REVOKE ALL ON SCHEMA shard2 FROM streamer, app CASCADE")
-
-
-OPERATORS = {
-    "SELECT": set[str](),
-    "GRANT CREATE ON SCHEMA shard2 TO streamer": {"CREATE"},
-    "GRANT USAGE ON SCHEMA shard2 TO streamer WITH GRANT OPTION": {"USAGE"},
-    "GRANT USAGE ON SCHEMA shard2 TO app WITH GRANT OPTION; SET ROLE app;"
-    " GRANT USAGE ON SCHEMA shard2 TO streamer; RESET ROLE": {"USAGE"},
-}
-"""What an operator grants, and which rights the subscription's owner has after that."""
 
 
 def test_autovacuum_is_off_until_the_end_and_what_was_never_validated_stays_so(
@@ -305,63 +243,10 @@ def test_a_publication_that_is_younger_than_its_slot_stops_the_stream_or_loses_r
     assert len(target) == len(source) - 1
 
 
-def test_partitions_truncated_or_made_later_and_a_check_that_reads_its_schema(
-    streamed: Streamed,
-) -> None:
-    """The worker writes as the subscription's owner, which has USAGE, and not as the table's."""
-    streamed.make(
-        "CREATE TABLE days (day int, note text, PRIMARY KEY (day)) PARTITION BY RANGE (day)",
-        "CREATE TABLE days_1 PARTITION OF days FOR VALUES FROM (0) TO (10)",
-        "CREATE TABLE days_2 PARTITION OF days FOR VALUES FROM (10) TO (20)",
-        "INSERT INTO days SELECT n, 'before' FROM generate_series(0, 19) AS n",
-        "CREATE TABLE kinds (name text PRIMARY KEY)",
-        "CREATE FUNCTION known(text) RETURNS boolean LANGUAGE plpgsql AS"
-        " 'BEGIN RETURN $1 IS NULL OR EXISTS (SELECT FROM shard2.kinds WHERE name = $1); END'",
-        "CREATE TABLE things (id bigint PRIMARY KEY, kind text CHECK (shard2.known(kind)))",
-        "INSERT INTO kinds VALUES ('good')",
-        "ALTER SCHEMA shard2 OWNER TO owning", "ALTER TABLE kinds OWNER TO owning",
-        "ALTER TABLE things OWNER TO owning",
-    )  # fmt: skip
-    tables = [(SCHEMA, "days"), (SCHEMA, "kinds"), (SCHEMA, "things")]
-    assert publication.tables(streamed.source, [SCHEMA]) == tables
-    streamed.begin()
-    streamed.source.execute("INSERT INTO shard2.things VALUES (1, 'good')")
-    streamed.source.execute("TRUNCATE shard2.days_2")
-    streamed.source.execute("UPDATE shard2.days SET day = 15 WHERE day = 5")
-    streamed.mark()
-    streamed.equal("days", "days_1", "days_2", "things")
-    streamed.source.execute(
-        "CREATE TABLE shard2.days_3 PARTITION OF shard2.days FOR VALUES FROM (20) TO (30)"
-    )
-    streamed.source.execute("INSERT INTO shard2.days VALUES (25, 'late')")
-    wait_for(lambda: _state(streamed).errors)
-    assert 'relation "shard2.days_3" does not exist' in streamed.servers[1].log()
-
-
 def _state(streamed: Streamed) -> subscription.Progress:
     found = subscription.progress(streamed.source, streamed.target, NAME, NAME)
     assert found is not None
     return found
-
-
-def test_an_apply_error_is_counted_and_the_stream_goes_on_once_it_is_repaired(
-    streamed: Streamed,
-) -> None:
-    streamed.make(ACCOUNTS, FILLED)
-    streamed.begin()
-    streamed.mark()
-    streamed.target.execute(closing.opening(MOVE, []))
-    streamed.target.execute("INSERT INTO shard2.accounts VALUES (9000, 'by hand', 1)")
-    streamed.source.execute("INSERT INTO shard2.accounts VALUES (9000, 'rightly', 1)")
-    wait_for(lambda: _state(streamed).errors > 1)
-    log = streamed.servers[1].log().splitlines()
-    said = subscription.last_error(log, _state(streamed).origin)
-    assert said is not None
-    assert "accounts" in said  # 18 has words of its own for it
-    assert _state(streamed).enabled
-    streamed.target.execute("DELETE FROM shard2.accounts WHERE id = 9000")
-    streamed.mark("again")
-    streamed.equal("accounts")
 
 
 def test_a_subscription_is_dropped_also_when_its_source_is_gone(

@@ -9,14 +9,11 @@ import pytest
 
 from shardctl.errors import Refused
 from shardctl.hosts.local import Local
-from shardctl.postgres import binaries
 from shardctl.postgres.logical import clients, structure
 from shardctl.postgres.logical.route import end_sessions
 from tests.fixtures.servers.streams import NAME, SCHEMA
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.fixtures.servers.streams import Streamed
 
 STRUCTURE = (
@@ -153,22 +150,6 @@ def test_rights_are_those_of_the_source_whatever_the_target_gives_by_default(
     assert streamed.target.execute(file).fetchall() == rows
 
 
-def test_settings_of_a_role_change_no_structure(streamed: Streamed) -> None:
-    streamed.make("CREATE TABLE signs (sign text DEFAULT '→' CHECK (sign <> '≠'))")
-    name = streamed.route.database.name
-    for session in (streamed.source, streamed.target):
-        statement = f"ALTER ROLE postgres IN DATABASE {name} SET client_encoding = 'LATIN1'"
-        session.execute(statement.encode())
-    structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
-    structure.make_rest(streamed.route, [SCHEMA], major=streamed.major, jobs=2)
-    assert dumped(streamed, 1) == dumped(streamed, 0)
-    default = """
-        SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef
-        WHERE adrelid = 'shard2.signs'::regclass
-    """
-    assert streamed.target.execute(default).fetchall() == [("'→'::text",)]
-
-
 def test_what_the_target_lacks_is_named(streamed: Streamed) -> None:
     streamed.make(
         "CREATE FUNCTION public.twice(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1 * 2'",
@@ -177,21 +158,6 @@ def test_what_the_target_lacks_is_named(streamed: Streamed) -> None:
     with pytest.raises(Refused, match=r"node c: psql .* public\.twice") as refused:
         structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
     assert refused.value.code == "structure_not_made"
-
-
-def test_a_schema_that_is_not_there_is_refused(streamed: Streamed) -> None:
-    with pytest.raises(Refused, match="node a: pg_dump could not read the structure: no matching"):
-        structure.make_tables(streamed.route, ["missing"], major=streamed.major)
-
-
-def test_programs_that_are_missing_are_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with pytest.raises(Refused, match="of PostgreSQL 99 or newer are not installed here"):
-        clients.find(99)
-    assert clients.find(15).major == 15
-    monkeypatch.setenv(binaries.VARIABLE, str(tmp_path))
-    assert clients.find(15).major == 15
 
 
 def test_what_a_killed_shardctl_has_left_running_is_ended(streamed: Streamed) -> None:
@@ -208,16 +174,3 @@ def test_what_a_killed_shardctl_has_left_running_is_ended(streamed: Streamed) ->
 def test_the_oldest_programs_that_can_read_both_servers_are_taken() -> None:
     assert clients.find(16).major == 16
     assert clients.find(17).major == 18
-
-
-@pytest.mark.embedded
-def test_programs_that_know_tls_go_before_embedded_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in clients.PROGRAMS:
-        program = tmp_path / name
-        program.write_text(f"#!/bin/sh\necho '{name} (PostgreSQL) 17.1'\n")
-        program.chmod(0o755)
-    monkeypatch.setenv(binaries.VARIABLE, str(tmp_path))
-    assert clients.find(16) == binaries.Binaries(tmp_path, 17)
-    assert clients.find(18).major == 18
