@@ -9,6 +9,7 @@ from psycopg import sql
 
 from shardctl.moves import comparison
 from shardctl.moves.confirm_sessions import QUERIES
+from shardctl.postgres import catalog
 
 if TYPE_CHECKING:
     import psycopg
@@ -46,7 +47,7 @@ def session(pg_server: StartServer) -> Any:
 
 def number(session: psycopg.Connection[Any]) -> object:
     """Give the number of the only row of table `one`, as `confirm` computes it."""
-    query = QUERIES["tables"].format(referring=QUERIES["referring"], schemas=sql.Literal("public"))
+    query = QUERIES["tables"].format(held=catalog.QUERIES["held"], schemas=sql.Literal("public"))
     [(schema, name, blocks, names, how)] = session.execute(query).fetchall()
     table = comparison.Table(schema, schema, name, blocks, tuple(zip(names, how, strict=True)))
     query = sql.SQL("SELECT {} FROM one AS t").format(table.row())
