@@ -111,6 +111,7 @@ class LocalServer(HostedServer):
     def start(self, *, timeout: float = 60) -> Started:
         """Start it with its settings, as a hosted one; one that runs reads them if they changed."""
         with self._alone():
+            self._prepare()
             if self.process() is None:
                 self._configure()
             did = super().start(timeout=timeout)

@@ -83,6 +83,9 @@ prepare() { # major
     found=
     [ ! -r "$data/PG_VERSION" ] || read -r found <"$data/PG_VERSION"
     [ "$found" = "$1" ] || refuse "$MAJOR" "$found"
+    case $(look) in
+    *stopping*) gone 20 ;;
+    esac
     if [ -z "$(look)" ]; then
         left=$(processes)
         # Beside them a second server would ruin the data.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +20,7 @@ import pytest
 from shardctl.errors import Problems, ShardctlError
 from shardctl.fanout import Silent
 from shardctl.hosts import accounts
+from shardctl.hosts.local import Local
 from shardctl.postgres import connection
 from shardctl.postgres.hosted import log_of
 from shardctl.sandbox import servers
@@ -24,10 +28,13 @@ from shardctl.topology import loader
 from tests.fixtures.commands import here
 from tests.fixtures.servers import templates
 from tests.fixtures.servers.postgres import (
+    PID_FILE,
     free_ports,
     free_run,
     local_node,
     local_topology,
+    serving,
+    wait_for,
 )
 
 if TYPE_CHECKING:
@@ -257,6 +264,58 @@ def test_an_empty_directory_is_used_and_what_a_killed_initdb_left_is_removed(
     give(single)
     assert up(single) == {"a": "started"}
     assert not left.exists()
+
+
+def test_a_directory_called_new_that_initdb_did_not_make_is_not_removed(single: Topology) -> None:
+    theirs = new_of(single)
+    theirs.mkdir(parents=True)
+    (theirs / "thesis.tex").touch()
+    give(single)
+    [error] = refused(single)
+    assert "thesis.tex" in str(error)
+    assert (theirs / "thesis.tex").exists()
+
+
+def test_a_pid_file_of_a_dead_process_is_stale(prepared: Topology) -> None:
+    up(prepared)
+    for one in serving(data_of(prepared)):
+        os.kill(one, signal.SIGKILL)
+    wait_for(lambda: not serving(data_of(prepared)))
+    assert (data_of(prepared) / PID_FILE).exists()
+    assert states(prepared) == {"a": "down"}
+    assert up(prepared) == {"a": "started"}
+    # So is one with the number of another process.
+    file = data_of(prepared) / PID_FILE
+    text = file.read_text()
+    down(prepared)
+    file.write_text(text.replace(text.split()[0], str(os.getpid()), 1))
+    assert states(prepared) == {"a": "down"}
+    assert [one.was_up for one in down(prepared)] == [False]
+    assert up(prepared) == {"a": "started"}
+
+
+def test_a_server_that_stops_is_waited_for_and_started_again(prepared: Topology) -> None:
+    up(prepared)
+    server = servers._server(node_of(prepared, "a"))
+    with psycopg.connect(host=server.host, port=server.port, user="postgres") as session:
+        stop = [server.binaries.program("pg_ctl"), "stop", "-D", str(server.data_directory)]
+        Local().run([*stop, "-m", "smart", "--no-wait"], user=server.account)
+        wait_for(lambda: states(prepared) == {"a": "stopping"})
+        with ThreadPoolExecutor(1) as pool:
+            started = pool.submit(up, prepared)
+            wait_for(lambda: b"prepare" in commands_of(server.data_directory))
+            session.close()
+            assert started.result() == {"a": "started"}
+
+
+def commands_of(data: Path) -> bytes:
+    """Give the words of all commands about a data directory."""
+    found = b""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes()
+            found += words if os.fsencode(data) in words.split(b"\0") else b""
+    return found
 
 
 def test_a_server_that_does_not_come_up_shows_its_last_words(prepared: Topology) -> None:
