@@ -245,6 +245,19 @@ def test_a_snapshot_of_the_clone_outlives_what_the_source_vacuums(cloning: Cloni
     assert photos(reader) == photos(source)
 
 
+def test_a_position_that_is_not_replayed_in_time_is_an_error(cloning: Cloning) -> None:
+    target = cloning.start()
+    target.execute("SELECT pg_wal_replay_pause()")
+    wait_for(lambda: answer(target, "SELECT pg_get_wal_replay_pause_state()") == "paused")
+    cloning.at_source().execute("INSERT INTO photos VALUES (-9, 'not seen yet')")
+    lsn = str(cloning.ask("SELECT pg_current_wal_flush_lsn()"))
+    with raises_code("clone_not_replayed", match=r"\d+ bytes before") as late:
+        standby.replayed(target, lsn, soon(0.2))
+    assert late.value.message.endswith(f" bytes before {lsn}")
+    target.execute("SELECT pg_wal_replay_resume()")
+    standby.replayed(target, lsn, soon())
+
+
 def test_a_promotion_that_takes_too_long_is_an_error_and_may_still_happen(
     cloning: Cloning,
 ) -> None:
