@@ -53,7 +53,8 @@ class Holder:
         text = " ".join(without_passwords(self.statement or "").split())
         runs = f": {text[:_SHOWN]}{'...' if text[_SHOWN:] else ''}" if text else ""
         named = ", ".join(filter(None, (user, application, state, since)))
-        return f"session {self.pid} ({named}{runs})"
+        # A role without rights for it sees no more than the pid of some.
+        return f"session {self.pid} ({named}{runs})" if named else f"session {self.pid}"
 
     @property
     def passes(self) -> bool:
