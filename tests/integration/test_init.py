@@ -69,7 +69,7 @@ def test_a_new_database_lets_no_stranger_in(new_fleet: Fleet) -> None:
         new_fleet.execute("a", f"GRANT CONNECT ON DATABASE {name} TO PUBLIC")
         done = new_fleet.here_as_written("verify", "--strict", "--check", "connection")
         assert done.returncode == 0
-        assert str(name) in done.stdout
+        assert f'REVOKE CONNECT ON DATABASE "{name}" FROM PUBLIC' in done.stdout
     finally:
         new_fleet.drop()
         for server in new_fleet.servers.values():
@@ -203,8 +203,9 @@ def test_a_schema_that_shardctl_did_not_make_is_not_adopted_silently(new_fleet: 
 
 def test_the_databases_win_over_a_stale_topology(fleet_8: Fleet) -> None:
     fleet_8.shards = {"a": "0-4", "b": "5-7"}
-    with pytest.raises(OwnershipDiffers, match=r"the map on node . gives shards 4 to b"):
+    with pytest.raises(OwnershipDiffers, match=r"the map on node . gives shards 4 to b") as e:
         fleet_8.init()
+    assert "newest topology file" in e.value.hint
     assert fleet_8.query("a", "SELECT to_regnamespace('shard4')") == [(None,)]
 
 
@@ -215,6 +216,14 @@ def test_a_retired_copy_forbids_making_its_shard_anew(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE shard = 2")
     with pytest.raises(OwnershipDiffers, match="shards 2"):
         fleet_8.init()
+
+
+def test_a_shard_that_lives_on_another_node_is_not_made_a_second_time(new_fleet: Fleet) -> None:
+    with new_fleet.servers["b"].connect() as connection:
+        connection.execute(f"CREATE DATABASE {new_fleet.database}")
+    new_fleet.execute("b", "CREATE SCHEMA shard1")
+    with raises_code("schema_in_the_way", match="live shards that the topology gives to a"):
+        new_fleet.init()
 
 
 def test_a_schema_that_was_made_and_is_gone_is_not_made_anew_empty(fleet_8: Fleet) -> None:

@@ -50,6 +50,13 @@ def test_what_no_journal_knows_stays(fleet_retired: Pruned) -> None:
     assert fleet_retired.verdict(now=True) == "no move in this cluster's journal retired it"
 
 
+def test_what_is_no_shards_stays(fleet_retired: Pruned) -> None:
+    fleet_retired.record()
+    fleet_retired.fleet.execute("a", f"CREATE SCHEMA shard8__retired_{ID}")
+    fleet_retired.fleet.execute("a", f"CREATE SCHEMA mine__retired_{ID}")
+    assert set(fleet_retired.verdicts().values()) == {"it belongs to no shard of this topology"}
+
+
 def test_the_schemas_of_a_move_that_is_not_closed_stay(fleet_retired: Pruned) -> None:
     fleet_retired.retire(2)
     for state in [s for s in MoveState if s not in (MoveState.done, MoveState.unconfirmed)]:
@@ -64,6 +71,13 @@ def test_a_move_that_one_node_does_not_know_to_be_over_is_not_closed(fleet_retir
     fleet_retired.record(nodes=["b"])
     fleet_retired.record(MoveState.routed, nodes=["a"])
     assert fleet_retired.verdict(now=True) == f"move {ID} is unfinished"
+
+
+def test_a_done_move_without_a_comparison_is_left_unless_accepted(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record(proof=None)
+    assert "--accept-unconfirmed" in (fleet_retired.verdict(now=True) or "")
+    assert fleet_retired.verdict(now=True, accept=True) is None
 
 
 def test_an_unconfirmed_move_is_left_unless_accepted_and_closed_then(fleet_retired: Pruned) -> None:
@@ -159,6 +173,18 @@ NOT_BACK: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
+def test_its_owner_has_to_have_the_shard_live(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    fleet_retired.fleet.execute("b", "ALTER SCHEMA shard2 RENAME TO away")
+    try:
+        assert fleet_retired.verdict() == "shard 2 is not live on node b, which owns it"
+        done = fleet_retired.prune("--yes")
+        assert (done.returncode, fleet_retired.left()) == (0, [RETIRED])
+    finally:
+        fleet_retired.fleet.execute("b", "ALTER SCHEMA away RENAME TO shard2")
+
+
 def test_a_schema_with_a_shortened_name_is_known_as_its_shards(
     two_servers: dict[str, PgServer], tmp_path: Path
 ) -> None:
@@ -199,6 +225,16 @@ def test_while_the_shards_owner_is_down_nothing_is_pruned_and_it_is_named(
     assert fleet_retired.left() == [RETIRED]
 
 
+def test_another_cluster_at_a_nodes_address_is_refused(fleet_retired: Pruned) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    with changed(fleet_retired, "b", "shardctl.cluster.cluster", "films"):
+        done = fleet_retired.prune("--yes")
+    assert done.returncode == 1
+    assert "cluster films" in done.stderr
+    assert fleet_retired.left() == [RETIRED]
+
+
 # The command
 
 
@@ -220,6 +256,8 @@ def test_the_command_says_what_comes_back_and_records_it(fleet_retired: Pruned) 
     assert len(fleet_retired.left()) == 2
     done = fleet_retired.prune("--yes")
     assert done.returncode == 0
+    assert "may be dropped" in done.stdout
+    assert "done: 2 retired schemas (" in done.stderr
     after = fleet_retired.fleet.query("a", size)[0][0]
     # The catalog's own tables do not shrink, and grow a little.
     assert before - after >= 0.95 * found["reclaimed_bytes"]

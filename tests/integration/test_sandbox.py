@@ -254,6 +254,18 @@ def foreseen(topology: Topology) -> list[str]:
     return told
 
 
+def test_a_directory_with_something_else_in_it_is_refused(single: Topology) -> None:
+    data = data_of(single)
+    data.mkdir(parents=True)
+    (data / "photos.tar").touch()
+    [error] = refused(single)
+    assert error.code == "directory_not_empty"
+    assert "photos.tar" in str(error)
+    [one] = down(single, delete=True)
+    assert one.left is not None
+    assert (data / "photos.tar").exists()
+
+
 def test_an_empty_directory_is_used_and_what_a_killed_initdb_left_is_removed(
     single: Topology,
 ) -> None:

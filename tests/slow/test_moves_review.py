@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -30,6 +30,11 @@ from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, messages
 from tests.fixtures.servers.postgres import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardctl.moves.context import MoveContext
 
 
 def test_a_fence_that_arrives_after_the_guards_have_fired_changes_nothing(
@@ -107,6 +112,31 @@ def test_a_lost_answer_to_the_decision_is_found_out(
         fleet_own.put(2)
 
 
+def test_a_decision_whose_answer_was_lost_and_that_comes_later_comes_too_late(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = journal.advance
+    later: list[Callable[[], bool]] = []
+
+    def delayed(session: Any, move: str, *given: Any, **named: Any) -> bool:
+        if MoveState.promoting not in given:
+            return advance(session, move, *given, **named)
+        later.append(lambda: advance(session, move, *given, **named))
+        raise psycopg.OperationalError("no answer yet")
+
+    monkeypatch.setattr(journal, "advance", delayed)
+    lift = fence.lift
+
+    def then(session: Any, *given: Any, **named: Any) -> None:
+        lift(session, *given, **named)
+        assert [one() for one in later] in ([False], [])
+
+    monkeypatch.setattr(fence, "lift", then)
+    assert fleet_own.stopped([2, 3], "c").state is MoveState.undone
+    assert later
+    assert fleet_own.leads("shard2") == "a"
+
+
 def test_abort_deletes_no_clone_when_the_decision_to_promote_was_quicker(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +179,36 @@ def test_a_pooler_that_cannot_be_resumed_keeps_its_guard(
     fleet_own.abort()
     assert fleet_own.left() == set()
     assert not (fleet_own.directory / "nodes" / "c").exists()
+
+
+def test_the_target_knows_what_it_must_have_replayed_though_it_was_promoted_before_it_heard(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = journal.advance
+    stopped: list[int] = []
+
+    def deaf(session: Any, move: str, *given: Any, **named: Any) -> bool:
+        if MoveState.promoting in given:
+            stopped.extend(p for (p,) in fleet_own.ask("a", "SELECT pid FROM pg_stat_replication"))
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+        return advance(session, move, *given, **named)
+
+    claim = clone_cutover.claim
+
+    def again(world: MoveContext, lsn: str) -> bool:
+        assert fleet_own.copy("c").state is MoveState.drained
+        is_open = claim(world, lsn)
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        return is_open
+
+    monkeypatch.setattr(journal, "advance", deaf)
+    monkeypatch.setattr(clone_cutover, "claim", again)
+    fleet_own.move([2, 3], "c")
+    here, there = fleet_own.copy("a"), fleet_own.copy("c")
+    assert there.drained_to is not None
+    assert (here.drained_to, here.revision) == (there.drained_to, there.revision)
 
 
 def test_ctrl_c_after_the_decision_waits_until_the_target_serves(
