@@ -323,6 +323,6 @@ def test_a_folder_that_cannot_be_made_is_told(server: Server) -> None:
     way.write_text("in the way")
     with pytest.raises(ShardctlError) as refused:
         server.start()
-    assert refused.value.code in {"file_refused", "place_unreachable"}
+    assert refused.value.code in {"directory_refused", "directory_unreachable"}
     assert str(way) in refused.value.message
     assert way.read_text() == "in the way"
