@@ -23,7 +23,7 @@ pytestmark = pytest.mark.fault
     ("point", "verb"),
     [
         (points.FOLLOWING, "resume"),
-        ("span snapshot end", "abort"),
+        ("span snapshot begin", "abort"),
         ("span promote begin", "resume"),
         ("span claim begin", "resume"),
     ],
