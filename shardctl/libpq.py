@@ -72,7 +72,7 @@ def reason_of(error: psycopg.Error) -> str:
     """Give the most useful line of an error."""
     if error.diag.message_primary:
         return error.diag.message_primary
-    # What a server said tells more than that nobody listens at the host's other address.
+    # An answer of the server tells more than a refused connection at the host's other address.
     tried = _tried(error)
     said = [found[1] for reason in tried if (found := _SAID.fullmatch(reason))]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

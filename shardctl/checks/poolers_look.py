@@ -203,7 +203,7 @@ def is_of_pooler(reason: str) -> bool:
 def _secrets(host: Host, pooler: Pooler, config: Mapping[str, str]) -> dict[str, str | None] | None:
     """Read which users the pooler's auth_file has, with digests of their SCRAM secrets.
 
-    A user whose secret is of another kind has None. None in all where there is no file to read.
+    A user with another kind of secret has None. The result is None if there is no file to read.
     """
     path = Path(config.get("auth_file") or "")
     if not path.is_absolute():

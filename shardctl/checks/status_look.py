@@ -74,7 +74,7 @@ class Standby:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """A retired schema; the shard is None where its name is no shard's of the topology.
+    """A retired schema; `shard` is None if the topology has no shard of that name.
 
     `ended` is when its move was over, `due` when prune may drop it; None where no journal has
     a move that reports it.

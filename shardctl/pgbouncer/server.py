@@ -131,7 +131,7 @@ class Server:
         return "make" if self.made() == "absent" else "start"
 
     def start(self) -> Started:
-        """Write its files anew but the user's own, start it, and wait until it answers.
+        """Rewrite its files, but not the user's own, start it, and wait until it answers.
 
         Raises config_not_ours, pooler_on_other_port, PortInUse, FileRefused, pooler_did_not_start,
         PoolerUnavailable when it runs and rejects the login, and what `accounts.own` raises.

@@ -46,7 +46,7 @@ class Patient(Generic[Piece]):
     """Does some in one transaction, which waits for a lock that many ms; gives those that cannot
     be done, and why."""
     held: Callable[[Sequence[Piece]], Mapping[Piece, Held]]
-    """Gives the lock that is in the way of each that somebody holds up at this moment."""
+    """Gives, for each piece that a session holds up at this moment, the lock that is in the way."""
     waits: Callable[[str | None], object] = lambda _: None
     """Shows who is waited for at this moment, or None."""
     stop: threading.Event = field(default_factory=threading.Event)
