@@ -305,7 +305,7 @@ LOGINS = SubStep("logins", "waits until no pooler is logging in to a node for th
 SERVING = (
     SubStep("route", "puts the new file into place on every pooler; RELOAD and RESUME in one "
             "packet", route, asks="p p"),
-    SubStep("serve", "waits until waiting clients have connections again", serve),
+    SubStep("serve", "waits until waiting clients have connections again", serve, owed=True),
 )  # fmt: skip
 """What serves the clients, as soon as the target owns the shards."""
 RECORDING = (

@@ -31,6 +31,8 @@ class SubStep:
     """Whether it is needed; None means always."""
     after: str | None = None
     """The sub-step that must not have failed."""
+    owed: bool = False
+    """Whether it ends what the one before began, also if another command has taken over."""
 
 
 @dataclass(frozen=True, slots=True)
