@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -74,6 +75,26 @@ class Harm:
         if pid is not None:
             os.kill(pid, signal.SIGQUIT)
             _gone(pid)
+        self.world.heal()
+
+    def server_failed_over(self) -> None:
+        """Replace a server by a standby that had all of its WAL, and no slots, at its address.
+
+        It is the same directory, which leaves recovery on a new timeline, as a promotion does.
+        """
+        node = self._node()
+        pid, data = self.world.pid_of_node(node), self.world.directory_of_node(node)
+        if pid is None:
+            return
+        os.kill(pid, signal.SIGQUIT)
+        _gone(pid)
+        for slot in (data / "pg_replslot").iterdir():
+            shutil.rmtree(slot)
+        with (data / "postgresql.auto.conf").open("a") as settings:
+            settings.write("restore_command = 'false'\n")
+        wanted = data / "recovery.signal"
+        wanted.touch()
+        shutil.chown(wanted, data.owner(), data.group())
         self.world.heal()
 
     def server_stopped(self) -> None:
@@ -151,6 +172,15 @@ class Harm:
         new = file.with_name("edited.yaml")
         new.write_text(f"{file.read_text()}# {self.random.randrange(10**9)}\n")
         new.rename(file)
+
+    def aliases_read_only(self) -> None:
+        """No file can be written where a pooler's aliases are, for some seconds."""
+        pooler = self.world.written()["poolers"][self._pooler()]
+        directory = Path(pooler["config"]).parent
+        mode = directory.stat().st_mode
+        directory.chmod(0o555)
+        time.sleep(self.random.uniform(0.5, 5))
+        directory.chmod(mode)
 
     def stale_operator(self) -> None:
         """A command with the topology file of the first day."""

@@ -210,12 +210,15 @@ class World:
 
     def pid_of_node(self, node: str) -> int | None:
         """Give the postmaster of a node that runs."""
-        directory = self.written()["nodes"][node].get("data_directory")
         with contextlib.suppress(OSError, ValueError, IndexError):
-            pid = int(Path(directory, "postmaster.pid").read_text().splitlines()[0])
+            pid = int((self.directory_of_node(node) / "postmaster.pid").read_text().split()[0])
             os.kill(pid, 0)
             return pid
         return None
+
+    def directory_of_node(self, node: str) -> Path:
+        """Give where a node's data is."""
+        return Path(self.written()["nodes"][node]["data_directory"])
 
     def guards(self) -> list[int]:
         """Give the processes of the guards on the poolers' host."""
