@@ -55,8 +55,9 @@ ifneq ($(NAMED),)
 $(NAMED): bench ; @:
 endif
 
-docs: $(VENV)/.for-test ## Write docs/reference and the man page from the commands, and the router's face for threads
+docs: $(VENV)/.for-test ## Write docs/reference, the man page, the list of messages, and the router's face for threads
 	@$(BIN)/python -m tests.reference
+	@$(BIN)/python -m tests.messages
 	@$(BIN)/python -m tests.man_page
 	@$(BIN)/python -m tests.router_face
 

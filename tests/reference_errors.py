@@ -38,18 +38,13 @@ Codes are for programs: a code keeps its meaning, while the words of a message m
 
 def render() -> str:
     """Compose the page of error codes: what is raised with a code of its own, then classes."""
-    for found in pkgutil.walk_packages(shardctl.__path__, "shardctl."):
-        # Django's models want settings; the errors of contrib are apart from them.
-        django = found.name.startswith("shardctl.contrib.django.")
-        if not found.name.endswith("__main__") and (not django or found.name.endswith(".errors")):
-            importlib.import_module(found.name)
-    classes = {one.__name__: one for one in _subclasses(ShardctlError)}
+    known = classes()
     rows = {
         (one.code, str(one.exit_code), inspect.cleandoc(one.__doc__ or "").splitlines()[0])
-        for one in classes.values()
+        for one in known.values()
         if _code_at(one) is None and one is not Problems
     }
-    called: dict[str, Callable[..., Any]] = {**classes, "incomplete_if": errors.incomplete_if}
+    called: dict[str, Callable[..., Any]] = {**known, "incomplete_if": errors.incomplete_if}
     places = {name: (kind, _code_at(kind)) for name, kind in called.items()}
     for file in sorted(Path(shardctl.__path__[0]).rglob("*.py")):
         nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
@@ -57,12 +52,12 @@ def render() -> str:
         for node in nodes:
             if not isinstance(node, ast.Call):
                 continue
-            kind, at = places.get(_last_name(node.func), (None, None))
+            kind, at = places.get(last_name(node.func), (None, None))
             if at is not None:
-                code, said = node.args[at : at + 2]
+                code, message = node.args[at : at + 2]
                 if isinstance(code, ast.Constant) and isinstance(code.value, str):
                     exits = str(getattr(kind, "exit_code", "1 or 3"))
-                    rows.add((code.value, exits, reports.get(node) or _said(said)))
+                    rows.add((code.value, exits, reports.get(node) or said(message)))
     rows |= {
         (one.code, "1", re.sub(r"{\w+}", "…", one.says))
         for check in table.CHECKS
@@ -72,6 +67,16 @@ def render() -> str:
     }
     lines = [f"| `{code}` | {exits} | {_cell(said)} |\n" for code, exits, said in sorted(rows)]
     return _HEAD + "".join(lines)
+
+
+def classes() -> dict[str, type[ShardctlError]]:
+    """Give all errors of shardctl by the names of their classes."""
+    for found in pkgutil.walk_packages(shardctl.__path__, "shardctl."):
+        # Django's models want settings; the errors of contrib are apart from them.
+        django = found.name.startswith("shardctl.contrib.django.")
+        if not found.name.endswith("__main__") and (not django or found.name.endswith(".errors")):
+            importlib.import_module(found.name)
+    return {one.__name__: one for one in _subclasses(ShardctlError)}
 
 
 def _subclasses(of: type[ShardctlError]) -> Iterator[type[ShardctlError]]:
@@ -88,7 +93,7 @@ def _reported(function: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     return ((node, said[0].upper() + said[1:]) for node in within)
 
 
-def _last_name(called: ast.expr) -> str:
+def last_name(called: ast.expr) -> str:
     """Give the name that is called, without the module that it is in."""
     if isinstance(called, ast.Attribute):
         return called.attr
@@ -101,16 +106,16 @@ def _code_at(kind: Callable[..., Any]) -> int | None:
     return given.index("code") if "code" in given else None
 
 
-def _said(node: ast.expr) -> str:
+def said(node: ast.expr) -> str:
     """Write what a message says, without what differs from one to the next."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(map(_said, node.values))
+        return "".join(map(said, node.values))
     if isinstance(node, ast.BinOp):
-        return _said(node.left) + _said(node.right)
+        return said(node.left) + said(node.right)
     if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.List):
-        return _said(node.args[0].elts[0])  # the first of the lines that are joined
+        return said(node.args[0].elts[0])  # the first of the lines that are joined
     return "…"
 
 

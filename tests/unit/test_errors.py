@@ -16,7 +16,7 @@ from shardctl.errors import (
     named,
 )
 from shardctl.postgres.connection import NodeUnavailable
-from tests import reference_errors
+from tests import messages, reference_errors
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,10 @@ def test_an_error_is_named_once_and_keeps_its_codes() -> None:
 def test_the_reference_has_every_code() -> None:
     assert reference_errors.FILE.read_text(encoding="utf-8") == reference_errors.render(), (
         "docs/reference/errors.md is out of date: run `make docs`"
+    )
+
+
+def test_every_message_is_in_the_list_that_is_reviewed() -> None:
+    assert messages.FILE.read_text(encoding="utf-8") == messages.render(), (
+        "a message or hint has changed: run `make docs`, and read the diff of tests/unit/messages.txt"
     )
