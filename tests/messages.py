@@ -1,4 +1,4 @@
-"""Write tests/unit/messages.txt, what errors, findings and preflight say: `python -m tests.messages`.
+"""Write tests/unit/messages.txt, what errors, findings and preflight say.
 
 Tests assert codes and data. A message or hint that is worded otherwise is a line in a diff of that
 file, to be read before it is committed. `…` stands for what differs from one to the next.

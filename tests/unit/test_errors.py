@@ -62,5 +62,5 @@ def test_the_reference_has_every_code() -> None:
 
 def test_every_message_is_in_the_list_that_is_reviewed() -> None:
     assert messages.FILE.read_text(encoding="utf-8") == messages.render(), (
-        "a message or hint has changed: run `make docs`, and read the diff of tests/unit/messages.txt"
+        "a message has changed: run `make docs`, and read the diff of tests/unit/messages.txt"
     )

@@ -46,12 +46,11 @@ def test_the_end_of_the_layout_is_told_once() -> None:
     seen = healthy()
     last = Layout.of(seen.topology.id).last_ms
 
-    def judged(years: float) -> list[tuple[str, str, str]]:
+    def judged(years: float) -> list[tuple[str, str]]:
         for node in (A, B):
             seen.see(node, "ids", now_ms=int(last - years * MILLISECONDS_PER_YEAR))
-        return [(f.code, f.severity.value, f.actual) for f in seen.findings("ids")]
+        return [(f.code, f.severity.value) for f in seen.findings("ids")]
 
     assert judged(5.1) == []
-    until = "ids last until 2046-06-27T17:00:49.496Z, for"
-    assert judged(4.9) == [("years_left", "warning", f"{until} 4.9 years")]
-    assert judged(-1) == [("years_left", "error", f"{until} 0.0 years")]
+    assert judged(4.9) == [("years_left", "warning")]
+    assert judged(-1) == [("years_left", "error")]

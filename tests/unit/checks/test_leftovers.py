@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -51,63 +51,40 @@ def retire(seen: Facts, *, after: timedelta = timedelta(0), size: int | None = 8
     seen.schemas(A, **dict.fromkeys(SCHEMAS, empty_schema()))
 
 
-def test_a_move_is_a_note_while_somebody_is_at_it_and_then_a_warning() -> None:
+@pytest.mark.parametrize(
+    ("state", "given", "retired", "found"),
+    [
+        (MoveState.reserved, {"holder": "by ann@ops1"}, False, [("move_running", "note")]),
+        (MoveState.reserved, {}, False, [("move_unfinished", "warning")]),
+        # Between two owners there is no way back.
+        (MoveState.promoting, {}, False, [("move_unfinished", "error")]),
+        (MoveState.claimed, {}, False, [("move_unfinished", "error")]),
+        (MoveState.done, {"retain_s": 3600}, True, [("retired_kept", "note")]),
+        (MoveState.done, {}, True, [("retired_due", "note")]),
+        (MoveState.unconfirmed, {"proof": None}, False, []),
+        (MoveState.unconfirmed, {"proof": None}, True,
+         [("move_unconfirmed", "warning"), ("retired_due", "note")]),
+        (MoveState.unconfirmed, {"proof": "differs"}, True, [("copies_differ", "error")]),
+    ],
+)  # fmt: skip
+def test_a_move_and_what_it_retired_are_told_by_its_state(
+    state: MoveState, given: dict[str, Any], retired: bool, found: list[tuple[str, str]]
+) -> None:
     seen = healthy()
-    record(seen, MoveState.reserved, holder="shardctl move-shards by ann@ops1")
-    (running,) = seen.findings()
-    assert told([running]) == [("leftovers", "move_running", None, (2, 3), ID)]
-    assert running.severity.value == "note"
-    assert "shardctl move-shards by " in running.actual
-    record(seen, MoveState.reserved)
-    (finding,) = seen.findings()
-    assert told([finding]) == [("leftovers", "move_unfinished", None, (2, 3), ID)]
-    assert finding.severity.value == "warning"
-    assert "`shardctl moves resume " in finding.hint
-    assert "`shardctl moves abort " in finding.hint
+    record(seen, state, **given)
+    if retired:
+        retire(seen)
+    findings = seen.findings()
+    assert [(f.code, f.severity.value) for f in findings] == found
+    assert {(f.check, f.shards, f.object) for f in findings} <= {("leftovers", (2, 3), ID)}
+    assert {f.node for f in findings if f.code.startswith("retired")} <= {"a"}
 
 
-@pytest.mark.parametrize("state", [MoveState.promoting, MoveState.claimed])
-def test_between_two_owners_it_is_an_error_without_a_way_back(state: MoveState) -> None:
-    seen = healthy()
-    record(seen, state)
-    (finding,) = seen.findings()
-    assert told([finding]) == [("leftovers", "move_unfinished", None, (2, 3), ID)]
-    assert finding.severity.value == "error"
-    assert finding.actual.startswith(f"unfinished, state {state}: from a to b, ")
-    assert "abort" not in finding.hint
-
-
-def test_retired_schemas_are_told_with_their_age_and_whether_they_are_due() -> None:
+def test_what_is_kept_is_due_when_its_time_has_passed() -> None:
     seen = healthy()
     record(seen, MoveState.done, retain_s=3600)
-    retire(seen)
-    (kept,) = seen.findings()
-    assert told([kept]) == [("leftovers", "retired_kept", "a", (2, 3), ID)]
-    assert kept.severity.value == "note"
-    assert kept.actual.startswith("2 retired schemas, 16 kB, of a move that ended 0 s ago")
-    assert ", kept until 2026-11-21 08:58:16 UTC" in kept.actual
-    retire(seen, after=timedelta(days=1, hours=1), size=None)
-    (due,) = seen.findings()
-    assert told([due]) == [("leftovers", "retired_due", "a", (2, 3), ID)]
-    unknown = "2 retired schemas, unknown size, of a move that ended 1 d 1 h ago"
-    assert due.actual == unknown
-    assert due.hint == "run `shardctl prune` to free the space"
-
-
-def test_unconfirmed_copies_are_a_warning_and_differing_ones_an_error() -> None:
-    seen = healthy()
-    record(seen, MoveState.unconfirmed, proof=None)
-    assert seen.findings() == ()
-    retire(seen)
-    unconfirmed, due = seen.findings()
-    assert told([unconfirmed]) == [("leftovers", "move_unconfirmed", None, (2, 3), ID)]
-    assert unconfirmed.severity.value == "warning"
-    assert "`shardctl prune --accept-unconfirmed`" in unconfirmed.hint
-    assert due.hint == "run `shardctl prune --accept-unconfirmed` to free the space"
-    record(seen, MoveState.unconfirmed, proof="differs")
-    (differs,) = seen.findings()
-    assert told([differs]) == [("leftovers", "copies_differ", None, (2, 3), ID)]
-    assert differs.severity.value == "error"
+    retire(seen, after=timedelta(hours=1, seconds=1), size=None)
+    assert told(seen.findings()) == [("leftovers", "retired_due", "a", (2, 3), ID)]
 
 
 def test_a_retired_schema_that_no_move_explains_is_the_maps_to_tell() -> None:
@@ -115,9 +92,7 @@ def test_a_retired_schema_that_no_move_explains_is_the_maps_to_tell() -> None:
     name = f"shard2__retired_{OTHER}"
     seen.schemas(A, **{name: empty_schema()})
     seen.put(A, "map", {name: 8192})
-    (finding,) = seen.findings()
-    assert told([finding]) == [("map", "retired_schema", "a", (), name)]
-    assert finding.actual == "8,192 bytes"
+    assert told(seen.findings()) == [("map", "retired_schema", "a", (), name)]
 
 
 @pytest.mark.parametrize(("held", "codes"), [(50, set()), (51, {"slot_near_limit"})])
@@ -129,7 +104,7 @@ def test_a_slot_that_comes_near_its_limit_is_told(held: int, codes: set[str]) ->
     assert {f.code for f in seen.findings()} - {"move_running"} == codes
 
 
-def streams(seen: Facts, **changes: object) -> dict[str, str]:
+def streams(seen: Facts, **changes: object) -> set[str]:
     """Let a stream of that move be so, on source and target; give what is told, by the codes."""
     slot: dict[str, object] = {"works": True, "status": "reserved", "lag_bytes": 16, "errors": 0}
     subscription: dict[str, object] = {**slot, "status": "enabled", "lag_bytes": None}
@@ -139,30 +114,24 @@ def streams(seen: Facts, **changes: object) -> dict[str, str]:
     name = f"shardctl_{ID}"
     seen.see(A, "leftovers", streams=(Stream("slot", name, **slot),))  # type: ignore[arg-type]
     seen.see(B, "leftovers", streams=(Stream("subscription", name, **subscription),))  # type: ignore[arg-type]
-    return {f.code: f.actual for f in seen.findings() if f.code.startswith("stream")}
-
-
-def test_a_stream_that_flows_is_told_with_its_move_alone() -> None:
-    seen = healthy()
-    record(seen, MoveState.reserved, holder="ann@ops1")
-    assert streams(seen) == {}
+    return {f.code for f in seen.findings() if f.code.startswith("stream")}
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "actual"),
+    ("changes", "code"),
     [
-        ({"slot_status": "lost"}, "stream_slot_lost", "has lost its WAL"),
-        ({"slot_works": False}, "stream_unread", "the target is 16 bytes behind"),
-        ({"subscription_errors": 3}, "stream_errors", "failed 3 times"),
-        ({"subscription_works": False}, "stream_stopped", "has no worker"),
+        ({}, None),
+        ({"slot_works": False, "subscription_status": "disabled"}, None),  # nobody reads it yet
+        ({"slot_status": "lost"}, "stream_slot_lost"),
+        ({"slot_works": False}, "stream_unread"),
+        ({"subscription_errors": 3}, "stream_errors"),
+        ({"subscription_works": False}, "stream_stopped"),
     ],
 )
-def test_a_stream_that_does_not_flow(changes: dict[str, object], code: str, actual: str) -> None:
+def test_a_stream_that_does_not_flow(changes: dict[str, object], code: str | None) -> None:
     seen = healthy()
     record(seen, MoveState.reserved, holder="ann@ops1")
-    found = streams(seen, **changes)
-    assert set(found) == {code}
-    assert actual in found[code]
+    assert streams(seen, **changes) == ({code} if code else set())
 
 
 @pytest.mark.parametrize("method", ["clone", "stream"])
@@ -172,12 +141,6 @@ def test_the_closed_copy_of_a_streamed_move_is_no_shard_that_lives_twice(method:
     seen.schemas(B, shard2=empty_schema())
     twice = [f.shards for f in seen.findings("map") if f.code == "shard_twice"]
     assert twice == ([] if method == "stream" else [(2,)])
-
-
-def test_a_slot_that_no_subscription_has_yet_is_not_read() -> None:
-    seen = healthy()
-    record(seen, MoveState.reserved, holder="ann@ops1")
-    assert streams(seen, slot_works=False, subscription_status="disabled") == {}
 
 
 def test_what_a_move_that_is_over_left_is_told_once_for_each_node() -> None:
@@ -193,10 +156,9 @@ def test_what_a_move_that_is_over_left_is_told_once_for_each_node() -> None:
     )
     seen.see(A, "leftovers", of_moves=objects)
     found = {f.object: f.actual for f in seen.findings() if f.code == "left_by_move"}
-    assert found == {
-        ID: f"left by a move that is done: publication {name}, triggers in schema shard2",
-        OTHER: f"left by a move that no journal has: publication shardctl_{OTHER}",
-    }
+    assert set(found) == {ID, OTHER}
+    assert name in found[ID]
+    assert "shard2" in found[ID]
     record(seen, MoveState.reserved, holder="ann@ops1")
     seen.see(A, "leftovers", of_moves=objects[:3])
     assert not [f for f in seen.findings() if f.code == "left_by_move"]

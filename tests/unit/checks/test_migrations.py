@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from shardctl.checks.check import Severity
+import pytest
+
 from shardctl.state.migrations import Migration
 from shardctl.topology.model import ShardId
 from tests.fixtures.fleets.facts import DIRECTORY, PHOTOS, A, B, Facts, healthy
@@ -22,31 +23,29 @@ def ran(seen: Facts, file: Migration, *shards: int, checksum: str | None = None)
         seen.put(node, "migrations", {**seen.seen(node, "migrations"), file.name: there})
 
 
-def test_a_new_file_is_a_warning_until_it_has_run() -> None:
+@pytest.mark.parametrize(
+    ("files", "code", "severity", "file"),
+    [
+        ((PHOTOS, LIKES), "pending", "warning", LIKES),
+        ((), "unknown_file", "warning", PHOTOS),
+        ((dataclasses.replace(PHOTOS, checksum="other"),), "checksum_differs", "error", PHOTOS),
+    ],
+)
+def test_a_file_that_is_not_as_it_ran_is_one_finding(
+    files: tuple[Migration, ...], code: str, severity: str, file: Migration
+) -> None:
+    seen = healthy()
+    seen.migrations = files
+    [finding] = seen.findings()
+    assert told([finding]) == [("migrations", code, None, ALL, file.name)]
+    assert finding.severity.value == severity
+
+
+def test_a_new_file_is_told_until_it_has_run() -> None:
     seen = healthy()
     seen.migrations = (PHOTOS, LIKES)
-    [finding] = seen.findings()
-    assert told([finding]) == [("migrations", "pending", None, ALL, LIKES.name)]
-    assert finding.severity is Severity.warning
-    assert finding.hint == "run `shardctl migrate`"
     ran(seen, LIKES, *ALL)
     assert seen.findings() == ()
-
-
-def test_a_file_that_is_gone_from_the_folder_is_a_warning() -> None:
-    seen = healthy()
-    seen.migrations = ()
-    [finding] = seen.findings()
-    assert told([finding]) == [("migrations", "unknown_file", None, ALL, PHOTOS.name)]
-    assert finding.severity is Severity.warning
-
-
-def test_a_file_that_changed_after_it_ran_is_an_error() -> None:
-    seen = healthy()
-    seen.migrations = (dataclasses.replace(PHOTOS, checksum="other"),)
-    [finding] = seen.findings()
-    assert told([finding]) == [("migrations", "checksum_differs", None, ALL, PHOTOS.name)]
-    assert finding.severity is Severity.error
 
 
 def test_shards_that_ran_a_file_with_another_checksum_are_told_alone() -> None:

@@ -49,7 +49,6 @@ def test_shards_are_grouped_and_one_block_behind_is_nothing() -> None:
     }
     ahead_, behind = generator.judge_registers(topology, held)
     assert (ahead_.code, ahead_.shards) == ("register_ahead", (2, 4))
-    assert ahead_.actual.startswith("2 to 8 blocks ahead")
-    assert """setval('"shard2".next_id_seq', 4095)""" in ahead_.hint
+    assert "4095" in ahead_.hint
     assert (behind.code, behind.shards) == ("register_behind", (3,))
-    assert behind.hint.endswith("SELECT shardctl.open_block(3)")
+    assert "shardctl.open_block(3)" in behind.hint

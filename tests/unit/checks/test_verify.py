@@ -23,8 +23,8 @@ class Contacts(Silent):
         raise AssertionError((key, phase, total, unit))
 
 
-def test_an_unknown_check_is_bad_usage_and_the_known_are_named() -> None:
-    with raises_code("check_not_found", match="unknown check 'maps'"):
+def test_an_unknown_check_is_bad_usage() -> None:
+    with raises_code("check_not_found"):
         scope(healthy().topology, ["maps"], deep=False)
 
 
