@@ -40,7 +40,7 @@ def test_tablespaces_are_refused(cloning_spare: Cloning, server_directory: Path)
     session = cloning_spare.at_source()
     session.execute(f"CREATE TABLESPACE far LOCATION '{place}'")
     try:
-        with raises_code("tablespaces_refused", match=r"has tablespaces.*: far"):
+        with raises_code("tablespaces_refused", match="far"):
             cloning_spare.make()
     finally:
         session.execute("DROP TABLESPACE far")
@@ -52,7 +52,7 @@ def test_rules_in_files_that_are_not_cloned_are_refused(cloning_spare: Cloning) 
     names.write_text("visitor\n")
     with (
         rules(cloning_spare.server, f"{TRUST}host all @{names} 127.0.0.1/32 trust\n"),
-        raises_code("files_elsewhere", match=f"are not copied to a clone: {names}"),
+        raises_code("files_elsewhere", match=str(names)),
     ):
         cloning_spare.make()
 
@@ -63,7 +63,7 @@ def test_an_address_that_leads_to_another_server_is_refused(
     session = cloning.at_source()
     node = dataclasses.replace(cloning.source.node, port=spare_source.port)
     source = dataclasses.replace(cloning.source, node=node)
-    with raises_code("source_elsewhere", match="on the host of node c,"):
+    with raises_code("source_elsewhere"):
         copying.make(cloning.clone, source, session, addresses=HERE, progress=Silent())
 
 
@@ -83,7 +83,7 @@ def test_a_password_comes_from_a_passfile_and_gets_nowhere_else(cloning_spare: C
     with rules(cloning.server, asked):
         for options in ({}, {"passfile": str(passfile)}):  # which is the operator's machine's
             cloning.options = options
-            with raises_code("replication_refused", match="no password supplied") as refused:
+            with raises_code("replication_refused") as refused:
                 cloning.make()
             assert "~/.pgpass" in refused.value.hint
         cloning.subscription_options = {"passfile": str(passfile)}
@@ -206,7 +206,7 @@ def test_a_slot_in_use_is_dropped_only_from_its_own_user(cloning: Cloning) -> No
 
     with ended(receiving("stranger")) as stranger:
         wait_for(lambda: cloning.ask(f"{_ACTIVE}'{name}'"))
-        with raises_code("slot_taken", match="is in use by stranger"):
+        with raises_code("slot_taken", match="stranger"):
             slots.drop(session, name, patience_s=1)
         assert stranger.poll() is None
         assert cloning.ask(f"{_ACTIVE}'{name}'")

@@ -35,8 +35,9 @@ def test_a_session_that_breaks_while_it_takes_the_lock_names_its_node(
     monkeypatch.setattr(lock, "take", ended)
     nodes = [NodeName("a")]
     held = lock.held(fleet_8.topology(), nodes, command="test")
-    with pytest.raises(NodeUnavailable, match=r"^node a .*terminating connection"), held:
+    with pytest.raises(NodeUnavailable) as caught, held:
         pass
+    assert caught.value.node == "a"
 
 
 @contextmanager
@@ -58,7 +59,7 @@ def test_another_role_that_takes_the_lock_is_in_nobodys_way(fleet_8: Fleet) -> N
 
     def excluded() -> None:
         second = lock.held(topology, nodes, command="second")
-        with pytest.raises(lock.NodeLocked, match="by shardctl first by "), second:
+        with pytest.raises(lock.NodeLocked, match="first"), second:
             pass
 
     topology, nodes = fleet_8.topology(), [NodeName("a")]

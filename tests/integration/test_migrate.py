@@ -54,7 +54,7 @@ def test_migrate_runs_what_is_pending_in_the_order_of_numbers_and_shows_it_first
 
 
 def test_migrate_refuses_where_init_has_more_to_do(new_fleet: Fleet) -> None:
-    with raises_code("init_pending", match="on a, b"):
+    with raises_code("init_pending"):
         migrate(new_fleet)
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.errors import Refused
 from shardctl.moves import reversing
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import messages
 from tests.fixtures.moves.reversals import entry, moved, reverse, state
 from tests.fixtures.moves.stream_moves import left
+from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
@@ -70,7 +70,7 @@ def test_a_move_can_be_finished(fleet_own: Lab) -> None:
     assert left(fleet_own) == []
     assert state(fleet_own, there.move.id) == "finished"
     assert entry(fleet_own, there.move.id).can() == []
-    with pytest.raises(Refused, match="nothing is kept"):
+    with raises_code("nothing_to_finish"):
         reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
 
 

@@ -496,10 +496,10 @@ def test_an_abort_cleans_the_source_though_its_target_cannot_be_reached(
     assert len(on_source(fleet_own)) == 2
     # Another command that changes the target goes first.
     with lock.held(fleet_own.topology, [fleet_own.topology.nodes["b"].name], command="test"):  # type: ignore[index]  # a NodeName is a str
-        with pytest.raises(lock.NodeLocked, match="node b is being changed by shardctl test"):
+        with pytest.raises(lock.NodeLocked):
             service.require_abortable(fleet_own.topology, fleet_own.entry())
         monkeypatch.setattr(service, "_require_free", lambda *_: None)
-        with pytest.raises(lock.NodeLocked, match="node b"):
+        with pytest.raises(lock.NodeLocked):
             fleet_own.abort()
         monkeypatch.undo()
     assert left(fleet_own) == made

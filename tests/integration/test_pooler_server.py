@@ -199,7 +199,7 @@ def test_a_fifo_among_its_files_is_refused_and_not_waited_for(server: Server) ->
         os.mkfifo(path)
         if server.account is not None:
             shutil.chown(path, server.account)
-        with pytest.raises(FileRefused, match="not a regular file"):
+        with pytest.raises(FileRefused):
             server.start()
         path.unlink()
     assert server.start() == "started"

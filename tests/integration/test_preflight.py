@@ -143,9 +143,7 @@ def test_every_refusal_is_told_at_once(preflight_pooled: Movable, tmp_path: Path
 def test_sizes_while_a_table_is_locked(preflight_fleet: Movable) -> None:
     with preflight_fleet.fleet.connect("a", autocommit=False) as holder:
         holder.execute("LOCK TABLE shard1.photos")
-        with pytest.raises(
-            PreflightRefused, match="AccessExclusiveLock on tables in shard1"
-        ) as caught:
+        with pytest.raises(PreflightRefused) as caught:
             shards.measure(preflight_fleet.topology, NodeName("a"), purpose=PURPOSE)
         assert caught.value.code == "locked"
         holder.rollback()

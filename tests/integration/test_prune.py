@@ -145,7 +145,7 @@ def test_a_shard_that_came_back_has_to_be_proved_to_have_done_so(fleet_retired: 
             assert [one.why_not for one in found] == [None]
             # What has changed since the plan was made counts.
             fleet_retired.come_back(proof="differs")
-            with pytest.raises(PruneUnfinished, match="found differences"):
+            with pytest.raises(PruneUnfinished):
                 fleet_retired.carry_out(found)
             fleet_retired.come_back(state=MoveState.unconfirmed, proof="forked")
             with pytest.raises(PruneUnfinished, match="--accept-unconfirmed"):

@@ -39,7 +39,7 @@ def test_a_second_event_loop_is_refused_and_the_first_goes_on(fleet_routed: Flee
 
         db = first.run(work())
         with asyncio.Runner() as second:
-            with pytest.raises(AnotherLoop, match="event loop"):
+            with pytest.raises(AnotherLoop):
                 second.run(db.select("id", "photos", 1))
             with pytest.raises(AnotherLoop):  # a node that the first has not used
                 second.run(db.select("id", "photos", 6))

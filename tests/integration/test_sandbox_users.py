@@ -94,7 +94,7 @@ def test_a_foreign_file_of_users_is_neither_overwritten_nor_removed(
 ) -> None:
     server.users.write_text(FOREIGN)
     for action in (server.foresee, server.start):
-        with raises_code("config_not_ours", match=r"users\.txt was not written by") as refused:
+        with raises_code("config_not_ours") as refused:
             action()
         assert "move that file away" in refused.value.hint
     assert {path.name for path in server.users.parent.iterdir()} == {"users.txt"}

@@ -92,7 +92,7 @@ def test_a_retry_that_is_short_already_is_put_back_by_a_reload(pg_bouncer: PgBou
 
 def test_a_pooler_that_hangs_or_ends_is_lost(pg_bouncer: PgBouncer) -> None:
     with pg_bouncer.console() as console, frozen(lambda: [pg_bouncer.pid]):
-        with pytest.raises(PoolerLost, match=r"RELOAD: no response within 0\.3 s"):
+        with pytest.raises(PoolerLost):
             console.execute_all(["RELOAD"], seconds=0.3)
         assert console.closed
     with pg_bouncer.console() as console:

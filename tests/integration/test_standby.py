@@ -251,7 +251,7 @@ def test_a_position_that_is_not_replayed_in_time_is_an_error(cloning: Cloning) -
     wait_for(lambda: answer(target, "SELECT pg_get_wal_replay_pause_state()") == "paused")
     cloning.at_source().execute("INSERT INTO photos VALUES (-9, 'not seen yet')")
     lsn = str(cloning.ask("SELECT pg_current_wal_flush_lsn()"))
-    with raises_code("clone_not_replayed", match=r"\d+ bytes before") as late:
+    with raises_code("clone_not_replayed") as late:
         standby.replayed(target, lsn, soon(0.2))
     assert late.value.message.endswith(f" bytes before {lsn}")
     target.execute("SELECT pg_wal_replay_resume()")

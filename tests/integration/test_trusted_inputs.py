@@ -58,7 +58,7 @@ def test_a_file_of_another_user_is_not_obeyed(topology: Path, name: str) -> None
     (topology.parent / "migrations/0001_a.sql").touch()
     loader.load_trusted(topology)
     give(topology.parent / name)
-    with raises_code("input_untrusted", match=f"belongs to {OTHER}") as refused:
+    with raises_code("input_untrusted", match=OTHER) as refused:
         loader.load_trusted(topology)
     assert "run `chown 0 " in refused.value.hint
     done = shardctl("--topology", topology, "topology", "check")
@@ -77,7 +77,7 @@ def test_a_file_that_others_may_write_is_not_obeyed(topology: Path, name: str, b
         if not ROOT:
             return
         os.chown(place, -1, pwd.getpwnam(OTHER).pw_gid)
-    with raises_code("input_untrusted", match="other users may write to") as refused:
+    with raises_code("input_untrusted") as refused:
         loader.load_trusted(topology)
     assert f"run `chmod go-w {place.absolute()}`" in refused.value.hint
 
@@ -98,7 +98,7 @@ def test_a_link_of_another_user_is_not_obeyed(topology: Path, tmp_path: Path) ->
     link.symlink_to(topology)
     loader.load_trusted(link)
     os.lchown(link, pwd.getpwnam(OTHER).pw_uid, -1)
-    with raises_code("input_untrusted", match=f"{link} belongs to {OTHER}"):
+    with raises_code("input_untrusted", match=str(link)):
         loader.load_trusted(link)
 
 

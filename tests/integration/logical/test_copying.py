@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.errors import Interrupted, Refused
+from shardctl.errors import Interrupted
 from shardctl.postgres.logical import copying, publication, slot, structure
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA, opened
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def test_a_row_that_the_target_refuses_ends_the_copy_and_names_the_table(large: 
     large.target.execute("ALTER TABLE shard2.larger ADD CHECK (id <> 70)")
     with (
         slot.make(large.route, NAME, watch=large.source, lock_timeout_s=20) as snapshot,
-        pytest.raises(Refused, match=r"shard2\.larger could not be copied .*violates check"),
+        raises_code("copy_failed", match=r"shard2\.larger"),
     ):
         large.pour(snapshot)
 
@@ -139,7 +140,7 @@ def test_row_security_never_leaves_rows_out(streamed: Streamed) -> None:
     with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20) as snapshot:
         tables = copying.tables(streamed.source, [SCHEMA])
         route = dataclasses.replace(streamed.route, database=database)
-        with pytest.raises(Refused, match="row-level security"):
+        with raises_code("copy_failed"):
             copying.copy(route, tables, snapshot=snapshot, jobs=1)
 
 
@@ -149,14 +150,14 @@ def test_a_publication_that_is_made_says_what_holds_it_up(streamed: Streamed) ->
     other.execute("LOCK TABLE shard2.held IN SHARE MODE")
     writer = streamed.client(0, autocommit=False)
     writer.execute("INSERT INTO shard2.held2 VALUES (1)")  # does not hold it up
-    who = rf"session {other.info.backend_pid} \(.*\)"
-    with pytest.raises(Refused, match=rf"within .*: {who} holds ShareLock on shard2.held$"):
+    who = str(other.info.backend_pid)
+    with raises_code("publication_blocked", match=who):
         publication.create(
             streamed.source, NAME, [(SCHEMA, "held")], move=MOVE, lock_timeout_s=0.05
         )
     other.rollback()
     other.execute("LOCK TABLE shardctl.stream IN SHARE MODE")  # which it publishes, too
-    with pytest.raises(Refused, match=rf"{who} holds ShareLock on shardctl.stream$"):
+    with raises_code("publication_blocked", match=who):
         publication.create(
             streamed.source, NAME, [(SCHEMA, "held")], move=MOVE, lock_timeout_s=0.05
         )

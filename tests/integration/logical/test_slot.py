@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.errors import Interrupted, Refused
+from shardctl.errors import Interrupted
 from shardctl.postgres import slots
 from shardctl.postgres.logical import slot, structure
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.streams import NAME, SCHEMA
 
@@ -52,7 +53,7 @@ def test_an_open_transaction_is_reported_and_a_stop_leaves_no_slot(
         pass
     (blocker,) = seen
     assert blocker.pid == writer.info.backend_pid
-    assert str(blocker).startswith(f"session {blocker.pid} (user postgres, application bulk load, ")
+    assert "bulk load" in str(blocker)
     assert blocker.since is not None
     assert streamed.source.execute("SELECT FROM pg_replication_slots").fetchall() == []
 
@@ -99,20 +100,19 @@ def test_the_wait_is_bounded_and_a_prepared_transaction_is_named(
     writer.execute("PREPARE TRANSACTION 'forgotten'")
     writer.rollback()
     with (
-        pytest.raises(Refused, match="prepared transaction forgotten, open since") as refused,
+        raises_code("slot_blocked", match="forgotten"),
         slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=0.6),
     ):
         pass
-    assert refused.value.code == "slot_blocked"
     assert not slots.keeps(streamed.source, NAME)
 
 
 def test_a_slot_of_another_kind_stays(streamed: Streamed) -> None:
     streamed.source.execute("SELECT pg_create_physical_replication_slot(%s)", [NAME])
-    with pytest.raises(Refused, match="is a physical one"):
+    with raises_code("slot_taken"):
         slot.drop(streamed.source, NAME)
     with (
-        pytest.raises(Refused, match="one of this name already"),
+        raises_code("slot_taken"),
         slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=1),
     ):
         pass
@@ -128,12 +128,12 @@ def test_a_slot_that_is_lost_says_why(streamed: Streamed) -> None:
         try:
             set_to(streamed, f"ALTER SYSTEM SET {setting} = '{value}'")
             wait_for(lambda: is_lost(streamed))
-            with pytest.raises(Refused, match=f"is lost: .*{setting}"):
+            with raises_code("slot_gone", match=setting):
                 slots.require(streamed.source, "a", NAME)
         finally:
             set_to(streamed, f"ALTER SYSTEM RESET {setting}")
         assert slot.drop(streamed.source, NAME)
-        with pytest.raises(Refused, match="was dropped"):
+        with raises_code("slot_gone"):
             slots.require(streamed.source, "a", NAME)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from shardctl.errors import Incomplete
 from shardctl.postgres.logical import closing, publication, slot, structure, subscription
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import SUPERUSER, wait_for
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
 
@@ -88,7 +88,7 @@ def test_a_closed_copy_refuses_all_but_its_stream(streamed: Streamed) -> None:
     for role in ("origin", "replica"):
         client.execute(f"SET session_replication_role = {role}".encode())
         for write in WRITES:
-            with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="does not own its"):
+            with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
                 client.execute(write.encode())
     client.execute("RESET session_replication_role")
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
@@ -140,7 +140,7 @@ def test_opening_waits_for_no_reader_and_gives_the_rights_of_the_source(streamed
     client = streamed.client(1, user="app")
     client.execute("UPDATE shard2.accounts SET cents = cents + 1 WHERE id = 1")
     subscription.drop(streamed.target, NAME)
-    with pytest.raises(Incomplete, match=r"shard2\.accounts: the triggers of move"):
+    with raises_code("copy_triggers_left", match=r"shard2\.accounts"):
         closing.remove(streamed.target, MOVE, [SCHEMA], keep=SUPERUSER, wanted=wanted, deadline=0)
     reader.rollback()
     closing.remove(streamed.target, MOVE, [SCHEMA], keep=SUPERUSER, wanted=wanted, deadline=0)

@@ -106,7 +106,7 @@ def test_a_shard_never_spills_into_the_time(
         == layout.decode(layout.encode(time_ms, 0, 0)).time_ms
     )
     for wrong in (layout.max_shard + excess, -1 - shard):
-        with pytest.raises(ShardOutOfRange, match="out of range") as error:
+        with pytest.raises(ShardOutOfRange) as error:
             layout.encode(time_ms, wrong, sequence)
         assert error.value.shard == wrong
         assert f"0 to {layout.max_shard}" in str(error.value)
@@ -118,7 +118,7 @@ def test_times_outside_the_layout_are_refused(
 ) -> None:
     layout, _, shard, sequence = given_parts
     for wrong in (layout.epoch_ms - excess, layout.last_ms + excess):
-        with pytest.raises(TimeOutOfRange, match="times of this layout are") as error:
+        with pytest.raises(TimeOutOfRange) as error:
             layout.encode(wrong, shard, sequence)
         assert error.value.time_ms == wrong
         assert error.value.exit_code == 2
@@ -127,7 +127,7 @@ def test_times_outside_the_layout_are_refused(
 @given(layouts(), st.integers(1, 1 << 70))
 def test_numbers_that_are_no_ids_are_refused(layout: Layout, excess: int) -> None:
     for wrong in (layout.lowest_id - excess, layout.highest_id + excess):
-        with pytest.raises(IdOutOfRange, match="ids of this layout are") as error:
+        with pytest.raises(IdOutOfRange) as error:
             layout.decode(wrong)
         assert error.value.number == wrong
         assert error.value.exit_code == 2
@@ -148,7 +148,7 @@ def test_the_default_layout_ends_in_june_2046() -> None:
     assert Layout().last_ms + 1 == end
     assert Layout().usable_time_bits == 40
     assert Layout().encode(end - 1, 0, 0) == (2**40 - 1) << 23
-    with pytest.raises(TimeOutOfRange, match=r"2046-06-27T17:00:49\.497Z is out of range"):
+    with pytest.raises(TimeOutOfRange):
         Layout().encode(end, 0, 0)
     assert Layout().decode(NEGATIVE_BIT) == Decoded(end, 0, 0)
 

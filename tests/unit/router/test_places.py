@@ -62,7 +62,7 @@ def test_poolers_with_aliases_of_nodes_are_taken_all_of_them(topology: Topology)
 
 def test_poolers_with_aliases_of_shards_alone_are_no_way(topology: Topology) -> None:
     shards = with_poolers(topology, pooler("p1", 6100, "shard"))
-    with pytest.raises(NoNodeAliases, match="no pooler in the topology has an alias for each node"):
+    with pytest.raises(NoNodeAliases):
         places.of_topology(shards, None, {})
     assert not places.of_topology(shards, "nodes", {}).pooled(A)
 

@@ -70,7 +70,7 @@ def test_what_is_refused_waits_and_is_asked_again() -> None:
 
 def test_another_error_is_raised_at_once() -> None:
     pooler = Pooler(told(OLD), told("pause mode"), told(OLD))
-    with pytest.raises(errors.ProtocolViolation, match="pause mode"):
+    with pytest.raises(errors.ProtocolViolation):
         pooler.run(60)
     assert len(pooler.waited) == 2
 

@@ -35,7 +35,7 @@ def test_names_from_outside_stay_names(schema: str, table: str, field: str) -> N
 
 @pytest.mark.parametrize("name", ["", "a\0b", None, 5, ["id"]])
 def test_what_is_no_name_is_refused(name: object) -> None:
-    with pytest.raises(NameRefused, match="not a table or field name"):
+    with pytest.raises(NameRefused):
         statements.select("photos", statements.terms([name]), None)  # type: ignore[list-item]
     with pytest.raises(NameRefused):
         statements.delete.__wrapped__(name, "true")

@@ -51,13 +51,13 @@ def test_what_cannot_be_is_bad_usage(given: dict[str, int], message: str) -> Non
 def test_a_file_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "topology.yaml"
     path.write_text("mine")
-    with raises_code("topology_exists", match="already exists"):
+    with raises_code("topology_exists"):
         new.write(path, shards=1, nodes=1, spare=0, port=6100)
     assert path.read_text() == "mine"
 
 
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with raises_code("topology_not_written", match="No such file"):
+    with raises_code("topology_not_written"):
         new.write(tmp_path / "no" / "t.yaml", shards=1, nodes=1, spare=0, port=6100)
 
 

@@ -123,5 +123,5 @@ def test_a_directory_that_others_can_write_is_refused(temporary: Path) -> None:
     folder.mkdir()
     folder.chmod(0o777)
     assert directory.base() == temporary
-    with raises_code("templates_refused", match="only this user can read and write"):
+    with raises_code("templates_refused"):
         templates.unpack("one", temporary, packs(temporary, "one", []))

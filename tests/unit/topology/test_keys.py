@@ -58,7 +58,7 @@ def test_the_hash_fits_a_signed_64_bit_integer(key: str) -> None:
 
 @pytest.mark.parametrize("key", [None, True, 1.5, b"ann", ("ann",)])
 def test_what_is_no_key_is_refused(key: object) -> None:
-    with raises_code("key_unsupported", match="not a shard key"):
+    with raises_code("key_unsupported"):
         keys.shard_of(key, 8)  # type: ignore[arg-type]
 
 

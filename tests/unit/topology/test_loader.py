@@ -95,7 +95,7 @@ def test_a_node_may_be_named_after_passwords() -> None:
 
 
 def test_a_missing_file_says_how_to_name_or_make_one(tmp_path: Path) -> None:
-    with pytest.raises(TopologyMissing, match="no such file") as refused:
+    with pytest.raises(TopologyMissing) as refused:
         load(tmp_path / "topology.yaml")
     for way in ("--topology", "$SHARDCTL_TOPOLOGY", "shardctl sandbox new"):
         assert way in refused.value.hint
