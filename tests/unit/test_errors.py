@@ -26,9 +26,9 @@ from tests import messages, reference_errors
 def test_a_refusal_has_a_code_and_the_exit_code_of_its_kind(
     kind: type[Refused], base: type[ShardctlError], exit_code: int
 ) -> None:
-    error = kind("slot_gone", "the slot is gone", hint="make it")
+    error = kind("slot_gone", "gone", hint="make")
     assert isinstance(error, base)
-    assert (error.code, error.message, error.hint) == ("slot_gone", "the slot is gone", "make it")
+    assert (error.code, error.message, error.hint) == ("slot_gone", "gone", "make")
     assert error.exit_code == exit_code
 
 
@@ -46,12 +46,12 @@ def test_json_gives_the_code_of_every_error() -> None:
 
 
 def test_an_error_is_named_once_and_keeps_its_codes() -> None:
-    error = Incomplete("a_b", "it broke", hint="y")
+    error = Incomplete("a_b", "broke", hint="y")
     told = named("node a", error)
-    assert (told.message, told.hint) == ("node a: it broke", "y")
+    assert (told.message, told.hint) == ("node a: broke", "y")
     assert (told.code, told.exit_code) == ("a_b", 3)
     assert named("node a", told) is told
-    assert named("node ab", told).message == "node ab: node a: it broke"
+    assert named("node ab", told).message == "node ab: node a: broke"
 
 
 def test_the_reference_has_every_code() -> None:

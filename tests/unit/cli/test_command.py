@@ -49,29 +49,26 @@ def test_the_option_counts_more_than_the_environment_wherever_it_stands(file: Pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message", "hint"),
+    ("arguments", "named"),
     [
-        (("encode-id", "--tim", "x"), "--tim", "--time"),
-        (("encode-id",), "'--time'", "`shardctl encode-id --help`"),
-        (("decode-di",), "Did you mean 'decode-id'", "`shardctl --help`"),
-        (("moves", "lst"), "Did you mean 'list'", "`shardctl moves --help`"),
-        (("xyzzy",), "no such command 'xyzzy'", "run `shardctl --help` for its commands"),
-        (("hosts", "test"), "no such command 'test'", "for its commands: check"),
-        (("verify", "b"), "(b)", "`shardctl verify --help`"),
-        (("verify", "-o", "tsv"), "'tsv'", "`shardctl verify --help`"),
+        (("encode-id", "--tim", "x"), ("--tim", "--time")),
+        (("encode-id",), ("--time", "--help")),
+        (("decode-di",), ("decode-id", "--help")),
+        (("moves", "lst"), ("list", "--help")),
+        (("xyzzy",), ("xyzzy", "--help")),
+        (("hosts", "test"), ("test", "check")),
+        (("verify", "b"), ("b", "--help")),
+        (("verify", "-o", "tsv"), ("tsv", "--help")),
     ],
-    ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
+    ids=" ".join,
 )
-def test_bad_usage_is_a_line_and_a_hint(
-    arguments: tuple[str, ...], message: str, hint: str
-) -> None:
+def test_bad_usage_is_a_line_and_a_hint(arguments: tuple[str, ...], named: tuple[str, str]) -> None:
     """Of what typer finds, the line is in its words, with what was typed."""
     done = here(*arguments)
     assert done.returncode == 2
     first, second = done.stderr.splitlines()
     assert first.startswith("shardctl: ")
-    assert message in first
-    assert hint in second
+    assert [word in line for word, line in zip(named, (first, second), strict=True)] == [True, True]
 
 
 @pytest.mark.parametrize("command", ["verify", "moves list", "encode-id", "sandbox up"])
@@ -93,8 +90,8 @@ def test_a_bug_is_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
     done = here("encode-id", *TIME, "-o", "json")
     assert done.returncode == 70
     [error] = json.loads(done.stdout)["errors"]
-    assert error["message"].startswith("bug: ZeroDivisionError")
-    assert "with the traceback in" in error["hint"]
+    assert error["code"] == "bug"
+    assert "ZeroDivisionError" in error["message"]
 
 
 @pytest.mark.parametrize(

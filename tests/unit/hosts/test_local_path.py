@@ -15,15 +15,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may search every directory")
-@pytest.mark.parametrize(
-    ("argv", "told"),
-    [
-        (["no-such-command"], "No such file or directory"),
-        (["sh", "-c", "no-such-command"], "not found"),
-    ],
-)
+@pytest.mark.parametrize("argv", [["no-such-command"], ["sh", "-c", "no-such-command"]])
 def test_a_directory_that_may_not_be_searched_makes_no_missing_program_a_closed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str]
 ) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
@@ -31,7 +25,6 @@ def test_a_directory_that_may_not_be_searched_makes_no_missing_program_a_closed_
     with pytest.raises(CommandFailed) as failed:
         Local().run(argv)
     assert failed.value.completed.code == 127
-    assert told in failed.value.completed.stderr
 
 
 def test_the_rest_of_path_is_kept_in_its_order(

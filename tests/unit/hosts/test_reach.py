@@ -69,11 +69,10 @@ def test_a_path_that_is_relative_to_the_topology_is_on_this_machine_only() -> No
     topology = loader.parse(text.encode(), Path("/srv/topology.yaml"))
     a, b, c = topology.nodes.values()
     (p,) = topology.poolers.values()
-    for of, named in ((a, "node a: data_directory"), (p, "pooler p: config")):
+    for of, named in ((a, "data_directory"), (p, "config")):
         with raises_code("relative_path", match=named) as e:
             host_of(of)
         assert "192.0.2.1" in e.value.message
-        assert e.value.hint == "write the absolute path on that machine"
     assert isinstance(host_of(b), Local)
     assert isinstance(host_of(c), SshHost)
 

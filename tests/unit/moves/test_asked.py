@@ -51,16 +51,9 @@ def answered(keys: bytes) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("keys", "code", "told"),
-    [
-        (b"y\n", 0, ""),
-        (b"n\n", 1, "declined: nothing was changed"),
-        (b"\x03", 130, "interrupted: nothing was changed"),
-        (b"\x04", 130, "interrupted: nothing was changed"),
-    ],
+    ("keys", "code"), [(b"y\n", 0), (b"n\n", 1), (b"\x03", 130), (b"\x04", 130)]
 )
-def test_ctrl_c_at_the_question_is_an_interruption(keys: bytes, code: int, told: str) -> None:
+def test_ctrl_c_at_the_question_is_an_interruption(keys: bytes, code: int) -> None:
     ended, shown = answered(keys)
     assert ended == code
-    assert told in shown
     assert "Aborted" not in shown

