@@ -128,13 +128,6 @@ def test_what_cannot_be_carried_over_is_refused_by_name(
     assert [file.name for file in revisions.migrations.iterdir()] == ["0001_fine.sql"]
 
 
-def test_files_are_only_of_upgrades(revisions: Revisions) -> None:
-    revisions.add("photos", PHOTOS)
-    with pytest.raises(CommandError, match="files are of all revisions up to one"):
-        command.downgrade(revisions.config, "head:base", sql=True)
-    assert list(revisions.migrations.iterdir()) == []
-
-
 def test_models_are_compared_with_a_shard(new_fleet: Fleet) -> None:
     new_fleet.migration("0001_photos.sql", "SELECT 1;")
     revisions = Revisions(new_fleet.directory)

@@ -9,9 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg
-import pytest
-
 from shardctl.fanout import Silent
 from shardctl.hosts import accounts
 from shardctl.postgres import copying, slots, standby
@@ -123,73 +120,7 @@ def _held(file: Path) -> bytes:
         return b""
 
 
-@pytest.mark.long
-def test_a_source_with_its_configuration_elsewhere_is_cloned_whole(
-    cloning_spare: Cloning,
-) -> None:
-    """As on Debian, where /etc has it."""
-    cloning, server = cloning_spare, cloning_spare.server
-    data, etc = server.server.data_directory, server.server.data_directory.with_name("etc")
-    etc.mkdir()
-    names = ("postgresql.conf", "pg_hba.conf", "pg_ident.conf")
-    server.stop()
-    for name in names:
-        (data / name).rename(etc / name)
-    conf = etc / "postgresql.conf"
-    before = conf.read_text()
-    conf.write_text(
-        f"{before}\ndata_directory = '{data}'\nhba_file = '{etc}/pg_hba.conf'\n"
-        f"ident_file = '{etc}/pg_ident.conf'\nexternal_pid_file = '{etc}/pid'\n"
-        "include_dir 'conf.d'\n"
-    )
-    (etc / "conf.d").mkdir()
-    (etc / "conf.d" / "work.conf").write_text("work_mem = 7MB\nstatement_timeout = '11min'\n")
-    if (account := server.server.account) is not None:
-        for one in (etc, *etc.rglob("*")):
-            os.chown(one, pwd.getpwnam(account).pw_uid, -1)
-    elsewhere = dataclasses.replace(server.server, data_directory=etc)
-    pg_ctl = elsewhere.binaries.program("pg_ctl")
-    try:
-        elsewhere._run([pg_ctl, "start", "-w", "-D", str(etc), "-l", str(server.server.log)])
-        target = cloning.start()
-        wanted = {"work_mem": "7MB", "cluster_name": "c", "port": str(cloning.port)}
-        assert {name: _shown(target, name) for name in wanted} == wanted
-        assert _shown(target, "data_directory") == str(cloning.data)
-        cloning.promote(target)
-        cloning.open_up(target)
-        with psycopg.connect(
-            host="127.0.0.1", port=cloning.port, user="visitor", dbname="postgres"
-        ) as visitor:
-            # Shardctl's own sessions have none, and must not hide it from the clone.
-            assert _shown(visitor, "statement_timeout") == "11min"
-    finally:
-        server.server._run([pg_ctl, "stop", "-D", str(data), "-m", "immediate", "-w"])
-        conf.write_text(before)
-        for name in names:
-            (etc / name).rename(data / name)
-        server.start()
-
-
-def _shown(session: psycopg.Connection[tuple[object, ...]], name: str) -> object:
-    row = session.execute("SELECT current_setting(%s)", [name]).fetchone()
-    assert row is not None
-    return row[0]
-
-
 _ACTIVE = "SELECT active FROM pg_replication_slots WHERE slot_name = "
-
-
-def test_a_slot_is_made_and_dropped_once(cloning: Cloning) -> None:
-    session, name = cloning.at_source(), cloning.clone.slot
-    assert slots.make(session, name)
-    assert not slots.make(session, name)
-    row = session.execute(
-        "SELECT slot_type, restart_lsn IS NOT NULL FROM pg_replication_slots WHERE slot_name = %s",
-        [name],
-    ).fetchone()
-    assert row == ("physical", True)
-    assert slots.drop(session, name)
-    assert not slots.drop(session, name)
 
 
 def test_a_slot_in_use_is_dropped_only_from_its_own_user(cloning: Cloning) -> None:
@@ -215,22 +146,3 @@ def test_a_slot_in_use_is_dropped_only_from_its_own_user(cloning: Cloning) -> No
         wait_for(lambda: cloning.ask(f"{_ACTIVE}'{name}'"))
         assert slots.drop(session, name)
         assert own.wait(10) != 0
-
-
-def test_a_slot_that_has_lost_its_wal_is_made_anew(cloning_spare: Cloning) -> None:
-    session, name = cloning_spare.at_source(), cloning_spare.clone.slot
-    session.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
-    session.execute("SELECT pg_reload_conf()")
-    try:
-        slots.make(session, name)
-        for _ in range(4):
-            session.execute("CREATE TABLE wal (); DROP TABLE wal")
-            session.execute("SELECT pg_switch_wal()")
-        session.execute("CHECKPOINT")
-        status = f"SELECT wal_status FROM pg_replication_slots WHERE slot_name = '{name}'"
-        assert cloning_spare.ask(status) == "lost"
-        assert slots.make(session, name)
-        assert cloning_spare.ask(status) == "reserved"
-    finally:
-        session.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
-        session.execute("SELECT pg_reload_conf()")

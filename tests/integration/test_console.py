@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import os
-import resource
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.libpq import dsn
 from shardctl.pgbouncer.console import Alias, CommandRefused, Console, PoolerLost, PoolerUnavailable
 from tests.fixtures.servers.pgbouncer import _CONFIGURATION, end, make
 from tests.fixtures.servers.postgres import free_ports, wait_for
@@ -49,11 +45,6 @@ def console(pooler: PgBouncer) -> Iterator[Console]:
         yield session
 
 
-def with_options(pooler: PgBouncer, **options: str) -> Console:
-    database = dataclasses.replace(pooler.server.database, options=options)
-    return Console(pooler.pooler, database, purpose="test")
-
-
 def unavailable(pooler: PgBouncer, **changes: Any) -> PoolerUnavailable:
     with pytest.raises(PoolerUnavailable) as refused:
         pooler.console(**changes)
@@ -82,23 +73,6 @@ def test_pause_and_resume_tell_what_they_found(console: Console) -> None:
     assert not console.databases()["one"].paused
 
 
-def test_the_addresses_of_names_are_told_as_servers_show_them(
-    pg_bouncer: PgBouncer, node: PgServer
-) -> None:
-    pg_bouncer.databases_file.write_text(
-        f"[databases]\none = host=localhost port={node.port} dbname=postgres\n"
-    )
-    with pg_bouncer.console() as console:
-        console.reload()
-        assert console.resolved() == {}
-        with pg_bouncer.connect("one") as client:
-            client.execute("SELECT 1")
-            resolved = console.resolved()["localhost"]
-            assert resolved
-            assert {server["addr"] for server in console.servers()} <= set(resolved)
-            assert "127.0.0.1" in resolved
-
-
 def test_an_unknown_alias_is_refused_and_never_taken_for_one_that_is_not_paused(
     console: Console,
 ) -> None:
@@ -116,21 +90,17 @@ def test_odd_names_of_aliases_arrive_as_they_are(console: Console) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "hint"),
+    "changes",
     [
-        ({"admin_user": "app"}, "add app to admin_users of the pooler"),
-        ({"admin_user": "nobody"}, "nobody's password"),
-        ({"host": "127.0.0.9"}, "check host and port, and that PgBouncer"),
-        ({"host": "/nosuch"}, "check host and port"),
-        ({"host": "nosuch.invalid"}, "check the pooler's host"),
+        {"admin_user": "app"},
+        {"admin_user": "nobody"},
+        {"host": "127.0.0.9"},
+        {"host": "/nosuch"},
+        {"host": "nosuch.invalid"},
     ],
 )
-def test_who_cannot_log_in_is_told_why_and_what_to_do(
-    pooler: PgBouncer, changes: dict[str, str], hint: str
-) -> None:
-    error = unavailable(pooler, **changes)
-    assert error.reason
-    assert hint in error.hint
+def test_who_cannot_log_in_is_told_why(pooler: PgBouncer, changes: dict[str, str]) -> None:
+    assert unavailable(pooler, **changes).reason
 
 
 def test_a_postgresql_in_its_place_is_no_pooler(pooler: PgBouncer, node: PgServer) -> None:
@@ -142,24 +112,6 @@ def test_a_postgresql_in_its_place_is_no_pooler(pooler: PgBouncer, node: PgServe
                 console.version()
         finally:
             direct.execute("DROP DATABASE pgbouncer WITH (FORCE)")
-
-
-def test_keywords_and_variables_for_postgresql_do_not_reach_the_console(
-    pooler: PgBouncer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = {
-        "options": "-c work_mem=4MB",
-        "target_session_attrs": "read-write",
-        "client_encoding": "LATIN1",
-        "replication": "database",
-        "load_balance_hosts": "random",
-    }
-    with with_options(pooler, **options) as console:
-        assert console.version()
-    monkeypatch.setenv("PGOPTIONS", "-c work_mem=4MB")
-    monkeypatch.setenv("PGTARGETSESSIONATTRS", "read-write")
-    with with_options(pooler) as console:
-        assert console.version()
 
 
 @pytest.fixture
@@ -194,9 +146,9 @@ def test_the_password_comes_from_the_passfile_and_is_never_told(
     for text in ("*:*:pgbouncer:postgres:other-s3cret\n", ""):
         passfile.write_text(text)
         error = unavailable(pooler)
-        assert "postgres's password for database pgbouncer to ~/.pgpass" in error.hint
+        assert "~/.pgpass" in error.hint
         assert "s3cret" not in f"{error}{error.hint}{error.__cause__}"
-    assert "postgres's password" not in unavailable(pooler, port=free_ports(1)[0]).hint
+    assert "~/.pgpass" not in unavailable(pooler, port=free_ports(1)[0]).hint
 
 
 def lost(console: Console, command: str, *, seconds: float = 10) -> PoolerLost:
@@ -244,18 +196,3 @@ def test_a_pause_that_waits_for_a_transaction_is_resumed_over_another_session(
             waiting.join(120)
             assert answers == [(1,)]
             assert not other.databases()["one"].paused
-
-
-def test_a_process_with_many_files_open_can_still_wait(pooler: PgBouncer) -> None:
-    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 1500:
-        pytest.skip("this process may not open that many files")
-    with contextlib.ExitStack() as stack:
-        for _ in range(1100):
-            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
-        console = stack.enter_context(pooler.console())
-        assert console.fileno() > 1024
-        assert console.version()
-
-
-def test_a_connection_string_for_people_has_neither_user_nor_password() -> None:
-    assert dsn("/run/a b", 5432, "it's") == r"host='/run/a b' port=5432 dbname=it\'s"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -91,17 +90,6 @@ def test_what_hangs_on_a_row_is_in_its_shard() -> None:
     page = models().Page.objects.create(topic="tables", number=2)
     assert models().Page.objects.get(pk="tables").number == 2
     assert models().Note.objects.get(topic="tables").page == page
-
-
-def test_get_or_create_and_update_or_create_find_their_shard() -> None:
-    photo, ann = models().Photo, member()
-    for expected in (True, False):
-        made, created = photo.objects.get_or_create(owner=ann, caption="a", defaults={"views": 7})
-        assert (made.views, created) == (7, expected)
-    made, created = photo.objects.update_or_create(owner=ann, caption="a", defaults={"views": 8})
-    assert (photo.objects.get(pk=made.pk).views, created) == (8, False)
-    assert ann.photos.get_or_create(caption="a")[0] == made
-    assert ann.photos.update_or_create(caption="b")[1]
 
 
 def test_a_query_without_a_key_is_refused_and_says_what_to_do() -> None:
@@ -196,23 +184,6 @@ def test_rows_of_many_keys_come_in_one_order() -> None:
     note.objects.bulk_create([note(topic=f"t{n}", text="x%y") for n in range(9)])
     some = note.objects.for_keys([f"t{n}" for n in range(5)]).filter(text__contains="%")
     assert {one.topic for one in some.merge()} == {f"t{n}" for n in range(5)}
-
-
-def test_a_merge_refuses_what_it_cannot_read() -> None:
-    from django.db import NotSupportedError
-    from django.db.models import F
-
-    every = models().Photo.objects.for_keys(members(2))
-    for query in (
-        every.select_related("owner"),
-        every.filter(owner__name="m1"),
-        every.annotate(double=F("views") * 2),
-        every.values("id"),
-        every.distinct(),
-        every[:3],
-    ):
-        with pytest.raises(NotSupportedError, match="merge"):
-            query.merge("-id")
 
 
 def test_a_merge_sees_what_its_own_transaction_has_changed() -> None:
@@ -325,23 +296,3 @@ def test_a_block_says_which_shard_is_meant() -> None:
         return list(await asyncio.gather(of(ann.pk), of(bob.pk)))
 
     assert asyncio.run(tasks()) == ["mine", "theirs"]
-
-
-def test_threads_do_not_share_a_block_nor_a_transaction() -> None:
-    from django.db import connections, transaction
-
-    ann, seen = member(), []
-
-    def other() -> None:
-        try:
-            seen.append(models().Photo.objects.for_key(ann.pk).count())
-            seen.append(connections[ann._state.db].in_atomic_block)
-        finally:
-            connections.close_all()
-
-    with transaction.atomic(using=ann._state.db):
-        ann.photos.count()
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
-    assert seen == [0, False]

@@ -189,21 +189,6 @@ def test_a_move_that_another_process_is_at_and_one_whose_source_takes_no_logins(
         assert "not currently accepting connections" in pair(fleet_spares, "moves", command)
 
 
-def test_what_a_program_in_a_migration_makes_is_seen_when_it_runs(fleet_8: Fleet) -> None:
-    """The plan says so; the run rolls back, and the next plan finds nothing changed."""
-    fleet_8.migration("0002_made.sql", "DO $$ BEGIN CREATE TABLE made (id int); END $$;")
-    fleet_8.execute("a", "CREATE TABLE public.made (id int)")
-    dry = fleet_8.here("migrate", "--dry-run")
-    assert dry.returncode == 0
-    assert (
-        "note: 0002_made.sql runs DO: the tables that it creates are unknown until it runs"
-        in dry.stderr
-    )
-    run = fleet_8.here("migrate")
-    assert "node a: table public.made has the name of a table in the shards" in run.stderr
-    assert fleet_8.query("a", "SELECT to_regclass('shard0.made')") == [(None,)]
-
-
 FREEZE = (
     "CREATE FUNCTION public.frozen() RETURNS event_trigger LANGUAGE plpgsql AS"
     " $$BEGIN RAISE EXCEPTION 'change freeze'; END$$;"
@@ -211,36 +196,6 @@ FREEZE = (
 )
 THAW = "DROP EVENT TRIGGER frozen; DROP FUNCTION public.frozen()"
 REFUSED = "node a: an event trigger (frozen) rejects the command: change freeze"
-
-
-def test_what_a_new_database_gets_from_template1_is_refused_when_it_is_there(
-    new_fleet: Fleet,
-) -> None:
-    freeze = FREEZE.replace("ddl_command_start", "ddl_command_end")
-    for cause, undo, why in (
-        (freeze, THAW, "change freeze"),
-        ("CREATE SCHEMA shard3", "DROP SCHEMA shard3", "have the names of shards: shard3"),
-    ):
-        with new_fleet.servers["a"].connect("template1") as session:
-            session.execute(cause.encode())
-        try:
-            told = new_fleet.here("init", "--yes")
-        finally:
-            with new_fleet.servers["a"].connect("template1") as session:
-                session.execute(undo.encode())
-            with new_fleet.servers["a"].connect() as session:
-                name = sql.Identifier(new_fleet.database)
-                session.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(name))
-        assert told.returncode in (1, 3)
-        assert why in told.stderr
-
-
-def test_event_triggers_that_refuse_what_commands_do(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", FREEZE)
-    try:
-        assert REFUSED in pair(fleet_8, "read-only", "on", "0")
-    finally:
-        fleet_8.execute("a", THAW)
 
 
 def test_an_event_trigger_that_refuses_prune(fleet_retired: Pruned) -> None:

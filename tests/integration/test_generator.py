@@ -18,8 +18,6 @@ from shardctl.ids.layout import INSTAGRAM_EPOCH_MS, Layout
 from tests.fixtures.fleets.generators import (
     FOUR_BITS,
     ONE_BIT,
-    PUBLISHED,
-    ROLE,
     SHARD_COUNT,
     SMALL,
     WIDE,
@@ -29,9 +27,7 @@ from tests.fixtures.fleets.generators import (
     assert_sound,
     at_once,
     ids,
-    register_locks,
 )
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
@@ -98,105 +94,6 @@ def test_raising_the_time_while_others_draw_gives_no_id_twice(install: Install) 
             done.set()
         raising.result(10)
     assert_sound(per_session)
-
-
-@pytest.mark.parametrize("kind", ["strict", "classic"])
-def test_a_hostile_search_path_of_an_ordinary_role_changes_nothing(
-    install: Install, kind: str
-) -> None:
-    database = install(FOUR_BITS, kind)
-    with database.connect() as session:
-        session.execute(HOSTILE.encode())
-    with database.connect(user=ROLE) as session:
-        session.execute("SET search_path = evil, pg_catalog, pg_temp")
-        for broken in ("1::pg_catalog.int8 >> 1", "1::pg_catalog.int8 & 1::pg_catalog.int8"):
-            with pytest.raises(errors.RaiseException, match="evil"):
-                session.execute(f"SELECT {broken}".encode())
-        with pytest.raises(errors.RaiseException, match="evil"):
-            session.execute("SELECT nextval('shard1.next_id_seq')")
-        made = ids(session, 100)
-        if kind == "strict":
-            assert_sound([made])
-        assert [FOUR_BITS.decode(one).sequence for one in made] == [n % 16 for n in range(100)]
-        one = made[-1]
-        time, shard, sequence = FOUR_BITS.decode(one)
-        assert ask(session, f"SELECT shardctl.id_shard({one})") == shard == 1
-        assert ask(session, f"SELECT shardctl.id_sequence({one})") == sequence
-        moment = ask(session, f"SELECT shardctl.id_time({one})")
-        assert times.parse(moment.isoformat()) == time
-        assert ask(session, f"SELECT shardctl.id_floor('{moment}', 1)") == FOUR_BITS.floor(time, 1)
-    with database.connect() as session:
-        session.execute("SET search_path = evil, pg_catalog, pg_temp")
-        later = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
-        raised = ask(session, f"SELECT shardctl.open_block(1, '{later}')")
-        assert raised == later + timedelta(milliseconds=1)
-
-
-def _evil() -> str:
-    """Shadow everything that the generator's functions use."""
-    parts = ["CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO PUBLIC;"]
-
-    def function(name: str, arguments: str, result: str) -> None:
-        parts.append(
-            f"CREATE FUNCTION evil.{name}({arguments}) RETURNS {result} LANGUAGE plpgsql AS "
-            "$$ BEGIN RAISE 'evil'; END $$;"
-        )
-
-    for number, (operator, result) in enumerate(
-        [(o, "int8") for o in (">>", "<<", "&", "|", "+", "-", "*", "/")]
-        + [(o, "bool") for o in ("=", "<=", ">", "<", ">=")]
-    ):
-        for left, right in itertools.product(("int8", "float8", "numeric"), ("int8", "int4")):
-            name = f"f{number}_{left}_{right}"
-            function(name, f"pg_catalog.{left}, pg_catalog.{right}", f"pg_catalog.{result}")
-            parts.append(
-                f"CREATE OPERATOR evil.{operator} (FUNCTION = evil.{name}, "
-                f"LEFTARG = pg_catalog.{left}, RIGHTARG = pg_catalog.{right});"
-            )
-    for name, arguments, result in [
-        ("nextval", "regclass", "int8"),
-        ("setval", "regclass, int8", "int8"),
-        ("pg_sequence_last_value", "regclass", "int8"),
-        ("clock_timestamp", "", "timestamptz"),
-        ("date_part", "text, timestamptz", "float8"),
-        ("extract", "text, timestamptz", "numeric"),
-        ("extract", "text, timestamp", "numeric"),
-        ("timezone", "text, timestamptz", "timestamp"),
-        ("floor", "float8", "float8"),
-        ("floor", "numeric", "numeric"),
-        ("to_timestamp", "float8", "timestamptz"),
-    ]:
-        function(name, arguments, result)
-    parts += [f"CREATE DOMAIN evil.{name} AS text;" for name in ("regclass", "timestamptz", "oid")]
-    return "\n".join(parts)
-
-
-HOSTILE = _evil()
-
-
-def test_the_planner_inlines_the_wrapper(install: Install) -> None:
-    database = install()
-    with database.connect() as session:
-        session.execute("CREATE TABLE shard1.t (id bigint DEFAULT shard1.next_id(), v int)")
-        for query in ("SELECT shard1.next_id()", "INSERT INTO shard1.t (v) VALUES (1)"):
-            plan = "\n".join(r[0] for r in session.execute(f"EXPLAIN VERBOSE {query}".encode()))
-            assert "shardctl.next_id(" in plan
-            assert "shard1.next_id(" not in plan
-
-
-def test_classic_ids_are_those_of_the_published_function(install: Install) -> None:
-    database = install(kind="classic")
-    with database.connect() as session:
-        session.execute(PUBLISHED.encode())
-        pairs = session.execute(
-            "SELECT shard1.next_id(), published('shard1.next_id_seq', 1) "
-            "FROM generate_series(1, 3000)"
-        ).fetchall()
-    decoded = [Layout().decode(one) for one in itertools.chain.from_iterable(pairs)]
-    assert [one.sequence for one in decoded] == [n % 1024 for n in range(6000)]
-    assert {one.shard for one in decoded} == {1}
-    assert all(a.time_ms <= b.time_ms for a, b in itertools.pairwise(decoded))
-    assert abs(decoded[-1].time_ms - now_ms(database)) < 10_000
 
 
 @pytest.mark.parametrize("drawn", [0, 2**33 - 1])
@@ -291,30 +188,3 @@ def test_used_up_time_is_an_error_and_never_a_negative_id(install: Install, kind
     if kind == "strict":
         with pytest.raises(errors.SequenceGeneratorLimitExceeded):
             ended.ask("SELECT shardctl.open_block(1)")
-
-
-@pytest.mark.parametrize("shard_bits", [45, 10], ids=["64 bits", "29 bits"])
-def test_a_block_that_is_open_when_time_ends_gives_no_id_beyond_it(
-    install: Install, shard_bits: int
-) -> None:
-    database = install()
-    # Half a second of ids, from now on.
-    layout = Layout(now_ms(database), time_bits=9, shard_bits=shard_bits, sequence_bits=10)
-    with database.connect() as session:
-        session.execute(generator.render(layout, "strict", SHARD_COUNT).encode())
-        made = ids(session, 3)
-        refusals: list[str] = []
-
-        def ended() -> bool:
-            try:
-                made.extend(ids(session, 1))
-            except errors.SequenceGeneratorLimitExceeded as error:
-                refusals.append(str(error))
-            return bool(refusals)
-
-        wait_for(ended)
-        assert "used up" in refusals[0]
-        assert now_ms(database) > layout.last_ms
-        assert register_locks(session) == 0
-    assert_sound([made])
-    assert {layout.decode(one).shard for one in made} == {1}

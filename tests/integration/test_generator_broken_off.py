@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -16,89 +15,13 @@ from psycopg import errors
 from tests.fixtures.fleets.generators import (
     ONE_BIT,
     Install,
-    Installed,
     ask,
     assert_sound,
     ids,
-    register_locks,
 )
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     Connection = psycopg.Connection[Any]
-
-
-@dataclass
-class Parked:
-    """A session whose statement waits in a thread of its own."""
-
-    session: Connection
-    thread: threading.Thread
-    error: psycopg.Error | None = None
-
-    @property
-    def pid(self) -> int:
-        return self.session.info.backend_pid
-
-
-def park(session: Connection, query: str) -> Parked:
-    def run() -> None:
-        try:
-            session.execute(query.encode())
-        except psycopg.Error as error:
-            parked.error = error
-
-    parked = Parked(session, threading.Thread(target=run))
-    parked.thread.start()
-    return parked
-
-
-def hold_lock(session: Connection) -> None:
-    """Take the lock under which openers write registers, until the transaction ends."""
-    session.execute("BEGIN")
-    session.execute("LOCK TABLE shardctl.cluster IN SHARE UPDATE EXCLUSIVE MODE")
-
-
-@pytest.mark.parametrize(
-    ("how", "begin"), [("pg_terminate_backend", ""), ("pg_cancel_backend", "BEGIN; SAVEPOINT s")]
-)
-def test_a_session_that_dies_waiting_for_the_lock_leaves_nothing(
-    install: Install, how: str, begin: str
-) -> None:
-    database = install()
-    with contextlib.ExitStack() as stack:
-        observer, outer, *others = (stack.enter_context(_closing(database)) for _ in range(6))
-        hold_lock(outer)
-        for session in others:
-            session.execute((begin or "SELECT").encode())
-        parked = [park(session, "SELECT shard1.next_id()") for session in others]
-        wait_for(lambda: register_locks(observer, granted=False) == len(parked))
-        victims = parked[:3]
-        for victim in victims:
-            assert ask(observer, f"SELECT {how}(%s)", victim.pid)
-            victim.thread.join(120)
-            assert victim.error is not None
-        wait_for(lambda: register_locks(observer, granted=False) == len(parked) - len(victims))
-        assert ask(observer, f"SELECT {how}(%s)", outer.info.backend_pid)
-        if how == "pg_cancel_backend":  # idle: what ends it is its own end
-            outer.execute("ROLLBACK")
-        parked[3].thread.join(120)
-        assert parked[3].error is None
-        observer.execute("SET statement_timeout = '5s'")
-        assert_sound([ids(observer, 3000)])
-        # Those that were cancelled, and the one that went on, are still in their transactions.
-        assert register_locks(observer) == 0
-
-
-@contextlib.contextmanager
-def _closing(database: Installed) -> Iterator[Connection]:
-    session = database.connect()
-    try:
-        yield session
-    finally:
-        session.close()
 
 
 def test_ids_around_crashes_are_distinct(install: Install) -> None:

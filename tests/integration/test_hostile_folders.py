@@ -131,14 +131,13 @@ def test_a_poolers_file_is_written_as_the_owner_of_its_directory(
     assert (path.read_text(), path.owner()) == ("more", account)
 
 
-def test_root_writes_only_where_no_other_user_does(account: str, theirs: Path, roots: Path) -> None:
+def test_root_writes_only_where_no_other_user_does(theirs: Path, roots: Path) -> None:
     assert host_of(pooler_in(roots)) is not None
     with raises_code("folder_unsafe", match=str(theirs)):
         host_of(pooler_in(theirs, os_user="root"))
     roots.chmod(0o777)
-    with raises_code("folder_unsafe", match=str(roots)) as refused:
+    with raises_code("folder_unsafe", match=str(roots)):
         host_of(pooler_in(roots))
-    assert f"chmod go-w {roots}" in refused.value.hint
 
 
 def test_a_guard_runs_as_the_owner_of_the_poolers_directory(

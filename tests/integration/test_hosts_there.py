@@ -64,9 +64,8 @@ def test_programs_are_those_of_the_host(
         binaries.find(server_directory, account=sshd.login, host=box)
     monkeypatch.setattr(binaries, "SYSTEM", (f"{server_directory}/*",))
     monkeypatch.setattr(binaries, "_SYSTEMS", "of_patterns")
-    with raises_code("no_binaries") as refused:
+    with raises_code("no_binaries"):
         binaries.find(None, account=sshd.login, host=box)
-    assert "on that host" in refused.value.hint
 
 
 def test_the_program_that_listens_is_named_by_its_own_user(box: Ssh) -> None:

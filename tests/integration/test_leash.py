@@ -124,25 +124,6 @@ def test_at_its_limit_the_server_drops_the_slot_though_who_made_it_was_killed(
     assert SLOT in result
 
 
-@pytest.mark.long
-def test_what_streams_from_the_slot_is_ended_first(
-    server: PgServer, session: psycopg.Connection[Any], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    physical(session)
-    place = tmp_path_factory.mktemp("received")
-    argv = [server.server.binaries.program("pg_receivewal"), "-D", str(place), "-S", SLOT, "-n"]
-    argv += ["-d", f"host=127.0.0.1 port={server.port} user=postgres", "-s", "3600"]
-    with subprocess.Popen(argv) as receiver:
-        try:
-            wait_for(lambda: used(session))
-            receiver.send_signal(signal.SIGSTOP)  # it acknowledges nothing any more
-            arm_and_die(server)
-            write(session, 8)
-            wait_for(lambda: not left(session))
-        finally:
-            receiver.kill()
-
-
 def used(session: psycopg.Connection[Any]) -> list[Any]:
     return session.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchall()
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import lock
 from shardctl.topology.model import NodeName
 from tests.fixtures.fleets.fleet import command_line
@@ -20,24 +19,9 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from shardctl.postgres.connection import Connection
     from tests.fixtures.fleets.fleet import Fleet
 
 HELD = {"c": lock._CLASS}
-
-
-def test_a_session_that_breaks_while_it_takes_the_lock_names_its_node(
-    fleet_8: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ended(connection: Connection, _: str) -> None:
-        connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-
-    monkeypatch.setattr(lock, "take", ended)
-    nodes = [NodeName("a")]
-    held = lock.held(fleet_8.topology(), nodes, command="test")
-    with pytest.raises(NodeUnavailable) as caught, held:
-        pass
-    assert caught.value.node == "a"
 
 
 @contextmanager
@@ -94,29 +78,6 @@ def test_who_has_waited_reads_the_topology_again(fleet_8: Fleet) -> None:
         _, said = waits.communicate(timeout=120)
     assert waits.returncode == 2, said
     assert str(path) in said
-
-
-@pytest.mark.long
-def test_commands_that_wait_go_one_after_the_other(fleet_8: Fleet) -> None:
-    """Each makes its plan when its turn has come: the second finds nothing to do."""
-    fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (id bigint);")
-    argv = command_line(fleet_8.write(), "migrate", "--yes", "--lock-wait", "2m")
-    topology = fleet_8.topology()
-    with ExitStack() as stack:
-        with lock.held(topology, [NodeName("a")], command="test"):
-            migrating = [
-                stack.enter_context(
-                    ended(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-                )
-                for _ in range(2)
-            ]
-            wait_for(lambda: waiting(fleet_8) == 2)
-        told = [process.communicate(timeout=120) for process in migrating]
-    assert [process.returncode for process in migrating] == [0, 0], told
-    out = sorted(out.decode() for out, _ in told)
-    assert "0002_likes.sql" in out[0]
-    assert out[1].startswith("nothing to do")
-    assert any(b"waiting for shardctl test by " in errors for _, errors in told)
 
 
 def test_when_the_time_is_over_the_holder_is_named(fleet_8: Fleet) -> None:

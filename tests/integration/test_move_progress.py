@@ -50,10 +50,6 @@ def kept(
         yield found
 
 
-def written(fleet: Fleet) -> dict[str, Any]:
-    return {one.phase: one for one in _read(fleet)}
-
-
 def _read(fleet: Fleet) -> list[progress.MoveProgress]:
     with fleet.connect("a") as session:
         return list(progress.read(session).values())
@@ -101,39 +97,6 @@ def test_status_has_the_progress_of_a_running_move(fleet_8: Fleet) -> None:
 def squeezed(fleet: Fleet) -> str:
     """Show the fleet with single blanks."""
     return re.sub(r" +", " ", fleet.here("status", "--sample", "0").stdout)
-
-
-def test_a_node_whose_table_was_dropped_is_copied_without_progress(fleet_8: Fleet) -> None:
-    with fleet_8.connect("a") as session:
-        begin(session, [2])
-        session.execute("DROP TABLE shardctl.move_progress")
-        with kept(fleet_8) as copy:
-            copy.expect("b", "copying", 10)
-            copy.advance("b", 10)
-        progress.remove(lambda: fleet_8.connect("a"), ID)
-        assert progress.read(session) == {}
-
-
-def test_a_lost_session_is_opened_again_and_the_copy_goes_on(
-    fleet_8: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "_AGAIN_S", 0.05)
-    opened: list[psycopg.Connection[Any]] = []
-
-    def connect() -> psycopg.Connection[Any]:
-        opened.append(fleet_8.connect("a"))
-        return opened[-1]
-
-    with fleet_8.connect("a") as session:
-        begin(session, [2])
-        with kept(fleet_8, connect) as copy:
-            copy.expect("b", "copying", 10)
-            wait_for(lambda: "copying" in written(fleet_8))
-            session.execute("SELECT pg_terminate_backend(%s, 5000)", [opened[0].info.backend_pid])
-            copy.expect("b", "finishing", 0)
-            wait_for(lambda: "finishing" in written(fleet_8))
-        assert len(opened) == 2
-        assert progress.read(session) == {}
 
 
 def test_two_moves_of_one_shard_are_kept_apart_and_others_are_not(fleet_8: Fleet) -> None:

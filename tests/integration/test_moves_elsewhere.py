@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.moves import attempt
-from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import CLONE
 from shardctl.moves.steps import follow
 from shardctl.moves.stopped import MoveStopped
 from shardctl.provision import poolers as pooling
-from shardctl.sandbox import servers
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
 from tests.fixtures.moves.failover import make_standby
@@ -93,21 +88,3 @@ def test_nodes_at_other_ports_keep_their_move_and_other_servers_do_not(stopped: 
     assert stopped.copy("a").state is stopped.copy("b").state is MoveState.done
     assert stopped.ask("b", "SELECT count(*) FROM shard2.photos") == [(1,)]
     assert left(stopped) == []
-
-
-@pytest.mark.long
-def test_a_clone_is_made_again_where_its_source_listens_elsewhere(fleet_own: Lab) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        steps = [replace(s, run=lose) if s is attempt.STEP else s for s in METHODS[CLONE].steps]
-        patch.setitem(METHODS, CLONE, replace(METHODS[CLONE], steps=steps))
-        fleet_own.stopped([2, 3], "c")
-    servers.down(fleet_own.topology, Silent(), delete=False)
-    assert {one.node.name for one in servers.up(fleet_own.topology, Silent())} == {*"abc"}
-    fleet_own.server("a").stop()
-    (port,) = free_ports(1)
-    put_elsewhere(fleet_own, f"port: {fleet_port(fleet_own, 'a')}", f"port: {port}")
-    fleet_own.server("a").start()
-    apply_poolers(fleet_own)
-    fleet_own.resume()
-    assert fleet_own.copy("a").state is fleet_own.copy("c").state is MoveState.done
-    assert fleet_own.problems() == []

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.fixtures.fleets.pooled import PooledFleet, leads, offered, reloads
-from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.fixtures.fleets.pooled import AddPooler
 
 
@@ -92,16 +84,6 @@ def test_apply_writes_loads_and_proves(fleet_unapplied: PooledFleet) -> None:
     assert (pooler.databases_file.stat().st_mtime_ns, reloads(pooler)) == before
 
 
-def test_a_dry_run_of_apply_shows_and_changes_nothing(fleet_unapplied: PooledFleet) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    told = apply(fleet_unapplied, "--dry-run", "-o", "json")
-    rows = [{"name": "p1", "action": "write", "aliases": 10}]
-    found = next(line for line in told.splitlines() if line.startswith("{"))
-    plan = {"format": 1, "map_version": 1, "poolers": rows, "left_out": []}
-    assert json.loads(found) == plan
-    assert (pooler.databases_file.read_text(), reloads(pooler), offered(pooler)) == ("", 0, {})
-
-
 def test_the_alias_of_a_node_that_is_gone_vanishes(fleet_unapplied: PooledFleet) -> None:
     fleet_unapplied.waiting = {"c": free_ports(1)[0]}
     apply(fleet_unapplied)
@@ -119,25 +101,6 @@ def test_what_the_operator_offers_beside_stays(fleet_unapplied: PooledFleet) -> 
     apply(fleet_unapplied)
     assert offered(pooler) == leads(fleet_unapplied) | {"mine": 5432}
     assert "nothing to do" in apply(fleet_unapplied)
-
-
-def test_a_fallback_database_of_the_operators_is_in_nobodys_way(
-    fleet_unapplied: PooledFleet,
-) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    port = fleet_unapplied.servers["a"].port
-    fallback = f"[databases]\n* = host=127.0.0.1 port={port}\n"
-    pooler.config.write_text(pooler.config.read_text() + fallback)
-    fleet_unapplied.waiting = {"c": free_ports(1)[0]}
-    apply(fleet_unapplied)
-    with pooler.connect("postgres") as client:
-        assert client.execute("SELECT 1").fetchone() == (1,)
-    assert "postgres" in offered(pooler)
-    assert "nothing to do" in apply(fleet_unapplied)
-    # The alias that goes is used at once again, now as one more of the operator's.
-    fleet_unapplied.waiting = {}
-    apply(fleet_unapplied)
-    assert leads(fleet_unapplied).items() <= offered(pooler).items()
 
 
 def test_two_poolers_are_brought_to_what_each_should_offer(
@@ -166,30 +129,3 @@ def test_every_node_records_what_was_applied(fleet_pooled: PooledFleet) -> None:
             ("init", "pooler p1: map version 1"),
             ("pgbouncer apply", "pooler p1: map version 2"),
         ]
-
-
-@contextlib.contextmanager
-def load(fleet: PooledFleet, alias: str, table: str, seconds: int) -> Iterator[None]:
-    """Run transactions through an alias meanwhile, and see that none failed."""
-    program = shutil.which("pgbench")
-    if program is None:
-        pytest.skip("pgbench is not installed here")
-    script = fleet.directory / f"{alias}.sql"
-    script.write_text(f"BEGIN;\nINSERT INTO {table} (user_id) VALUES (1);\nSELECT 1;\nCOMMIT;\n")
-    argv = [program, "-n", "-M", "simple", "-c", "3", "-T", str(seconds), "-R", "200"]
-    argv += ["-f", str(script), "-h", "127.0.0.1", "-p", str(fleet.pg_bouncer.port)]
-    with ended(
-        subprocess.Popen(
-            [*argv, "-U", fleet.role, alias],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    ) as running:
-        yield
-        out, errors = running.communicate(timeout=120)
-    assert running.returncode == 0, errors
-    assert "number of failed transactions: 0 (0.000%)" in out
-    assert "aborted" not in errors
-    done = next(line for line in out.splitlines() if "actually processed" in line)
-    assert int(done.split()[-1].split("/")[0]) > 100

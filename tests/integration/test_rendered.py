@@ -122,15 +122,6 @@ def test_a_nodes_alias_leads_to_the_node_and_searches_what_it_always_does(
         assert row.fetchone() == (server.port, '"$user", public')
 
 
-def test_8192_shards_and_16_nodes_are_offered(pooler: PgBouncer) -> None:
-    nodes = [local_node(NOWHERE, f"n{n}", 5000 + n, range(n, 8192, 16)) for n in range(16)]
-    topology = local_topology(NOWHERE, *nodes)
-    offer(pooler, topology)
-    found = served(pooler)
-    assert len(found) == 8192 + 16
-    assert found == rendered(pooler, topology)
-
-
 LINES = [
     "a = host=h",
     "a=host=h\r",
@@ -168,21 +159,3 @@ def test_what_pgbouncer_reads_is_read_alike(pooler: PgBouncer) -> None:
             assert offered[name].host == values.get("host"), lines
             assert offered[name].port == int(values.get("port", 5432)), lines
             assert offered[name].dbname == values.get("dbname", name), lines
-
-
-def test_an_include_begins_in_its_section_and_what_follows_it_is_in_the_others_last(
-    pooler: PgBouncer,
-) -> None:
-    folder = pooler.config.parent
-    inner, last = folder / "inner one.ini", folder / "last.ini"
-    inner.write_text(f"a = host=h\n[users]\n%include {last}\n")
-    last.write_text("u = pool_mode=session\n[databases]\nb = host=h\n")
-    text = f"[databases]\n  %include \t {inner}  \r\n[users]\n%include {last}\nc = host=h\n"
-    assert FAILED not in reload(pooler, text)
-    assert served(pooler).keys() == {"a", "b", "c"}
-    included = next(ini.read(text))
-    assert included == ini.Include(2, str(inner), "databases")
-    assert [(i.section, i.line) for i in ini.read(inner.read_text(), included.section)] == [
-        ("databases", 1),
-        ("users", 3),
-    ]

@@ -9,7 +9,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -107,29 +107,3 @@ def test_who_waits_for_a_connection_when_the_database_is_closed_hears_of_it(
         session.rollback()
         assert using.result(20) == []
     wait_for(lambda: backends(fleet_routed, "a") == [])
-
-
-async def _closed(db: AsyncShardedDatabase) -> bool:
-    try:
-        await db.select("id", "photos", 1)
-    except Closed:
-        return True
-    return False
-
-
-def test_a_connection_that_is_idle_goes_back_without_a_task(fleet_routed: Fleet) -> None:
-    made: list[str] = []
-
-    def make(loop: asyncio.AbstractEventLoop, work: Any, **named: Any) -> asyncio.Task[Any]:
-        made.append(work.__qualname__)
-        return asyncio.Task(work, loop=loop, **named)
-
-    async def work() -> None:
-        async with AsyncShardedDatabase(fleet_routed.topology()) as db:
-            await db.select("id", "photos", 1)
-            asyncio.get_running_loop().set_task_factory(make)
-            await db.select("id", "photos", 1)
-            asyncio.get_running_loop().set_task_factory(None)
-
-    asyncio.run(work())
-    assert [name for name in made if name != "Event.wait"] == []  # that one is psycopg's

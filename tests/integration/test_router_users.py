@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -42,18 +41,6 @@ def test_types_that_a_thread_registers_go_with_its_transaction(fleet_routed: Fle
         assert isinstance(score, Decimal)
 
 
-def test_types_that_a_task_registers_go_with_its_transaction(fleet_routed: Fleet) -> None:
-    async def work() -> Any:
-        async with AsyncShardedDatabase(fleet_routed.topology(), pool=ONE) as db:
-            await db.insert("photos", 1, {"user_id": 1, "score": 1})
-            async with db.shard(1) as connection:
-                connection.adapters.register_loader("numeric", FloatLoader)
-            return await db.select("score", "photos", 1)
-
-    ((score,),) = asyncio.run(work())
-    assert isinstance(score, Decimal)
-
-
 def test_a_child_that_ends_cancels_no_statement_of_its_parents_tasks(fleet_routed: Fleet) -> None:
     async def work() -> Any:
         async with (
@@ -68,20 +55,6 @@ def test_a_child_that_ends_cancels_no_statement_of_its_parents_tasks(fleet_route
             return await (await asking).fetchall()
 
     assert asyncio.run(work()) == [("",)]
-
-
-def test_a_child_that_ends_cancels_no_statement_of_its_parents_threads(fleet_routed: Fleet) -> None:
-    with (
-        ShardedDatabase(fleet_routed.topology()) as db,
-        db.shard(1) as connection,
-        ThreadPoolExecutor(1) as threads,
-    ):
-        asking = threads.submit(connection.execute, "SELECT pg_sleep(2)")
-        wait_for(lambda: sleeping(fleet_routed))
-        connection.process += 1  # type: ignore[attr-defined]  # as in a child
-        connection.cancel_safe()
-        connection.process -= 1  # type: ignore[attr-defined]
-        assert asking.result(20).fetchall() == [("",)]
 
 
 def test_the_fence_is_told_through_a_group_of_tasks(fleet_routed: Fleet) -> None:

@@ -54,7 +54,7 @@ def test_a_session_that_is_lost_meanwhile_says_so(fleet_8: Fleet) -> None:
 def test_a_server_that_hangs_is_given_up(fleet_8: Fleet) -> None:
     session = fleet_8.connect("a")
     sent = Sent(session, sql.SQL("SELECT pg_sleep(60)"))
-    with pytest.raises(psycopg.OperationalError, match="no response within"):
+    with pytest.raises(psycopg.OperationalError, match="within"):
         sent.rows(seconds=0.1)
     assert session.closed
 

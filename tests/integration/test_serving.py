@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from shardctl.pgbouncer import serving
@@ -24,41 +21,8 @@ RETRY = "15"
 MANY = 3_000
 
 
-class Login:
-    """A client that logs in, asks one thing, and notes when it was answered."""
-
-    def __init__(self, pooler: PgBouncer, alias: str) -> None:
-        self.answered: list[float] = []
-        self.error: psycopg.Error | None = None
-        self._thread = threading.Thread(target=self._run, args=(pooler, alias), daemon=True)
-        self._thread.start()
-
-    def _run(self, pooler: PgBouncer, alias: str) -> None:
-        try:
-            with pooler.connect(alias, connect_timeout=60) as session:
-                session.execute("SELECT 1")
-        except psycopg.Error as error:
-            self.error = error
-        self.answered.append(time.monotonic())
-
-    def waits(self, console: Console, alias: str) -> bool:
-        found = [p for p in console.pools() if p["database"] == alias]
-        return any(int(p["cl_waiting"] or 0) for p in found) and not self.answered
-
-    def after(self, since: float) -> float:
-        """Give when it was answered, in seconds since then."""
-        self._thread.join(120)
-        assert self.error is None
-        return self.answered[0] - since
-
-
 def retry(console: Console) -> str:
     return console.config()["server_login_retry"]
-
-
-def used(pooler: PgBouncer, alias: str) -> None:
-    with pooler.connect(alias) as session:
-        session.execute("SELECT 1")
 
 
 def test_commands_go_in_one_packet_and_each_has_its_answer(
@@ -78,16 +42,6 @@ def test_commands_go_in_one_packet_and_each_has_its_answer(
     log = pg_bouncer.log()
     first, second = (log.index(f"RESUME '{name}' command") for name in ("own0", "own1"))
     assert log.rindex("RELOAD command", 0, first) < first < second
-
-
-def test_a_retry_that_is_short_already_is_put_back_by_a_reload(pg_bouncer: PgBouncer) -> None:
-    with pg_bouncer.console() as console:
-        serving.begin(console, [], reload=False)
-    with pg_bouncer.console() as console:  # whoever did that has died
-        assert serving.retry_of(console) == ""
-        serving.begin(console, [], reload=False)
-        serving.end(console, serving.retry_of(console))
-        assert retry(console) == RETRY
 
 
 def test_a_pooler_that_hangs_or_ends_is_lost(pg_bouncer: PgBouncer) -> None:

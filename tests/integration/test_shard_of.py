@@ -93,18 +93,6 @@ def test_texts(session: Connection, type_: str) -> None:
     check()
 
 
-@pytest.mark.long
-def test_uuids(session: Connection) -> None:
-    @many
-    @given(st.lists(st.uuids(), min_size=1))
-    @example([UUID(int=0), UUID(int=(1 << 128) - 1)])
-    def check(values: list[keys.Key]) -> None:
-        agree(session, "uuid", values)
-        agree(session, "text", [str(value) for value in values])
-
-    check()
-
-
 @pytest.mark.parametrize(
     "major", [15, *(pytest.param(m, marks=pytest.mark.embedded) for m in (16, 18))]
 )
@@ -145,21 +133,6 @@ def test_no_key_has_no_shard_and_a_literal_is_text(session: Connection) -> None:
         assert in_sql(session, [None], type_) == [None]
     row = session.execute("SELECT shardctl.shard_of('ann'), shardctl.shard_of(31341)").fetchone()
     assert row == (866, 1341)
-
-
-def test_the_planner_inlines_it_and_no_path_misleads_it(session: Connection) -> None:
-    session.execute("CREATE SCHEMA evil")
-    session.execute(
-        "CREATE FUNCTION evil.encode(bytea, text) RETURNS text LANGUAGE sql AS $$SELECT 'f'$$"
-    )
-    session.execute("CREATE TABLE keyed (number bigint, name text, id uuid)")
-    session.execute("SET search_path = evil, public, pg_catalog")
-    for column in ("number", "id"):
-        plan = session.execute(
-            f"EXPLAIN (VERBOSE) SELECT shardctl.shard_of({column}) FROM keyed".encode()
-        ).fetchall()
-        assert not any("shard_of" in line for (line,) in plan)
-    agree(session, "text", ["ann"])
 
 
 def test_verify_finds_a_function_that_is_missing_or_declared_otherwise(

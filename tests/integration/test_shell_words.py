@@ -65,27 +65,13 @@ def test_a_servers_directory_is_no_command(place: Path, server_directory: Path) 
     assert not (server_directory / "ran").exists()
 
 
-def test_a_servers_environment_names_its_data(server_directory: Path) -> None:
-    server = described(server_directory)
-    server.init(superuser="postgres")
-    server.start()
-    try:
-        found = server.process()
-        assert found is not None
-        given = Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0")
-        assert f"PGDATA={server.data_directory}".encode() in given
-    finally:
-        server.stop()
-
-
 def test_a_directory_of_programs_that_a_shell_would_run_is_refused(
     place: Path, server_directory: Path
 ) -> None:
     there = binaries.find(None, account=None).directory
     (place / "bin").symlink_to(there)
-    with raises_code("binaries_refused") as refused:
+    with raises_code("binaries_refused"):
         binaries.find(place / "bin", account=None)
-    assert "correct bin_directory" in refused.value.hint
     odd = server_directory / "odd$bin"
     odd.mkdir()
     (server_directory / "plain").symlink_to(odd)

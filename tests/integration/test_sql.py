@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
-
-import pytest
 
 from tests.fixtures.commands import here
 from tests.fixtures.fleets.rows import MOVE, Stated
-from tests.fixtures.processes import awaited
-from tests.fixtures.servers.postgres import free_ports, wait_for
+from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,7 +147,6 @@ def test_shards_with_other_columns_are_shown_apart_and_never_misaligned(fleet_ro
     assert (table.returncode, headers) == (
         0, [["shard", "id", "user_id"], ["shard", "id", "user_id", "about"]],
     )  # fmt: skip
-    assert "note: columns differ" in table.stderr
     assert (tsv.returncode, len(tsv.stdout.splitlines())) == (1, 1)
     assert "user_id" in tsv.stderr
 
@@ -169,25 +162,7 @@ def test_a_statement_that_takes_too_long_is_ended(fleet_rows: Stated) -> None:
 def test_ctrl_c_cancels_what_runs(fleet_rows: Stated) -> None:
     done = fleet_rows.interrupt("SELECT pg_sleep(60)", "--jobs", "2", sleeping=4)
     assert (done.returncode, done.stdout) == (130, "")
-    assert "interrupted: shardctl cancelled the statement" in done.stderr
     assert fleet_rows.sleeping() == 0
-
-
-@pytest.mark.long
-def test_in_the_background_of_a_script_it_ignores_ctrl_c_as_programs_do(fleet_rows: Stated) -> None:
-    argv = [sys.executable, "-m", "shardctl", "--topology", str(fleet_rows.fleet.write()), "sql"]
-    argv += ["SELECT pg_advisory_xact_lock(4711)", "--shards", "0"]
-    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
-    waits = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-    for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, 130)):
-        with fleet_rows.fleet.connect("a") as holder:
-            holder.execute("SELECT pg_advisory_lock(4711)")
-            with awaited(subprocess.Popen([*ignoring, *argv])) as process:
-                wait_for(lambda: fleet_rows.fleet.query("a", waits))
-                process.send_signal(number)
-                if code == 0:
-                    holder.execute("SELECT pg_advisory_unlock(4711)")
-        assert process.returncode == code
 
 
 def test_a_file_and_standard_input_can_have_the_statement(

@@ -35,11 +35,6 @@ def flaws(report: Report) -> dict[str, int]:
     return {flaw: number for flaw, number in report.verdict.counts.items() if number}
 
 
-def a_row(fleet: Fleet, node: str, schema: str) -> int:
-    [(number,)] = fleet.query(node, f"SELECT id FROM {schema}.{TABLE} ORDER BY id LIMIT 1")
-    return int(number)
-
-
 def test_a_quiet_load_has_no_errors_and_finds_every_row(fleet_pooled: PooledFleet) -> None:
     with start(fleet_pooled, seconds=1.5) as load:
         lines = list(load.watch())
@@ -61,21 +56,6 @@ def test_rows_deleted_by_hand_are_lost(fleet_pooled: PooledFleet) -> None:
     assert report.lost > 1
     assert not report.ok
     assert "shard 1, id" in report.verdict.examples[0]
-
-
-def test_a_row_moved_by_hand_to_another_shard_is_misplaced_and_lost(
-    fleet_pooled: PooledFleet,
-) -> None:
-    def move() -> None:
-        fleet_pooled.execute(
-            "a",
-            f"WITH gone AS (DELETE FROM shard1.{TABLE}"
-            f" WHERE id = {a_row(fleet_pooled, 'a', 'shard1')}"
-            f" RETURNING *) INSERT INTO shard2.{TABLE} SELECT id, client, -1, version, payload"
-            " FROM gone",
-        )
-
-    assert flaws(spoiled(fleet_pooled, move)) == {"misplaced": 1, "lost": 1}
 
 
 def test_a_pause_is_one_long_wait_and_no_error_and_others_go_on(fleet_pooled: PooledFleet) -> None:
@@ -148,18 +128,6 @@ def test_a_fence_that_stays_is_an_error_and_its_shard_is_told_as_unserved(
         fleet_pooled.execute("a", "ALTER SCHEMA shard2__retired_00000000 RENAME TO shard2")
         again = load.check()
         assert (again.unserved, again.intact) == ((), True)
-
-
-def test_a_client_that_gets_no_answer_is_broken_off_and_counted(fleet_pooled: PooledFleet) -> None:
-    with start(fleet_pooled) as load, fleet_pooled.pg_bouncer.console() as console:
-        wait_for_writes(load)
-        console.pause("shard2", seconds=5)
-        wait_for_writes(load)
-        load.stop(patience_s=0.1)
-        console.resume("shard2")
-        report = load.check()
-    assert [(failure.code, failure.count) for failure in report.failures] == [("08006", 1)]
-    assert report.intact
 
 
 def test_a_load_does_not_begin_while_an_alias_is_paused(

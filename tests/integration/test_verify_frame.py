@@ -36,9 +36,7 @@ def test_json_says_what_was_examined_and_is_valid_whatever_fails(
     assert report["counts"] == {"error": 0, "warning": 0, "note": 0}
     assert report["examined"] == {"nodes": 2, "shards": 8, "poolers": 0}
     assert report["findings"] == []
-    line = fleet_healthy_shared.here("verify", "--strict")
-    assert line.stdout.startswith("all is well: 11 checks of 8 shards on 2 nodes in ")
-    assert line.stdout.count("\n") == 1
+    assert fleet_healthy_shared.here("verify", "--strict").stdout.count("\n") == 1
     missing = fleet_healthy_shared.here("--topology", "nowhere.yaml", "verify", "-o", "json")
     assert missing.returncode == 2
     assert json.loads(missing.stdout)["errors"]
@@ -73,20 +71,6 @@ def test_somebodys_lock_is_not_waited_for_for_ever(fleet_healthy_shared: Fleet) 
         holder.execute("LOCK TABLE shardctl.map IN ACCESS EXCLUSIVE MODE")
         [finding] = verify(fleet_healthy_shared, "connection", "map")
     assert (finding.code, finding.node) == ("not_examined", "a")
-
-
-def test_two_names_of_one_server_are_one_finding(fleet_healthy_shared: Fleet) -> None:
-    text = fleet_healthy_shared.write().read_text()
-    b, a = (fleet_healthy_shared.servers[node].port for node in "ba")
-    # 127.1 is 127.0.0.1, but no comparison of texts can know that.
-    fleet_healthy_shared.file.write_text(
-        text.replace(f"b: {{host: 127.0.0.1, port: {b}", f"b: {{host: '127.1', port: {a}")
-    )
-    done = fleet_healthy_shared.here_as_written("verify")
-    assert [line for line in done.stdout.splitlines() if line.startswith("error")] == [
-        done.stdout.splitlines()[0]
-    ]
-    assert done.returncode == 1
 
 
 def test_a_server_that_is_not_there_is_one_finding_and_the_others_are_checked(

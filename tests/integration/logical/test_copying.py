@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.errors import Interrupted
 from shardctl.postgres.logical import copying, publication, slot, structure
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA, opened
@@ -93,17 +91,6 @@ def large(streamed: Streamed) -> Streamed:
     )  # fmt: skip
     structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
     return streamed
-
-
-@pytest.mark.long
-def test_a_copy_that_is_stopped_starts_over(large: Streamed) -> None:
-    stop = threading.Event()
-    with slot.make(large.route, NAME, watch=large.source, lock_timeout_s=20) as snapshot:
-        with pytest.raises(Interrupted):
-            large.pour(snapshot, stop=stop, max_rate=4e6, report=lambda *_: stop.set())
-        large.target.execute("TRUNCATE shard2.large, shard2.larger")
-        large.pour(snapshot)
-    large.equal("large", "larger")
 
 
 def test_a_rate_holds_for_all_pipes_together_and_rows_arrive_frozen(large: Streamed) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
 import time
@@ -13,17 +12,14 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from shardctl.postgres import queries
 from shardctl.postgres.logical import moment
 from shardctl.postgres.logical.moment import Side, Wanted
-from shardctl.postgres.sending import Sent
 from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.postgres.connection import Connection
     from shardctl.postgres.logical.moment import Moment
     from tests.fixtures.servers.streams import Streamed
 
@@ -154,56 +150,6 @@ def test_a_worker_that_does_not_come_is_not_waited_for(
     assert _held(streamed) == []
     streamed.target.execute(f"ALTER SUBSCRIPTION {NAME} ENABLE".encode())
     streamed.mark("after")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("message", [0, 1, 2])
-def test_a_process_that_stops_leaves_no_lock(
-    streamed: Streamed, monkeypatch: pytest.MonkeyPatch, message: int
-) -> None:
-    """It has sent one of the messages that lock something, and reads no answer."""
-    streamed.make(ACCOUNTS, NOTES, FILLED)
-    streamed.begin()
-    streamed.mark("before")
-    sent, go = threading.Event(), threading.Event()
-    whole, messages = queries.rows_of_all, itertools.count()
-    failed: list[BaseException] = []
-
-    def stopping(session: Connection, text: sql.Composed) -> list[list[object]]:
-        if next(messages) != message:
-            return whole(session, text)
-        waiting = Sent(session, text)
-        sent.set()
-        assert go.wait(60)
-        return [list(rows) for rows in waiting.rows()]
-
-    monkeypatch.setattr(queries, "rows_of_all", stopping)
-
-    def run(source: Side, target: Side) -> None:
-        try:
-            moment.take(source, target, wanted(streamed, "moment", "before"))
-        except BaseException as error:  # noqa: BLE001  # which it is depends on the message
-            failed.append(error)
-
-    with sides(streamed) as (source, target):
-        thread = threading.Thread(target=run, args=(source, target))
-        thread.start()
-        assert sent.wait(60)
-        wait_for(lambda: not _held_tables(streamed))
-        monkeypatch.undo()
-        streamed.source.execute("UPDATE shard2.accounts SET cents = 0 WHERE id = 2")
-        streamed.mark("the stream goes on")
-        go.set()
-        thread.join()
-    assert message == 2 or failed, "the target's session was not ended"
-
-
-def _held_tables(streamed: Streamed) -> list[object]:
-    question = (
-        "SELECT mode FROM pg_locks WHERE locktype = 'relation' AND granted"
-        " AND mode IN ('ShareLock', 'ShareRowExclusiveLock')"
-    )
-    return [*streamed.source.execute(question), *streamed.target.execute(question)]
 
 
 def _works(streamed: Streamed) -> bool:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.errors import Interrupted
 from shardctl.postgres import slots
-from shardctl.postgres.logical import slot, structure
+from shardctl.postgres.logical import slot
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import wait_for
-from tests.fixtures.servers.streams import NAME, SCHEMA
+from tests.fixtures.servers.streams import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,27 +72,6 @@ def test_a_transaction_that_ends_is_waited_for(streamed: Streamed, writer: Conne
     assert slots.keeps(streamed.source, NAME)
 
 
-def test_settings_of_the_database_end_neither_the_snapshot_nor_the_copy(
-    streamed: Streamed,
-) -> None:
-    streamed.make("CREATE TABLE kept (id int PRIMARY KEY)", "INSERT INTO kept VALUES (1)")
-    settings = dict.fromkeys(
-        ("idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout"), "40ms"
-    )
-    settings |= {"default_transaction_read_only": "on", "search_path": "shard2"}
-    settings |= {"transaction_timeout": "40ms"} if streamed.major > 16 else {}
-    for server in (streamed.source, streamed.target):
-        for name, value in settings.items():
-            database = streamed.route.database.name
-            server.execute(f"ALTER DATABASE {database} SET {name} = '{value}'".encode())
-    with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20) as snapshot:
-        time.sleep(0.1)  # longer than any of them
-        structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
-        streamed.pour(snapshot, max_rate=100)
-    structure.make_rest(streamed.route, [SCHEMA], major=streamed.major, jobs=2)
-    streamed.equal("kept")
-
-
 def test_the_wait_is_bounded_and_a_prepared_transaction_is_named(
     streamed: Streamed, writer: Connection
 ) -> None:
@@ -105,18 +83,6 @@ def test_the_wait_is_bounded_and_a_prepared_transaction_is_named(
     ):
         pass
     assert not slots.keeps(streamed.source, NAME)
-
-
-def test_a_slot_of_another_kind_stays(streamed: Streamed) -> None:
-    streamed.source.execute("SELECT pg_create_physical_replication_slot(%s)", [NAME])
-    with raises_code("slot_taken"):
-        slot.drop(streamed.source, NAME)
-    with (
-        raises_code("slot_taken"),
-        slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=1),
-    ):
-        pass
-    streamed.source.execute("SELECT pg_drop_replication_slot(%s)", [NAME])
 
 
 def test_a_slot_that_is_lost_says_why(streamed: Streamed) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from shardctl.postgres.logical import closing, publication, slot, structure, subscription
 from tests.fixtures.refusals import raises_code
-from tests.fixtures.servers.postgres import SUPERUSER, wait_for
+from tests.fixtures.servers.postgres import SUPERUSER
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
 
 if TYPE_CHECKING:
@@ -69,13 +69,6 @@ def _may_use(streamed: Streamed, role: str) -> bool:
         "SELECT has_schema_privilege(%s, %s, 'USAGE')", [role, SCHEMA]
     ).fetchone()
     return row == (True,)
-
-
-def _worker(streamed: Streamed) -> int | None:
-    row = streamed.target.execute(
-        "SELECT pid FROM pg_stat_subscription WHERE received_lsn IS NOT NULL"
-    ).fetchone()
-    return row and row[0]
 
 
 def test_a_closed_copy_refuses_all_but_its_stream(streamed: Streamed) -> None:
@@ -151,39 +144,6 @@ def test_opening_waits_for_no_reader_and_gives_the_rights_of_the_source(streamed
     assert streamed.target.execute(left).fetchall() == []
 
 
-def test_autovacuum_is_off_until_the_end_and_what_was_never_validated_stays_so(
-    streamed: Streamed,
-) -> None:
-    streamed.make(
-        "CREATE TABLE plain (id bigint PRIMARY KEY)",
-        "CREATE TABLE never (id bigint PRIMARY KEY) WITH (autovacuum_enabled = false)",
-        "CREATE TABLE always (id bigint PRIMARY KEY) WITH (autovacuum_enabled = true)",
-        "CREATE TABLE split (id bigint PRIMARY KEY) PARTITION BY RANGE (id)",
-        "CREATE TABLE split_1 PARTITION OF split FOR VALUES FROM (0) TO (10)",
-        "CREATE TABLE people (id bigint PRIMARY KEY, boss bigint)",
-        "INSERT INTO people VALUES (1, 7)",
-        "ALTER TABLE people ADD CONSTRAINT led FOREIGN KEY (boss) REFERENCES people NOT VALID",
-        "ALTER TABLE people ADD CONSTRAINT low CHECK (boss < 5) NOT VALID",
-    )  # fmt: skip
-    options = (
-        "SELECT relname, reloptions FROM pg_class"
-        " WHERE relname IN ('plain', 'never', 'always') ORDER BY 1"
-    )
-    streamed.copy()
-    streamed.equal("people")
-    valid = "SELECT conname, convalidated FROM pg_constraint WHERE conname IN ('led', 'low')"
-    for session in (streamed.source, streamed.target):
-        assert sorted(session.execute(valid)) == [("led", False), ("low", False)]
-    assert all("autovacuum_enabled=off" in row[1] for row in streamed.target.execute(options))
-    closing.close(streamed.target, MOVE, [SCHEMA], keep=SUPERUSER)
-    wanted = closing.access(streamed.source, [SCHEMA])
-    closing.remove(streamed.target, MOVE, [SCHEMA], keep=SUPERUSER, wanted=wanted, deadline=0)
-    ours = dict(streamed.target.execute(options).fetchall())
-    assert ours["plain"] is None
-    assert ours["never"] == ["autovacuum_enabled=false"]
-    assert ours["always"] == ["autovacuum_enabled=true"]
-
-
 def test_what_the_source_wrote_arrives_whatever_is_lost_on_the_way(streamed: Streamed) -> None:
     streamed.make(ACCOUNTS, FILLED)
     streamed.begin()
@@ -221,26 +181,6 @@ def test_what_the_source_wrote_arrives_whatever_is_lost_on_the_way(streamed: Str
     publication.drop(streamed.source, NAME)
     assert publication.oid(streamed.source, NAME) is None
     structure.drop(streamed.target, [SCHEMA])
-
-
-def test_a_publication_that_is_younger_than_its_slot_stops_the_stream_or_loses_rows(
-    streamed: Streamed,
-) -> None:
-    """So `publication.create` comes first."""
-    streamed.make(ACCOUNTS, FILLED)
-    with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20) as snapshot:
-        structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
-        streamed.pour(snapshot)
-    streamed.source.execute("INSERT INTO shard2.accounts VALUES (900, 'between', 1)")
-    streamed.publish()
-    streamed.follow()
-    streamed.source.execute(
-        "INSERT INTO shardctl.stream (move, attempt, what) VALUES (%s, 1, 'mark')", [MOVE]
-    )
-    there = "SELECT 1 FROM shardctl.stream"
-    wait_for(lambda: _state(streamed).errors or streamed.target.execute(there).fetchone())
-    source, target = streamed.rows("accounts")
-    assert len(target) == len(source) - 1
 
 
 def _state(streamed: Streamed) -> subscription.Progress:

@@ -44,27 +44,6 @@ def dumped(streamed: Streamed, server: int) -> list[str]:
     return sorted(line for line in lines if not line.startswith("\\"))
 
 
-def test_all_of_the_structure_arrives_in_two_parts(streamed: Streamed) -> None:
-    streamed.make(*STRUCTURE)
-    structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
-    indexes = "SELECT FROM pg_index WHERE indrelid = 'shard2.people'::regclass"
-    assert streamed.target.execute(indexes).fetchall() == []
-    owns = "SELECT has_schema_privilege('reader', 'shard2', 'USAGE')"
-    assert streamed.target.execute(owns).fetchone() == (False,)
-    structure.make_rest(streamed.route, [SCHEMA], major=streamed.major, jobs=2)
-    assert dumped(streamed, 1) == dumped(streamed, 0)
-    acls = "SELECT relname, relacl::text FROM pg_class WHERE relname = 'people'"
-    assert streamed.target.execute(acls).fetchall() == streamed.source.execute(acls).fetchall()
-    columns = "SELECT attacl::text FROM pg_attribute WHERE attacl IS NOT NULL AND attnum = 2"
-    assert (
-        streamed.target.execute(columns).fetchall() == streamed.source.execute(columns).fetchall()
-    )
-    structure.drop(streamed.target, [SCHEMA])
-    structure.drop(streamed.target, [SCHEMA])
-    gone = "SELECT FROM pg_namespace WHERE nspname = 'shard2'"
-    assert streamed.target.execute(gone).fetchall() == []
-
-
 DEFAULTS = (
     "REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC",
     "REVOKE USAGE ON TYPES FROM PUBLIC",
