@@ -89,31 +89,6 @@ def test_odd_names_of_aliases_arrive_as_they_are(console: Console) -> None:
         assert refused.value.reason.endswith(f": {name}")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"admin_user": "app"},
-        {"admin_user": "nobody"},
-        {"host": "127.0.0.9"},
-        {"host": "/nosuch"},
-        {"host": "nosuch.invalid"},
-    ],
-)
-def test_who_cannot_log_in_is_told_why(pooler: PgBouncer, changes: dict[str, str]) -> None:
-    assert unavailable(pooler, **changes).reason
-
-
-def test_a_postgresql_in_its_place_is_no_pooler(pooler: PgBouncer, node: PgServer) -> None:
-    assert "pgbouncer" in unavailable(pooler, port=node.port).reason
-    with node.connect() as direct:
-        direct.execute("CREATE DATABASE pgbouncer")
-        try:
-            with pooler.console(port=node.port) as console, pytest.raises(CommandRefused):
-                console.version()
-        finally:
-            direct.execute("DROP DATABASE pgbouncer WITH (FORCE)")
-
-
 @pytest.fixture
 def guarded(
     pgbouncer_program: str,

@@ -13,12 +13,11 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from shardctl.ids import generator, times
+from shardctl.ids import times
 from shardctl.ids.layout import INSTAGRAM_EPOCH_MS, Layout
 from tests.fixtures.fleets.generators import (
     FOUR_BITS,
     ONE_BIT,
-    SHARD_COUNT,
     SMALL,
     WIDE,
     Install,
@@ -94,21 +93,6 @@ def test_raising_the_time_while_others_draw_gives_no_id_twice(install: Install) 
             done.set()
         raising.result(10)
     assert_sound(per_session)
-
-
-@pytest.mark.parametrize("drawn", [0, 2**33 - 1])
-def test_a_fleet_that_leaves_the_classic_generator_keeps_increasing_ids(
-    install: Install, drawn: int
-) -> None:
-    database = install(kind="classic")
-    with database.connect() as session:
-        session.execute("SET statement_timeout = '5s'")
-        session.execute("SELECT setval('shard1.next_id_seq', %s)", (drawn,))
-        # Within one millisecond classic ids may step back, so each is of another one.
-        made = [max(ids(session, 1000))]
-        session.execute(generator.render(Layout(), "strict", SHARD_COUNT).encode())
-        made += ids(session, 3000)
-    assert_sound([made])
 
 
 @pytest.mark.parametrize(

@@ -73,21 +73,6 @@ def test_what_others_may_lock_keeps_no_block_from_being_opened(fleet_8: Fleet) -
         fleet_8.execute("a", "DROP OWNED BY stranger; DROP ROLE stranger")
 
 
-def test_init_takes_away_what_older_releases_granted(fleet_8: Fleet) -> None:
-    fleet_8.execute(
-        "a", f"GRANT ALL ON SEQUENCE shard1.next_id_block, shard1.next_id_seq TO {fleet_8.role}"
-    )
-    done = fleet_8.here("verify", "--check", "generator")
-    assert done.returncode == 1
-    assert "next_id_block" in done.stdout
-    assert fleet_8.here("init").returncode == 0
-    with fleet_8.connect("a", user=fleet_8.role) as session:
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            session.execute(STOPPING[0].encode())
-        assert session.execute(DRAW).fetchone() == (3000,)
-    assert fleet_8.here("verify", "--check", "generator").returncode == 0
-
-
 def test_init_by_another_role_makes_the_function_that_role_s(fleet_8: Fleet) -> None:
     owner = f"{fleet_8.role}_before"
     function = "shardctl.open_drawn_block(regclass, regclass, bigint)"

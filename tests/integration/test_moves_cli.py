@@ -150,44 +150,6 @@ def test_a_dry_run_checks_everything_and_changes_nothing(fleet_spares: MovedFlee
     assert "PoolerFact" not in table.stdout
 
 
-USAGE = {
-    "no shards": ["--to", "c"],
-    "shards twice": ["2", "--from", "a", "--all", "--to", "c"],
-    "a node without how many": ["--from", "a", "--to", "c"],
-    "half of what": ["--half", "--to", "c"],
-    "half and all": ["--from", "a", "--half", "--all", "--to", "c"],
-    "no such source": ["--from", "x", "--all", "--to", "c"],
-    "a source without shards": ["--from", "d", "--all", "--to", "c"],
-    "no such target": ["2", "--to", "x"],
-    "no list": ["two", "--to", "c"],
-    "no such shard": ["8", "--to", "c"],
-    "far too many": ["0-99999999999999", "--to", "c"],
-    "no time at all": ["2", "--to", "c", "--max-pause", "0s"],
-    "no target": ["2"],
-    "no such method": ["2", "--to", "c", "--method", "copy"],
-}
-REFUSED = {
-    "shards of two nodes": (["3-4", "--to", "c"], "move_refused"),
-    "shards that are there": (["2", "--to", "a"], "move_refused"),
-    "a target with shards": (["2", "--to", "b", "--method", "clone"], "move_refused"),
-    "a rate too low": (["2", "--to", "c", "--max-rate", "16k"], "max_rate"),
-}
-
-
-def test_bad_arguments_are_bad_usage_and_other_refusals_are_not(fleet_spares: MovedFleet) -> None:
-    with nothing_changes(fleet_spares):
-        for kind, arguments in USAGE.items():
-            done = fleet_spares.here("move-shards", *arguments, "--yes", "-o", "json")
-            assert done.returncode == 2, f"{kind}: {done.stderr}"
-            assert done.stderr, kind
-            assert not done.stdout or one_json(done)["errors"], kind
-        for kind, (arguments, code) in REFUSED.items():
-            done = fleet_spares.here("move-shards", *arguments, "--yes", "-o", "json")
-            assert done.returncode == 1, f"{kind}: {done.stderr}"
-            assert one_json(done)["errors"][0]["code"] == code, kind
-            assert all(error["hint"] for error in one_json(done)["errors"]), kind
-
-
 def test_half_of_a_node_goes_by_the_sizes_of_its_shards(fleet_spares: MovedFleet) -> None:
     fill = "INSERT INTO shard{}.photos (user_id) SELECT n FROM generate_series(1, {}) n"
     for shard, rows in ((0, 30_000), (1, 10_000), (2, 10_000), (3, 10_000)):

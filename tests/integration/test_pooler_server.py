@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,45 +118,6 @@ def test_it_is_made_started_stopped_started_again_and_leaves_nothing(server: Ser
     assert server.made() == "absent"
 
 
-def test_aliases_that_are_there_are_kept_over_a_stop(server: Server) -> None:
-    server.start()
-    server.pooler.databases_file.write_text("[databases]\nmine = host=127.0.0.1\n")
-    server.stop()
-    server.start()
-    with console_of(server).console() as console:
-        assert console.databases().keys() == {"mine"}
-
-
-def test_a_changed_topology_is_written_at_the_next_start(
-    topology: Topology, server_of: Callable[..., Server]
-) -> None:
-    first = server_of(topology)
-    first.start()
-    first.stop()
-    [port] = free_ports(1)
-    second = server_of(topology, port=port)
-    assert second.foresee() == "start"
-    assert second.start() == "started"
-    with console_of(second).console() as console:
-        assert console.config()["listen_port"] == str(port)
-
-
-def test_a_stale_pid_file_with_the_number_of_another_process_is_replaced(server: Server) -> None:
-    server.start()
-    server.stop()
-    with ended(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)) as other:
-        for number in (str(other.pid), "nonsense", "-1"):
-            server.pid_file.write_text(f"{number}\n")
-            assert server.running() is None
-            assert server.stop() is False
-            assert server.start() == "started"
-            assert server.running() != other.pid
-            assert other.poll() is None
-            assert server.stop() is True
-            assert other.poll() is None
-        other.kill()
-
-
 def test_a_configuration_of_somebody_else_is_refused_and_left(server: Server) -> None:
     config = server.pooler.config
     config.parent.mkdir(parents=True)
@@ -208,16 +168,6 @@ def test_a_configuration_that_it_does_not_take_is_told_in_its_own_words(server: 
     assert server.start() == "started"
 
 
-def test_two_starts_at_once_give_one_pooler_that_is_known(server: Server) -> None:
-    for _ in range(3):
-        with ThreadPoolExecutor(3) as pool:
-            starts = [pool.submit(server.start) for _ in range(3)]
-        assert sorted(one.result() for one in starts) == ["started", "up", "up"]
-        assert processes(server) == {server.running()}
-        assert server.stop() is True
-        assert processes(server) == set()
-
-
 def test_what_is_not_ours_is_left_when_it_is_removed(server: Server) -> None:
     mine = "; all mine\n[databases]\nmine = host=127.0.0.1\n"
     folder = server.pooler.config.parent
@@ -241,3 +191,19 @@ def test_a_folder_that_cannot_be_made_is_told(server: Server) -> None:
     assert refused.value.code in {"directory_refused", "directory_unreachable"}
     assert str(way) in refused.value.message
     assert way.read_text() == "in the way"
+
+
+def test_a_stale_pid_file_with_the_number_of_another_process_is_replaced(server: Server) -> None:
+    server.start()
+    server.stop()
+    with ended(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)) as other:
+        for number in (str(other.pid), "nonsense", "-1"):
+            server.pid_file.write_text(f"{number}\n")
+            assert server.running() is None
+            assert server.stop() is False
+            assert server.start() == "started"
+            assert server.running() != other.pid
+            assert other.poll() is None
+            assert server.stop() is True
+            assert other.poll() is None
+        other.kill()

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.errors import Problems
 from shardctl.moves import prediction, sub_step
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.sub_step import RoundTrips
 from shardctl.pgbouncer import apply
-from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state import journal, lock
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
-from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,15 +179,3 @@ def test_shards_that_are_not_where_they_should_be(preflight_fleet: Movable) -> N
     with preflight_fleet.having(renamed, "ALTER SCHEMA astray RENAME TO shard3"):
         told = preflight_fleet.beside_fit(fleet=preflight_fleet.look_at_fleet())
         assert "shard3" in told["shards_missing"]
-
-
-def test_a_node_that_is_down_is_told_once(preflight_fleet: Movable) -> None:
-    (port,) = free_ports(1)
-    for node, known in (("b", set()), ("a", {"replication_login"})):
-        topology = preflight_fleet.changed(node, port=port)
-        with pytest.raises((NodeUnavailable, Problems)) as caught:
-            preflight.check(topology, preflight_fleet.plan(topology), purpose=PURPOSE)
-        errors = caught.value.parts()
-        away = [one for one in errors if isinstance(one, NodeUnavailable)]
-        assert [one.node for one in away] == [node]
-        assert {one.code for one in errors} - {"node_unavailable"} == known

@@ -3,50 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from shardctl.moves.preflight import wal as room
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.fixtures.moves.preflight import Movable
-
-
-@contextmanager
-def configured(preflight_fleet: Movable, name: str, value: str) -> Iterator[None]:
-    """Set a parameter of node a."""
-    with preflight_fleet.fleet.connect("a") as session:
-
-        def settled(wanted: str | None) -> bool:
-            now = session.execute(f"SHOW {name}".encode()).fetchone()
-            return now is not None and (now[0] == value) == (wanted is not None)
-
-        # Neither ALTER SYSTEM nor what is asked here commits anything that waits.
-        session.execute(f"ALTER SYSTEM SET {name} = '{value}'".encode())
-        session.execute("SELECT pg_reload_conf()")
-        try:
-            wait_for(lambda: settled(value))
-            yield
-        finally:
-            session.execute(f"ALTER SYSTEM RESET {name}".encode())
-            session.execute("SELECT pg_reload_conf()")
-            wait_for(lambda: settled(None))
-
-
-def test_what_is_seen_of_its_configuration(preflight_fleet: Movable) -> None:
-    with (
-        configured(preflight_fleet, "synchronous_standby_names", "ANY 1 (other, C)"),
-        configured(preflight_fleet, "max_slot_wal_keep_size", "64MB"),
-    ):
-        told = preflight_fleet.only_source("synchronous_clone")
-        assert "synchronous_standby_names" in told
-        wal = preflight_fleet.look_at_source().need(room.look)
-        assert wal is not None
-        assert wal.keep_bytes == 64 << 20
 
 
 def test_too_few_slots_and_senders(preflight_fleet: Movable) -> None:

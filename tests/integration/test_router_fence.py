@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 import socket
 import threading
@@ -246,45 +245,6 @@ def test_a_cutover_that_is_undone_is_no_error(fleet_routed: Fleet, router: Open)
         (0, 1), (1, [(50,)]), (2, everyone),
     ]  # fmt: skip
     assert (db.map_version, db.node_of(2), db.stats().repeated) == (1, "a", 3)
-
-
-@FACES
-def test_writers_notice_nothing_of_cutovers_that_are_undone(
-    fleet_routed: Fleet, router: Open
-) -> None:
-    db = router(fleet_routed.topology(), patience=30)
-    errors: list[Exception] = []
-    written: list[list[int]] = [[] for _ in range(6)]
-    stop = threading.Event()
-
-    def write(mine: list[int]) -> None:
-        while not stop.is_set():
-            try:
-                mine.append(db.insert("photos", 2, {"user_id": 2}))
-            except Exception as error:  # noqa: BLE001  # the test tells it
-                errors.append(error)
-
-    def written_on() -> None:
-        # Everybody: who waits yet, and is sent again into the next cutover, has had his once.
-        before = [len(mine) for mine in written]
-        wait_for(lambda: all(len(m) > b + 3 for m, b in zip(written, before, strict=True)))
-
-    threads = [threading.Thread(target=write, args=(mine,)) for mine in written]
-    for one in threads:
-        one.start()
-    try:
-        for number in range(1, 9):
-            written_on()
-            with away(fleet_routed, 2, "a"):
-                stop.wait(0.02 * number)
-    finally:
-        stop.set()
-        for one in threads:
-            one.join(120)
-    assert errors == []
-    found = [number for (number,) in db.select("id", "photos", 2)]
-    assert sorted(found) == sorted(itertools.chain(*written))
-    assert db.stats().repeated > 0
 
 
 def test_a_transaction_that_met_an_undone_cutover_may_run_again(

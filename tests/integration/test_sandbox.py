@@ -284,16 +284,6 @@ def test_a_server_that_does_not_come_up_shows_its_last_words(prepared: Topology)
 
 
 @needs_root
-def test_a_place_that_the_servers_user_may_not_enter_is_refused(single: Topology) -> None:
-    closed = single.path.parent / "closed"
-    closed.mkdir(mode=0o700)
-    [error] = refused(changed(single, "a", data_directory=closed / ".sandbox" / "a"))
-    assert error.code == "directory_unreachable"
-    assert str(closed) in str(error)
-    assert list(closed.iterdir()) == []
-
-
-@needs_root
 def test_a_directory_of_somebody_elses_is_not_the_sandboxs(single: Topology) -> None:
     """Only the directory that is made for it: who runs the servers may do everything in there."""
     parent = data_of(single).parent
@@ -347,3 +337,13 @@ def test_the_command_line_makes_a_sandbox_and_removes_it_again(
     assert [node["did"] for node in again["nodes"]] == ["up", "up"]
     shardctl(file, "down", "--delete", "--yes")
     assert [path.name for path in server_directory.iterdir()] == ["topology.yaml"]
+
+
+@needs_root
+def test_a_place_that_the_servers_user_may_not_enter_is_refused(single: Topology) -> None:
+    closed = single.path.parent / "closed"
+    closed.mkdir(mode=0o700)
+    [error] = refused(changed(single, "a", data_directory=closed / ".sandbox" / "a"))
+    assert error.code == "directory_unreachable"
+    assert str(closed) in str(error)
+    assert list(closed.iterdir()) == []

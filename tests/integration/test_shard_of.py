@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.rolled_back import RolledBack
     from tests.fixtures.servers.postgres import StartServer
 
@@ -148,15 +147,3 @@ def test_verify_finds_a_function_that_is_missing_or_declared_otherwise(
         ("generator", "function_missing", "a", (), "shardctl.shard_of"),
         ("generator", "function_differs", "a", (), "shardctl.shard_of"),
     ]
-
-
-def test_init_gives_it_to_a_fleet_that_is_older(fleet_8: Fleet) -> None:
-    for node in ("a", "b"):
-        fleet_8.execute(
-            node,
-            "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid::regprocedure FROM pg_proc"
-            " WHERE proname = 'shard_of' LOOP EXECUTE 'DROP FUNCTION ' || f; END LOOP; END $$",
-        )
-    assert fleet_8.here("migrate").returncode == 1
-    fleet_8.init()
-    assert fleet_8.query("b", "SELECT shardctl.shard_of(13), shardctl.shard_of('ann')") == [(5, 2)]

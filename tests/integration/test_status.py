@@ -99,20 +99,6 @@ def test_a_locked_table_is_not_waited_for_and_the_other_shards_are_measured(
     assert None not in look(fleet_8)["a"].sizes.values()
 
 
-def test_an_inactive_slot_is_told_with_the_wal_that_it_holds(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", "SELECT pg_create_physical_replication_slot('left', true)")
-    try:
-        [slot] = look(fleet_8)["a"].slots
-        fleet_8.execute("a", PHOTOS_OF.format(0, 2000))
-        [later] = look(fleet_8)["a"].slots
-    finally:
-        fleet_8.execute("a", "SELECT pg_drop_replication_slot('left')")
-    assert (slot.name, slot.type, slot.active) == ("left", "physical", False)
-    assert slot.retained_bytes is not None
-    assert later.retained_bytes is not None
-    assert later.retained_bytes > slot.retained_bytes + 2000 * 20
-
-
 @pytest.fixture
 def standby(fleet_8: Fleet, server_directory: Path) -> Iterator[PgServer]:
     """Clone node a's server into a standby with a slot."""

@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 from shardctl.traffic.client_routes import TABLE
-from shardctl.traffic.record import Kind
 from tests.fixtures.moves.loads import mini_move, start, tables, wait_for_writes
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.pgbouncer import end
@@ -33,21 +32,6 @@ def spoiled(fleet: Fleet, spoil: Callable[[], None]) -> Report:
 
 def flaws(report: Report) -> dict[str, int]:
     return {flaw: number for flaw, number in report.verdict.counts.items() if number}
-
-
-def test_a_quiet_load_has_no_errors_and_finds_every_row(fleet_pooled: PooledFleet) -> None:
-    with start(fleet_pooled, seconds=1.5) as load:
-        lines = list(load.watch())
-        report = load.check()
-        assert tables(fleet_pooled, "a") == ["shard0", "shard1", "shard2", "shard3"]
-    assert report.ok
-    assert (report.errors, report.fenced, flaws(report), report.moved) == (0, 0, {}, ())
-    assert all(report.operations[kind.name] for kind in Kind)
-    assert report.acknowledged_inserts >= report.operations["insert"] > 50
-    assert [shard.shard for shard in report.latencies.shards] == list(range(8))
-    assert sum(line.operations for line in lines) == report.latencies.overall.operations
-    assert len(report.latencies.seconds) >= 2
-    assert tables(fleet_pooled, "a") == tables(fleet_pooled, "b") == []
 
 
 def test_rows_deleted_by_hand_are_lost(fleet_pooled: PooledFleet) -> None:

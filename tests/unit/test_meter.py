@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.meter import BYTES, STALLED_S, WINDOW_S, Held, Meter, Meters
+from shardctl.meter import BYTES, STALLED_S, WINDOW_S, Meter, Meters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,13 +72,3 @@ def test_what_is_waited_for_has_no_rate_and_counts_from_its_begin() -> None:
     assert not meters.read()["a"].complete
     meters.waits("a", None)
     assert (meters.read()["a"].waits, meters.read()["a"].complete) == (None, True)
-
-
-def test_wal_is_held_back_for_a_phase() -> None:
-    meters = Meters(clock=Clock())
-    held = Held(10, 100)
-    meters.holds("a", held)
-    assert meters.read() == {}
-    meters.expect("a", "copying", 8, BYTES)
-    meters.holds("a", held)
-    assert meters.read()["a"].held == held

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shlex
 import subprocess
@@ -114,20 +113,3 @@ def test_a_reader_that_goes_away_is_no_bug() -> None:
     assert done.stdout.count("\n") == 1
     assert "Traceback" not in done.stderr
     assert "bug" not in done.stderr
-
-
-def test_csv_has_a_header_and_quotes_what_would_end_a_column(there: Path) -> None:
-    text = TOPOLOGY.replace("sh-ard.{id}", "sh,{id}").replace("[shard, node]", "[node]")
-    (there / "topology.yaml").write_text(text)
-    done = here("decode-id", IN_SHARD_5, "-o", "csv")
-    header, row = csv.reader(done.stdout.splitlines())
-    assert header == ["id", "time", "shard", "sequence", "schema", "node"]
-    assert (row[0], row[4], row[5]) == (IN_SHARD_5, "sh,5", "b")
-    done = here("route", "31341", "a,b", "--offline", "-o", "csv")
-    header, first, second = csv.reader(done.stdout.splitlines())
-    assert header == ["key", "shard", "schema", "node", "alias", "dsn"]
-    assert (first[0], first[2], second[0]) == ("31341", "sh,5", "a,b")
-    done = here("hosts", "-o", "csv")
-    header, *servers = csv.reader(done.stdout.splitlines())
-    assert header == ["server", "kind", "address", "way", "os_user"]
-    assert [server[0] for server in servers] == ["a", "b", "p1"]

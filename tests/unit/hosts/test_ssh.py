@@ -8,11 +8,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from paramiko import HostKeys  # type: ignore[import-untyped]  # paramiko brings no types
 
 from shardctl.hosts import openssh
 from shardctl.hosts.host import HostUnreachable
-from shardctl.hosts.openssh import Entry, HostKey, HostKeyChanged, HostKeyUnknown
+from shardctl.hosts.openssh import Entry, HostKey
 from shardctl.hosts.output import Lines, Text
 from shardctl.hosts.ssh_wrapper import Wrapped
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEY = HostKey("ssh-ed25519", b"the key", "SHA256:abc")
-OTHER = HostKey("ssh-ed25519", b"another", "SHA256:def")
-RSA = HostKey("ssh-rsa", b"of another kind", "SHA256:ghi")
 
 
 def line(names: str, key: HostKey = KEY) -> str:
@@ -60,16 +57,6 @@ def test_a_script_that_is_cut_off_is_a_syntax_error(part: int) -> None:
     assert b"it runs" not in done.stdout
 
 
-def test_a_host_is_found_by_name_pattern_and_hash(tmp_path: Path) -> None:
-    file = tmp_path / "known_hosts"
-    hashed = HostKeys.hash_host("db1")
-    for names in ("db1", "DB1", "x,db1", "db?", "*", hashed):
-        assert [entry.blob for entry in found(file, line(names), "db1")] == [KEY.blob]
-    for names in ("db2", "db1.example", "[db1]:2222", "*,!db1", "|1|broken", "|1||", f"{hashed}x"):
-        assert found(file, line(names), "db1") == []
-    assert found(file, line("[db1]:2222"), "[db1]:2222")
-
-
 def test_lines_that_say_nothing_are_left_out(tmp_path: Path) -> None:
     text = "\n# a comment\ndb1\ndb1 ssh-rsa\ndb1 ssh-rsa !!!\n@cert-authority db1 ssh-rsa AAAA\n@\n"
     [entry] = found(tmp_path / "known_hosts", text + line("db1"), "db1")
@@ -82,25 +69,6 @@ def test_a_machine_without_ssh_keygen_is_told_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HostUnreachable, match="ssh-keygen"):
         openssh.entries([tmp_path / "known_hosts"], "db1")
-
-
-def vouch(known: list[Entry], key: HostKey = KEY) -> None:
-    openssh.vouch("box", "db1", key, known, [])
-
-
-def test_a_key_is_vouched_for_by_any_line(tmp_path: Path) -> None:
-    file = tmp_path / "known_hosts"
-    vouch(found(file, line("db1", OTHER) + line("db1", RSA) + line("db1"), "db1"))
-    with pytest.raises(HostKeyUnknown):
-        vouch([])
-    with pytest.raises(HostKeyUnknown):
-        vouch(found(file, f"@revoked {line('db1', OTHER)}", "db1"))
-    with pytest.raises(HostKeyChanged, match=f"{file}:2"):
-        vouch(found(file, line("db1", RSA) + line("db1", OTHER), "db1"))
-    with pytest.raises(HostKeyChanged):
-        vouch(found(file, line("db1", RSA), "db1"))
-    with pytest.raises(HostKeyChanged, match="revokes"):
-        vouch(found(file, f"{line('db1')}@revoked {line('*')}", "db1"))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
@@ -31,7 +29,6 @@ FUNCTIONS = {
 }
 KINDS = ["strict", "classic"]
 SPLITS = [Layout(), SMALL, Layout(time_bits=42, shard_bits=12), Layout(0, 10, 30, 1, 1)]
-names = st.text(st.sampled_from("ab\"'\\$%{} .é"), min_size=1, max_size=20)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,20 +38,6 @@ def test_the_rendered_sql_has_exactly_these_functions(kind: str, layout: Layout)
     assert set(generator.bodies(rendered)) == FUNCTIONS
     assert rendered.count("CREATE OR REPLACE FUNCTION") == len(FUNCTIONS)
     assert rendered.count("$shardctl$") == 2 * len(FUNCTIONS)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_bodies_are_what_stands_between_the_dollar_quotes(kind: str) -> None:
-    rendered = generator.render(Layout(), kind, 2000)
-    for body in generator.bodies(rendered).values():
-        # After its body come a line with its setting, and one of how it is declared.
-        before, _, declared = body.rpartition("\n")
-        assert declared in {
-            "VOLATILE PARALLEL UNSAFE", "IMMUTABLE STRICT PARALLEL SAFE", "IMMUTABLE PARALLEL SAFE"
-        }  # fmt: skip
-        text, _, setting = before.partition("\nsearch_path=")
-        assert f"$shardctl${text}$shardctl$;" in rendered
-        assert setting in {"", "pg_catalog, pg_temp", "pg_catalog, pg_temp\nSECURITY DEFINER"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -78,15 +61,3 @@ def test_functions_that_keep_the_callers_search_path_qualify_their_operators(
         assert not re.search(r"[-+*/<>=&|%]", body), name
         calls = set(re.findall(r"(?<![\w.])(\w+)\(", body))
         assert calls <= {"greatest", "extract", "coalesce", "least", "bit"}, name
-
-
-@given(names, st.integers(0, 8191))
-def test_the_wrapper_names_the_shards_sequences_and_its_number(schema: str, shard: int) -> None:
-    body = generator.wrapper_body(schema, shard)
-    quoted = generator.quote_identifier(schema)
-    counter = generator.quote_literal(f"{quoted}.next_id_seq")
-    register = generator.quote_literal(f"{quoted}.next_id_block")
-    assert body == (
-        f"SELECT shardctl.next_id({counter}::pg_catalog.regclass, "
-        f"{register}::pg_catalog.regclass, {shard})"
-    )

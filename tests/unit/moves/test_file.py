@@ -94,28 +94,6 @@ def test_a_file_that_was_deleted_is_found(topology: Path, monkeypatch: pytest.Mo
 
 
 @needs_root
-@pytest.mark.parametrize("kind", ["bind", "tmpfs"])
-def test_a_read_only_file_system_is_found(topology: Path, kind: str) -> None:
-    place = str(topology.parent)
-    of_kind = {"bind": ["--bind", place, place], "tmpfs": ["-t", "tmpfs", "none", place]}
-    again = ["mount", "-o", "remount,ro" + (",bind" if kind == "bind" else ""), place]
-    with run(["mount", *of_kind[kind]], undo=["umount", place]):
-        topology.write_text(TEXT)
-        Local().run(again)
-        assert found(topology)
-
-
-@needs_root
-def test_a_disk_without_room_is_found(topology: Path) -> None:
-    place = topology.parent
-    size = ["-o", "size=8k"]
-    with run(["mount", "-t", "tmpfs", *size, "none", str(place)], undo=["umount", str(place)]):
-        topology.write_text(TEXT)
-        (place / "full").write_bytes(b"x" * 4096)
-        assert found(topology)
-
-
-@needs_root
 def test_what_is_a_mount_point_or_immutable_is_found(topology: Path) -> None:
     file, folder = str(topology), str(topology.parent)
     for do, undo in (

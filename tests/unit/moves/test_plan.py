@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -137,20 +136,6 @@ def test_a_pooler_that_was_added_meanwhile_is_refused() -> None:
         plan.require_same(added, made())
 
 
-@pytest.mark.parametrize("older", [True, False])
-def test_a_field_that_another_version_does_not_know_is_no_change(older: bool) -> None:
-    move = made()
-    said = dict(move.said)
-    if older:
-        del said["nodes.a.pooler_host"], said["poolers.p1.ssh"]
-    else:
-        said |= {"nodes.a.rack": "7", "database.charset": "UTF8"}
-    other = dataclasses.replace(move, said=said, digest=plan.digest(said))
-    plan.require_same(topology(), of_journal(other))
-    with pytest.raises(TopologyChanged, match=r"nodes\.a\.host"):
-        plan.require_same(topology(("host: one", "host: other")), of_journal(other))
-
-
 @pytest.mark.parametrize("lacking", ["map_version", "digest", "said", "options"])
 def test_a_plan_that_lacks_something_is_refused_by_its_name(lacking: str) -> None:
     kept = made().as_json()
@@ -167,18 +152,6 @@ def test_a_move_of_a_newer_version_is_refused_by_what_this_one_does_not_have() -
     entry = Entry(SimpleNamespace(**kept), (), None)  # type: ignore[arg-type]  # a row of it
     with pytest.raises(PlanUnreadable, match="tomorrow"):
         service.require_resumable(topology(), entry)
-
-
-def test_options_may_be_older_than_this_version_and_not_newer() -> None:
-    kept = made().as_json()
-    kept["options"] = {"max_pause_s": 5.0, "retain_s": 60.0}
-    assert read_back(made(), kept).options == Options(5.0, 60.0)
-    for options, told in (
-        ({"max_pause_s": 5.0}, "retain_s"),
-        (made().as_json()["options"] | {"slowly": True}, "slowly"),
-    ):
-        with pytest.raises(PlanUnreadable, match=told):
-            read_back(made(), kept | {"options": options})
 
 
 def test_no_plan_keeps_a_password() -> None:

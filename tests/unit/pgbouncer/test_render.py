@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardctl.pgbouncer import ini, render
-from shardctl.pgbouncer.render import Entry, Header
-from shardctl.topology.model import NodeName, Pooler, PoolerName, ShardId, Topology
+from shardctl.pgbouncer import render
+from shardctl.pgbouncer.render import Header
+from shardctl.topology.model import Pooler, PoolerName, Topology
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import local_node, local_topology
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import AliasKind
 
 HERE = Path("/etc/pgbouncer")
-ANY_VALUE = st.text(st.characters(exclude_characters="\0\r\n", codec="utf-8"), min_size=1)
 FILE = """\
 ; Aliases of the shards of cluster photos, for pooler p1.
 ; `shardctl pgbouncer apply` writes this file: what is changed by hand is found and not overwritten.
@@ -72,40 +71,9 @@ BOTH = pooler_of("shard", "node")
 TEXT = render.databases(TOPOLOGY, BOTH, 7)
 
 
-def parsed(text: str) -> dict[str, dict[str, str]]:
-    found = [item for item in ini.read(text) if isinstance(item, ini.Setting)]
-    assert {item.section for item in found} == {"databases"}
-    return {item.key: ini.pairs(item.value) for item in found}
-
-
 def test_the_file_is_what_an_operator_would_write() -> None:
     seal = re.compile("^; checksum: .*$", re.MULTILINE)
     assert seal.sub("", TEXT) == seal.sub("", FILE)
-
-
-def test_node_aliases_come_first_in_the_files_order_then_shards_by_number() -> None:
-    entries = render.entries(TOPOLOGY, BOTH)
-    assert [one.alias for one in entries] == [
-        "app_b", "app_a", "app_spare", "shard0", "shard1", "shard2",
-    ]  # fmt: skip
-    assert entries[0] == Entry(
-        "app_b", NodeName("b"), (ShardId(0), ShardId(2)), "10.0.0.2", 5432, "app", None
-    )
-    assert entries[2].shards == ()
-    query = 'SET search_path TO "shard1"'
-    assert entries[4] == Entry(
-        "shard1", NodeName("a"), (ShardId(1),), "db-a.example", 5433, "app", query
-    )
-
-
-@given(ANY_VALUE, ANY_VALUE)
-def test_any_value_is_read_back_as_it_was(database: str, host: str) -> None:
-    topology = topology_of(database, host)
-    values = parsed(render.databases(topology, pooler_of("shard"), 7))
-    assert values["shard0"] == {
-        "host": host, "port": "5432", "dbname": database,
-        "connect_query": 'SET search_path TO "shard0"',
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("value", ["", "a\nb", "a\rb", "a\0b", "\n"])
@@ -166,21 +134,6 @@ def whole(**changes: Any) -> str:
         pid_file=HERE / paths["pid_file"],
         own_file=HERE / "own.ini",
     )
-
-
-def test_the_whole_configuration_says_where_everything_is() -> None:
-    text = whole(databases_file=Path("/etc/it's; a #path/shards.ini"))
-    assert text == whole(databases_file=Path("/etc/it's; a #path/shards.ini"))
-    assert render.SANDBOX in text
-    items = list(ini.read(text))
-    settings = {item.key: item.value for item in items if isinstance(item, ini.Setting)}
-    assert settings["auth_file"] == "/etc/pgbouncer/users.txt"
-    assert settings["listen_port"] == "6432"
-    assert settings["pidfile"] == "/etc/pgbouncer/pgbouncer.pid"
-    assert [item.path for item in items if isinstance(item, ini.Include)] == [
-        "/etc/pgbouncer/own.ini",
-        "/etc/it's; a #path/shards.ini",
-    ]
 
 
 @pytest.mark.parametrize(

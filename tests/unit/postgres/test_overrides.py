@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardctl.postgres import configuration, overrides
+from shardctl.postgres import overrides
 from shardctl.postgres.overrides import Rule
 from tests.fixtures.refusals import raises_code
-
-BLOCK = configuration.block(node="c", host="10.0.0.3", port=5433, settings={"work_mem": "5MB"})
 
 
 def rule(address: str = "all", netmask: str | None = None, **changes: object) -> Rule:
@@ -44,24 +42,6 @@ def test_rules_for_other_addresses_and_versions_of_ip_are_left_out() -> None:
 def test_a_role_that_the_source_does_not_let_in_is_refused() -> None:
     with raises_code("role_not_admitted"):
         overrides.access("op", ["10.0.0.9"], [rule("10.0.1.0", "255.255.255.0")])
-
-
-def test_a_configuration_leaves_out_what_is_the_sources_alone() -> None:
-    given = {
-        "archive_command": "cp %p /archive/%f",
-        "primary_conninfo": "password=x",
-        "port": "1",
-        "shared_buffers": "16384",
-        "work_mem": "4096",
-        "log_line_prefix": r"it's \%m ",
-    }
-    assert overrides.configuration(given, BLOCK, source="a") == (
-        "# Written by shardctl: parameters of node a, from which this clone was made.\n"
-        "# Left out, because they belong only to that node: archive_command, primary_conninfo.\n"
-        "shared_buffers = '16384'\n"
-        r"log_line_prefix = 'it''s \\%m '"
-        f"\n{BLOCK}"
-    )
 
 
 def said(*others: str, unknown: bool = False) -> dict[str, str]:

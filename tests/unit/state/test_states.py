@@ -115,19 +115,6 @@ def test_what_the_target_owns_it_keeps() -> None:
     assert {t.after for t in TRANSITIONS if t.before in owned} <= owned
 
 
-@pytest.mark.parametrize(
-    ("state", "commands"),
-    [
-        (MoveState.drained, ("resume", "abort")),
-        (MoveState.promoting, ("resume",)),
-        (MoveState.unconfirmed, ("prune",)),
-        (MoveState.done, ()),
-    ],
-)
-def test_what_an_operator_can_do(state: MoveState, commands: tuple[str, ...]) -> None:
-    assert state.can == commands
-
-
 def test_advance_refuses_what_is_not_in_the_table_before_it_writes() -> None:
     session: Any = None  # it is not even asked
     with pytest.raises(AssertionError, match="routed"):

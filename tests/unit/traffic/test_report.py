@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -57,14 +56,3 @@ def test_any_flaw_is_not_well(flaw: str) -> None:
 
 def test_a_shard_that_nobody_serves_is_not_well() -> None:
     assert not replace(made(), unserved=(ShardId(3),)).intact
-
-
-def test_json_has_every_number_and_is_json() -> None:
-    found = json.loads(json.dumps(made().as_json()))
-    assert found["operations"] == {"insert": 1, "update": 1, "select": 0, "both": 0}
-    assert (found["longest_moved_ms"], found["longest_stayed_ms"]) == (90.0, 2.0)
-    assert found["shards"][0] == {
-        "shard": 2, "moved": True, "operations": 1, "errors": 0, "longest_ms": 90.0
-    }  # fmt: skip
-    assert [second["operations"] for second in found["seconds"]] == [1, 1]
-    assert (found["moved"], found["fenced"], found["unseen"]) == ([2], 1, {"c": "a standby"})
