@@ -111,21 +111,6 @@ def test_what_was_dropped_or_changed_by_hand_is_put_back(fleet_8: Fleet) -> None
     assert fleet_8.plan().changes() == []
 
 
-def test_another_generator_replaces_the_shared_body_only(fleet_8: Fleet) -> None:
-    fleet_8.generator = "classic"
-    plan = fleet_8.init()
-    assert told(plan.changes()) == [
-        ("a", "replace", "function", (), "shardctl.next_id"),
-        ("b", "replace", "function", (), "shardctl.next_id"),
-    ]
-    assert fleet_8.query("a", "SELECT generator FROM shardctl.cluster") == [("classic",)]
-    assert fleet_8.query("a", "SELECT shardctl.id_shard(shard3.next_id())") == [(3,)]
-    fleet_8.generator = "strict"
-    before = fleet_8.query("a", "SELECT shard3.next_id()")
-    fleet_8.init()
-    assert fleet_8.query("a", "SELECT shard3.next_id()") > before
-
-
 def test_strict_after_classic_goes_on_however_many_ids_were_drawn_between(fleet_8: Fleet) -> None:
     fleet_8.query("a", "SELECT shard3.next_id()")
     fleet_8.generator = "classic"

@@ -52,20 +52,6 @@ def test_migrate_refuses_where_init_has_more_to_do(new_fleet: Fleet) -> None:
         migrate(new_fleet)
 
 
-def test_a_shard_that_fails_leaves_the_others_finished(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", "CREATE TABLE shard0.likes (n int)")
-    fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
-    done = fleet_8.here("migrate")
-    assert done.returncode == 3
-    assert "Traceback" not in done.stderr
-    rows = fleet_8.query("a", "SELECT shard FROM shardctl.migration WHERE file ~ '2' ORDER BY 1")
-    assert rows == [(1,), (2,), (3,)]
-    assert fleet_8.query("b", "SELECT count(*) FROM shardctl.migration WHERE file ~ '2'") == [(4,)]
-    fleet_8.execute("a", "DROP TABLE shard0.likes")
-    assert fleet_8.here("migrate").returncode == 0
-    assert fleet_8.plan().changes() == []
-
-
 @pytest.mark.parametrize("first_line", ["", "-- shardctl: no-transaction\n"])
 def test_a_shard_fails_alone_and_its_detail_and_place_are_told(
     fleet_8: Fleet, first_line: str

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import shlex
 import shutil
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -23,7 +20,7 @@ from shardctl.hosts.local import Local
 from shardctl.hosts.openssh import SshSettings
 from shardctl.hosts.ssh import Ssh
 from tests.fixtures.servers.postgres import wait_for
-from tests.fixtures.servers.sshd import ROOT, error_of, gone, running, shell, sleeping, when_running
+from tests.fixtures.servers.sshd import ROOT, error_of, shell, sleeping, when_running
 
 if TYPE_CHECKING:
     from tests.fixtures.servers.sshd import Sshd, SshHome, StartSshd
@@ -85,44 +82,6 @@ def test_jump_hosts_are_gone_through_in_their_order(
     assert "box" in error_of(host, ["true"], HostUnreachable)
     second.stop()
     assert "ProxyJump" in error_of(host, ["true"], HostUnreachable)
-
-
-def test_a_proxy_command_is_gone_through_and_ends(
-    sshd: Sshd, ssh_home: SshHome, token: str
-) -> None:
-    proxy = ssh_home.directory / "proxy.py"
-    proxy.write_text(_PROXY)
-    command = f"{shlex.join([sys.executable, str(proxy), token])} '%h' %p"
-    ssh_home.config.write_text(sshd.block("box", f"ProxyCommand {command}"))
-    ssh_home.known_hosts.write_text(sshd.known())
-    host = Ssh(SshSettings("box"))
-    assert host.run(["cat"], input="x" * 1_000_000).stdout == "x" * 1_000_000
-    [pid] = running(token)
-    far = f"{token}-far"
-    killer = when_running(far, lambda: os.kill(pid, signal.SIGKILL))
-    error_of(host, sleeping(far), HostLost)
-    killer.join()
-    wait_for(lambda: gone(far))
-    assert host.run(["echo", "again"]).stdout == "again\n"
-    host.close()
-    assert gone(token)
-    ssh_home.config.write_text(sshd.block("box", "ProxyCommand echo no way >&2; exit 1"))
-    assert "ProxyCommand" in error_of(host, ["true"], HostUnreachable)
-
-
-_PROXY = """
-import os, select, socket, sys
-there = socket.create_connection((sys.argv[2], int(sys.argv[3])))
-while True:
-    for one in select.select([0, there], [], [])[0]:
-        piece = os.read(0, 65536) if one == 0 else there.recv(65536)
-        if not piece:
-            sys.exit()
-        if one == 0:
-            there.sendall(piece)
-        else:
-            os.write(1, piece)
-"""
 
 
 def may_sudo() -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from shardctl.traffic.client_routes import TABLE
 from tests.fixtures.moves.loads import mini_move, start, tables, wait_for_writes
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.pgbouncer import end
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,26 +38,6 @@ def test_rows_deleted_by_hand_are_lost(fleet_pooled: PooledFleet) -> None:
     assert report.lost > 1
     assert not report.ok
     assert "shard 1, id" in report.verdict.examples[0]
-
-
-def test_a_pause_is_one_long_wait_and_no_error_and_others_go_on(fleet_pooled: PooledFleet) -> None:
-    with start(fleet_pooled) as load, fleet_pooled.pg_bouncer.console() as console:
-        wait_for_writes(load)
-        for alias in ("shard2", "shard3"):
-            console.pause(alias, seconds=5)
-        began = time.monotonic()
-        wait_for_writes(load, 50)
-        wait_for(lambda: time.monotonic() > began + 1.5)
-        for alias in ("shard2", "shard3"):
-            console.resume(alias)
-        wait_for_writes(load)
-        report = load.check()
-    assert report.ok
-    waits = {int(shard.shard): shard.longest_ms for shard in report.latencies.shards}
-    paused = [waits.pop(2), waits.pop(3)]
-    assert report.longest_ms == max(paused)
-    assert min(paused) >= 300
-    assert max(waits.values()) < min(paused)
 
 
 def test_a_killed_pooler_costs_errors_that_are_counted_and_no_row(
