@@ -104,19 +104,6 @@ def test_the_fault_is_found_and_nothing_else_is_told(fault: str) -> None:
     assert told(seen) == [expected]
 
 
-def test_connections_without_their_search_path_are_told_by_alias() -> None:
-    seen = pooled()
-    lost = '"$user", public'
-    seen.pool(asked=[
-        Asked("shard2", "app", ("shard2", lost, lost)),
-        Asked("shard6", "app", (lost,)),
-        Asked("shard6", "postgres", ("shard6",)),
-        Asked("shard3", "app", ('"shard3"',)),
-        Asked("reports", "app", (lost,)),
-    ])  # fmt: skip
-    assert told(seen) == [("search_path", "error", (2, 6), "shard2, shard6")]
-
-
 def test_connections_that_were_too_many_to_ask_are_counted() -> None:
     seen = pooled()
     seen.pool(asked=[

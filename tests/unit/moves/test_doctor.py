@@ -67,16 +67,6 @@ def verdicts(seen: Fleet) -> dict[tuple[str, str], str | None]:
     return {(one.node, one.object.kind): one.why_not for one in doctor.left(seen)}
 
 
-def test_what_an_ended_and_an_unknown_move_left_is_cleared_and_an_open_ones_is_not_listed() -> None:
-    entries = (entry(ENDED, MoveState.aborted), entry(OPEN, MoveState.reserved))
-    things = [named("slot"), named("publication", UNKNOWN), named("slot", OPEN)]
-    found = doctor.left(fleet({A: things}, entries=entries))
-    assert [(o.object.kind, o.object.move, o.why_not) for o in found] == [
-        ("slot", ENDED, None),
-        ("publication", UNKNOWN, None),
-    ]
-
-
 def test_things_are_cleared_before_what_they_use() -> None:
     kinds: list[Kind] = ["records", "role", "publication", "slot", "subscription"]
     found = doctor.left(fleet({A: [named(kind) for kind in kinds]}))
