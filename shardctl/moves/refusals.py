@@ -22,16 +22,18 @@ class PreflightRefused(ShardctlError):
         self.code = code
 
 
-class _NodeUnfit(PreflightRefused):
+class NodeUnfit(PreflightRefused):
+    """A source or a target that cannot take part in a move in its present state."""
+
     def __init__(self, node: str, code: str, what: str, *, hint: str) -> None:
         super().__init__(f"node {node}", code, what, hint=hint)
 
 
-class SourceUnfit(_NodeUnfit):
+class SourceUnfit(NodeUnfit):
     """A source from which shards cannot be moved in its present state."""
 
 
-class TargetUnfit(_NodeUnfit):
+class TargetUnfit(NodeUnfit):
     """A target onto which nothing can be cloned in its present state."""
 
 

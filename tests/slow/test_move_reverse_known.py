@@ -154,6 +154,6 @@ def test_a_target_that_cannot_keep_changes_is_refused(fleet_own: Lab) -> None:
     fleet_own.server("b").start()
     with pytest.raises(ShardctlError) as caught:
         service.preflight(fleet_own.topology, planned(fleet_own, [2], "b", keep_reverse_s=60.0))
-    assert [one.code for one in caught.value.parts()] == ["reverse_wal_level"]
+    assert [one.code for one in caught.value.parts()] == ["wal_level"]
     assert "--keep-reverse 0" in caught.value.hint
     service.preflight(fleet_own.topology, planned(fleet_own, [2], "b"))

@@ -11,13 +11,15 @@ from shardctl.meter import listed
 from shardctl.moves import standbys
 from shardctl.moves.preflight import fleet, managers, server, wal
 from shardctl.moves.preflight.subject import QUERIES, STREAM_QUERIES, Unknown
-from shardctl.moves.refusals import PreflightRefused, SourceUnfit
+from shardctl.moves.refusals import NodeUnfit, PreflightRefused, SourceUnfit
 from shardctl.postgres import queries
 from shardctl.state import journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from shardctl.moves.preflight.server import Server
 
+    from shardctl.topology.model import NodeName
     from shardctl.moves.preflight.subject import Context
 
 
@@ -47,7 +49,7 @@ def look(context: Context) -> Replication:
     )
 
 
-def judge(context: Context) -> Iterator[SourceUnfit]:
+def judge(context: Context) -> Iterator[NodeUnfit]:
     """Refuse a source that cannot be cloned, or whose standbys may be promoted."""
     parameters = context.need(server.look)
     if parameters.settings["wal_level"] == "minimal":  # which forbids senders, too
@@ -58,25 +60,33 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
             hint="run `ALTER SYSTEM SET wal_level = replica` there, then restart it",
         )
     else:
-        yield from full(context)
+        found = context.need(look)
+        yield from full(context.source.name, parameters, (found.senders, found.slots))
     yield from judge_standbys(context)
 
 
-def full(context: Context, *, slots: int = 1) -> Iterator[SourceUnfit]:
-    """Refuse a source without WAL senders for a move, or without the slots that it makes."""
-    parameters, found = context.need(server.look), context.need(look)
-    for name, used, wanted, code in (
-        ("max_wal_senders", found.senders, checked.SENDERS, "wal_senders"),
-        ("max_replication_slots", found.slots, slots, "replication_slots"),
-    ):
-        most = parameters.number(name)
-        if most - used < wanted:
-            yield SourceUnfit(
-                context.source.name,
+def full(
+    node: NodeName,
+    there: Server,
+    used: tuple[int, int],
+    *,
+    wanted: tuple[int, int] = (checked.SENDERS, 1),
+    otherwise: str = "",
+) -> Iterator[NodeUnfit]:
+    """Refuse a server whose free WAL senders and replication slots are fewer than a move takes.
+
+    `otherwise` ends the hint.
+    """
+    names = (("max_wal_senders", "wal_senders"), ("max_replication_slots", "replication_slots"))
+    for (name, code), in_use, free in zip(names, used, wanted, strict=True):
+        most = there.number(name)
+        if most - in_use < free:
+            yield NodeUnfit(
+                node,
                 code,
-                f"{name} is {most} and {used} are in use, but a move needs {wanted} free",
-                hint=f"run `ALTER SYSTEM SET {name} = {used + wanted}` or more there, then "
-                "restart it",
+                f"{name} is {most} and {in_use} are in use, but a move needs {free} free",
+                hint=f"run `ALTER SYSTEM SET {name} = {in_use + free}` or more there, then "
+                f"restart it{otherwise}",
             )
 
 
@@ -153,7 +163,7 @@ def look_for_timeout(context: Context) -> int:
     return int(seconds)
 
 
-def judge_decoding(context: Context) -> Iterator[SourceUnfit]:
+def judge_decoding(context: Context) -> Iterator[NodeUnfit]:
     """Refuse a source that cannot decode its WAL, or not for one stream more."""
     node, there = context.plan.source, context.need(server.look)
     if there.major < OLDEST:
@@ -162,24 +172,33 @@ def judge_decoding(context: Context) -> Iterator[SourceUnfit]:
             "too_old",
             f"PostgreSQL {there.version} cannot filter what it publishes",
             hint=f"use --method clone: a streamed move needs PostgreSQL {OLDEST} or newer",
+    yield from undecodable(node, there, otherwise=", or use --method clone")
+    found = context.need(look)
+    # The slot of a reverse is there already.
+    slots = 1 if context.plan.reverses is None else 0
+    used = (found.senders, found.slots)
+    yield from full(node, there, used, wanted=(checked.SENDERS, slots))
+
+
+def undecodable(node: NodeName, there: Server, *, otherwise: str) -> Iterator[NodeUnfit]:
+    """Refuse a server that cannot decode its WAL; `otherwise` ends the hints."""
         )
     if there.version_number in BROKEN:
-        yield SourceUnfit(
+        yield NodeUnfit(
             node,
             "decoding_broken",
             f"logical decoding of PostgreSQL {there.version} is known to run out of memory",
-            hint=f"install {BROKEN[there.version_number]} or newer there, and restart it",
+            hint=f"install {BROKEN[there.version_number]} or newer there, and restart it"
+            f"{otherwise}",
         )
     if (level := there.settings["wal_level"]) != "logical":
-        yield SourceUnfit(
+        yield NodeUnfit(
             node,
             "wal_level",
             f"wal_level = {level}, and logical replication needs logical",
-            hint="run ALTER SYSTEM SET wal_level = logical there and restart the server, or use "
-            "--method clone",
+            hint="run ALTER SYSTEM SET wal_level = logical there and restart the server"
+            f"{otherwise}",
         )
-    # The slot of a reverse is there already.
-    yield from full(context, slots=1 if context.plan.reverses is None else 0)
 
 
 def judge_timeout(context: Context) -> Iterator[SourceUnfit]:

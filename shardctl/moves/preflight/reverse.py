@@ -14,7 +14,7 @@ from shardctl.meter import duration, listed
 from shardctl.moves import ddl, marks, reverse_kept
 from shardctl.moves.preflight import member, replication
 from shardctl.moves.preflight.subject import QUERIES, STREAM_QUERIES
-from shardctl.moves.refusals import COPY_INSTEAD, SourceUnfit, TargetUnfit
+from shardctl.moves.refusals import COPY_INSTEAD, NodeUnfit, SourceUnfit, TargetUnfit
 from shardctl.postgres import catalog, queries, slots
 from shardctl.postgres.logical import publication
 from shardctl.topology import names as naming
@@ -161,7 +161,7 @@ def judge_target(context: Context) -> Iterable[ShardctlError]:
     return context.need(look_at_target)
 
 
-_WITHOUT = "or give --keep-reverse 0, and the move cannot be reversed"
+_WITHOUT = ", or give --keep-reverse 0, and the move cannot be reversed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,46 +212,20 @@ def note_kept(context: Context) -> Iterator[str]:
         )
 
 
-def judge_room(context: Context) -> Iterator[TargetUnfit]:
+def judge_room(context: Context) -> Iterator[NodeUnfit]:
     """Refuse a target that cannot keep changes for a reverse, where one is wanted."""
     if context.plan.reverse is None:
         return
     node, there, used = context.plan.target, context.need(member.look), context.need(look_for_room)
-    if there.version_number in replication.BROKEN:
-        yield TargetUnfit(
-            node,
-            "reverse_decoding_broken",
-            f"logical decoding of PostgreSQL {there.version} is known to run out of memory, and a "
-            "reverse needs it",
-            hint=f"install {replication.BROKEN[there.version_number]} or newer there, {_WITHOUT}",
-        )
-    if (level := there.settings["wal_level"]) != "logical":
-        yield TargetUnfit(
-            node,
-            "reverse_wal_level",
-            f"wal_level = {level}, and a reverse needs logical",
-            hint="run ALTER SYSTEM SET wal_level = logical there and restart the server, "
-            + _WITHOUT,
-        )
+    yield from replication.undecodable(node, there, otherwise=_WITHOUT)
     if not used.may_replicate:
         user = context.topology.database.user
         yield TargetUnfit(
             node,
             "reverse_rights",
             f"{user} lacks REPLICATION there, and a reverse needs a slot",
-            hint=f"run as a superuser there: ALTER ROLE {quote_identifier(user)} REPLICATION, "
-            + _WITHOUT,
+            hint=f"run as a superuser there: ALTER ROLE {quote_identifier(user)} REPLICATION"
+            f"{_WITHOUT}",
         )
-    for name, taken, code in (
-        ("max_wal_senders", used.senders, "reverse_wal_senders"),
-        ("max_replication_slots", used.slots, "reverse_slots"),
-    ):
-        most = there.number(name)
-        if taken >= most:
-            yield TargetUnfit(
-                node,
-                code,
-                f"{name} = {most}, and all are in use; a reverse needs one",
-                hint="run `shardctl moves finish` for a move that need not be reversed any more, "
-                f"or ALTER SYSTEM SET {name} = {taken + 1} and restart the server, {_WITHOUT}",
-            )
+    in_use = (used.senders, used.slots)
+    yield from replication.full(node, there, in_use, wanted=(1, 1), otherwise=_WITHOUT)
