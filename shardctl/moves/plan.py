@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError, UsageError
@@ -96,8 +95,6 @@ class MovePlan:
     retired: tuple[str, ...]
     map_version: int
     """The version of the map before the move; the claim writes the next one."""
-    digest: str
-    """A checksum of `said`."""
     said: dict[str, str]
     """The topology's fields that the move depends on, by their place in the file."""
     options: Options
@@ -123,7 +120,6 @@ class MovePlan:
         """Return what the journal keeps in `plan`, besides its own columns."""
         return {
             "map_version": self.map_version,
-            "digest": self.digest,
             "said": self.said,
             "options": asdict(self.options),
             "reverse": self.reverse,
@@ -144,16 +140,15 @@ class MovePlan:
                 schemas=move.schemas,
                 retired=move.retired,
                 map_version=move.plan["map_version"],
-                digest=move.plan["digest"],
                 said=dict(move.plan["said"]),
-                options=_options(move.id, move.plan["options"]),
+                options=Options(**move.plan["options"]),
                 method=move.method,
                 reverse=move.plan.get("reverse"),
                 reverses=None if reverses is None else Reversed(**reverses),
                 systems=move.plan.get("systems", {}),
             )
-        except KeyError as error:
-            raise PlanUnreadable(move.id, f"it lacks {error.args[0]}") from error
+        except (KeyError, TypeError) as error:
+            raise PlanUnreadable(move.id, f"{type(error).__name__}: {error}") from error
 
 
 def make(
@@ -197,7 +192,6 @@ def make(
     (source,) = sources
     move = move or new_id()
     schemas = tuple(topology.schema(shard) for shard in chosen)
-    said = depends_on(topology, source, to)
     return MovePlan(
         id=move,
         source=source,
@@ -206,8 +200,7 @@ def make(
         schemas=schemas,
         retired=tuple(names.retired(schema, move) for schema in schemas),
         map_version=map_version,
-        digest=digest(said),
-        said=said,
+        said=depends_on(topology, source, to),
         options=options,
     )
 
@@ -224,15 +217,6 @@ def require_without_shards(target: Node) -> None:
             f"node {target.name} already owns shards {ranges.of(target.shards)}",
             hint="method clone needs a node without shards: add one to the topology",
         )
-
-
-def _options(move: str, kept: Mapping[str, Any]) -> Options:
-    """Read options back; options newer than the plan get their defaults."""
-    unknown = sorted(kept.keys() - {one.name for one in fields(Options)})
-    if unknown:
-        raise PlanUnreadable(move, f"unknown option {unknown[0]}")
-    needed = {name: kept[name] for name in ("max_pause_s", "retain_s")}
-    return Options(**{**needed, **kept})
 
 
 def after(topology: Topology, plan: MovePlan) -> Topology:
@@ -305,15 +289,6 @@ def depends_on(topology: Topology, source: NodeName, target: NodeName) -> dict[s
     return said | {"shards.schema": str(topology.schema_pattern)}
 
 
-def digest(said: Mapping[str, str]) -> str:
-    """Return a checksum of what `depends_on` returns.
-
-    >>> digest({"a": "1", "b": "2"}) == digest({"b": "2", "a": "1"})
-    True
-    """
-    return hashlib.sha256(repr(sorted(said.items())).encode()).hexdigest()
-
-
 def missing_poolers(topology: Topology, plan: MovePlan) -> dict[str, tuple[str, int]]:
     """Return host and port of poolers that were removed from the topology during the move."""
     held = {_part(place).partition(".")[2] for place in plan.said if place.startswith(_POOLERS)}
@@ -343,24 +318,20 @@ def require_same(
 ) -> None:
     """Refuse to continue with a topology that has changed; raises TopologyChanged.
 
-    A field that only one of two versions of shardctl knows is not a change, poolers that are
-    `gone` may be missing, and nodes that are `proved` to be the same may be elsewhere.
+    Poolers that are `gone` may be missing, and nodes that are `proved` to be the same may be
+    elsewhere.
     """
     now = depends_on(topology, plan.source, plan.target)
     left_out = {f"{_POOLERS}{name}" for name in gone}
     addresses = {f"nodes.{name}.{one}" for name in proved for one in _ADDRESS}
-    if digest(now) == plan.digest:
-        return
     for node in (plan.source, plan.target):
         if node not in topology.nodes:
             raise TopologyChanged(plan.id, "nodes", f"node {node}", "no such node")
-    parts = {_part(place) for place in plan.said} & {_part(place) for place in now}
     for place in sorted({*plan.said, *now}):
         if _part(place) in left_out or place in addresses:
             continue
         was, is_now = (one.get(place, "nothing") for one in (plan.said, now))
-        unknown = place not in plan.said or place not in now
-        if was != is_now and not (unknown and _part(place) in parts):
+        if was != is_now:
             raise TopologyChanged(plan.id, place, was, is_now)
 
 
