@@ -275,10 +275,9 @@ def conclude(at: Attempt) -> None:
 def _timelines(at: Attempt) -> dict[str, object]:
     """Give what each sub-step took, and what was predicted for those that clients wait for."""
     context, plan = at.context, at.plan
-    if (parts := at.rehearsed().get("parts_ms")) is None:
-        expected = prediction.parts_ms(context.topology, plan, at.round_trips, len(at.tables))
-    else:
-        expected = prediction.measured_parts_ms(context.topology, plan, at.round_trips, parts)
+    expected = prediction.expected_ms(
+        context.topology, plan, at.rehearsed(), at.round_trips, len(at.tables)
+    )
     return {
         "timeline": [[name, round(ms, 1)] for name, ms in context.timeline.spans],
         "predicted_timeline": [[name, round(ms, 1)] for name, ms in expected.items()],

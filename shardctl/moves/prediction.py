@@ -176,6 +176,19 @@ def measured_parts_ms(
     return _with_ways(found, topology, plan, round_trips)
 
 
+def expected_ms(
+    topology: Topology,
+    plan: MovePlan,
+    rehearsed: Mapping[str, Any],
+    round_trips: RoundTrips,
+    tables: int,
+) -> dict[str, float]:
+    """Estimate the same from the report of a rehearsal, which is empty where there was none."""
+    if (parts := rehearsed.get("parts_ms")) is None:
+        return parts_ms(topology, plan, round_trips, tables)
+    return measured_parts_ms(topology, plan, round_trips, parts)
+
+
 def _empty(plan: MovePlan) -> dict[str, float]:
     return {row.name: 0.0 for row in cutover_of(plan).between("pause", "route")}
 
@@ -242,15 +255,9 @@ def _expected(
         return dict(noted)
     if plan.source not in topology.nodes:
         return {}
-    found = _now(planning.before(topology, plan), plan, report)
+    rehearsed = report.get(journal.REHEARSAL, {})
+    found = expected_ms(planning.before(topology, plan), plan, rehearsed, RoundTrips(), 0)
     return {name: round(ms, 1) for name, ms in found.items()}
-
-
-def _now(topology: Topology, plan: MovePlan, report: Mapping[str, Any]) -> dict[str, float]:
-    parts = report.get(journal.REHEARSAL, {}).get("parts_ms")
-    if parts is None:
-        return parts_ms(topology, plan, RoundTrips(), 0)
-    return measured_parts_ms(topology, plan, RoundTrips(), parts)
 
 
 def _when(names: Sequence[str]) -> list[str]:
