@@ -1,0 +1,1 @@
+"""Work on the whole fleet: balance between nodes."""

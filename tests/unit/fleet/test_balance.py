@@ -1,0 +1,198 @@
+"""The planner of `rebalance`: what holds of every plan, and how near it comes to the best one."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardctl.errors import UsageError
+from shardctl.fleet.balance import Balance, Fleet, Place, plan
+from shardctl.topology.model import NodeName, ShardId
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+A, B, C, D = map(NodeName, "abcd")
+
+
+def fleet(sizes: Mapping[str, list[int]], **places: Place) -> Fleet:
+    """Give each node shards of these sizes, numbered in their order."""
+    numbered = enumerate((node, size) for node, own in sizes.items() for size in own)
+    owners, load = {}, {}
+    for shard, (node, size) in numbered:
+        owners[ShardId(shard)], load[ShardId(shard)] = NodeName(node), size
+    nodes = {NodeName(node): places.get(node, Place()) for node in sizes}
+    return Fleet(owners, load, load, nodes)
+
+
+def carried_out(before: Fleet, balance: Balance) -> Fleet:
+    """Give the fleet behind the moves: each takes shards from where they are, and needs room."""
+    owners, nodes = dict(before.owners), dict(before.nodes)
+    for step in balance.steps:
+        for shard in step.shards:
+            assert owners[shard] == step.source
+            assert before.owners[shard] == step.source, "a shard moves once"
+            owners[shard] = step.target
+            room = nodes[step.target].room - before.sizes[shard]
+            assert room >= 0
+            nodes[step.target] = replace(nodes[step.target], room=room)
+    return replace(before, owners=owners, nodes=nodes)
+
+
+def moved(before: Fleet, balance: Balance) -> int:
+    return sum(before.sizes[shard] for step in balance.steps for shard in step.shards)
+
+
+def least_moved(before: Fleet, threshold: float) -> float:
+    """Give fewer bytes than any plan can do with; all nodes weigh the same.
+
+    An overfull node gives what it has above its edge, or all but its largest shard where that is
+    alone there. For every further shard that is to be alone, a node without one is emptied.
+    """
+    order = sorted(before.sizes.values(), reverse=True)
+    count, rest, nodes = 0, sum(order), len(before.nodes)
+    while count < nodes - 1 and order[count] * (nodes - count) > rest:
+        count, rest = count + 1, rest - order[count]
+    edge = (1 + threshold) * rest / (nodes - count)
+    large = set(order[:count])
+    least, emptied = 0.0, []
+    for node in before.nodes:
+        here = [size for shard, size in before.sizes.items() if before.owners[shard] == node]
+        alone = max((size for size in here if size in large), default=0)
+        least += max(0.0, sum(here) - max(alone, edge))
+        if not alone:
+            emptied.append(min(sum(here), edge))
+    return least + sum(sorted(emptied)[: count - nodes + len(emptied)])
+
+
+def zipf(nodes: int = 32, *, serving: int = 32, shuffled: bool = True) -> Fleet:
+    """Put 8,192 shards, of which the n-th largest has a n-th of the largest, on some nodes."""
+    sizes = [10**12 // (n + 1) for n in range(8192)]
+    if shuffled:
+        random.Random(43).shuffle(sizes)  # noqa: S311  # the same sizes in every run, no secret
+    per = 8192 // serving
+    on = {f"n{n:02}": sizes[n * per : (n + 1) * per] if n < serving else [] for n in range(nodes)}
+    return fleet(on)
+
+
+@pytest.mark.parametrize("threshold", [0.05, 0.1])
+@pytest.mark.parametrize(
+    "before",
+    [zipf(), zipf(shuffled=False), zipf(serving=16), zipf(serving=1)],
+    ids=["shuffled", "sorted", "half of the nodes empty", "all on one node"],
+)
+def test_large_shards_are_alone_and_the_other_nodes_have_their_share(
+    before: Fleet, threshold: float
+) -> None:
+    balance = plan(before, threshold=threshold)
+    after = carried_out(before, balance)
+    on: dict[NodeName, list[int]] = {node: [] for node in before.nodes}
+    for shard, node in after.owners.items():
+        on[node].append(before.sizes[shard])
+    mean = sum(before.sizes.values()) / 32
+    alone = [sizes for sizes in on.values() if max(sizes) > mean]
+    rest = [sum(sizes) for sizes in on.values() if max(sizes) <= mean]
+    assert [len(sizes) for sizes in alone] == [1, 1, 1]
+    assert max(rest) <= (1 + threshold) * sum(rest) / len(rest)
+    assert min(rest) >= (1 - threshold) * sum(rest) / len(rest)
+    assert moved(before, balance) <= 1.2 * least_moved(before, threshold)
+    assert {node: sum(sizes) for node, sizes in on.items()} == balance.after
+    assert plan(after, threshold=threshold).steps == ()
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Fleet:
+    """Make up small fleets, with full disks, nodes to empty, and shards of all sizes."""
+    nodes = [NodeName(f"n{n}") for n in range(draw(st.integers(1, 6)))]
+    room = st.one_of(st.just(math.inf), st.integers(0, 60))
+    weight = st.sampled_from([0.0, 0.5, 1.0, 1.0, 1.0, 2.0])
+    places = {node: Place(draw(weight), draw(room)) for node in nodes}
+    places[nodes[0]] = replace(places[nodes[0]], weight=1.0)
+    size = st.one_of(st.integers(0, 3), st.integers(0, 50))
+    one = st.tuples(st.sampled_from(nodes), size, size)
+    shards = dict(enumerate(draw(st.lists(one, min_size=1, max_size=24))))
+    return Fleet(
+        {ShardId(n): node for n, (node, _, _) in shards.items()},
+        {ShardId(n): load for n, (_, load, _) in shards.items()},
+        {ShardId(n): size for n, (_, _, size) in shards.items()},
+        places,
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(before=fleets(), threshold=st.sampled_from([0.0, 0.05, 0.1, 0.5]))
+def test_what_holds_of_every_plan(before: Fleet, threshold: float) -> None:
+    balance = plan(before, threshold=threshold)
+    after = carried_out(before, balance)
+    for shard, node in after.owners.items():
+        if before.nodes[node].weight == 0:
+            assert before.owners[shard] == node
+            assert shard in balance.stuck
+    assert all(after.owners[shard] == before.owners[shard] for shard in balance.stuck)
+    for shard in balance.stuck:
+        others = (place.room for node, place in after.nodes.items() if node != after.owners[shard])
+        assert min(others, default=0) < before.sizes[shard]
+    assert plan(after, threshold=threshold).steps == ()
+
+
+@settings(max_examples=100, deadline=None)
+@given(before=fleets(), threshold=st.sampled_from([0.05, 0.1, 0.5]))
+def test_one_move_at_a_time_ends(before: Fleet, threshold: float) -> None:
+    """As with --max-moves 1, again and again."""
+    now = before
+    for _ in range(100):
+        balance = plan(now, threshold=threshold, max_moves=1)
+        if not balance.steps:
+            return
+        now = carried_out(now, balance)
+    pytest.fail("it does not end")
+
+
+def test_nothing_moves_within_the_threshold() -> None:
+    before = fleet({"a": [52, 52, 1], "b": [48, 48, 1]})
+    assert plan(before, threshold=0.05).steps == ()
+    assert plan(before, threshold=0.03).after == {A: 104, B: 98}
+
+
+def test_a_new_node_gets_its_share_although_no_node_has_too_much() -> None:
+    before = fleet({**{f"n{n}": [1] * 30 for n in range(20)}, "new": []})
+    balance = plan(before, threshold=0.05)
+    assert balance.steps
+    assert balance.after[NodeName("new")] >= 0.95 * 600 / 21
+    assert moved(before, balance) == balance.after[NodeName("new")]
+
+
+def test_shards_of_the_same_size_leave_from_the_end_of_a_range() -> None:
+    before = fleet({"a": [1] * 12, "b": [], "c": []})
+    steps = plan(before, threshold=0.05).steps
+    assert {(s.source, s.shards) for s in steps} == {(A, (8, 9, 10, 11)), (A, (4, 5, 6, 7))}
+
+
+def test_a_shard_that_no_node_has_room_for_is_named_and_the_rest_is_planned() -> None:
+    before = fleet(
+        {"a": [30, 10, 10], "b": [], "c": []}, a=Place(0.0), b=Place(room=25), c=Place(room=25)
+    )
+    balance = plan(before, threshold=0.05)
+    assert balance.stuck == (0,)
+    assert [(step.target, step.shards) for step in balance.steps] == [(C, (1,)), (B, (2,))]
+    assert balance.after == {A: 30, B: 10, C: 10}
+
+
+def test_two_large_shards_change_places_with_smaller_ones() -> None:
+    before = fleet({"a": [9, 9], "b": [6, 6]})
+    balance = plan(before, threshold=0.01)
+    assert balance.after == {A: 15, B: 15}
+    assert moved(before, balance) == 15
+
+
+def test_weights_are_in_proportion_and_zero_empties() -> None:
+    before = fleet({"a": [1] * 30, "b": [1] * 30, "c": [], "d": []}, a=Place(2.0), b=Place(0.0))
+    assert plan(before, threshold=0.05).after == {A: 30, B: 0, C: 15, D: 15}
+    with pytest.raises(UsageError, match="every node has weight 0"):
+        plan(fleet({"a": [1], "b": [1]}, a=Place(0.0), b=Place(0.0)), threshold=0.05)
