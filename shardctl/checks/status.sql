@@ -37,6 +37,19 @@ SELECT schema.name,
 FROM schema LEFT JOIN part ON part.relnamespace = schema.oid
 GROUP BY schema.name
 
+-- name: counters
+-- Per schema: rows written and scans begun since the statistics were reset, and when that was read
+SELECT n.nspname::text,
+       -- Of an index and a table alike, a scan is counted when it begins; its rows are the table's.
+       coalesce(sum(pg_stat_get_tuples_inserted(c.oid) + pg_stat_get_tuples_updated(c.oid)
+                    + pg_stat_get_tuples_deleted(c.oid)) FILTER (WHERE c.relkind = 'r'), 0)::bigint,
+       coalesce(sum(pg_stat_get_numscans(c.oid)), 0)::bigint,
+       extract(epoch FROM statement_timestamp())::float8
+FROM pg_namespace AS n
+LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'm', 'i')
+WHERE n.nspname::text = ANY (%(schemas)s)
+GROUP BY n.nspname
+
 -- name: sessions
 -- Clients of this database but ourselves, and how many of them idle in a transaction
 SELECT count(*),

@@ -204,8 +204,13 @@ _LOCK_TIMEOUT = "200ms"
 _ATTEMPTS = 3
 
 
-def look(topology: Topology, node: Node, sessions: dict[NodeName, Connection]) -> NodeStatus:
-    """Ask one node everything but its transactions; its session is left in `sessions`."""
+def look(
+    topology: Topology, node: Node, sessions: dict[NodeName, Connection], *, whole: bool = True
+) -> NodeStatus:
+    """Ask one node everything but its transactions; its session is left in `sessions`.
+
+    Unless `whole`, shards are neither measured nor is it seen which are read-only.
+    """
     try:
         session = connect(
             node, topology.database, purpose=lock.purpose("status"), autocommit=True, observing=True
@@ -215,13 +220,18 @@ def look(topology: Topology, node: Node, sessions: dict[NodeName, Connection]) -
         return NodeStatus(node.name, state, node.shards, error=error.reason)
     sessions[node.name] = session
     try:
-        session.execute("SET default_transaction_read_only TO on")
-        session.execute("SELECT set_config('lock_timeout', %s, false)", (_LOCK_TIMEOUT,))
+        only_read(session)
         # In one transaction, so that our own questions do not look like load.
         with session.transaction():
-            return _read(topology, node, session)
+            return _read(topology, node, session, whole=whole)
     except psycopg.Error as error:
         return failed(node, session, error)
+
+
+def only_read(session: Connection) -> None:
+    """Let a session only read, and wait for no lock on a table for long."""
+    session.execute("SET default_transaction_read_only TO on")
+    session.execute("SELECT set_config('lock_timeout', %s, false)", (_LOCK_TIMEOUT,))
 
 
 def failed(node: Node, session: Connection, error: psycopg.Error) -> NodeStatus:
@@ -230,7 +240,7 @@ def failed(node: Node, session: Connection, error: psycopg.Error) -> NodeStatus:
     return NodeStatus(node.name, state, node.shards, error=reason_of(error))
 
 
-def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
+def _read(topology: Topology, node: Node, session: Connection, *, whole: bool) -> NodeStatus:
     in_recovery, version, uptime_s, size, readable = queries.one(session, QUERIES["server"])
     clients = queries.one(session, QUERIES["sessions"])
     state = cluster.read(session) if cluster.is_present(session) else None
@@ -240,8 +250,8 @@ def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
         says = NodeName(state.node) if state.cluster == topology.cluster else None
     # A newer journal may have other columns.
     known = state if readable and state is not None and state.format <= FORMAT else None
-    wanted = {topology.schema(shard): shard for shard in node.shards}
-    found = _schemas(session, list(wanted))
+    wanted = {topology.schema(shard): shard for shard in node.shards} if whole else {}
+    found = read_schemas(session, list(wanted))
     live = sorted((wanted[schema], schema) for schema in found if schema in wanted)
     rows = [found[schema][1] for _, schema in live]
     marks = read_only.marks(session, [schema for _, schema in live])
@@ -269,8 +279,10 @@ def _read(topology: Topology, node: Node, session: Connection) -> NodeStatus:
     )
 
 
-def _schemas(session: Connection, schemas: list[str]) -> dict[str, tuple[int | None, int | None]]:
-    """Measure schemas: bytes and estimated rows of each that exists.
+def read_schemas(
+    session: Connection, schemas: list[str]
+) -> dict[str, tuple[int | None, int | None]]:
+    """Measure schemas: bytes and estimated rows of each that exists, and of all retired ones.
 
     A lock that came between the look for locks and the measuring is met by trying again;
     in the end it is the caller's error.
