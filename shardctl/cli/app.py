@@ -41,6 +41,8 @@ GROUPS = {
     "Moves": {
         "move-shards": "Move shards to another node, and compare every row.",
         "moves": "List, show, resume, abort or reverse moves.",
+        "rebalance": "Plan and carry out moves that give every node its share.",
+        "node": "Empty a node.",
         "prune": "Drop the retired schemas of closed moves.",
     },
     "Repair": {

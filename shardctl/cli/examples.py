@@ -53,6 +53,34 @@ EXAMPLES = {
             "Split a full node by a clone",
         ),
     ),
+    "shardctl rebalance": (
+        ("shardctl rebalance plan", "Show which shards should go where, change nothing"),
+        ("shardctl rebalance apply", "Show the plan, ask, carry it out"),
+    ),
+    "shardctl rebalance plan": (
+        ("shardctl rebalance plan --by tps --sample 1m", "Balance the load of the next minute"),
+        ("shardctl rebalance plan --node-weight c=2 --out plan.json", "Save it, to review it"),
+    ),
+    "shardctl rebalance apply": (
+        ("shardctl rebalance apply --plan plan.json", "Carry out a plan that was saved"),
+        ("shardctl rebalance apply --max-moves 1 --yes", "Only the move that improves most"),
+    ),
+    "shardctl rebalance status": (
+        ("shardctl rebalance status", "Show which of its moves are finished"),
+        ("shardctl rebalance status -o json", "The same for a program"),
+    ),
+    "shardctl rebalance resume": (
+        ("shardctl rebalance resume --dry-run", "Show which moves are left"),
+        ("shardctl rebalance resume", "Go on after an interruption"),
+    ),
+    "shardctl node": (
+        ("shardctl node drain b --dry-run", "Show where the shards of node b can go"),
+        ("shardctl node drain b", "Move them all"),
+    ),
+    "shardctl node drain": (
+        ("shardctl node drain b --dry-run", "Show which nodes get its shards"),
+        ("shardctl node drain b --max-rate 50M", "Empty it slowly"),
+    ),
     "shardctl moves": (
         ("shardctl moves list", "List all moves"),
         ("shardctl moves resume", "Continue the unfinished move"),

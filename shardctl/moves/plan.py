@@ -105,6 +105,8 @@ class MovePlan:
     """What this move reverses, if it is a reverse."""
     systems: Mapping[str, str] = field(default_factory=dict)
     """The system identifiers of the nodes that have to run when the move begins."""
+    group: Mapping[str, Any] | None = None
+    """The rebalance that the move is a part of, with all of its moves."""
 
     @property
     def streams(self) -> bool:
@@ -125,6 +127,7 @@ class MovePlan:
             "reverse": self.reverse,
             "reverses": self.reverses and asdict(self.reverses),
             "systems": dict(self.systems),
+            "group": self.group,
         }
 
     @classmethod
@@ -146,6 +149,7 @@ class MovePlan:
                 reverse=move.plan.get("reverse"),
                 reverses=None if reverses is None else Reversed(**reverses),
                 systems=move.plan.get("systems", {}),
+                group=move.plan.get("group"),
             )
         except (KeyError, TypeError) as error:
             raise PlanUnreadable(move.id, f"{type(error).__name__}: {error}") from error

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from shardctl.errors import Interrupted
 from tests.bench import (
+    balance,
     cli,
     cloning,
     example,
@@ -77,6 +78,7 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "router-spare": stream_moves.beside_a_spare,
     "django-row": framework.django_row,
     "example-feed": example.feed,
+    "rebalance-plan": balance.planner,
     "starts": cli.starts,
     "decode-many": cli.many_ids,
     "test-fleet": testing.start_and_reset,

@@ -3,82 +3,18 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardctl.errors import UsageError
-from shardctl.fleet.balance import Balance, Fleet, Place, plan
+from shardctl.fleet.balance import Fleet, Place, plan
 from shardctl.topology.model import NodeName, ShardId
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from tests.fixtures.fleets.balance import carried_out, fleet, least_moved, moved, zipf
 
 A, B, C, D = map(NodeName, "abcd")
-
-
-def fleet(sizes: Mapping[str, list[int]], **places: Place) -> Fleet:
-    """Give each node shards of these sizes, numbered in their order."""
-    numbered = enumerate((node, size) for node, own in sizes.items() for size in own)
-    owners, load = {}, {}
-    for shard, (node, size) in numbered:
-        owners[ShardId(shard)], load[ShardId(shard)] = NodeName(node), size
-    nodes = {NodeName(node): places.get(node, Place()) for node in sizes}
-    return Fleet(owners, load, load, nodes)
-
-
-def carried_out(before: Fleet, balance: Balance) -> Fleet:
-    """Give the fleet behind the moves: each takes shards from where they are, and needs room."""
-    owners, nodes = dict(before.owners), dict(before.nodes)
-    for step in balance.steps:
-        for shard in step.shards:
-            assert owners[shard] == step.source
-            assert before.owners[shard] == step.source, "a shard moves once"
-            owners[shard] = step.target
-            room = nodes[step.target].room - before.sizes[shard]
-            assert room >= 0
-            nodes[step.target] = replace(nodes[step.target], room=room)
-    return replace(before, owners=owners, nodes=nodes)
-
-
-def moved(before: Fleet, balance: Balance) -> int:
-    return sum(before.sizes[shard] for step in balance.steps for shard in step.shards)
-
-
-def least_moved(before: Fleet, threshold: float) -> float:
-    """Give fewer bytes than any plan can do with; all nodes weigh the same.
-
-    An overfull node gives what it has above its edge, or all but its largest shard where that is
-    alone there. For every further shard that is to be alone, a node without one is emptied.
-    """
-    order = sorted(before.sizes.values(), reverse=True)
-    count, rest, nodes = 0, sum(order), len(before.nodes)
-    while count < nodes - 1 and order[count] * (nodes - count) > rest:
-        count, rest = count + 1, rest - order[count]
-    edge = (1 + threshold) * rest / (nodes - count)
-    large = set(order[:count])
-    least, emptied = 0.0, []
-    for node in before.nodes:
-        here = [size for shard, size in before.sizes.items() if before.owners[shard] == node]
-        alone = max((size for size in here if size in large), default=0)
-        least += max(0.0, sum(here) - max(alone, edge))
-        if not alone:
-            emptied.append(min(sum(here), edge))
-    return least + sum(sorted(emptied)[: count - nodes + len(emptied)])
-
-
-def zipf(nodes: int = 32, *, serving: int = 32, shuffled: bool = True) -> Fleet:
-    """Put 8,192 shards, of which the n-th largest has a n-th of the largest, on some nodes."""
-    sizes = [10**12 // (n + 1) for n in range(8192)]
-    if shuffled:
-        random.Random(43).shuffle(sizes)  # noqa: S311  # the same sizes in every run, no secret
-    per = 8192 // serving
-    on = {f"n{n:02}": sizes[n * per : (n + 1) * per] if n < serving else [] for n in range(nodes)}
-    return fleet(on)
 
 
 @pytest.mark.parametrize("threshold", [0.05, 0.1])

@@ -73,8 +73,9 @@ def test_a_plan_names_source_schemas_and_retired_names() -> None:
 
 
 def test_a_plan_comes_back_from_the_journal_as_it_was() -> None:
-    move = made()
-    assert of_journal(move) == move
+    group = {"id": "5f3a9c1e", "moves": [["a", "c", "2-3"]]}
+    for move in (made(), dataclasses.replace(made(), group=group)):
+        assert of_journal(move) == move
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,126 @@
+"""`rebalance` and `node drain`: plans of real fleets, their refusals, and a group that goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.moves.steps import follow
+from tests.fixtures import commands
+from tests.fixtures.moves.own import lose
+from tests.fixtures.moves.stream_moves import left, replace_step
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from subprocess import CompletedProcess
+
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.moves.own import Lab
+
+
+def failed(done: CompletedProcess[str], code: int, *said: str) -> None:
+    assert done.returncode == code, done.stderr
+    for one in said:
+        assert one in done.stderr
+
+
+def test_a_plan_is_saved_and_refused_when_the_fleet_has_changed(fleet_8: Fleet) -> None:
+    out = fleet_8.directory / "plan.json"
+    file = str(out)
+    given = ("--by", "count", "--node-weight", "a=3", "--out", file)
+    done = fleet_8.here("rebalance", "plan", *given)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["a", "3", "4", "->", "6"] in [row[:5] for row in rows]
+    assert ["b", "a", "2", "6-7"] in [row[:4] for row in rows]
+    assert "1 move of 2 shards" in done.stdout
+    dry = fleet_8.here("rebalance", "apply", "--plan", file, "--dry-run", "-o", "json")
+    assert dry.returncode == 0, dry.stderr
+    assert json.loads(dry.stdout) == json.loads(out.read_text())
+    fleet_8.shards = {"a": "0-4", "b": "5-7"}
+    done = fleet_8.here("rebalance", "apply", "--plan", file, "--yes")
+    failed(done, 1, "has changed since the plan was made: shards 4 were on b and are on a")
+
+
+def test_what_is_no_plan_or_leaves_no_node_is_refused(fleet_8: Fleet) -> None:
+    file = fleet_8.write()
+    done = fleet_8.here("rebalance", "apply", "--plan", str(file), "--yes")
+    failed(done, 2, "topology.yaml: it is not a plan of rebalance")
+    done = fleet_8.here("rebalance", "apply", "--plan", str(file), "--by", "count", "--yes")
+    failed(done, 2, "--plan excludes --by")
+    done = fleet_8.here("rebalance", "plan", "--node-weight", "x=2")
+    failed(done, 2, "unknown node 'x'", "nodes: a, b")
+    failed(fleet_8.here("rebalance", "plan", "--node-weight", "a=-1"), 2, "'a=-1' is not a node")
+    done = fleet_8.here("rebalance", "plan", "--by", "tps", "--sample", "100ms")
+    failed(done, 1, "no shard was read or written")
+    failed(fleet_8.here("node", "drain", "b", "--node-weight", "a=0"), 2, "has weight 0")
+    failed(fleet_8.here("rebalance", "status"), 2, "no rebalance has started yet")
+    assert fleet_8.here("rebalance", "plan").stdout.splitlines()[-1].startswith("nothing to move")
+
+
+def test_a_drain_gives_all_shards_to_the_others(fleet_8: Fleet) -> None:
+    done = fleet_8.here("node", "drain", "b", "--dry-run", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    [move] = json.loads(done.stdout)["moves"]
+    assert (move["source"], move["target"], move["shards"]) == ("b", "a", [4, 5, 6, 7])
+
+
+def saved(lab: Lab, **moves: list[int]) -> Path:
+    """Write a plan of one's own: shards that each node gives to the other of a and b."""
+    nodes = [
+        {
+            "name": node.name,
+            "address": f"{node.host}:{node.port}",
+            "weight": 1,
+            "room_bytes": None,
+            "shards": list(node.shards),
+        }
+        for node in lab.topology.nodes.values()
+    ]
+    planned = [
+        {
+            "source": source,
+            "target": "b" if source == "a" else "a",
+            "shards": shards,
+            "size_bytes": 1,
+            "predicted_s": 1,
+        }
+        for source, shards in moves.items()
+    ]
+    plan = {"cluster": "lab", "by": "size", "threshold": 0.05, "nodes": nodes, "moves": planned}
+    file = lab.directory / "plan.json"
+    file.write_text(json.dumps({"format": 1, **plan, "stuck": [], "notes": []}))
+    return file
+
+
+def run(lab: Lab, *arguments: str) -> CompletedProcess[str]:
+    state = str(lab.directory / "state")
+    return commands.here("--topology", str(lab.file), *arguments, XDG_STATE_HOME=state)
+
+
+def states(lab: Lab) -> list[Any]:
+    done = run(lab, "rebalance", "status", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return [one["state"] for one in json.loads(done.stdout)["moves"]]
+
+
+@pytest.mark.long
+def test_a_group_of_moves_goes_on_where_it_was_interrupted(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = str(saved(fleet_own, a=[2], b=[5]))
+    with monkeypatch.context() as patch:
+        replace_step(patch, follow.STREAM_STEP, lambda _: lose())
+        failed(run(fleet_own, "rebalance", "apply", "--plan", plan, "--yes"), 3)
+    assert states(fleet_own) == ["unfinished", "waiting"]
+    done = run(fleet_own, "rebalance", "resume", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert states(fleet_own) == ["done", "done"]
+    assert [fleet_own.leads(alias) for alias in ("shard2", "shard5")] == ["b", "a"]
+    assert left(fleet_own) == []
+    assert fleet_own.problems() == []
+    assert "is finished" in run(fleet_own, "rebalance", "resume", "--yes").stdout
+    done = run(fleet_own, "rebalance", "apply", "--plan", plan, "--dry-run", "-o", "json")
+    assert done.returncode == 0, done.stderr  # its own moves are no change of the fleet
