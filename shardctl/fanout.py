@@ -30,6 +30,9 @@ class Progress(Protocol):
     def advance(self, key: str, done: int = 1) -> None:
         """Count `done` more units of the current phase of `key`."""
 
+    def correct(self, key: str, total: int) -> None:
+        """Set how many units the current phase of `key` has, where that is known better now."""
+
     def waits(self, key: str, reason: str | None) -> None:
         """Show what the phase of `key` waits for from now on; None: it goes on."""
 
@@ -47,6 +50,9 @@ class Silent:
         """Show nothing."""
 
     def advance(self, key: str, done: int = 1) -> None:
+        """Show nothing."""
+
+    def correct(self, key: str, total: int) -> None:
         """Show nothing."""
 
     def waits(self, key: str, reason: str | None) -> None:

@@ -130,7 +130,7 @@ class Meter:
     def __init__(
         self, phase: str, total: int, unit: str = "", *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._phase, self._total, self._unit, self._clock = phase, total, unit, clock
+        self._phase, self.total, self._unit, self._clock = phase, total, unit, clock
         self._began = self._moved = clock()
         self._samples = deque([(self._began, 0)])
         self._done = self._steps = 0
@@ -169,8 +169,8 @@ class Meter:
         """Give the figures of this moment."""
         now = self._clock()
         rate, still = self._rate(now), now - self._moved
-        left = max(self._total - self._done, 0)
-        over = self._ended or (self._total > 0 and left == 0)
+        left = max(self.total - self._done, 0)
+        over = self._ended or (self.total > 0 and left == 0)
         pace = max(STALLED_S, _UNUSUAL * self._longest)
         stalled = still if not over and self._steps >= _KNOWN and still >= pace else None
         if over or stalled is not None or self._waits or self._steps < _KNOWN:
@@ -179,10 +179,10 @@ class Meter:
             self._phase,
             self._unit,
             self._done,
-            self._total,
+            self.total,
             now - self._began,
             rate,
-            left / rate if rate and self._total else None,
+            left / rate if rate and self.total else None,
             stalled,
             self._waits[0] if self._waits else None,
             now - self._waits[1] if self._waits else None,
@@ -216,6 +216,11 @@ class Meters:
         """Count `done` more units of the phase."""
         with self._lock:
             self._of[key].advance(done)
+
+    def correct(self, key: str, total: int) -> None:
+        """Set the total of the phase."""
+        with self._lock:
+            self._of[key].total = total
 
     def waits(self, key: str, reason: str | None) -> None:
         """Note what `key` waits for, None for nothing; a key that has no phase is left out."""

@@ -23,17 +23,27 @@ ORDER BY c.oid
 -- The oldest and the newest id of one table, each from an end of the primary key's index
 SELECT {number}, min({id}), max({id}) FROM ONLY {table}
 
--- name: scan
--- The rows of one table that may be odd, all of them in one scan
-SELECT {id}, {key} FROM ONLY {table} WHERE {conditions}
-
--- name: odd_id
--- An id that a shard's generator cannot have made by now
-{id} < 0 OR {id} >= {limit} OR (({id} >> {sequence_bits}) & {max_shard}) <> {shard}
-
--- name: odd_key
--- A key of another shard; % takes the sign of the key
-((({key}::bigint % {count}) + {count}) % {count}) <> {shard}
+-- name: judged
+-- Rows of a part of a table by what is odd about them: whose shard they are of, which and how many
+SELECT code, CASE code WHEN 'other_shard' THEN made ELSE belongs END,
+       array_agg(CASE WHEN code IN ('other_key', 'no_key') THEN key ELSE id END)
+           FILTER (WHERE code IS NOT NULL),
+       count(*)
+FROM (
+    SELECT id, key, made, belongs,
+           -- One fault a row: a misplaced row's key is elsewhere with it.
+           CASE WHEN id < 0 THEN 'negative' WHEN made <> {shard} THEN 'other_shard'
+                WHEN id >= {limit} THEN 'future' WHEN belongs <> {shard} THEN 'other_key'
+                WHEN key IS NOT NULL AND belongs IS NULL THEN 'no_key' END AS code
+    FROM (
+        SELECT {id} AS id, {key} AS key, ({id} >> {sequence_bits}) & {max_shard} AS made,
+               {belongs} AS belongs
+        FROM ONLY {table} AS t {part}
+        OFFSET 0
+    ) AS each
+) AS judged
+GROUP BY 1, 2
+ORDER BY 1, 2
 
 -- name: present
 -- Which of these ids a table holds

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Literal
 import psycopg
 from psycopg import errors, sql
 
-from shardctl.errors import Misused
-from shardctl.postgres import catalog, queries
+from shardctl.checks.scan import Scan, belongs
+from shardctl.postgres import catalog, queries, room
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import keys, lock
-from shardctl.state.map import Map
 from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardctl.checks.check import Place
+    from shardctl.checks.scan import Relation
     from shardctl.ids.layout import Layout
-    from shardctl.postgres.catalog import Keyed
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
 
@@ -79,40 +78,9 @@ class Ruler:
 QUERIES = queries.load("shardctl.checks", "ids.sql")
 
 BATCH = 10_000
-"""Misplaced ids that are looked up, and kept, at a time."""
+"""Misplaced ids that are looked up at a time."""
 
 _HIGHEST = (1 << 63) - 1
-
-Relation = tuple[str, str]
-"""A schema and a table in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """One table to scan; `id` or `key` may be None, not both."""
-
-    shard: ShardId
-    schema: str
-    table: str
-    id: str | None
-    key: str | None
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What one table's scan has found so far: count, example and its shard for each kind."""
-
-    found: dict[Code, tuple[int, int, int]] = field(default_factory=dict)
-
-    def add(self, code: Code, example: int, other: int) -> None:
-        count, *first = self.found.get(code, (0, example, other))
-        self.found[code] = (count + 1, first[0], first[1])
-
-    def odd(self, source: _Source) -> list[Odd]:
-        return [
-            Odd(source.shard, source.table, code, example, other, count)
-            for code, (count, example, other) in self.found.items()
-        ]
 
 
 def scan(
@@ -124,112 +92,92 @@ def scan(
     and whether it is an integer; None where its column is missing.
     Raises what reading the migrations and their key columns raises.
     """
-    named = _keyed(place)
+    columns = keys.of_cluster(place.topology, place.migrations)
+    named = catalog.read_keyed(place.connection, list(place.shards), columns)
     keyed = [one for one in named if one.present]
     # A partitioned table's rows are its partitions'.
     key_of = {(k.schema, k.name): k for k in keyed if k.integer and k.kind != "p"}
     began = time.monotonic()
     odd: list[Odd] = []
     homes = dict.fromkeys([*ids, *key_of])
-    progress, node = place.progress, place.node.name
-    progress.expect(node, "reading ids", len(homes), "tables")
+    reading = Scan(place.connection, place.node.name, "reading ids", homes, place.progress)
     with ExitStack() as sessions:
         claimed = _Claimed(place, sessions)
-        for number, home in enumerate(homes):
-            schema, table = home
-            progress.advance(node, 1 if number else 0)
-            # The server reads all of its rows and sends only odd ones: no sign of life until then.
-            progress.waits(node, f"all rows of {schema}.{table}")
+        for home in homes:
             key = key_of.get(home)
-            shard = place.shards[schema if key is None else key.home]
-            source = _Source(shard, *home, ids.get(home), None if key is None else key.column)
+            shard = place.shards[home[0] if key is None else key.home]
             elapsed_ms = int((time.monotonic() - began) * 1000)
+            ruler = Ruler.at(layout, now_ms + elapsed_ms)
+            column = None if key is None else key.column
+            judge = _Judge(place, claimed, ruler, shard, *home, ids.get(home), column)
             try:
-                tally = _scan(place, source, Ruler.at(layout, now_ms + elapsed_ms), claimed)
-            except (errors.UndefinedTable, errors.UndefinedColumn):
+                reading.read(home, judge.part)
+            except (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName):
                 continue  # it was there a moment ago
             except errors.LockNotAvailable:
-                odd.append(Odd(source.shard, table, "locked"))
+                odd.append(Odd(shard, home[1], "locked"))
             else:
-                odd += tally.odd(source)
-    progress.waits(node, None)
+                odd += judge.odd()
     missing = dict.fromkeys((one.named for one in named), None)
     return odd, missing | {one.named: one.integer for one in keyed}
 
 
-def _keyed(place: Place) -> list[Keyed]:
-    """Find the tables with keys that migrations and the topology name, in this node's shards."""
-    columns = keys.of_cluster(place.topology, place.migrations)
-    return catalog.read_keyed(place.connection, list(place.shards), columns)
+@dataclass(slots=True)
+class _Judge:
+    """What is odd in one table, by kind; `id` or `key` may be None, not both."""
 
+    place: Place
+    claimed: _Claimed
+    ruler: Ruler
+    shard: ShardId
+    schema: str
+    table: str
+    id: str | None
+    key: str | None
+    found: dict[Code, tuple[int, int, int]] = field(default_factory=dict)
+    """The number of rows, an example and its shard."""
 
-def _scan(place: Place, source: _Source, ruler: Ruler, claimed: _Claimed) -> _Tally:
-    tally = _Tally()
-    misplaced: list[int] = []
-    shard_of = Map.of(place.topology).shard_of
-    for number, key in _rows(place, source, ruler):
-        if number is not None and (code := ruler.fault(number, source.shard)):
-            # One fault a row: a misplaced row's key is elsewhere with it.
-            if code != "other_shard":
-                tally.add(code, number, ruler.made_for(number))
-                continue
-            misplaced.append(number)
-            if len(misplaced) == BATCH:
-                _settle(tally, source, ruler, claimed, misplaced)
-                misplaced.clear()
-        elif key is not None:
-            try:
-                belongs = shard_of(key)
-            except Misused:
-                tally.add("no_key", key, source.shard)
-            else:
-                if belongs != source.shard:
-                    tally.add("other_key", key, belongs)
-    _settle(tally, source, ruler, claimed, misplaced)
-    return tally
+    def part(self, part: sql.Composable) -> int:
+        """Judge the rows of a part of the table, and return how many there are."""
+        topology, layout = self.place.topology, self.ruler.layout
+        none = sql.SQL("NULL::bigint")
+        key = None if self.key is None else sql.SQL("t.{}").format(sql.Identifier(self.key))
+        statement = QUERIES["judged"].format(
+            id=none if self.id is None else sql.SQL("t.{}").format(sql.Identifier(self.id)),
+            key=none if key is None else key + sql.SQL("::bigint"),
+            belongs=none
+            if key is None
+            else belongs(topology, key, is_id=topology.key_rule == "id"),
+            table=sql.Identifier(self.schema, self.table),
+            part=part,
+            shard=sql.Literal(self.shard),
+            limit=sql.Literal(max(0, min(self.ruler.limit, _HIGHEST))),
+            sequence_bits=sql.Literal(layout.sequence_bits),
+            max_shard=sql.Literal(layout.max_shard),
+        )
+        rows = 0
+        for code, shard, numbers, count in self.place.connection.execute(statement):
+            rows += count
+            twice: set[int] = set()
+            if code == "other_shard":
+                twice = self.claimed.present(self, shard, numbers)
+                self._add("duplicate", [one for one in numbers if one in twice], shard)
+            if code is not None:
+                self._add(code, [one for one in numbers if one not in twice], shard)
+        return rows
 
+    def _add(self, code: Code, numbers: Sequence[int], shard: int | None) -> None:
+        if numbers:
+            other = self.shard if shard is None else shard
+            count, example, other = self.found.get(code, (0, numbers[0], other))
+            self.found[code] = (count + len(numbers), example, other)
 
-def _settle(
-    tally: _Tally, source: _Source, ruler: Ruler, claimed: _Claimed, misplaced: Sequence[int]
-) -> None:
-    """Count misplaced ids: as duplicates where the shard that they claim has them too."""
-    by_shard: dict[int, list[int]] = {}
-    for number in misplaced:
-        by_shard.setdefault(ruler.made_for(number), []).append(number)
-    for shard, numbers in by_shard.items():
-        twice = claimed.present(source, shard, numbers)
-        for number in numbers:
-            tally.add("duplicate" if number in twice else "other_shard", number, shard)
-
-
-def _rows(place: Place, source: _Source, ruler: Ruler) -> Iterator[tuple[int | None, int | None]]:
-    """Stream id and key of the rows that may be odd."""
-    layout = ruler.layout
-    none = sql.SQL("NULL::bigint")
-    id_column = none if source.id is None else sql.Identifier(source.id)
-    key_column = none if source.key is None else sql.Identifier(source.key)
-    values = {
-        "id": id_column,
-        "key": key_column,
-        "limit": sql.Literal(max(0, min(ruler.limit, _HIGHEST))),
-        "sequence_bits": sql.Literal(layout.sequence_bits),
-        "max_shard": sql.Literal(layout.max_shard),
-        "shard": sql.Literal(source.shard),
-        "count": sql.Literal(place.topology.shard_count),
-    }
-    odd = [QUERIES["odd_id"].format(**values)] if source.id is not None else []
-    if source.key is not None:
-        # Where keys are ids, the same numbers are odd.
-        name = "odd_id" if place.topology.key_rule == "id" else "odd_key"
-        odd.append(QUERIES[name].format(**values | {"id": key_column}))
-    statement = QUERIES["scan"].format(
-        conditions=sql.SQL("\nOR ").join(odd),
-        table=sql.Identifier(source.schema, source.table),
-        **values,
-    )
-    with place.connection.cursor() as cursor:
-        # Row by row: where a whole shard was loaded into another, every row is odd.
-        yield from cursor.stream(statement)
+    def odd(self) -> list[Odd]:
+        """Give what was found."""
+        return [
+            Odd(self.shard, self.table, code, example, other, count)
+            for code, (count, example, other) in self.found.items()
+        ]
 
 
 class _Claimed:
@@ -241,7 +189,7 @@ class _Claimed:
         self._open: dict[NodeName, Connection | None] = {}
         self._owners = place.topology.owners()
 
-    def present(self, source: _Source, shard: int, numbers: Sequence[int]) -> set[int]:
+    def present(self, source: _Judge, shard: int, numbers: Sequence[int]) -> set[int]:
         """Return which of these ids the table of that name in `shard` holds.
 
         None of them where it cannot be asked: its node's own findings explain why.
@@ -250,15 +198,18 @@ class _Claimed:
         session = None if owner is None else self._session(owner)
         if session is None or source.id is None:
             return set()
-        statement = QUERIES["present"].format(
-            id=sql.Identifier(source.id),
-            table=sql.Identifier(self._place.topology.schema(ShardId(shard)), source.table),
-            wanted=sql.Literal(list(numbers)),
-        )
-        try:
-            return {number for (number,) in session.execute(statement)}
-        except psycopg.Error:
-            return set()
+        found: set[int] = set()
+        for few in room.chunks(numbers, BATCH):
+            statement = QUERIES["present"].format(
+                id=sql.Identifier(source.id),
+                table=sql.Identifier(self._place.topology.schema(ShardId(shard)), source.table),
+                wanted=sql.Literal(few),
+            )
+            try:
+                found.update(number for (number,) in session.execute(statement))
+            except psycopg.Error:
+                return set()
+        return found
 
     def _session(self, node: NodeName) -> Connection | None:
         if node not in self._open:

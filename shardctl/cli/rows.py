@@ -63,15 +63,18 @@ def misplaced(
     A migration's `-- shardctl: key TABLE.COLUMN`, or `database.keys`, names the key's column. In
     other tables, the shard in the id counts. Reads every row.
     """
+    from shardctl.cli.progress import bars
     from shardctl.errors import Problems, UsageError
     from shardctl.maintenance import misplaced as searching
 
     topology = load_topology(ctx)
     if statements and output not in (Listing.table, Listing.json):
         raise UsageError(f"--sql has no format {output}", hint="leave out -o, or give -o json")
-    report = searching.search(
-        topology, _shards(topology, shards), table or (), limit=limit, statements=statements
-    )
+    chosen = _shards(topology, shards)
+    with bars() as progress:
+        report = searching.search(
+            topology, chosen, table or (), limit=limit, statements=statements, progress=progress
+        )
     if report.problems and not report.found:
         raise Problems(list(report.problems))
     _show(topology, report, output, statements=statements)

@@ -6,7 +6,7 @@ shard that made its id.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,9 +14,9 @@ import psycopg
 from psycopg import sql
 from psycopg.types.string import TextLoader
 
+from shardctl.checks import scan
 from shardctl.errors import Misused, Refused, ShardctlError
 from shardctl.ids import generator
-from shardctl.ids.layout import Layout
 from shardctl.libpq import reason_of
 from shardctl.maintenance import places, row_keys
 from shardctl.postgres import catalog, queries
@@ -24,8 +24,9 @@ from shardctl.state import keys, lock, migrations, observer
 from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from shardctl.fanout import Progress
     from shardctl.maintenance.places import Place
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, Topology
@@ -71,11 +72,8 @@ class Table:
         """Compose the expression that gives a row's shard, of the table's alias `t`."""
         # Where keys are ids, too: shard_of() is an error for what no shard can have made.
         is_id = self.by_id or (self.integer and topology.key_rule == "id")
-        return QUERIES["by_id" if is_id else "by_key"].format(
-            column=sql.SQL("t.{}").format(sql.Identifier(self.column)),
-            count=sql.Literal(topology.shard_count),
-            highest=sql.Literal(Layout.of(topology.id).highest_id),
-        )
+        column = sql.SQL("t.{}").format(sql.Identifier(self.column))
+        return scan.belongs(topology, column, is_id=is_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +140,7 @@ def search(
     *,
     limit: int,
     statements: bool = False,
+    progress: Progress,
 ) -> Report:
     """Search tables of shards on their owners, at most `limit` examples a shard that they are of.
 
@@ -168,9 +167,15 @@ def search(
         row_keys.require_ran(session, of_nodes[node.name], files)
         tables = read_tables(session, of_nodes[node.name], columns, names)
         searched = [t for t in tables.found if t.is_of(names)]
-        scan = partial(_scan, session, topology, limit=limit, statements=statements)
-        misplaced, failed = _search(session, searched, scan)
-        return replace(tables, problems=(*tables.problems, *failed)), misplaced
+        relations = [(one.schema, one.name) for one in searched]
+        reading = scan.Scan(session, node.name, "reading rows", relations, progress)
+        search = _Search(session, topology, limit, statements)
+        try:
+            for table in searched:
+                search.table(reading, table)
+        finally:
+            progress.end(node.name)
+        return replace(tables, problems=(*tables.problems, *search.failed)), search.found
 
     nodes = [topology.nodes[name] for name in of_nodes]
     asked = observer.ask(topology, look, purpose=purpose, nodes=nodes)
@@ -240,71 +245,96 @@ def read_tables(
     return Tables(tuple(found), frozenset(named), tuple(wrong))
 
 
-def _search(
-    session: Connection, tables: Sequence[Table], scan: Callable[[Table], list[Misplaced]]
-) -> tuple[list[Misplaced], list[ShardctlError]]:
-    """Scan tables one after the other; one that cannot be read does not hold up the rest."""
-    found: list[Misplaced] = []
-    failed: list[ShardctlError] = []
-    for table in tables:
+@dataclass(slots=True)
+class _Search:
+    """Searches tables one after the other; one that cannot be read does not hold up the rest."""
+
+    session: Connection
+    topology: Topology
+    limit: int
+    statements: bool
+    found: list[Misplaced] = field(default_factory=list)
+    failed: list[ShardctlError] = field(default_factory=list)
+
+    def table(self, reading: scan.Scan, table: Table) -> None:
+        """Search one table."""
+        groups: dict[ShardId, tuple[int, list[Example]]] = {}
         try:
-            found += scan(table)
-        except psycopg.errors.UndefinedTable:
-            continue  # it was dropped a moment ago
+            reading.read((table.schema, table.name), partial(self._part, table, groups))
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            return  # it was dropped a moment ago
         except psycopg.errors.UndefinedFunction as error:
             hint = (
                 f"run `shardctl init` to create shard_of; column {table.column} must be an integer,"
             )
-            failed.append(table_unread(table, reason_of(error), hint=f"{hint} text or a uuid"))
+            problem = table_unread(table, reason_of(error), hint=f"{hint} text or a uuid")
+            self.failed.append(problem)
         except psycopg.Error as error:
-            if session.closed:
+            if self.session.closed:
                 raise
-            failed.append(table_unread(table, reason_of(error)))
-    return found, failed
+            self.failed.append(table_unread(table, reason_of(error)))
+        else:
+            for belongs, (rows, examples) in groups.items():
+                self.found.append(Misplaced(table, belongs, rows, tuple(examples)))
 
+    def _part(
+        self,
+        table: Table,
+        groups: dict[ShardId, tuple[int, list[Example]]],
+        part: sql.Composable,
+    ) -> int:
+        """Count a part's rows by the shards that they belong to, and read some of other shards'."""
+        given = {"belongs": table.belongs(self.topology), "part": part}
+        given["table"] = sql.Identifier(table.schema, table.name)
+        counts = self.session.execute(QUERIES["counts"].format(**given)).fetchall()
+        others = {ShardId(s): n for s, n in counts if s is not None and s != table.shard}
+        for shard, rows in others.items():
+            before, examples = groups.get(shard, (0, []))
+            groups[shard] = (before + rows, examples)
+        if any(len(groups[shard][1]) < self.limit for shard in others):
+            for shard, example in self._examples(table, given):
+                if len(examples := groups[shard][1]) < self.limit:
+                    examples.append(example)
+        return sum(rows for _, rows in counts)
 
-def _scan(
-    session: Connection, topology: Topology, table: Table, *, limit: int, statements: bool
-) -> list[Misplaced]:
-    keys_of = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in table.primary_key]
-    # No cast: it may be a function of the type's owner. Without a key no row can be identified.
-    whole = statements and bool(table.primary_key)
-    columns = [*table.primary_key, *table.settable] if whole else []
-    row = [
-        sql.SQL("t.{} AS {}").format(sql.Identifier(column), sql.Identifier(f"c{number}"))
-        for number, column in enumerate(columns)
-    ]
-    statement = QUERIES["rows"].format(
-        belongs=table.belongs(topology),
-        primary_key=sql.SQL("concat_ws(',', {})").format(sql.SQL(", ").join(keys_of))
-        if keys_of
-        else sql.SQL("NULL::text"),
-        column=sql.Identifier(table.column),
-        table=sql.Identifier(table.schema, table.name),
-        shard=sql.Literal(int(table.shard)),
-        limit=sql.Literal(max(1, limit)),
-        row=sql.SQL("").join(sql.SQL(", ") + one for one in (sql.SQL("t.xmin AS version"), *row)),
-        names=sql.SQL("").join(
-            sql.SQL(", {}").format(sql.Identifier(name))
-            for name in ("version", *(f"c{number}" for number in range(len(columns))))
-        ),
-    )
-    groups: dict[ShardId, tuple[int, list[Example]]] = {}
-    with session.cursor() as cursor:
-        for kind in cursor.adapters.types:
-            for oid in filter(None, (kind.oid, kind.array_oid)):
-                cursor.adapters.register_loader(oid, TextLoader)  # values as the server writes them
-        for belongs, total, primary_key, value, version, *values in cursor.execute(statement):
-            example = Example(primary_key, value)
-            if whole and not table.by_hand:
-                schema = topology.schema(ShardId(int(belongs)))
-                moves = _moves(table, schema, version, values)
-                example = Example(primary_key, value, *(one.as_string(session) for one in moves))
-            groups.setdefault(ShardId(int(belongs)), (int(total), []))[1].append(example)
-    return [
-        Misplaced(table, belongs, total, tuple(examples[:limit]))
-        for belongs, (total, examples) in groups.items()
-    ]
+    def _examples(
+        self, table: Table, given: Mapping[str, sql.Composable]
+    ) -> Iterator[tuple[ShardId, Example]]:
+        keys_of = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in table.primary_key]
+        # No cast: it may be a function of the type's owner. Without a key no row can be identified.
+        whole = self.statements and bool(table.primary_key)
+        columns = [*table.primary_key, *table.settable] if whole else []
+        row = [
+            sql.SQL("t.{} AS {}").format(sql.Identifier(column), sql.Identifier(f"c{number}"))
+            for number, column in enumerate(columns)
+        ]
+        statement = QUERIES["rows"].format(
+            **given,
+            primary_key=sql.SQL("concat_ws(',', {})").format(sql.SQL(", ").join(keys_of))
+            if keys_of
+            else sql.SQL("NULL::text"),
+            column=sql.Identifier(table.column),
+            shard=sql.Literal(int(table.shard)),
+            limit=sql.Literal(self.limit),
+            row=sql.SQL("").join(
+                sql.SQL(", ") + one for one in (sql.SQL("t.xmin AS version"), *row)
+            ),
+            names=sql.SQL("").join(
+                sql.SQL(", {}").format(sql.Identifier(name))
+                for name in ("version", *(f"c{number}" for number in range(len(columns))))
+            ),
+        )
+        with self.session.cursor() as cursor:
+            for kind in cursor.adapters.types:
+                for oid in filter(None, (kind.oid, kind.array_oid)):
+                    cursor.adapters.register_loader(oid, TextLoader)  # values as the server has
+            for belongs, primary_key, value, version, *values in cursor.execute(statement):
+                shard, moves = ShardId(int(belongs)), list[str]()
+                if whole and not table.by_hand:
+                    schema = self.topology.schema(shard)
+                    made = _moves(table, schema, version, values)
+                    moves = [one.as_string(self.session) for one in made]
+                yield shard, Example(primary_key, value, *moves)
 
 
 def _moves(

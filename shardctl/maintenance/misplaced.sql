@@ -35,23 +35,18 @@ LEFT JOIN LATERAL (
 WHERE c.relkind = 'r' AND n.nspname = ANY (%(schemas)s)
 ORDER BY c.relname, n.nspname
 
--- name: by_key
--- The shard that a row's key belongs to
-shardctl.shard_of({column})
-
--- name: by_id
--- The shard that a row's id was made for; none where no shard has that number
-CASE WHEN {column} BETWEEN 0 AND {highest} AND shardctl.id_shard({column}) < {count} THEN shardctl.id_shard({column}) END
+-- name: counts
+-- How many rows of a part of a table belong to each shard
+SELECT {belongs}, count(*) FROM ONLY {table} AS t {part} GROUP BY 1
 
 -- name: rows
--- Rows of a table that belong to other shards: how many belong to each, and some of them
-SELECT belongs, total, primary_key, value{names}
+-- Some rows of a part of a table for each other shard that they belong to
+SELECT belongs, primary_key, value{names}
 FROM (
-    SELECT each.*, count(*) OVER (PARTITION BY belongs) AS total,
-           row_number() OVER (PARTITION BY belongs ORDER BY primary_key, value) AS number
+    SELECT each.*, row_number() OVER (PARTITION BY belongs ORDER BY primary_key, value) AS number
     FROM (
         SELECT {belongs} AS belongs, {primary_key} AS primary_key, t.{column}::text AS value{row}
-        FROM ONLY {table} AS t
+        FROM ONLY {table} AS t {part}
     ) AS each
     WHERE belongs <> {shard}
 ) AS misplaced

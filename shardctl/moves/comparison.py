@@ -92,21 +92,6 @@ class Table:
         ]
         return QUERIES["row"].format(columns=sql.SQL(", ").join(parts))
 
-    def parts(self, size: int) -> Iterator[tuple[int, sql.Composable]]:
-        """Compose the conditions for its parts, each of which is summed up separately.
-
-        Each comes with the number of its blocks.
-        """
-        if self.blocks <= size:
-            yield self.blocks, sql.SQL("")
-            return
-        for first in range(0, self.blocks, size):
-            here, there = (sql.Literal(f"({block},0)") for block in (first, first + size))
-            # Rows of the snapshot are in blocks that existed at its time, on both sides.
-            part = "part" if first + size < self.blocks else "rest"
-            blocks = min(size, self.blocks - first)
-            yield blocks, QUERIES[part].format(from_block=here, to_block=there)
-
 
 @contextmanager
 def opened(sessions: Sessions) -> Iterator[Asked]:
@@ -203,7 +188,7 @@ def sum_up(
     name = sql.Identifier(schema, table.name).as_string(session)
     while True:
         found = []
-        for size, part in table.parts(blocks or BLOCKS):
+        for size, part in catalog.parts(table.blocks, blocks or BLOCKS):
             query = QUERIES["sums"].format(
                 hash=table.row(),
                 file=sql.Literal(name),

@@ -71,11 +71,3 @@ hashtextextended((sha256(record_send(ROW(t.{column}))))::text COLLATE "C", 0)
 -- Whether servers of two versions make the same numbers: PostgreSQL does not promise that
 SELECT hash_array_extended(
     ARRAY(SELECT hashtextextended(repeat('probe', n) COLLATE "C", 0) FROM generate_series(1, 64) AS n), 0)
-
--- name: part
--- Part of others: the rows in some of a table's blocks
-WHERE t.ctid >= {from_block}::tid AND t.ctid < {to_block}::tid
-
--- name: rest
--- Part of others: the rows in all blocks from one on
-WHERE t.ctid >= {from_block}::tid

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from psycopg import sql
+
 from shardctl.ids import generator
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Database, Topology
@@ -164,6 +166,21 @@ def read_ancestors(
     """Map schema and table of partitions and inheritance children to the names of all parents."""
     rows = connection.execute(QUERIES["ancestors"], {"schemas": list(schemas)})
     return {(schema, table): tuple(parents) for schema, table, parents in rows}
+
+
+def parts(blocks: int, size: int) -> Iterator[tuple[int, sql.Composable]]:
+    """Compose conditions for a table `t` of so many blocks, part by part, of `size` blocks each.
+
+    Each comes with the number of its blocks; a table that has grown meanwhile is read to its end.
+    """
+    if blocks <= size:
+        yield blocks, sql.SQL("")
+        return
+    for first in range(0, blocks, size):
+        here, there = (sql.Literal(f"({block},0)") for block in (first, first + size))
+        part = "part" if first + size < blocks else "rest"
+        of_part = QUERIES[part].format(from_block=here, to_block=there)
+        yield min(size, blocks - first), of_part
 
 
 def read_shadows(

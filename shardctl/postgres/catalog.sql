@@ -230,3 +230,11 @@ JOIN pg_class AS c ON c.oid = up.oid
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
 JOIN pg_class AS p ON p.oid = up.parent
 GROUP BY 1, 2
+
+-- name: part
+-- Part of others: the rows in some of a table's blocks
+WHERE t.ctid >= {from_block}::tid AND t.ctid < {to_block}::tid
+
+-- name: rest
+-- Part of others: the rows in all blocks from one on
+WHERE t.ctid >= {from_block}::tid

@@ -161,6 +161,11 @@ class Kept:
         self._shown.advance(key, done)
         self._meters.advance(key, done)
 
+    def correct(self, key: str, total: int) -> None:
+        """Set how many bytes there are."""
+        self._shown.correct(key, total)
+        self._meters.correct(key, total)
+
     def waits(self, key: str, reason: str | None) -> None:
         """Show what the copy waits for."""
         self._shown.waits(key, reason)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks import ids
+from shardctl.checks import ids, scan
+from shardctl.checks import verify as checks
+from shardctl.fanout import Silent
 from shardctl.ids.layout import Layout
 from tests.fixtures.fleets.fleet import PHOTOS, Fleet
 from tests.fixtures.fleets.rolled_back import RolledBack, undone
@@ -95,12 +97,46 @@ def test_deep_counts_misplaced_rows_that_lie_between_others(keyed: RolledBack) -
     assert told([finding]) == [("ids", "other_shard", "a", (2,), "photos")]
 
 
+def test_deep_counts_the_rows_that_it_reads(
+    emptied: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan that takes minutes has a rate, and is not shown as another check that is stalled."""
+    monkeypatch.setattr(scan, "BLOCKS", 1)
+    told: list[tuple[str, str, int, str]] = []
+    read = [(0, 0)]
+
+    class Told(Silent):
+        def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
+            told.append((key, phase, total, unit))
+
+        def correct(self, key: str, total: int) -> None:
+            assert key == "a"
+            read.append((read[-1][0], total))
+
+        def advance(self, key: str, done: int = 1) -> None:
+            assert key == "a"
+            if told[-1:] == [("a", "reading ids", 0, "rows")]:
+                read[-1] = (read[-1][0] + done, read[-1][1])
+
+    for shard in range(4):
+        rows = f"SELECT {shard} FROM generate_series(1, {1000 * (shard + 1)})"
+        emptied.execute("a", f"INSERT INTO shard{shard}.photos (user_id) {rows}")
+    scope = checks.scope(emptied.topology(), ["ids"], deep=True)
+    node = next(iter(scope.topology.nodes.values()))
+    with emptied.connect(node.name) as session:
+        checks.look(scope, node, session, Told())
+    assert told == [("a", "reading ids", 0, "rows"), ("a", "checking structure", 2, "checks")]
+    assert len(read) > 40  # block by block
+    assert read[-1] == (10_000, 10_000)
+    assert all(done <= total for done, total in read)
+
+
 def test_deep_finds_rows_of_other_keys(keyed: RolledBack) -> None:
     keyed.execute("a", "INSERT INTO shard3.photos (user_id) VALUES (11), (-1), (-5), (12)")
     assert keyed.verify() == ()
     (finding,) = keyed.verify(deep=True)
     assert told([finding]) == [("ids", "other_key", "a", (3,), "photos")]
-    assert "-1" in finding.actual
+    assert "key 12 in shard 3" in finding.actual
 
 
 def test_deep_finds_ids_that_two_shards_have(emptied: Fleet) -> None:
