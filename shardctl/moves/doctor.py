@@ -96,17 +96,13 @@ class Fleet:
 def look(topology: Topology, *, purpose: str) -> Fleet:
     """Ask all nodes; those that cannot be asked are in the result.
 
-    Raises NodeUnavailable when none can.
+    Raises what `ledger.read` raises.
     """
     ended = [e for e in ledgers.read(topology, purpose=purpose).entries if not e.open]
     asked = observer.ask(topology, partial(_seen, topology, ended), purpose=purpose)
     # A move is in a journal before it makes anything: what was seen is known by now.
     ledger = ledgers.read(topology, purpose=purpose)
-    unread = dict(ledger.unread)
-    for name, error in asked.errors.items():
-        if name not in asked.away:
-            unread[name] = error.reason if isinstance(error, NodeUnavailable) else error.message
-    return Fleet(topology, ledger, asked.values, unread, asked.away)
+    return Fleet(topology, ledger, asked.values, dict(ledger.unread) | asked.unread, asked.away)
 
 
 def _seen(topology: Topology, ended: Sequence[Entry], session: Connection, node: Node) -> Seen:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Misused, together
-from shardctl.postgres.connection import NodeUnavailable
-from shardctl.state import cluster, observer
+from shardctl.state import cluster, identity, observer
 from shardctl.state import ledger as ledgers
 
 if TYPE_CHECKING:
@@ -93,20 +92,19 @@ class Ledger:
 
 
 def read(topology: Topology, *, purpose: str) -> Ledger:
-    """Read the journals of all reachable nodes; raises NodeUnavailable if none is."""
+    """Read the journals of all reachable nodes.
+
+    Raises NodeUnavailable if none is, and node_unfit if all that are belong to another cluster.
+    """
 
     def copies(session: Connection, node: Node) -> tuple[Copy, ...]:
         row = cluster.read(session) if cluster.is_present(session) else None
+        if row is not None and row.cluster != topology.cluster:
+            identity.check(row, topology, node.name)
         return ledgers.copies(session, topology, node.name, row, whole=True)
 
     asked = observer.ask(topology, copies, purpose=purpose)
-    unread = tuple(
-        (name, error.reason if isinstance(error, NodeUnavailable) else error.message)
-        for name, error in asked.errors.items()
-        if name not in asked.away
-    )
-    if unread and not asked.values:
-        addresses = {n.name: f"{n.host}:{n.port}" for n in topology.nodes.values()}
-        raise together([NodeUnavailable(n, addresses[n], reason) for n, reason in unread])
+    if asked.problems and not asked.values:
+        raise together(asked.problems)
     known = (copy for of_node in asked.values.values() for copy in of_node)
-    return Ledger(ledgers.entries(known), unread)
+    return Ledger(ledgers.entries(known), tuple(asked.unread.items()))

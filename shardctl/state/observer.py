@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic
 import psycopg
 
 from shardctl import fanout
-from shardctl.errors import ShardctlError, together
+from shardctl.errors import NodesRefused, ShardctlError, together
 from shardctl.fanout import Value
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
 from shardctl.postgres.observing import AnswersNothing
@@ -36,6 +36,19 @@ class Asked(Generic[Value]):
     def problems(self) -> list[ShardctlError]:
         """List the errors of the nodes that have to be reachable."""
         return [error for name, error in self.errors.items() if name not in self.away]
+
+    @property
+    def unread(self) -> dict[NodeName, str]:
+        """Say why nodes that have to be reachable could not be asked."""
+        return {
+            name: error.reason
+            if isinstance(error, NodeUnavailable)
+            else error.what
+            if isinstance(error, NodesRefused)
+            else error.message
+            for name, error in self.errors.items()
+            if name not in self.away
+        }
 
     def every(self) -> dict[NodeName, Value]:
         """Give the values, or raise the problem that there is, or Problems of several."""

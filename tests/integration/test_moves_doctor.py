@@ -191,6 +191,18 @@ def test_what_a_node_may_know_that_is_away_stays(cleared: Fleet) -> None:
     }
 
 
+def test_a_topology_of_another_cluster_is_refused_once(
+    cleared: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(cleared, ENDED, ended=True)
+    monkeypatch.setattr(cleared, "cluster", "another")
+    for command in ("list", "doctor"):
+        done = cleared.here("moves", command)
+        assert done.returncode == 1
+        assert "nodes a, b: the server is of cluster test, and the topo" in done.stderr
+        assert done.stderr.count("cluster test") == 1
+
+
 def test_a_node_that_a_command_changes_is_left_alone(cleared: Fleet) -> None:
     record(cleared, ENDED, ended=True)
     publish(cleared, ENDED)
