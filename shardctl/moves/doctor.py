@@ -269,8 +269,7 @@ def _drop(session: Connection, one: MoveObject) -> None:
 
 def _slot(session: Connection, one: MoveObject) -> None:
     leash.end(session, one.name)
-    drop = slots.drop if one.detail.startswith("physical") else slot.drop
-    drop(session, one.name)
+    slots.drop(session, one.name)
 
 
 def _triggers(session: Connection, one: MoveObject) -> None:

@@ -91,7 +91,7 @@ def forget_on_target(session: Connection, reverse: str) -> None:
     there = journal.slot(reverse)
     end_sessions(session, there)  # one that waits for transactions to make the slot
     leash.end(session, there)
-    slot.drop(session, there)
+    slots.drop(session, there)
     publication.drop(session, there)
     marks.forget(session, reverse)
 

@@ -10,6 +10,7 @@ from shardctl.hosts import ports
 from shardctl.moves import wal
 from shardctl.moves.context import NodeRefused
 from shardctl.moves.rehearsal import RehearsalRefused
+from shardctl.postgres import slots
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
 from shardctl.state import leash
 from shardctl.state.journal import MoveState
@@ -28,7 +29,6 @@ _UNDOABLE = "run `shardctl moves resume` to continue it, or `shardctl moves abor
 _LOST = "start node {node} if its server is down"
 _ABORT = "run `shardctl moves abort` to undo it; it cannot be resumed"
 _DECIDED = "run `shardctl moves resume` to finish it; it can no longer be aborted"
-_SLOT = "SELECT FROM pg_replication_slots WHERE slot_name = %s"
 _UNKNOWN = (
     "run `shardctl moves list` when that node is reachable again; if it cannot start because its "
     "disk is full, see docs/operations/failures.md"
@@ -135,7 +135,7 @@ def _keeps_wal(context: MoveContext) -> bool:
     try:
         with context.on(context.plan.source):
             session = context.session(context.plan.source)
-            return session.execute(_SLOT, [context.plan.slot]).fetchone() is not None
+            return slots.look(session, context.plan.slot) is not None
     except ShardctlError:
         return True
 

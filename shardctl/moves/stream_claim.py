@@ -19,8 +19,8 @@ from shardctl.errors import Unfinished
 from shardctl.ids import generator
 from shardctl.moves import claims, marks
 from shardctl.moves.context import Use
-from shardctl.postgres import queries
-from shardctl.postgres.logical import closing, slot, subscription
+from shardctl.postgres import queries, slots
+from shardctl.postgres.logical import closing, subscription
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
@@ -260,7 +260,7 @@ def reconcile(context: MoveContext) -> None:
         if found is not None and found.state.claimed_by_target:
             journal.copy(session, found)
         else:
-            slot.drop(session, plan.slot)  # the copy is to be made again
+            slots.drop(session, plan.slot)  # the copy is to be made again
             marks.remove(session, plan.id, marks.PING)
             marks.note_timeline(session, plan.id)
 

@@ -17,7 +17,7 @@ from shardctl.meter import BYTES, Held
 from shardctl.moves.context import Use
 from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import queries, slots
-from shardctl.postgres.logical import publication, slot, stream_login
+from shardctl.postgres.logical import publication, stream_login
 from shardctl.state import journal, leash
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ SHARE = 10
 """A move may hold back 1/SHARE of the free disk, unless `max_wal` gives a limit."""
 _SECONDS = 30.0
 _KB = 1024
-_MB = 1024 * _KB
+MB = 1024 * _KB
 _ENDED_S = 10.0
 _POLL_S = 0.02
 
@@ -82,7 +82,7 @@ def megabytes(count: float) -> str:
     >>> megabytes(64 << 20), megabytes(20 << 30), megabytes(1000)
     ('64 MB', '20,480 MB', '1 MB')
     """
-    return f"{max(1, round(count / _MB)):,} MB"
+    return f"{max(1, round(count / MB)):,} MB"
 
 
 def look(node: Node, session: Connection) -> Wal:
@@ -92,7 +92,7 @@ def look(node: Node, session: Connection) -> Wal:
         raise AssertionError
     directory, keep_mb = row
     free, unknown = free_bytes(node, directory)
-    return Wal(free, unknown, None if keep_mb < 0 else keep_mb * _MB)
+    return Wal(free, unknown, None if keep_mb < 0 else keep_mb * MB)
 
 
 def judge(plan: MovePlan, wal: Wal) -> Iterator[SourceUnfit]:
@@ -140,25 +140,19 @@ def settled(plan: MovePlan, node: Node, session: Connection) -> MovePlan:
     if plan.options.max_wal_bytes is not None:
         return plan
     wal = look(node, session)
-    held = _held(session, plan.slot) or 0
+    slot = slots.look(session, plan.slot)
     for problem in judge(plan, wal):
         raise problem
     # What the move's slot already holds back counts as free.
-    free = (wal.free_bytes or 0) + held
+    free = (wal.free_bytes or 0) + (slot.held_bytes if slot is not None else 0)
     return replace(plan, options=replace(plan.options, max_wal_bytes=free // SHARE))
 
 
 def exceeding(session: Connection, plan: MovePlan) -> int | None:
     """Return the bytes that the move's slot holds back if they exceed its limit, else None."""
-    limit = plan.options.max_wal_bytes
-    held = _held(session, plan.slot)
-    return held if held is not None and limit is not None and held > limit else None
-
-
-def _held(session: Connection, slot: str) -> int | None:
-    """Return the bytes that a slot holds back; None if the slot does not exist."""
-    row = session.execute(QUERIES["held"], {"slot": slot}).fetchone()
-    return None if row is None else int(row[0])
+    limit, slot = plan.options.max_wal_bytes, slots.look(session, plan.slot)
+    exceeds = slot is not None and limit is not None and slot.held_bytes > limit
+    return slot.held_bytes if slot is not None and exceeds else None
 
 
 def forget(session: Connection, move: Move) -> None:
@@ -173,7 +167,7 @@ def reached(context: MoveContext) -> WalLimitReached | None:
     try:
         with context.on(source):
             session = context.session(source)
-            gone = _held(session, slot) is None
+            gone = slots.look(session, slot) is None
             deadline = time.monotonic() + _ENDED_S
             while gone and leash.is_armed(session, slot) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
@@ -263,7 +257,7 @@ def end_stream(context: MoveContext) -> None:
     plan = context.plan
     with context.on(plan.source):
         session = context.session(plan.source)
-        slot.drop(session, plan.slot)
+        slots.drop(session, plan.slot)
         leash.end(session, plan.slot)  # it would see that itself, within a second
         stream_login.drop(session, plan.slot)
         publication.drop(session, plan.slot)
@@ -283,14 +277,14 @@ class _Shown:
     def look(self, kept: Kept, session: Connection) -> None:
         """Show what the slot holds back, as long as it is there."""
         plan = self._context.plan
-        row = session.execute(QUERIES["behind"], {"slot": plan.slot}).fetchone()
-        if row is None or not row[2]:
+        slot = slots.look(session, plan.slot)
+        if slot is None or slot.lost is not None:
             self._gone()
             return
-        held, lag, _ = row
         if self._follows:
-            self._catch_up(kept, lag)
-        kept.holds(plan.target, Held(held, self._limit, lag if self._follows else None))
+            self._catch_up(kept, slot.lag_bytes)
+        lag_bytes = slot.lag_bytes if self._follows else None
+        kept.holds(plan.target, Held(slot.held_bytes, self._limit, lag_bytes))
 
     def _catch_up(self, kept: Kept, lag: int) -> None:
         target = self._context.plan.target

@@ -89,7 +89,7 @@ def make(
         require_no_tablespaces(source, session)
         require_replication(clone, source, session)
         clones.discard(clone)
-        slots.release(session, clone.slot)
+        slots.release(session, clone.slot, time.monotonic() + slots.PATIENCE)
         clones.begin(clone)
         clones.copy(clone, argv)
     name = "`move.clone_with`" if clone_with else "pg_basebackup"

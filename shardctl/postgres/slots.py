@@ -1,9 +1,9 @@
-"""The replication slot of a move: whether it keeps WAL; how a physical one is made and dropped."""
+"""The replication slot of a move: whether it keeps WAL; how it is dropped, a physical one made."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 
@@ -34,9 +34,22 @@ def taken(name: str, reason: str) -> Refused:
     )
 
 
-def look(session: Connection, name: str) -> tuple[str, str | None, str | None] | None:
-    """Give the slot's kind, its plugin, and what the server says of its WAL; None without one."""
-    return session.execute(_QUERIES["slot"], {"name": name}).fetchone()
+class Slot(NamedTuple):
+    """A replication slot; `lost` is why it keeps no WAL any more, None where it does."""
+
+    kind: str
+    is_active: bool
+    lost: str | None
+    held_bytes: int
+    """WAL that it holds back."""
+    lag_bytes: int
+    """WAL that its target has not confirmed."""
+
+
+def look(session: Connection, name: str) -> Slot | None:
+    """Ask for the slot; None where there is none."""
+    row = session.execute(_QUERIES["slot"], {"name": name}).fetchone()
+    return None if row is None else Slot._make(row)
 
 
 def make(session: Connection, name: str) -> bool:
@@ -46,10 +59,9 @@ def make(session: Connection, name: str) -> bool:
     """
     found = look(session, name)
     if found is not None:
-        kind, _, wal_status = found
-        if kind != "physical":
-            raise taken(name, f"is a {kind} one")
-        if wal_status != "lost":
+        if found.kind != "physical":
+            raise taken(name, f"is a {found.kind} one")
+        if found.lost is None:
             return False
         drop(session, name)
     try:
@@ -62,20 +74,16 @@ def make(session: Connection, name: str) -> bool:
 def keeps(session: Connection, name: str) -> bool:
     """Return whether the slot is there and has not lost its WAL."""
     found = look(session, name)
-    return found is not None and found[2] != "lost"
-
-
-def is_active(session: Connection, name: str) -> bool:
-    """Return whether a session uses the slot."""
-    return session.execute(_QUERIES["slot_user"], {"name": name}).fetchone() is not None
+    return found is not None and found.lost is None
 
 
 def require(session: Connection, node: str, name: str) -> None:
     """See that `node` keeps the WAL of a move; raises slot_gone."""
-    if keeps(session, name):
+    found = look(session, name)
+    if found is not None and found.lost is None:
         return
-    found = session.execute(_QUERIES["lost"], {"name": name}).fetchone()
-    why = "was dropped" if found is None else f"is lost: {_LOST.get(found[0], found[0])}"
+    lost = found and found.lost
+    why = "was dropped" if lost is None else f"is lost: {_LOST.get(lost, lost)}"
     raise Refused(
         "slot_gone",
         f"node {node}: replication slot {name} {why}",
@@ -86,25 +94,29 @@ def require(session: Connection, node: str, name: str) -> None:
 def drop(session: Connection, name: str, *, patience_s: float = PATIENCE) -> bool:
     """Drop the slot, if it exists; return whether it did.
 
-    A session that uses it under the slot's own name is ended first. `session` is in autocommit.
-    Raises slot_taken when another session uses it, and leaves it.
-    """
-    release(session, name, patience_s=patience_s)
-    try:
-        return session.execute(_QUERIES["drop_slot"], {"name": name}).fetchone() is not None
-    except psycopg.errors.UndefinedObject:  # another session was quicker
-        return False
-    except psycopg.errors.ObjectInUse as error:
-        raise taken(name, "another session is using it now") from error
-
-
-def release(session: Connection, name: str, *, patience_s: float = PATIENCE) -> None:
-    """End the walsenders that have the slot's name, and wait until no session uses the slot.
-
-    pg_basebackup and clones have it as their application_name. Raises slot_taken when it is
-    in use by another client, or too slow to end.
+    A session that uses it under the slot's own name is ended first; drop a subscription before, for
+    its worker would come back. `session` is in autocommit. Raises slot_taken when another session
+    uses it, and leaves it.
     """
     deadline = time.monotonic() + patience_s
+    while True:
+        release(session, name, deadline)
+        try:
+            return session.execute(_QUERIES["drop_slot"], {"name": name}).fetchone() is not None
+        except psycopg.errors.UndefinedObject:  # another session was quicker
+            return False
+        except psycopg.errors.ObjectInUse as error:
+            if time.monotonic() > deadline:
+                raise taken(name, "another session is using it now") from error
+
+
+def release(session: Connection, name: str, deadline: float) -> None:
+    """End the walsenders that have the slot's name, and wait until no session uses the slot.
+
+    pg_basebackup, clones and subscriptions have it as their application_name. Raises slot_taken
+    when it is in use by another client, or by one that has not ended at `deadline`, on
+    `time.monotonic()`.
+    """
     while True:
         session.execute(_QUERIES["end_senders"], {"name": name})
         user = session.execute(_QUERIES["slot_user"], {"name": name}).fetchone()

@@ -1,11 +1,14 @@
 -- name: slot
--- One replication slot: its kind, its plugin, and whether its WAL is still there
-SELECT slot_type, plugin, wal_status FROM pg_replication_slots WHERE slot_name = %(name)s
-
--- name: lost
--- Why a slot cannot be used any more; no row where it can
-SELECT coalesce(to_jsonb(s) ->> 'invalidation_reason', 'wal_removed')
-FROM pg_replication_slots AS s WHERE s.slot_name = %(name)s AND s.wal_status = 'lost'
+-- One replication slot: its kind, whether a session uses it, why its WAL is lost, bytes of WAL that it
+-- holds back, and bytes that its target has not confirmed
+SELECT s.slot_type, s.active,
+       CASE s.wal_status WHEN 'lost'
+            THEN coalesce(to_jsonb(s) ->> 'invalidation_reason', 'wal_removed') END,
+       coalesce(pg_wal_lsn_diff(w.at, s.restart_lsn), 0)::bigint,
+       greatest(coalesce(pg_wal_lsn_diff(w.at, s.confirmed_flush_lsn), 0), 0)::bigint
+FROM pg_replication_slots AS s,
+     (SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn() END) AS w (at)
+WHERE s.slot_name = %(name)s
 
 -- name: make_slot
 -- Make it, and keep WAL from now on: not from the last checkpoint, for a copy makes its own

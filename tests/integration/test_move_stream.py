@@ -29,8 +29,8 @@ from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import TargetUncleaned
 from shardctl.moves.steps import copy, reserve
 from shardctl.moves.stopped import MoveStopped
+from shardctl.postgres import slots
 from shardctl.postgres.connection import NodeLost
-from shardctl.postgres.logical import slot
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
@@ -102,7 +102,7 @@ def _fail_over_unfenced(lab: Lab, move: MovePlan) -> None:
     decided = "SELECT what FROM shardctl.stream WHERE what = 'decision'"
     wait_for(lambda: lab.ask("b", decided))
     with lab.connect("a") as session:
-        slot.drop(session, move.slot)
+        slots.drop(session, move.slot)
         for live, retired in zip(move.schemas, move.retired, strict=True):
             names = sql.Identifier(retired), sql.Identifier(live)
             session.execute(sql.SQL("ALTER SCHEMA {} RENAME TO {}").format(*names))

@@ -132,7 +132,8 @@ def leave_behind(context: MoveContext) -> None:
     plan = context.plan
     with context.on(plan.source):
         session = context.session(plan.source)
-        if not context.past_cutover() and not slots.is_active(session, plan.slot):
+        slot = slots.look(session, plan.slot)
+        if not context.past_cutover() and slot is not None and not slot.is_active:
             slots.drop(session, plan.slot)
 
 

@@ -12,7 +12,7 @@ Its order, each a module:
 - `stream_login.make`: where the owner of the subscription is not a superuser
 - `subscription.create`: the stream
 - `closing.opening`: part of the claim
-- `subscription.drop`, `slot.drop`, `stream_login.drop`, `publication.drop`, `closing.remove`:
+- `subscription.drop`, `slots.drop`, `stream_login.drop`, `publication.drop`, `closing.remove`:
   afterwards
 
 `route.end_sessions` ends what a killed shardctl has left running.

@@ -1,18 +1,16 @@
-"""A logical replication slot: made with the snapshot where its stream begins, measured, dropped."""
+"""A logical replication slot, made with the snapshot where its stream begins."""
 
 from __future__ import annotations
 
 import dataclasses
-import threading
-import time
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
-from shardctl.errors import Interrupted, Refused
-from shardctl.postgres import blocking, cancelling, queries, slots
+from shardctl.errors import Refused
+from shardctl.postgres import blocking, cancelling, slots
 from shardctl.postgres.sending import Sent
 
 if TYPE_CHECKING:
@@ -22,12 +20,7 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.logical.route import Route
 
-PLUGIN = "pgoutput"
-
-_QUERIES = queries.load("shardctl.postgres.logical", "slot.sql")
-_LOCK_TIMEOUT_S = 600.0
 _LOOK_S = 0.25
-_POLL_S = 0.01
 
 
 @contextmanager
@@ -36,22 +29,18 @@ def make(
     name: str,
     *,
     watch: Connection,
-    lock_timeout_s: float | None = None,
+    lock_timeout_s: float = 600.0,
     report: Callable[[Holder], None] = lambda _: None,
-    stop: threading.Event | None = None,
 ) -> Iterator[str]:
     """Make the slot on the route's source, and hold the snapshot with which it begins: its name.
 
     That ends with the block.
 
     The slot stays. It waits for every transaction of the whole server that has written and not
-    ended, for at most `lock_timeout_s` (ten minutes) each. `report` gets each that is in the way,
-    once; `watch` is another session with that server. When `stop` is set, and on Ctrl-C, there is
-    no slot.
-    Raises Interrupted, slot_blocked, slot_taken, NodeUnavailable.
+    ended, for at most `lock_timeout_s` each. `report` gets each that is in the way, once; `watch`
+    is another session with that server. On Ctrl-C, and when `report` raises, there is no slot.
+    Raises slot_blocked, slot_taken, NodeUnavailable.
     """
-    stop = stop or threading.Event()
-    lock_timeout_s = _LOCK_TIMEOUT_S if lock_timeout_s is None else lock_timeout_s
     options = {**route.database.options, "replication": "database"}
     replicating = dataclasses.replace(
         route, database=dataclasses.replace(route.database, options=options)
@@ -59,9 +48,7 @@ def make(
     with closing(replicating.connect(route.source)) as session:
         timeout = sql.Literal(f"{int(lock_timeout_s * 1000)}ms")
         session.execute(sql.SQL("SET lock_timeout = {}").format(timeout))
-        statement = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL {} (SNAPSHOT 'export')").format(
-            sql.Identifier(name), sql.SQL(PLUGIN)
-        )
+        statement = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'export')")
         seen: list[Holder] = []
 
         def see(one: Holder) -> None:
@@ -70,7 +57,7 @@ def make(
                 report(one)
 
         try:
-            snapshot = _run(session, statement, watch, see, stop)
+            snapshot = _run(session, statement.format(sql.Identifier(name)), watch, see)
         except psycopg.errors.LockNotAvailable as error:
             raise _blocked(route.source.name, name, lock_timeout_s, seen[-1:]) from error
         except psycopg.errors.DuplicateObject as error:
@@ -83,13 +70,11 @@ def _run(
     statement: sql.Composed,
     watch: Connection,
     see: Callable[[Holder], None],
-    stop: threading.Event,
 ) -> str:
     """Send the command, and look at what it waits for until it is answered."""
     sent = Sent(session, statement)
     try:
         while not sent.answered(_LOOK_S):
-            _heed(stop)
             for _, one in blocking.holders(watch, [session.info.backend_pid]):
                 see(one)
     except BaseException:
@@ -100,40 +85,6 @@ def _run(
         raise
     (((_, _, snapshot, _),),) = sent.rows()
     return snapshot or ""
-
-
-def _heed(stop: threading.Event) -> None:
-    if stop.is_set():
-        raise Interrupted(
-            "stopped while a replication slot was being made; there is none",
-            hint="`shardctl moves resume` makes it again, `shardctl moves abort` ends the move",
-        )
-
-
-def drop(session: Connection, name: str, *, patience_s: float = slots.PATIENCE) -> bool:
-    """Drop the slot, and return whether there was one; what streams from it is ended.
-
-    Drop the subscription first: its worker would come back. Raises slot_taken where the slot is
-    of another kind, or still in use after `patience_s`.
-    """
-    found = slots.look(session, name)
-    if found is None:
-        return False
-    if found[1] != PLUGIN:
-        raise slots.taken(
-            name, f"is a {found[0]} one" + (f" of plugin {found[1]}" if found[1] else "")
-        )
-    deadline = time.monotonic() + patience_s
-    while True:
-        session.execute(_QUERIES["end_user"], {"name": name})
-        try:
-            return session.execute(_QUERIES["drop"], {"name": name}).fetchone() is not None
-        except psycopg.errors.UndefinedObject:  # another shardctl was quicker
-            return False
-        except psycopg.errors.ObjectInUse as error:
-            if time.monotonic() > deadline:
-                raise slots.taken(name, f"is still in use after {patience_s:g} s") from error
-        time.sleep(_POLL_S)
 
 
 def _blocked(node: str, name: str, seconds: float, last: list[Holder]) -> Refused:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.errors import Interrupted
 from shardctl.postgres import slots
 from shardctl.postgres.logical import slot
 from tests.fixtures.refusals import raises_code
@@ -37,17 +35,14 @@ def test_an_open_transaction_is_reported_and_a_stop_leaves_no_slot(
     streamed: Streamed, writer: Connection
 ) -> None:
     seen: list[Holder] = []
-    stop = threading.Event()
 
     def report(blocker: Holder) -> None:
         seen.append(blocker)
-        stop.set()
+        raise KeyboardInterrupt
 
     with (
-        pytest.raises(Interrupted),
-        slot.make(
-            streamed.route, NAME, watch=streamed.source, lock_timeout_s=60, report=report, stop=stop
-        ),
+        pytest.raises(KeyboardInterrupt),
+        slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=60, report=report),
     ):
         pass
     (blocker,) = seen
@@ -98,7 +93,7 @@ def test_a_slot_that_is_lost_says_why(streamed: Streamed) -> None:
                 slots.require(streamed.source, "a", NAME)
         finally:
             set_to(streamed, f"ALTER SYSTEM RESET {setting}")
-        assert slot.drop(streamed.source, NAME)
+        assert slots.drop(streamed.source, NAME)
         with raises_code("slot_gone"):
             slots.require(streamed.source, "a", NAME)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from shardctl.postgres.logical import closing, publication, slot, structure, subscription
+from shardctl.postgres import slots
+from shardctl.postgres.logical import closing, publication, structure, subscription
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import SUPERUSER
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
@@ -176,8 +177,8 @@ def test_what_the_source_wrote_arrives_whatever_is_lost_on_the_way(streamed: Str
     streamed.equal("accounts")
     # A slot that streams is dropped.
     streamed.target.execute(f"ALTER SUBSCRIPTION {NAME} DISABLE".encode())
-    assert slot.drop(streamed.source, NAME)
-    assert not slot.drop(streamed.source, NAME)
+    assert slots.drop(streamed.source, NAME)
+    assert not slots.drop(streamed.source, NAME)
     publication.drop(streamed.source, NAME)
     assert publication.oid(streamed.source, NAME) is None
     structure.drop(streamed.target, [SCHEMA])
