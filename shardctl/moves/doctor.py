@@ -17,9 +17,9 @@ from psycopg import sql
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.libpq import reason_of
 from shardctl.moves import ledger as ledgers
-from shardctl.postgres import catalog, queries, slots
-from shardctl.postgres.connection import NodeUnavailable
-from shardctl.postgres.logical import closing, publication, slot, structure, subscription
+from shardctl.moves import marks, stream_claim
+from shardctl.postgres import catalog, slots
+from shardctl.postgres.logical import closing, publication, stream_login, structure, subscription
 from shardctl.state import (
     cluster,
     events,
@@ -217,8 +217,6 @@ def _why_not_elsewhere(fleet: Fleet, node: NodeName, shard: ShardId) -> str | No
     return None
 
 
-QUERIES = queries.load("shardctl.moves", "doctor.sql")
-
 _LOCK_TIMEOUT = "5s"
 _TRIGGERS_S = 10.0
 
@@ -273,16 +271,12 @@ def _slot(session: Connection, one: MoveObject) -> None:
 
 
 def _triggers(session: Connection, one: MoveObject) -> None:
-    # All schemas of the move at once: the row that triggers read goes with the last.
-    found = session.execute(QUERIES["open_schemas"], {"move": one.move})
-    schemas = [name for (name,) in found]
-    deadline = time.monotonic() + _TRIGGERS_S
-    # Nothing says whether the role had USAGE on the source, so it keeps it.
-    closing.remove(session, one.move, schemas, keep="", wanted=(), deadline=deadline)
+    closing.remove(session, one.move, deadline=time.monotonic() + _TRIGGERS_S)
 
 
-def _role(session: Connection, one: MoveObject) -> None:
-    queries.rows_of_last(session, QUERIES["drop_role"].format(role=sql.Identifier(one.name)))
+def _records(session: Connection, one: MoveObject) -> None:
+    marks.forget(session, one.move)
+    _triggers(session, one)  # the row that they read goes with the last
 
 
 _CLEARING: dict[Kind, Callable[[Connection, MoveObject], object]] = {
@@ -292,11 +286,9 @@ _CLEARING: dict[Kind, Callable[[Connection, MoveObject], object]] = {
     "triggers": _triggers,
     "schema": lambda session, one: structure.drop(session, [one.name]),
     "function": lambda session, one: session.execute(
-        QUERIES["drop_function"].format(name=sql.Identifier(one.name))
+        stream_claim.QUERIES["drop_claim"].format(name=sql.Identifier(one.name))
     ),
-    "role": _role,
+    "role": lambda session, one: stream_login.drop(session, one.name),
     "guard": lambda session, one: leash.end(session, journal.slot(one.move)),
-    "records": lambda session, one: queries.rows_of_last(
-        session, QUERIES["forget"].format(move=sql.Literal(one.move))
-    ),
+    "records": _records,
 }

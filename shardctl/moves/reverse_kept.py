@@ -96,10 +96,10 @@ def forget_on_target(session: Connection, reverse: str) -> None:
     marks.forget(session, reverse)
 
 
-def forget_on_source(session: Connection, reverse: str, retired: Sequence[str]) -> None:
+def forget_on_source(session: Connection, reverse: str) -> None:
     """Take the triggers from the retired copies, and remove the marks; repeatable."""
     deadline = time.monotonic() + _REMOVED_S
-    closing.remove(session, reverse, retired, keep="", wanted=(), deadline=deadline)
+    closing.remove(session, reverse, deadline=deadline)
     marks.forget(session, reverse)
 
 
@@ -180,7 +180,7 @@ def _close(context: MoveContext) -> list[str]:
             if changed := ddl.changes(noted, session, plan.retired, named=plan.schemas):
                 return changed
             marks.put(session, reverse, SOURCE_SAME)
-        closing.close(session, reverse, plan.retired, keep=context.topology.database.user)
+        closing.close(session, reverse, plan.retired)
         marks.put(session, reverse, SOURCE_KEPT, note=look_at(session, plan.retired))
     return []
 
@@ -209,7 +209,7 @@ def _give_up(context: MoveContext, why: str) -> None:
     drop_on_target(context)
     if not context.source_lost:
         with context.on(plan.source):
-            forget_on_source(context.session(plan.source), plan.reverse or "", plan.retired)
+            forget_on_source(context.session(plan.source), plan.reverse or "")
     with context.on(plan.target):
         reverses.note(context.session(plan.target), plan.id, reverses.ENDED, why)
     context.notice(f"move {plan.id} cannot be reversed: {why}")

@@ -118,7 +118,7 @@ def finish(
     try:
         with lock.held(topology, [source], command=FINISH) as sessions:
             session = sessions[source]
-            reverse_kept.forget_on_source(session, reverse, move.retired)
+            reverse_kept.forget_on_source(session, reverse)
             _note_ended(session, move.id)
     except (NodeUnavailable, lock.NodeLocked) as error:
         notice(

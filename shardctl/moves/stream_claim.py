@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl.access import stream_fence
-from shardctl.errors import Unfinished
+from shardctl.errors import Incomplete
 from shardctl.ids import generator
 from shardctl.moves import claims, marks
 from shardctl.moves.context import Use
@@ -39,17 +39,6 @@ _CAUGHT_UP_S = 60.0
 _NOTHING: Mapping[str, bool] = MappingProxyType({})
 _STAYS_CLOSED = "stays_closed"
 """What only a rehearsal's decision has: the copies stay closed."""
-
-
-class ClaimRefused(Unfinished):
-    """A target that does not claim, though it is decided."""
-
-    def __init__(self, node: str, move: str) -> None:
-        super().__init__(
-            f"node {node}: rows or the decision of move {move} have not arrived, so it cannot "
-            "claim the shards",
-            hint="check in its log that its subscription works, then run `shardctl moves resume`",
-        )
 
 
 def function(move: str) -> str:
@@ -109,7 +98,7 @@ def _decide(context: MoveContext, lsn: str, *, attempt: int, revision: int) -> l
 
 
 def claim(context: MoveContext) -> bool:
-    """Claim; raises ClaimRefused where the target has lost what it had, as by a crash."""
+    """Claim; raises claim_refused where the target has lost what it had, as by a crash."""
     target = context.plan.target
     with context.on(target):
         session = context.session(target, Use.lock)
@@ -122,7 +111,13 @@ def claim(context: MoveContext) -> bool:
             _make(context, session)
             row = session.execute(statement).fetchone()
         if row != (True,):
-            raise ClaimRefused(target, context.plan.id)
+            raise Incomplete(
+                "claim_refused",
+                f"node {target}: rows or the decision of move {context.plan.id} have not arrived, "
+                "so it cannot claim the shards",
+                hint="check in its log that its subscription works, then run `shardctl moves "
+                "resume`",
+            )
     return True
 
 
@@ -152,7 +147,7 @@ def _make(context: MoveContext, session: Connection) -> None:
             sql.SQL("(decision->>'drained_to')"),
             also=QUERIES["reverse_from"].format(reverse_from=sql.Literal(journal.REVERSE_FROM)),
         ),
-        opening=closing.opening(plan.id, wanted(context)),
+        opening=closing.opening(session, plan.id, wanted(context)),
     )
     session.execute(statement)
 

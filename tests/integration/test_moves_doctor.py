@@ -16,7 +16,7 @@ from shardctl.state import journal, leash, lock
 from shardctl.state.journal import MoveState
 from tests.fixtures.fleets.fleet import PHOTOS, Fleet
 from tests.fixtures.fleets.verify import SAFE, told, verify
-from tests.fixtures.servers.postgres import SUPERUSER, free_ports, wait_for
+from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,14 +78,14 @@ def subscribe(fleet: Fleet, move: str) -> None:
     with closing(session(fleet, "b")) as target:
         target.execute("CREATE SCHEMA shard2")
         target.execute("CREATE TABLE shard2.photos (id bigint PRIMARY KEY, user_id bigint)")
-        closings.close(target, move, ["shard2"], keep=SUPERUSER)
+        closings.close(target, move, ["shard2"])
         source = topology.nodes[next(n for n in topology.nodes if n == "a")]
         conninfo = subscription.conninfo(source, topology.database, name)
         subscription.create(target, name, conninfo, publication=name, slot=name)
         subscription.enable(target, name)
         target.execute(f"CREATE ROLE {name}".encode())
         target.execute(f"ALTER ROLE {name} SET work_mem = '1MB'".encode())
-        target.execute(f"GRANT USAGE ON SCHEMA shardctl TO {name}".encode())
+        target.execute(f"GRANT CONNECT ON DATABASE {topology.database.name} TO {name}".encode())
         target.execute(
             f"CREATE FUNCTION shardctl.{name}_claim(given jsonb) RETURNS boolean"
             " LANGUAGE sql AS 'SELECT true'".encode()

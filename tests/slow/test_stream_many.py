@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.postgres.logical import closing, copying, publication, structure, subscription
-from tests.fixtures.servers.postgres import SUPERUSER, wait_for
+from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA, SETTINGS, make_template, opened
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def test_many_tables_need_few_locks_and_an_apply_error_is_read_from_the_log(
     cramped.mark()
     cramped.equal("t0", f"t{TABLES - 1}")
 
-    cramped.target.execute(closing.opening(MOVE, []))
+    cramped.target.execute(closing.opening(cramped.target, MOVE, []))
     cramped.target.execute("INSERT INTO shard2.t0 VALUES (2, 0)")
     cramped.source.execute("INSERT INTO shard2.t0 VALUES (2, 1)")
     found = subscription.progress(cramped.source, cramped.target, NAME, NAME)
@@ -57,5 +57,5 @@ def test_many_tables_need_few_locks_and_an_apply_error_is_read_from_the_log(
     assert said == 'duplicate key value violates unique constraint "t0_pkey" (table shard2.t0)'
 
     subscription.drop(cramped.target, NAME)
-    closing.remove(cramped.target, MOVE, [SCHEMA], keep=SUPERUSER, wanted=[], deadline=0)
+    closing.remove(cramped.target, MOVE, deadline=0)
     structure.drop(cramped.target, [SCHEMA])

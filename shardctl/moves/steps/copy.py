@@ -110,7 +110,7 @@ def make_tables(context: MoveContext) -> None:
         shown.expect(plan.target, "making tables", 0)
         structure.make_tables(_route(context), plan.schemas, **_how(context))
     with context.on(plan.target):
-        closing.withhold(there, plan.schemas, keep=context.topology.database.user)
+        closing.withhold(there, plan.schemas)
         with context.on(plan.source):
             refuses = read_only.marks(context.session(plan.source), plan.schemas)
         if refuses:  # the copies get the triggers of a read-only shard, which call it
@@ -167,7 +167,7 @@ def make_rest(context: MoveContext, *, again: bool = False) -> None:
             structure.make_rest(
                 _route(context), plan.schemas, jobs=_JOBS, again=again, **_how(context)
             )
-            closing.close(there, plan.id, plan.schemas, keep=context.topology.database.user)
+            closing.close(there, plan.id, plan.schemas)
             shown.expect(plan.target, "gathering statistics", 0)
             _gather_statistics(context)
         marks.put(there, plan.id, _DONE)
@@ -307,8 +307,7 @@ def _drop(context: MoveContext) -> None:
         # Marks of cutovers, too: after a failover of the source their attempts may come again.
         marks.forget(there, plan.id)
         structure.drop(there, plan.schemas)
-        keep = context.topology.database.user
-        closing.remove(there, plan.id, (), keep=keep, wanted=(), deadline=time.monotonic())
+        closing.remove(there, plan.id, deadline=time.monotonic())
         there.execute(QUERIES["forget_migrations"], {"shards": list(plan.shards)})
 
 

@@ -54,7 +54,7 @@ def run(context: MoveContext) -> None:
         if problems:
             raise together(problems)
         names = reverse.names(there, plan)
-        closing.close(there, plan.id, names, keep=context.topology.database.user)
+        closing.close(there, plan.id, names)
         copies.copy_migrations(context)
         _rename(context, names, plan.schemas)
         _note(there, plan)
@@ -83,7 +83,7 @@ def undo(context: MoveContext) -> None:
         retired = reverse.retired(plan)
         if reverse.names(there, plan) != retired:
             _rename(context, plan.schemas, retired)
-        reverse_kept.forget_on_source(there, plan.id, retired)
+        reverse_kept.forget_on_source(there, plan.id)
         reverses.note(there, begun.move, reverses.ENDED, "its reverse was aborted")
 
 

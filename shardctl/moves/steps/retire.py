@@ -128,22 +128,13 @@ def _leave_repmgr(context: MoveContext) -> None:
 
 
 def _finish_stream(context: MoveContext) -> None:
-    """Remove what is left of the stream: triggers, the function, marks; keep what a reverse needs.
-
-    The source's rights are read before its copies are closed.
-    """
+    """Remove the stream's triggers, function and marks; keep what a reverse needs."""
     plan = context.plan
     reverse_kept.check_target(context)
     with context.on(plan.target):
         session = context.session(plan.target)
-        closing.remove(
-            session,
-            plan.id,
-            plan.schemas,
-            keep=context.topology.database.user,
-            wanted=() if context.source_lost else stream_claim.wanted(context),
-            deadline=time.monotonic() + _REMOVED_S,
-        )
+        deadline = time.monotonic() + _REMOVED_S
+        closing.remove(session, plan.id, deadline=deadline)
     reverse_kept.settle(context)
     with context.on(plan.target):
         stream_claim.forget(context, session)

@@ -15,6 +15,7 @@ from psycopg import sql
 from shardctl.errors import Incomplete
 from shardctl.meter import listed
 from shardctl.postgres import blocking, queries
+from shardctl.postgres.logical import stream_login
 from shardctl.postgres.patient import Patient
 
 if TYPE_CHECKING:
@@ -57,37 +58,37 @@ def access(session: Connection, schemas: Sequence[str]) -> list[Access]:
     ]
 
 
-def withhold(session: Connection, schemas: Sequence[str], *, keep: str) -> None:
-    """Take all rights to the schemas from every role but `keep`, which owns the subscription.
+def withhold(session: Connection, schemas: Sequence[str]) -> None:
+    """Take all rights to the schemas from every role.
 
-    A worker that starts again needs USAGE there.
+    This session's owns the subscription, whose worker needs USAGE there where it is no superuser's.
     """
-    found = access(session, schemas)
+    found, needed = access(session, schemas), stream_login.is_needed(session)
     for first in range(0, len(found), _AT_ONCE):
-        parts = [_withheld(one, keep) for one in found[first : first + _AT_ONCE]]
+        parts = [_withheld(one, needed=needed) for one in found[first : first + _AT_ONCE]]
         message = sql.SQL("BEGIN;\n{};\nCOMMIT").format(sql.SQL(";\n").join(parts))
         queries.rows_of_last(session, message)
 
 
-def _withheld(one: Access, keep: str) -> sql.Composed:
+def _withheld(one: Access, *, needed: bool) -> sql.Composed:
     name = sql.Identifier(one.schema)
     # What a role passed on goes with its own right.
     parts = [
         sql.SQL("REVOKE ALL ON SCHEMA {} FROM {} CASCADE").format(name, _role(role))
         for role in dict.fromkeys(grant.grantee for grant in one.grants)
-        if role != keep
     ]
-    parts.append(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(name, _role(keep)))
+    if needed:
+        parts.append(sql.SQL("GRANT USAGE ON SCHEMA {} TO CURRENT_USER").format(name))
     return sql.SQL(";\n").join(parts)
 
 
-def close(session: Connection, move: str, schemas: Sequence[str], *, keep: str) -> None:
+def close(session: Connection, move: str, schemas: Sequence[str]) -> None:
     """Let every table of the schemas refuse writes of all but the stream of `move`; repeatable.
 
     It comes after the copy and all DDL. No vacuum touches the tables until `remove`: a vacuum
-    would hold up what locks them. `keep` is the owner of the subscription.
+    would hold up what locks them.
     """
-    withhold(session, schemas, keep=keep)
+    withhold(session, schemas)
     session.execute(_QUERIES["copy"], {"move": move})
     given = {"schemas": list(schemas), "move": move}
     tables = [oid for (oid,) in session.execute(_QUERIES["tables"], given)]
@@ -100,14 +101,18 @@ def close(session: Connection, move: str, schemas: Sequence[str], *, keep: str) 
         session.execute(statement)
 
 
-def opening(move: str, wanted: Sequence[Access]) -> sql.Composed:
+def opening(session: Connection, move: str, wanted: Sequence[Access]) -> sql.Composed:
     """Compose the statements that open the copies of `move`, with the rights that are `wanted`.
 
-    They are part of a transaction, or of a DO block, and may be repeated. They wait for no reader
-    of the tables.
+    They are part of a transaction, or of a DO block of this session's role, and may be repeated.
+    They wait for no reader of the tables.
     """
     parts: list[sql.Composable] = [_QUERIES["open"].format(move=sql.Literal(move))]
+    needed = stream_login.is_needed(session)
     for one in wanted:
+        if needed:
+            revoked = sql.SQL("REVOKE ALL ON SCHEMA {} FROM CURRENT_USER;")
+            parts.append(revoked.format(sql.Identifier(one.schema)))
         for grant in one.grants:
             given = sql.SQL("GRANT {} ON SCHEMA {} TO {}{};").format(
                 sql.SQL("USAGE" if grant.right == "USAGE" else "CREATE"),
@@ -122,25 +127,16 @@ def opening(move: str, wanted: Sequence[Access]) -> sql.Composed:
     return sql.SQL("\n").join(parts)
 
 
-def remove(
-    session: Connection,
-    move: str,
-    schemas: Sequence[str],
-    *,
-    keep: str,
-    wanted: Sequence[Access],
-    deadline: float,
-) -> None:
-    """Take the triggers away, give the tables back to vacuums, and take from `keep` its USAGE.
+def remove(session: Connection, move: str, *, deadline: float) -> None:
+    """Take a move's triggers away, and give the tables back to vacuums.
 
-    `keep` is the owner of the subscription, which has USAGE only because `withhold` granted it,
-    unless it is `wanted`. Rights and options that operators have given since stay. Each table waits
-    for its readers, a moment at a time, so that clients do not queue behind it, until `deadline` on
-    `time.monotonic()`. Raises copy_triggers_left.
+    Options that operators have set since stay. Each table waits for its readers, a moment at a
+    time, so that clients do not queue behind it, until `deadline` on `time.monotonic()`. Raises
+    copy_triggers_left.
     """
-    _take_usage(session, keep, wanted)
-    given = {"schemas": list(schemas), "move": move}
-    names = dict(session.execute(_QUERIES["closed"], given).fetchall())
+    found = session.execute(_QUERIES["closed"], {"move": move}).fetchall()
+    names = {table: name for table, name, _ in found}
+    schemas = {schema for _, _, schema in found}
 
     def take(tables: Sequence[int], timeout_ms: int) -> dict[int, str]:
         timeout = sql.Literal(f"{timeout_ms}ms")
@@ -159,22 +155,6 @@ def remove(
     if left := patient.singly(deadline):
         raise _left(move, {names[table]: why for table, why in left.items()})
     session.execute(_QUERIES["forget"], {"move": move})
-
-
-def _take_usage(session: Connection, keep: str, wanted: Sequence[Access]) -> None:
-    """Take USAGE of schemas from a role as `withhold` gave it, where it is not `wanted`."""
-    known = {one.schema for one in wanted}
-    rightful = {one.schema for one in wanted for grant in one.grants if _is_usage(grant, keep)}
-    for one in access(session, sorted(known - rightful)):
-        # What another role granted, or what may be passed on, is an operator's grant.
-        ours = (g for g in one.grants if _is_usage(g, keep) and not g.grantor)
-        if any(not grant.with_option or keep == one.owner for grant in ours):
-            statement = sql.SQL("REVOKE USAGE ON SCHEMA {} FROM {}")
-            session.execute(statement.format(sql.Identifier(one.schema), _role(keep)))
-
-
-def _is_usage(grant: Grant, role: str) -> bool:
-    return grant.right == "USAGE" and grant.grantee == role
 
 
 def _left(move: str, tables: Mapping[str, str]) -> Incomplete:

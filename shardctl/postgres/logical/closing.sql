@@ -68,13 +68,12 @@ INSERT INTO shardctl.stream_copy (move, is_open) VALUES ({move}, true)
 ON CONFLICT (move) DO UPDATE SET is_open = true;
 
 -- name: closed
--- Tables with triggers of a move
-SELECT DISTINCT c.oid::bigint, pg_catalog.format('%%I.%%I', n.nspname, c.relname)
+-- Tables with triggers of a move, and their schemas
+SELECT DISTINCT c.oid::bigint, pg_catalog.format('%%I.%%I', n.nspname, c.relname), n.nspname::text
 FROM pg_catalog.pg_trigger AS g
 JOIN pg_catalog.pg_class AS c ON c.oid = g.tgrelid
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-WHERE n.nspname = ANY (%(schemas)s::name[])
-  AND g.tgname IN ('shardctl_copy', 'shardctl_copy_truncate')
+WHERE g.tgname IN ('shardctl_copy', 'shardctl_copy_truncate')
   AND pg_catalog.split_part(pg_catalog.encode(g.tgargs, 'escape'), '\000', 2) = %(move)s
 ORDER BY 1
 

@@ -12,7 +12,6 @@ import pytest
 from shardctl.postgres import slots
 from shardctl.postgres.logical import closing, publication, structure, subscription
 from tests.fixtures.refusals import raises_code
-from tests.fixtures.servers.postgres import SUPERUSER
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
 
 if TYPE_CHECKING:
@@ -97,7 +96,9 @@ def test_a_closed_copy_refuses_all_but_its_stream(streamed: Streamed) -> None:
     streamed.mark()
     streamed.equal("accounts", "notes")
     assert len(streamed.rows("accounts")[1]) == 1
-    streamed.target.execute(closing.opening(MOVE, closing.access(streamed.source, [SCHEMA])))
+    streamed.target.execute(
+        closing.opening(streamed.target, MOVE, closing.access(streamed.source, [SCHEMA]))
+    )
     assert _may_use(streamed, "app")
 
 
@@ -126,7 +127,7 @@ def test_opening_waits_for_no_reader_and_gives_the_rights_of_the_source(streamed
     wanted = closing.access(streamed.source, [SCHEMA])
     assert {grant.grantee for grant in wanted[0].grants} == {"owning", "app", "reader", ""}
     for _ in range(2):  # a claim may be repeated
-        message = closing.opening(MOVE, wanted).as_string(streamed.target)
+        message = closing.opening(streamed.target, MOVE, wanted).as_string(streamed.target)
         streamed.target.execute(
             f"DO $claim$ BEGIN SET LOCAL lock_timeout = '200ms'; {message} END $claim$".encode()
         )
@@ -135,9 +136,9 @@ def test_opening_waits_for_no_reader_and_gives_the_rights_of_the_source(streamed
     client.execute("UPDATE shard2.accounts SET cents = cents + 1 WHERE id = 1")
     subscription.drop(streamed.target, NAME)
     with raises_code("copy_triggers_left", match=r"shard2\.accounts"):
-        closing.remove(streamed.target, MOVE, [SCHEMA], keep=SUPERUSER, wanted=wanted, deadline=0)
+        closing.remove(streamed.target, MOVE, deadline=0)
     reader.rollback()
-    closing.remove(streamed.target, MOVE, [SCHEMA], keep=SUPERUSER, wanted=wanted, deadline=0)
+    closing.remove(streamed.target, MOVE, deadline=0)
     assert closing.access(streamed.target, [SCHEMA]) == wanted
     left = (
         "SELECT FROM pg_trigger WHERE NOT tgisinternal UNION ALL SELECT FROM shardctl.stream_copy"
