@@ -69,6 +69,10 @@ EXAMPLES = {
         ("shardctl rebalance status", "Show which of its moves are finished"),
         ("shardctl rebalance status -o json", "The same for a program"),
     ),
+    "shardctl rebalance pause": (
+        ("shardctl rebalance pause", "Let it stop after the move that runs"),
+        ("shardctl rebalance pause --yes", "In a script"),
+    ),
     "shardctl rebalance resume": (
         ("shardctl rebalance resume --dry-run", "Show which moves are left"),
         ("shardctl rebalance resume", "Go on after an interruption"),

@@ -234,6 +234,30 @@ def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
 
 
 @app.command(cls=Changing)
+def pause(ctx: typer.Context) -> None:
+    """Let the newest rebalance stop before its next move; the running move goes on to its end."""
+    from shardctl.fleet import group as groups
+    from shardctl.moves import service
+
+    topology = load_topology(ctx)
+    group = groups.Group.newest(service.read(topology))
+    left = group.left(topology)
+    changing.run(
+        ctx,
+        pending=left,
+        header=PARTS,
+        rows=part_rows(left),
+        plan=group.as_json(),
+        question=f"Pause rebalance {group.id} before its next move?",
+        carry_out=lambda _: groups.pause(topology, group),
+        nothing=f"rebalance {group.id} is finished",
+        done=lambda _: (
+            f"rebalance {group.id} stops before its next move; `shardctl rebalance resume` goes on"
+        ),
+    )
+
+
+@app.command(cls=Changing)
 def resume(ctx: typer.Context) -> None:
     """Go on with the newest rebalance: resume its unfinished move, then carry out the rest."""
     from shardctl.cli.moves_found import report_step, report_unread

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from shardctl import fanout
 from shardctl.errors import Incomplete, Misused
 from shardctl.fleet import rebalance
 from shardctl.moves import plan as planning
 from shardctl.moves import service
 from shardctl.moves.plan import MovePlan
-from shardctl.state import lock
+from shardctl.postgres.connection import connect
+from shardctl.state import events, lock
 from shardctl.topology import loader, ranges
 from shardctl.topology.model import NodeName, ShardId
 
@@ -28,9 +30,15 @@ if TYPE_CHECKING:
     from shardctl.moves.service import Notice
     from shardctl.moves.step import Step
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import Topology
+    from shardctl.topology.model import Node, Topology
 
 COMMAND = "rebalance"
+PAUSE, RESUME = "rebalance pause", "rebalance resume"
+"""The commands of the events by which any terminal pauses a rebalance that runs in another one."""
+_LAST = """
+    SELECT command FROM shardctl.event WHERE command = ANY (%s) AND result = %s
+    ORDER BY id DESC LIMIT 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +146,15 @@ def run(
     """Carry out the moves of a group that are left, one after the other; return how they ended.
 
     Each is planned and checked when its turn comes, by the file as the moves before have left it.
-    Raises plan_outdated, rebalance_stopped for a move that is not confirmed, and what a move
-    raises.
+    Raises plan_outdated, rebalance_paused, rebalance_stopped for a move that is not confirmed, and
+    what a move raises.
     """
     for number, part in enumerate(group.parts, 1):
         topology = loader.load_trusted(topology.path)
         shards = part.left(topology)
         if not shards:
             continue
+        _require_unpaused(topology, group, part.source)
         decided = service.plan(topology, shards, part.target, options, method=planning.STREAM)
         decided = replace(decided, group=group.row())
         service.preflight(topology, decided)
@@ -171,6 +180,7 @@ def resume(
 
     Raises what `run` raises, and service.resume.
     """
+    _record(topology, group, RESUME)
     entry = group.open
     if entry is not None:
         service.resume(topology, entry, progress, on_step(entry.move.id), notice=notice)
@@ -178,6 +188,35 @@ def resume(
     last = next(part.entry for part in reversed(group.parts) if part.entry is not None)
     options = MovePlan.of_journal(last.move).options
     return run(topology, group, options, progress, on_step, notice=notice)
+
+
+def pause(topology: Topology, group: Group) -> None:
+    """Let whichever terminal runs a group stop before its next move; raises NodeUnavailable."""
+    _record(topology, group, PAUSE)
+
+
+def _record(topology: Topology, group: Group, command: str) -> None:
+    """Write an event on the sources of the moves that are left."""
+
+    def one(node: Node) -> None:
+        purpose = lock.purpose(command)
+        with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+            events.record(session, command, group.id)
+
+    sources = {part.source for part in group.left(topology)}
+    fanout.collect([topology.nodes[name] for name in sorted(sources)], one).every()
+
+
+def _require_unpaused(topology: Topology, group: Group, name: NodeName) -> None:
+    node, purpose = topology.nodes[name], lock.purpose(COMMAND)
+    with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+        last = session.execute(_LAST, [[PAUSE, RESUME], group.id]).fetchone()
+    if last is not None and last[0] == PAUSE:
+        raise Incomplete(
+            "rebalance_paused",
+            f"rebalance {group.id} is paused; no move is unfinished",
+            hint="run `shardctl rebalance resume` to carry out the rest",
+        )
 
 
 def _require_confirmed(entry: Entry) -> None:

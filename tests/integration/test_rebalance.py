@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardctl.fleet import group
 from shardctl.moves.steps import follow
 from tests.fixtures import commands
 from tests.fixtures.moves.own import lose
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from subprocess import CompletedProcess
 
+    from shardctl.state.ledger import Entry
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.moves.own import Lab
 
@@ -107,7 +109,7 @@ def states(lab: Lab) -> list[Any]:
 
 
 @pytest.mark.long
-def test_a_group_of_moves_goes_on_where_it_was_interrupted(
+def test_a_group_of_moves_goes_on_where_it_was_interrupted_or_paused(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = str(saved(fleet_own, a=[2], b=[5]))
@@ -115,6 +117,16 @@ def test_a_group_of_moves_goes_on_where_it_was_interrupted(
         replace_step(patch, follow.STREAM_STEP, lambda _: lose())
         failed(run(fleet_own, "rebalance", "apply", "--plan", plan, "--yes"), 3)
     assert states(fleet_own) == ["unfinished", "waiting"]
+    with monkeypatch.context() as patch:
+        confirmed = group._require_confirmed
+
+        def paused_meanwhile(entry: Entry) -> None:
+            confirmed(entry)
+            assert run(fleet_own, "rebalance", "pause", "--yes").returncode == 0
+
+        patch.setattr(group, "_require_confirmed", paused_meanwhile)
+        failed(run(fleet_own, "rebalance", "resume", "--yes"), 3, "is paused")
+    assert states(fleet_own) == ["done", "waiting"]
     done = run(fleet_own, "rebalance", "resume", "--yes")
     assert done.returncode == 0, done.stderr
     assert states(fleet_own) == ["done", "done"]
