@@ -185,13 +185,14 @@ def why_no_status(host: Host, node: Node, account: str | None) -> str | None:
     try:
         host.run(["sh", "-c", node.control.status], timeout=_SECONDS)
     except CommandFailed as error:
-        lines = (error.completed.stderr.strip() or error.completed.stdout.strip()).splitlines()
-        by_sudo = [line for line in lines if line.startswith("sudo:")]
-        code, reason = error.completed.code, (by_sudo or lines or ["no output"])[-1]
+        by_sudo = [line for line in error.lines if line.startswith("sudo:")]
+        code, reason = error.completed.code, (by_sudo or error.lines or ["no output"])[-1]
         if code in _NOT_RUN or by_sudo:
             return f"the status command cannot be run: {reason}"
         path = str(node.data_directory or "")
-        misses = path and any(path in line for line in lines) and _is_bare(host, path, account)
+        misses = (
+            path and any(path in line for line in error.lines) and _is_bare(host, path, account)
+        )
         if code != _STOPPED and not misses:
             return (
                 f"the status command exited with code {code}; expected 0 (server "
@@ -341,9 +342,7 @@ def _tested(machine: Machine, server: Server | None, name: str, run: Callable[[]
     try:
         found = run()
     except CommandFailed as error:
-        lines = (error.completed.stderr or error.completed.stdout).strip().splitlines()
-        reason = lines[-1] if lines else f"the command exited with code {error.completed.code}"
-        return Tested(machine.name, of, name, State.error, reason, error.hint)
+        return Tested(machine.name, of, name, State.error, error.reason, error.hint)
     except ShardctlError as error:
         return Tested(machine.name, of, name, State.error, error.message, error.hint)
     state = State.ok if not found.hint else State.error if found.grave else State.warning

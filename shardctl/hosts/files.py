@@ -207,6 +207,4 @@ def _reported(error: HostUnreachable | HostLost | SudoRefused) -> str:
 
 
 def _refused(path: Path | str, error: CommandFailed) -> FileRefused:
-    lines = error.completed.stderr.strip().splitlines()
-    reason = lines[-1] if lines else f"the shell exited with code {error.completed.code}"
-    return FileRefused(path, reason)
+    return FileRefused(path, error.reason)

@@ -36,28 +36,15 @@ class Host(Protocol):
         env: Mapping[str, str] | None = None,
         input: str | None = None,  # noqa: A002  # the word that subprocess uses
         timeout: float | None = None,
+        line: Callable[[str], None] | None = None,
     ) -> Completed:
         """Run `argv`, never through a shell, and give its output.
 
         `user` None is shardctl's login user there; `env` adds to the environment;
-        `timeout` is in seconds. Raises CommandFailed and CommandTimedOut; of another machine
+        `timeout` is in seconds. `line` is called with each line of its output as it comes, without
+        its end, in the caller's thread; what it raises ends the command, and the output is not
+        given back then. Raises CommandFailed and CommandTimedOut; of another machine
         also HostUnreachable, where nothing was begun, and HostLost.
-        """
-
-    def stream(
-        self,
-        argv: Sequence[str],
-        *,
-        line: Callable[[str], None],
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        input: str | None = None,  # noqa: A002  # as above
-        timeout: float | None = None,
-    ) -> Completed:
-        """Run `argv` as `run` does, and call `line` with each line of its output as it comes.
-
-        Lines come without their ends, in the caller's thread, and are not in what is given
-        back. What `line` raises ends the command, and goes on to the caller.
         """
 
     def renamed(self, new: Path, path: Path, *, user: str | None = None) -> bool:
@@ -77,16 +64,20 @@ def shown(argv: Sequence[str]) -> str:
 
 
 class CommandFailed(ShardctlError):
-    """A command that ended with another code than 0, or that could not be begun."""
+    """A command that ended with another code than 0, or that could not be begun.
+
+    `lines` are what it printed, on standard error if there is something, and `reason` the last.
+    """
 
     def __init__(self, argv: Sequence[str], completed: Completed) -> None:
-        lines = (completed.stderr.strip() or completed.stdout.strip()).splitlines()[-TAIL:]
-        super().__init__(
-            "\n  ".join([f"{shown(argv)} failed with code {completed.code}", *lines]),
-            hint="fix the cause printed above, then try again",
-        )
         self.argv = list(argv)
         self.completed = completed
+        self.lines = (completed.stderr.strip() or completed.stdout.strip()).splitlines()
+        self.reason = [f"the command exited with code {completed.code}", *self.lines][-1]
+        super().__init__(
+            "\n  ".join([f"{shown(argv)} failed with code {completed.code}", *self.lines[-TAIL:]]),
+            hint="fix the cause printed above, then try again",
+        )
 
 
 class CommandTimedOut(ShardctlError):

@@ -39,6 +39,7 @@ class Local:
         env: Mapping[str, str] | None = None,
         input: str | None = None,  # noqa: A002  # the word that subprocess uses
         timeout: float | None = None,
+        line: Callable[[str], None] | None = None,
         keep_open: Collection[int] = (),
     ) -> Completed:
         """Run `argv` as in `Host.run`; the command inherits the descriptors in `keep_open`.
@@ -47,30 +48,24 @@ class Local:
         with that user's groups and an environment without the caller's own variables.
         """
         began = time.monotonic()
+        output, errors = Lines(line) if line is not None else Text(), Text()
         process = self._begin(argv, user=user, env=env or {}, keep_open=keep_open)
-        completed = _finish(process, argv, input or "", timeout)
-        return _judged(argv, user, began, completed)
-
-    def stream(
-        self,
-        argv: Sequence[str],
-        *,
-        line: Callable[[str], None],
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        input: str | None = None,  # noqa: A002  # as above
-        timeout: float | None = None,
-    ) -> Completed:
-        """Run `argv` as in `Host.stream`."""
-        began = time.monotonic()
-        lines, errors = Lines(line), Text()
-        process = self._begin(argv, user=user, env=env or {}, keep_open=())
         with _to_its_end(process, argv, timeout):
-            _converse(process, input or "", lines, errors, timeout)
+            _converse(process, input or "", output, errors, timeout)
             spent = time.monotonic() - began
             process.wait(None if timeout is None else max(0, timeout - spent))
-            lines.end()
-        return _judged(argv, user, began, Completed("", errors.end(), process.returncode))
+            printed = output.end()
+        completed = Completed(printed, errors.end(), process.returncode)
+        logger.debug(
+            "ran %s%s: code %d, %d ms",
+            shlex.join(argv),
+            f" as {user}" if user else "",
+            completed.code,
+            (time.monotonic() - began) * 1000,
+        )
+        if completed.code != 0:
+            raise CommandFailed(argv, completed)
+        return completed
 
     def renamed(self, new: Path, path: Path, *, user: str | None = None) -> bool:
         """Rename a file within this process, as in `Host.renamed`.
@@ -99,20 +94,6 @@ class Local:
         keep_open: Collection[int],
     ) -> subprocess.Popen[str]:
         """Start the process, with pipes for its three streams; raises CommandFailed."""
-        try:
-            return self._open(argv, user=user, env=env, keep_open=keep_open)
-        except OSError as error:
-            failed = Completed("", error.strerror or str(error), 127)
-            raise CommandFailed(argv, failed) from error
-
-    def _open(
-        self,
-        argv: Sequence[str],
-        *,
-        user: str | None,
-        env: Mapping[str, str],
-        keep_open: Collection[int],
-    ) -> subprocess.Popen[str]:
         other = pwd.getpwnam(user) if user is not None and is_other(user) else None
         given: dict[str, Any] = {
             "stdin": subprocess.PIPE,
@@ -125,25 +106,19 @@ class Local:
             "start_new_session": True,
             "pass_fds": tuple(keep_open),
         }
-        if other is None:
+        if other is not None:
+            groups = os.getgrouplist(other.pw_name, other.pw_gid)
+            given |= {"user": other.pw_uid, "group": other.pw_gid, "extra_groups": groups}
+        try:
             return subprocess.Popen(list(argv), **given)
-        groups = os.getgrouplist(other.pw_name, other.pw_gid)
-        given |= {"user": other.pw_uid, "group": other.pw_gid, "extra_groups": groups}
-        return subprocess.Popen(list(argv), **given)
+        except OSError as error:
+            failed = Completed("", error.strerror or str(error), 127)
+            raise CommandFailed(argv, failed) from error
 
 
 def is_other(user: str | None) -> bool:
     """Return whether that is another user than the one as whom this process runs."""
     return user is not None and pwd.getpwnam(user).pw_uid != os.geteuid()
-
-
-def _finish(
-    process: subprocess.Popen[str], argv: Sequence[str], text: str, timeout: float | None
-) -> Completed:
-    """Give a process its input, and wait for its end; raises CommandTimedOut."""
-    with _to_its_end(process, argv, timeout):
-        stdout, stderr = process.communicate(text, timeout=timeout)
-    return Completed(stdout, stderr, process.returncode)
 
 
 @contextlib.contextmanager
@@ -163,7 +138,7 @@ def _to_its_end(
 
 
 def _converse(
-    process: subprocess.Popen[str], text: str, lines: Text, errors: Text, timeout: float | None
+    process: subprocess.Popen[str], text: str, output: Text, errors: Text, timeout: float | None
 ) -> None:
     """Feed and drain a process until it has closed its outputs; raises TimeoutExpired.
 
@@ -177,7 +152,7 @@ def _converse(
     with selectors.DefaultSelector() as ready:
         os.set_blocking(stdin.fileno(), False)
         ready.register(stdin, selectors.EVENT_WRITE)
-        ready.register(stdout, selectors.EVENT_READ, lines)
+        ready.register(stdout, selectors.EVENT_READ, output)
         ready.register(stderr, selectors.EVENT_READ, errors)
         while ready.get_map():
             seconds = None if deadline is None else deadline - time.monotonic()
@@ -203,20 +178,6 @@ def _given(pipe: int, left: memoryview) -> memoryview:
         return left
     except BrokenPipeError:
         return left[:0]
-
-
-def _judged(argv: Sequence[str], user: str | None, began: float, completed: Completed) -> Completed:
-    """Log how a command ended, and give what it left; raises CommandFailed."""
-    logger.debug(
-        "ran %s%s: code %d, %d ms",
-        shlex.join(argv),
-        f" as {user}" if user else "",
-        completed.code,
-        (time.monotonic() - began) * 1000,
-    )
-    if completed.code != 0:
-        raise CommandFailed(argv, completed)
-    return completed
 
 
 def _own_environment() -> dict[str, str]:

@@ -99,30 +99,15 @@ class _OfPooler:
         env: Mapping[str, str] | None = None,
         input: str | None = None,  # noqa: A002  # the word that subprocess uses
         timeout: float | None = None,
+        line: Callable[[str], None] | None = None,
     ) -> Completed:
         """Run `argv` as in `Host.run`."""
         who = self.who(user)
-        return self._machine.run(argv, user=who, env=env, input=input, timeout=timeout)
+        return self._machine.run(argv, user=who, env=env, input=input, timeout=timeout, line=line)
 
     def renamed(self, new: Path, path: Path, *, user: str | None = None) -> bool:
         """Rename a file as in `Host.renamed`."""
         return self._machine.renamed(new, path, user=self.who(user))
-
-    def stream(
-        self,
-        argv: Sequence[str],
-        *,
-        line: Callable[[str], None],
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        input: str | None = None,  # noqa: A002  # as above
-        timeout: float | None = None,
-    ) -> Completed:
-        """Run `argv` as in `Host.stream`."""
-        who = self.who(user)
-        return self._machine.stream(
-            argv, line=line, user=who, env=env, input=input, timeout=timeout
-        )
 
 
 def is_reached(of: Node | Pooler) -> bool:

@@ -99,51 +99,18 @@ class Ssh:
         env: Mapping[str, str] | None = None,
         input: str | None = None,  # noqa: A002  # the word that subprocess uses
         timeout: float | None = None,
+        line: Callable[[str], None] | None = None,
     ) -> Completed:
         """Run `argv` as in `Host.run`; another `user` through sudo, which asks for nothing.
 
         That user's command begins in `/`, the rest in the login user's home. Raises SudoRefused
         too.
         """
-        return self._carry_out(argv, Text(), user=user, env=env, given=input, timeout=timeout)
-
-    def renamed(self, new: Path, path: Path, *, user: str | None = None) -> bool:
-        """Give False: it takes a command."""
-        del new, path, user
-        return False
-
-    def stream(
-        self,
-        argv: Sequence[str],
-        *,
-        line: Callable[[str], None],
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        input: str | None = None,  # noqa: A002  # as above
-        timeout: float | None = None,
-    ) -> Completed:
-        """Run `argv` as in `Host.stream`, and otherwise as `run` does."""
-        output = Lines(line)
-        return self._carry_out(argv, output, user=user, env=env, given=input, timeout=timeout)
-
-    def close(self) -> None:
-        """Close the connection; the next command opens another."""
-        connections.close(self.settings)
-
-    def _carry_out(
-        self,
-        argv: Sequence[str],
-        output: Text,
-        *,
-        user: str | None,
-        env: Mapping[str, str] | None,
-        given: str | None,
-        timeout: float | None,
-    ) -> Completed:
         began = time.monotonic()
+        output = Lines(line) if line is not None else Text()
         with self._session(timeout) as (connection, channel):
             sudo_to = None if user in (None, connection.user) else user
-            wrapped = Wrapped(argv, sudo_to, env or {}, given or "")
+            wrapped = Wrapped(argv, sudo_to, env or {}, input or "")
             remote = connection.remote(channel, wrapped, output, timeout)
             try:
                 completed = remote.carry_out()
@@ -163,6 +130,15 @@ class Ssh:
         if completed.code != 0:
             raise CommandFailed(argv, completed)
         return completed
+
+    def renamed(self, new: Path, path: Path, *, user: str | None = None) -> bool:
+        """Give False: it takes a command."""
+        del new, path, user
+        return False
+
+    def close(self) -> None:
+        """Close the connection; the next command opens another."""
+        connections.close(self.settings)
 
     @contextmanager
     def _session(self, timeout: float | None) -> Iterator[tuple[Connection, Any]]:

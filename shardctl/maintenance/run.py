@@ -257,7 +257,7 @@ class Run:
             first = False
             self._groups[threading.get_ident()] = (target, line)
 
-        return target.host.stream(
+        return target.host.run(
             ["sh", "-c", _LEADER, "sh", self.command],
             line=take,
             user=self.user,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts import accounts, scripts
 from shardctl.hosts.host import CommandFailed
+from shardctl.meter import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,9 +47,8 @@ class TargetNotEmpty(ShardctlError):
     """A data directory with something in it that no clone of this move is."""
 
     def __init__(self, node: str, directory: Path, holds: list[str]) -> None:
-        listed = ", ".join(holds[:5]) + (f" and {len(holds) - 5} more" if len(holds) > 5 else "")
         super().__init__(
-            f"node {node}: {directory} is not empty: {listed}",
+            f"node {node}: {directory} is not empty: {listed(holds)}",
             hint="move its contents away, or give the node another data_directory",
         )
         self.directory = directory
@@ -250,10 +250,9 @@ def _words(clone: Clone) -> tuple[str, str]:
 
 def _refused(clone: Clone, error: CommandFailed) -> ShardctlError:
     node, directory = clone.server.name, clone.server.data_directory
-    said = error.completed.stderr.strip().splitlines()
+    reason = error.reason
     if error.completed.code == _FOREIGN:
-        return TargetNotEmpty(node, directory, said)
-    reason = said[-1] if said else f"the shell exited with code {error.completed.code}"
+        return TargetNotEmpty(node, directory, error.lines)
     if error.completed.code == _OTHER:
         return CloneOfAnother(node, directory, reason)
     if error.completed.code == _SERVES:

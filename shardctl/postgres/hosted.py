@@ -75,8 +75,7 @@ def server_elsewhere(name: str, data_directory: Path, found: PidFile, port: int)
 
 def control_failed(node: str, verb: str, error: CommandFailed) -> Refused:
     """Report a command of a node's `control` that did not do what it is for."""
-    output = (error.completed.stderr.strip() or error.completed.stdout.strip()).splitlines()
-    reason = f": {output[-1]}" if output else ""
+    reason = f": {error.lines[-1]}" if error.lines else ""
     return Refused(
         "control_failed",
         f"node {node}: the command control.{verb} exited with code {error.completed.code}{reason}",

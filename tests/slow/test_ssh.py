@@ -109,7 +109,7 @@ def test_lines_come_as_they_are_printed(box: Ssh, server_directory: Path) -> Non
             go.touch()
 
         script = 'echo 1; until [ -e "$1" ]; do sleep 0.01; done; cat; printf "\\n\\r\\n3" '
-        done = host.stream(shell(script, str(go)), line=take, input="2", timeout=20)
+        done = host.run(shell(script, str(go)), line=take, input="2", timeout=20)
         assert lines == ["1", "2", "", "3"]
         assert (done.stdout, done.stderr, done.code) == ("", "", 0)
 
