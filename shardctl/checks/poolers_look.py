@@ -16,7 +16,7 @@ from shardctl.errors import ShardctlError
 from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
-from shardctl.pgbouncer import apply, render
+from shardctl.pgbouncer import apply, faults, render
 from shardctl.pgbouncer.console import Console, PoolerUnavailable, conninfo
 from shardctl.state import lock
 from shardctl.wire import Wire
@@ -35,18 +35,6 @@ SCRAM = "SCRAM-SHA-256$"
 
 _SECONDS = 5.0
 _LINE = re.compile(r'"((?:[^"]|"")*)"\s+"((?:[^"]|"")*)"')
-_OF_POOLER = (
-    "auth failed",
-    "authentication failed",
-    "no such user",
-    "no such database",
-    "no more connections allowed",
-    "login rejected",
-    "not allowed",
-    "unsupported",
-    "TLS",
-)
-"""PgBouncer's own messages, before it asks a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,24 +168,13 @@ def attempt(pooler: Pooler, database: Database, alias: str, role: str) -> Attemp
         if failed.pgconn is not None and failed.pgconn.needs_password:
             return Attempt(role, alias, untried="no passfile on this machine has its password")
         error = reason_of(failed)
-        if "timeout" in error:
+        if isinstance(failed, psycopg.errors.ConnectionTimeout):
             return Attempt(role, alias, untried=error)
     if error is None:
         return Attempt(role, alias)
-    if is_of_pooler(error):
+    if faults.is_of_pooler(error):
         return Attempt(role, alias, untried=f"the pooler rejects it: {error}")
     return Attempt(role, alias, refused=error)
-
-
-def is_of_pooler(reason: str) -> bool:
-    """Return whether this is PgBouncer's message about the client, not about a node.
-
-    >>> is_of_pooler("SASL authentication failed"), is_of_pooler("no such user: app")
-    (True, True)
-    >>> is_of_pooler('password authentication failed for user "app"')
-    False
-    """
-    return " for user " not in reason and any(word in reason for word in _OF_POOLER)
 
 
 def _secrets(host: Host, pooler: Pooler, config: Mapping[str, str]) -> dict[str, str | None] | None:
@@ -239,7 +216,7 @@ def _ask_node(session: psycopg.Connection[object]) -> str | None:
     wire = Wire(session.pgconn)
     wire.send(b"SELECT 1")
     if not wire.answered(_SECONDS):
-        raise psycopg.OperationalError(f"timeout: no response within {_SECONDS:g} s")
+        raise psycopg.errors.ConnectionTimeout(f"no response within {_SECONDS:g} s")
     result = wire.result()
     said = result.error_message.decode(errors="replace").strip() if result is not None else ""
     return said.splitlines()[0].partition("FATAL: ")[2].strip() or said if said else None

@@ -33,7 +33,6 @@ OLDEST = (1, 18)
 _PROOF_SECONDS = 2.0
 _POLL = 0.02
 _TOLD = 3
-_FAILED = "config file loading failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +293,7 @@ class _Log:
         except files.FileRefused as error:  # removed since: what is offered has to show it
             logger.debug("pooler %s: its log: %s", self.pooler.name, error.message)
             return []
-        if not any(_FAILED in line for line in lines):
+        if not any(faults.NOT_LOADED in line for line in lines):
             return []
         return _brief([line for line in lines if " ERROR " in line or " WARNING " in line])
 

@@ -18,8 +18,8 @@ from psycopg.pq import ExecStatus
 from shardctl import libpq, wire
 from shardctl.errors import ShardctlError
 from shardctl.ids.generator import quote_identifier
-from shardctl.libpq import CLEAR_TEXT_HINT, FOR_POOLERS, reason_of
-from shardctl.pgbouncer import packet
+from shardctl.libpq import FOR_POOLERS, reason_of
+from shardctl.pgbouncer import faults, packet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ class PoolerUnavailable(ShardctlError):
     def __init__(self, pooler: Pooler, reason: str, *, answered: bool = False) -> None:
         super().__init__(
             f"pooler {pooler.name} ({pooler.host}:{pooler.port}): {reason}",
-            hint=_hint(pooler, reason),
+            hint=faults.unavailable_hint(pooler, reason),
         )
         self.pooler = pooler.name
         self.reason = reason
@@ -86,7 +86,7 @@ class CommandRefused(ShardctlError):
     @property
     def not_paused(self) -> bool:
         """Whether the command was RESUME of an alias that was not paused."""
-        return "is not paused" in self.reason
+        return faults.NOT_PAUSED in self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class Console:
             try:
                 self.execute(pause_command("pgbouncer"))
             except CommandRefused as error:
-                return "already" in error.reason
+                return faults.HELD in error.reason
         return any(row["key"] in ("paused", "suspended") and row["value"] == "yes" for row in rows)
 
     def resolved(self) -> dict[str, tuple[str, ...]]:
@@ -389,21 +389,3 @@ def resume_command(alias: str) -> str:
 
 def _text(row: Row, column: str) -> str:
     return row[column] or ""
-
-
-def _hint(pooler: Pooler, reason: str) -> str:
-    """Return what to do: a guess from English texts, the only source."""
-    if "cleartext password" in reason:
-        return CLEAR_TEXT_HINT
-    if "password" in reason or "SASL" in reason or "authentication" in reason:
-        return (
-            f"add {pooler.admin_user}'s password for database pgbouncer to ~/.pgpass "
-            "(or PGPASSFILE), and the user to the pooler's auth_file"
-        )
-    if "not allowed" in reason:
-        return f"add {pooler.admin_user} to admin_users of the pooler, or set another admin_user"
-    if "refused" in reason or "No such file" in reason:
-        return "check host and port, and that PgBouncer is running there"
-    if "timeout" in reason or "timed out" in reason or "no response" in reason:
-        return "check host and port, the network, and whether the pooler hangs"
-    return "check the pooler's host, port and admin_user in the topology"

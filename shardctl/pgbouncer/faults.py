@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from shardctl import errors
 from shardctl.errors import Incomplete, Refused, ShardctlError
+from shardctl.libpq import CLEAR_TEXT_HINT
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shardctl.topology.model import PoolerName
+    from shardctl.topology.model import Pooler, PoolerName
 
 
 class PoolerRefused(ShardctlError):
@@ -132,3 +133,54 @@ def pooler_file_not_restored(pooler: PoolerName, path: Path, lines: Sequence[str
         f"restored to the old one{listed}",
         hint=f"check {path} and the pooler's log, then run the command again",
     )
+
+
+# PgBouncer sends SQLSTATE 08P01 with almost every error, and libpq has none of a login that failed:
+# what is decided by texts is decided by those below.
+NOT_PAUSED = "is not paused"
+"""The console's answer to RESUME of an alias that was not paused."""
+HELD = "already"
+"""Its answer to PAUSE of the console itself while the whole pooler is paused or suspended."""
+NOT_LOADED = "config file loading failed"
+"""What its log has of a RELOAD that failed; before 1.25, the answer has nothing."""
+_OF_POOLER = (
+    "auth failed",
+    "authentication failed",
+    "no such user",
+    "no such database",
+    "no more connections allowed",
+    "login rejected",
+    "not allowed",
+    "unsupported",
+    "TLS",
+    "timeout",
+)
+
+
+def is_of_pooler(reason: str) -> bool:
+    """Return whether this is PgBouncer's message about the client, not about a node.
+
+    >>> is_of_pooler("SASL authentication failed"), is_of_pooler("no such user: app")
+    (True, True)
+    >>> is_of_pooler('password authentication failed for user "app"')
+    False
+    """
+    return " for user " not in reason and any(word in reason for word in _OF_POOLER)
+
+
+def unavailable_hint(pooler: Pooler, reason: str) -> str:
+    """Return what to do where a console cannot be logged in to: a guess."""
+    if "cleartext password" in reason:
+        return CLEAR_TEXT_HINT
+    if "password" in reason or "SASL" in reason or "authentication" in reason:
+        return (
+            f"add {pooler.admin_user}'s password for database pgbouncer to ~/.pgpass "
+            "(or PGPASSFILE), and the user to the pooler's auth_file"
+        )
+    if "not allowed" in reason:
+        return f"add {pooler.admin_user} to admin_users of the pooler, or set another admin_user"
+    if "refused" in reason or "No such file" in reason:
+        return "check host and port, and that PgBouncer is running there"
+    if "timeout" in reason or "timed out" in reason or "no response" in reason:
+        return "check host and port, the network, and whether the pooler hangs"
+    return "check the pooler's host, port and admin_user in the topology"

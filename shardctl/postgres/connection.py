@@ -12,7 +12,7 @@ from shardctl import libpq
 from shardctl.errors import ShardctlError
 from shardctl.libpq import CLEAR_TEXT_HINT, CONNECT_TIMEOUT_S, reason_of
 from shardctl.postgres import replay
-from shardctl.postgres.observing import LOCK_TIMEOUT, Observing
+from shardctl.postgres.observing import LOCK_TIMEOUT, AnswersNothing, Observing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,8 +50,10 @@ _WITH_TRANSACTION_TIMEOUT = 170_000
 class NodeUnavailable(ShardctlError):
     """A node cannot be logged in to; `reason` is libpq's or the server's last word."""
 
-    def __init__(self, node: str, address: str, reason: str) -> None:
-        super().__init__(f"node {node} ({address}): {reason}", hint=_hint(reason))
+    def __init__(
+        self, node: str, address: str, reason: str, error: psycopg.Error | None = None
+    ) -> None:
+        super().__init__(f"node {node} ({address}): {reason}", hint=_hint(reason, error))
         self.node = node
         self.reason = reason
 
@@ -68,7 +70,7 @@ class NodeUnavailable(ShardctlError):
 
 def unavailable(node: Node, error: psycopg.Error) -> NodeUnavailable:
     """Report that a node cannot be asked, for the reason that libpq or the server gave."""
-    return NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error))
+    return NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error), error)
 
 
 class NodeLost(ShardctlError):
@@ -168,40 +170,37 @@ def is_lost(error: psycopg.Error) -> bool:
     )
 
 
-_HINTS = (
-    (("cleartext password",), CLEAR_TEXT_HINT),
+_BY_KIND: tuple[tuple[type[psycopg.Error], str], ...] = (
     (
-        ("password",),
-        "put the password into ~/.pgpass (or PGPASSFILE); the topology cannot contain passwords",
-    ),
-    (('relation "shardctl.',), "restore that table (docs/operations/failures.md)"),
-    (
-        ("does not exist",),
-        "check `database:` in the topology; `shardctl init` creates the database",
-    ),
-    (
-        ("refused", "No such file"),
-        "check host and port, and that PostgreSQL is running there",
-    ),
-    (("pg_hba",), "add a pg_hba.conf entry for this host on that server"),
-    (
-        ("stopped responding",),
+        AnswersNothing,
         "check that server: its disk, its memory, and whether the process is stopped",
     ),
     (
-        ("holds a lock",),
+        psycopg.errors.LockNotAvailable,
         (
-            "wait until that session ends its transaction, or end the session; then run "
-            "this command again"
+            "wait until that session ends its transaction, or end the session; then run this "
+            "command again"
         ),
     ),
-    (("timeout", "timed out"), "check host and port, and the network"),
+    (psycopg.errors.UndefinedTable, "restore that table (docs/operations/failures.md)"),
+    (psycopg.errors.ConnectionTimeout, "check host and port, and the network"),
+)
+_BY_WORD = (
+    # Of a login that failed, libpq keeps no SQLSTATE: these texts are all there is.
+    ("cleartext password", CLEAR_TEXT_HINT),
+    (
+        "password",
+        "put the password into ~/.pgpass (or PGPASSFILE); the topology cannot contain passwords",
+    ),
+    ("does not exist", "check `database:` in the topology; `shardctl init` creates the database"),
+    ("refused", "check host and port, and that PostgreSQL is running there"),
+    ("No such file", "check host and port, and that PostgreSQL is running there"),
+    ("pg_hba", "add a pg_hba.conf entry for this host on that server"),
 )
 
 
-def _hint(reason: str) -> str:
-    """Return what to do: a guess from libpq's English texts, the only source."""
-    for words, hint in _HINTS:
-        if any(word in reason for word in words):
-            return hint
-    return "check the node's host and port and `database:` in the topology"
+def _hint(reason: str, error: psycopg.Error | None) -> str:
+    """Return what to do; of a login that failed it is a guess."""
+    found = [hint for kind, hint in _BY_KIND if isinstance(error, kind)]
+    found += [hint for word, hint in _BY_WORD if word in reason]
+    return (*found, "check the node's host and port and `database:` in the topology")[0]

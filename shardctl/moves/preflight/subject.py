@@ -11,7 +11,7 @@ import psycopg
 from shardctl.libpq import reason_of
 from shardctl.moves.refusals import PreflightRefused
 from shardctl.postgres import queries
-from shardctl.postgres.connection import NodeUnavailable
+from shardctl.postgres.connection import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -137,4 +137,4 @@ def refused(node: Node, user: str, error: psycopg.Error) -> ShardctlError:
             "another session holds a lock on a table of the shards, for longer than --max-pause",
             hint="find it in pg_locks there, wait until it ends or end it, then try again",
         )
-    return NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error))
+    return unavailable(node, error)
