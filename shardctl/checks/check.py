@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from shardctl.fanout import Silent
 from shardctl.meter import duration, size
@@ -14,7 +14,7 @@ from shardctl.state import cluster, ledger
 from shardctl.state.format import FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from shardctl.fanout import Progress
@@ -230,33 +230,21 @@ class View(Generic[Seen]):
         )
 
 
-class Look(Protocol):
-    """Ask a node a fixed number of questions, however many shards it has."""
-
-    def __call__(self, place: Place) -> Any:
-        """Give what `judge` will find in `View.seen`; psycopg.Error may be raised."""
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
     """One check of the registry.
 
-    `look` is None where what every check knows (`Basics`) is enough; `judge` is pure.
+    `judge` turns what was seen into findings, each fault once, and is pure. `look` asks a node a
+    fixed number of questions, however many shards it has, for `View.seen`; psycopg.Error may be
+    raised. It is None where what every check knows (`Basics`) is enough.
     """
 
     rules: Rules
     about: str
-    judge: Judge
-    look: Look | None = None
+    judge: Callable[[View[Any]], Iterable[Finding]]
+    look: Callable[[Place], Any] | None = None
 
     @property
     def name(self) -> str:
         """The check's name."""
         return self.rules.check
-
-
-class Judge(Protocol):
-    """Turn what was seen into findings."""
-
-    def __call__(self, view: View[Any]) -> Iterable[Finding]:
-        """Give findings, each fault once."""

@@ -8,7 +8,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING
 
 from shardctl.access import read_only
-from shardctl.checks import leftovers_moves, leftovers_streams, retired
+from shardctl.checks import leftovers_moves, retired
 from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
 from shardctl.checks.status_look import QUERIES as STATUS
 from shardctl.checks.status_look import Slot
@@ -41,7 +41,6 @@ RULES = Rules(
     "leftovers",
     {
         **leftovers_moves.RULES.of,
-        **leftovers_streams.RULES.of,
         "read_only": Rule(
             NOTE,
             "writes are refused {since}by {by}",
@@ -149,7 +148,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         for table in basics.missing:
             yield RULES.finding("table_missing", node=node, object=table)
     of_streams = {node: (seen.of_moves, seen.streams) for node, seen in view.seen.items()}
-    yield from leftovers_streams.judge(of_streams, view.moves)
+    yield from leftovers_moves.streams(of_streams, view.moves)
     for node, seen in view.seen.items():
         for mark, shards in read_only.alike(seen.read_only).items():
             yield _read_only(node, mark, shards)

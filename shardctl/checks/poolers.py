@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.checks import poolers_asked
-from shardctl.checks import poolers_logins as logins
 from shardctl.checks.check import Check
-from shardctl.checks.poolers_loaded import connected, left_over, offered
-from shardctl.checks.poolers_words import APPLY, RULES, brief, shards_of
-from shardctl.pgbouncer import faults, render, serving
+from shardctl.checks.poolers_words import APPLY, PAGE, RULES, brief, shards_of
+from shardctl.pgbouncer import apply, faults, ini, render, serving
+from shardctl.postgres import queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardctl.checks.check import Finding, View
-    from shardctl.checks.poolers_logins import Secrets
+    from shardctl.checks.check import Finding, Place, View
     from shardctl.checks.poolers_look import Looked
     from shardctl.errors import ShardctlError
     from shardctl.pgbouncer.render import Entry, Header
     from shardctl.topology.model import NodeName, Pooler, ShardId, Topology
+
+
+QUERIES = queries.load("shardctl.checks", "poolers.sql")
+
+Secrets = dict[str, str | None] | None
+"""Digests of SCRAM secrets by role, None for one of another kind; None to those who may not.
+
+PgBouncer that keeps a SCRAM secret can log in only to nodes which have the very same one: the same
+password that was set again has another salt.
+"""
 
 PREPARED = (1, 21)
 """The first PgBouncer that keeps prepared statements in transaction pooling."""
@@ -43,14 +52,14 @@ def judge(view: View[Secrets]) -> Iterator[Finding]:
             continue
         entries = render.entries(topology, pooler)
         yield from _file(topology, pooler, looked, version)
-        yield from offered(pooler, looked, entries)
-        yield from left_over(topology, pooler, looked, entries)
+        yield from _offered(pooler, looked, entries)
+        yield from _left_over(topology, pooler, looked, entries)
         yield from _held(pooler, looked, entries)
         yield from _retry(pooler, looked)
-        yield from connected(topology, pooler, looked, entries)
+        yield from _connected(topology, pooler, looked, entries)
         yield from poolers_asked.judge(pooler, looked.asked, entries)
         yield from _pooling(pooler, looked, entries)
-        yield from logins.judge(view, pooler, looked, entries)
+        yield from _logins(view, pooler, looked, entries)
 
 
 def _truth(view: View[Secrets]) -> tuple[int | None, Topology]:
@@ -184,9 +193,200 @@ def _bare(error: ShardctlError, pooler: Pooler) -> str:
     return message.removeprefix(f"({pooler.host}:{pooler.port})").removeprefix(":").strip()
 
 
+def _offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Compare what the pooler has loaded with its own file."""
+    if isinstance(looked.refused, faults.OtherConfig | faults.NotIncluded):
+        return  # it does not read the file
+    taken = looked.refused.taken if isinstance(looked.refused, faults.AliasTaken) else ()
+    # The fallback is never listed, only what it was used for; only an operator writes it.
+    elsewhere = {"*", *(alias for alias, _ in taken)}
+    written = apply.databases_of(looked.text)
+    wrong = []
+    for alias in (name for name in written if name not in elsewhere):
+        pairs = ini.pairs(written[alias])
+        there = looked.offered.get(alias)
+        right = (pairs.get("host"), pairs.get("port", "5432"), pairs.get("dbname", alias))
+        if there is None or (there.host, str(there.port), there.dbname) != right:
+            wrong.append(alias)
+    if wrong:
+        there = looked.offered.get(wrong[0])
+        yield RULES.finding(
+            "not_loaded",
+            pooler=pooler.name,
+            shards=shards_of(wrong, entries),
+            object=brief(wrong),
+            there=f"leads to {there.host}:{there.port}/{there.dbname}" if there else "not offered",
+        )
+
+
+def _left_over(
+    topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry]
+) -> Iterator[Finding]:
+    """Find aliases that are offered and are in no file any more."""
+    written = apply.databases_of(looked.text)
+    found = (
+        [
+            alias
+            for alias in apply.left_over(topology, looked.seen, entries, looked.offered)
+            if alias not in written
+        ]
+        if looked.seen is not None
+        else []
+    )
+    if found:
+        yield RULES.finding("left_over", pooler=pooler.name, object=brief(found))
+
+
+def _connected(
+    topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry]
+) -> Iterator[Finding]:
+    """Find connections to a node that does not own what the alias leads to.
+
+    Those to where the alias leads by what is loaded are reported by `_offered`, or of its file.
+    """
+
+    def places(host: str | None, port: int) -> set[tuple[str, str]]:
+        known = {_address(host or "/"), *looked.addresses.get(host or "", ())}
+        return {(address, str(port)) for address in known}
+
+    nodes = {p: n.name for n in topology.nodes.values() for p in places(n.pooler_host, n.port)}
+    right = {entry.alias: entry for entry in entries if entry.alias in looked.offered}
+    wrong: dict[tuple[str, NodeName], set[str]] = defaultdict(set)
+    for server in looked.servers:
+        alias, place = server["database"] or "", (server["addr"] or "", server["port"] or "")
+        if alias not in right:
+            continue
+        entry, there = right[alias], looked.offered[alias]
+        if place in places(entry.host, entry.port) | places(there.host, there.port):
+            continue
+        # Who is behind a name changes, but an address is what it is.
+        if place in nodes or _is_address(entry.host):
+            name = f"node {nodes[place]}" if place in nodes else ":".join(place)
+            wrong[name, entry.node].add(alias)
+    for (name, owner), found in wrong.items():
+        aliases = sorted(found)
+        yield RULES.finding(
+            "wrong_server",
+            pooler=pooler.name,
+            shards=shards_of(aliases, entries),
+            object=brief(aliases),
+            there=name,
+            owner=owner,
+            first=aliases[0],
+        )
+
+
+def _address(host: str) -> str:
+    """Write an address as PgBouncer does, and leave a name as it is.
+
+    >>> _address("0:0::1"), _address("db1"), _address("/run/postgresql")
+    ('::1', 'db1', 'unix')
+    """
+    if host.startswith("/"):
+        return "unix"
+    return str(ipaddress.ip_address(host)) if _is_address(host) else host
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def look(place: Place) -> Secrets:
+    """Read the digests of the applications' secrets, where this role may."""
+    row = place.connection.execute(QUERIES["may_read_secrets"]).fetchone()
+    if row is None or not row[0]:
+        return None
+    roles = {"roles": list(place.topology.database.app_roles)}
+    return dict(place.connection.execute(QUERIES["secrets"], roles).fetchall())
+
+
+def _logins(
+    view: View[Secrets], pooler: Pooler, looked: Looked, entries: Sequence[Entry]
+) -> Iterator[Finding]:
+    """Find roles that a node rejects, and roles whose logins could not be tested."""
+    for role in view.topology.database.app_roles:
+        differing = _differing(view, looked, role)
+        refused, untried = _attempts(view, looked, role)
+        for node in looked.logins:
+            if node not in differing and node not in refused:
+                continue
+            yield RULES.finding(
+                "login_refused",
+                pooler=pooler.name,
+                shards=_shards(entries, node),
+                object=f"{role} on node {node}",
+                actual=refused.get(node) or "the SCRAM secret differs from the pooler's auth_file",
+                role=role,
+                where=node,
+                hint=f"set the role's SCRAM secret on the node to the pooler's ({PAGE})"
+                if node in differing or "password" in refused[node]
+                else (
+                    f"allow role {role} to log in from the pooler: check pg_hba.conf and "
+                    f"the role on node {node}"
+                ),
+            )
+        if looked.secrets is None and len(nodes := _kinds(view, looked, role)) > 1:
+            yield RULES.finding(
+                "secrets_differ", pooler=pooler.name, object=role, nodes=", ".join(nodes)
+            )
+        kept = (looked.secrets or {}).get(role)
+        compared = [node for node in untried if kept and role in (view.seen.get(node) or {})]
+        if len(compared) < len(untried):
+            yield RULES.finding(
+                "login_untried",
+                pooler=pooler.name,
+                object=role,
+                why=next(iter(untried.values())),
+                nodes=", ".join(untried),
+                address=f"{pooler.host}:{pooler.port}",
+            )
+
+
+def _differing(view: View[Secrets], looked: Looked, role: str) -> set[NodeName]:
+    """Name the nodes whose SCRAM secret is not the pooler's, as far as both can be read."""
+    kept = (looked.secrets or {}).get(role)
+    if kept is None:
+        return set()
+    secrets = {node: (view.seen.get(node) or {}) for node in looked.logins}
+    return {node for node, held in secrets.items() if role in held and held[role] != kept}
+
+
+def _kinds(view: View[Secrets], looked: Looked, role: str) -> list[NodeName]:
+    """Name a node for each SCRAM secret that a role has."""
+    kinds: dict[str, NodeName] = {}
+    for node in looked.logins:
+        if (held := (view.seen.get(node) or {}).get(role)) is not None:
+            kinds.setdefault(held, node)
+    return list(kinds.values())
+
+
+def _attempts(
+    view: View[Secrets], looked: Looked, role: str
+) -> tuple[dict[NodeName, str], dict[NodeName, str]]:
+    """Return by node why a login was refused, or not tried; `connection` reports absent nodes."""
+    refused, untried = {}, {}
+    for node, attempts in looked.logins.items():
+        for one in attempts:
+            if one.role != role or node not in view.basics:
+                continue
+            if one.refused is not None:
+                refused[node] = one.refused
+            elif one.untried is not None:
+                untried[node] = one.untried
+    return refused, untried
+
+
+def _shards(entries: Sequence[Entry], node: NodeName) -> tuple[ShardId, ...]:
+    return shards_of([entry.alias for entry in entries if entry.node == node], entries)
+
+
 CHECK = Check(
     RULES,
     "every pooler offers the aliases of the map and serves all its clients",
     judge,
-    logins.look,
+    look,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import ERROR, NOTE, WARNING, Rule, Rules
+from shardctl.meter import listed
 from shardctl.pgbouncer import serving
 
 if TYPE_CHECKING:
@@ -127,5 +128,4 @@ def shards_of(aliases: Iterable[str], entries: Sequence[Entry]) -> tuple[ShardId
 
 def brief(aliases: Sequence[str]) -> str:
     """Name the first few of aliases."""
-    more = f" and {len(aliases) - _SHOWN} more" if len(aliases) > _SHOWN else ""
-    return ", ".join(aliases[:_SHOWN]) + more
+    return listed(aliases, most=_SHOWN)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl.errors import together
@@ -10,7 +12,7 @@ from shardctl.hosts.host import CommandFailed
 from shardctl.ids.generator import quote_identifier
 from shardctl.moves.preflight import rights, target
 from shardctl.moves.refusals import TargetUnfit, collected
-from shardctl.postgres import copying, passfile
+from shardctl.postgres import copying
 from shardctl.postgres.source import Source
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, Topology
 
+_FIELD = re.compile(r"((?:[^:\\]|\\.)*):")
+"""A field of a line of a passfile."""
 _SECONDS = 30.0
 _ABSENT = 127  # the shell's exit code for a missing program
 # Neither the copy nor the standby will have the variables of this environment.
@@ -28,8 +32,43 @@ _AS_THE_CLONE = 'unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS; exec
 
 
 def knows_password(context: Context) -> bool:
-    """Return whether a passfile has a password for the target, if the source asks for one."""
-    return passfile.knows(context.session, context.target.host, context.target.port)
+    """Return whether a passfile has a password for the target, if the source asks for one.
+
+    The password itself is not looked at.
+    """
+    session, node = context.session, context.target
+    keywords = {one.keyword.decode(): (one.val or b"").decode() for one in session.pgconn.info}
+    if not session.pgconn.used_password or keywords.get("password"):
+        return True
+    try:
+        text = Path(keywords.get("passfile") or Path.home() / ".pgpass").read_text()
+    except (OSError, RuntimeError):  # no home, too: the session's password is from elsewhere
+        return True
+    return _has(text, node.host, node.port, session.info.dbname, session.info.user)
+
+
+def _has(text: str, host: str, port: int, dbname: str, user: str) -> bool:
+    r"""Return whether a line of a passfile is for this login.
+
+    >>> _has("# all\ndb1:5432:*:ops:secret", "db1", 5432, "app", "ops")
+    True
+    >>> _has("*:5432:*:ops:secret", "db1", 5433, "app", "ops")
+    False
+    >>> _has(r"\:\:1:*:*:a\\b:secret", "::1", 5432, "app", r"a\b")
+    True
+    """
+    wanted = ("localhost" if host.startswith("/") else host, str(port), dbname, user)
+    return any(_is_for(line, wanted) for line in text.splitlines() if not line.startswith("#"))
+
+
+def _is_for(line: str, wanted: tuple[str, ...]) -> bool:
+    at = 0
+    for text in wanted:
+        match = _FIELD.match(line, at)
+        if match is None or (match[1] != "*" and re.sub(r"\\(.)", r"\1", match[1]) != text):
+            return False
+        at = match.end()
+    return True
 
 
 def judge_password(context: Context) -> Iterator[TargetUnfit]:
