@@ -135,12 +135,11 @@ def arm(
     staged: Staged | None = None,
     retry: str = "",
     user: str | None = None,
-    passfile: Path | None = None,
 ) -> Guard:
     """Start a guard below `directory` of a pooler's host; it counts when this returns.
 
     `console` is libpq's connection string, without a password, of the pooler's console as
-    that host sees it; passwords come from `passfile` there, or from the ~/.pgpass of `user`.
+    that host sees it; passwords come from the ~/.pgpass of `user` there.
     After `after_s` it asks the question. If the answer is true, or without a question, it puts the
     staged file into place. Then it reloads the pooler and resumes only these aliases. If the answer
     was not true, it asks again until it is, and then does the same.
@@ -149,7 +148,7 @@ def arm(
     """
     guard = Guard(host, name, directory, user, secrets.token_hex(8))
     _check(guard, console, aliases, after_s, question)
-    words = [f"{after_s:.3f}", str(len(aliases)), str(passfile or ""), console]
+    words = [f"{after_s:.3f}", str(len(aliases)), console]
     words += [question.dsn, question.query] if question else ["", ""]
     words += [str(staged.file), str(staged.target)] if staged else ["", ""]
     words.append(retry)

@@ -39,11 +39,10 @@ console() { # seconds; commands by standard input
 ## arm
 
 # stdin: the aliases, one a line; $script: this text
-# directory, owner, seconds, number of aliases, passfile, console, dsn, query, file, target, retry
+# directory, owner, seconds, number of aliases, console, dsn, query, file, target, retry
 arm() {
-    directory=$1 owner=$2 after=$3 count=$4 passfile=$5 console=$6
-    dsn=$7 query=$8 file=$9 target=${10} retry=${11}
-    [ -z "$passfile" ] || export PGPASSFILE="$passfile"
+    directory=$1 owner=$2 after=$3 count=$4 console=$5
+    dsn=$6 query=$7 file=$8 target=$9 retry=${10}
     require_programs
     [ -z "$file" ] || require_staged
     require_admin
@@ -54,7 +53,7 @@ arm() {
     cd "$directory" || exit 1
     # shellcheck disable=SC2154 # the sender has set this variable
     printf '%s' "$script" | cat >guard.sh && cat >aliases || exit 1
-    for part in owner after passfile console dsn query file target retry; do
+    for part in owner after console dsn query file target retry; do
         eval "printf '%s' \"\$$part\"" >"$part" || exit 1
     done
     # Truncated, by a full disk or a lost line, it would resume fewer than are paused.
@@ -124,11 +123,9 @@ abandon() {
 watch() {
     trap '' HUP INT QUIT TERM
     echo $$ >pid || exit 1
-    for part in after passfile console dsn query file target retry aliases; do
+    for part in after console dsn query file target retry aliases; do
         eval "$part=\$(cat $part)" || exit 1
     done
-    # shellcheck disable=SC2154 # read just now
-    [ -z "$passfile" ] || export PGPASSFILE="$passfile"
     # RESUME without a name would resume what other sessions have paused.
     # shellcheck disable=SC2154
     resumes=$(printf '%s\n' "$aliases" | awk '

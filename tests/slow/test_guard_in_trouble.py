@@ -277,8 +277,9 @@ def test_the_password_comes_from_the_passfile_and_is_seen_nowhere(
         at_end.callback(over.set)
         console.pgconn.exec_(b'PAUSE "one"')
         watching = executor.submit(watch)
-        host = Changed({"PGPASSWORD": "of another", "PGOPTIONS": "-c search_path=x"})
-        armed = locked.arm("one", passfile=passfile, host=host, after_s=LATER)
+        env = {"PGPASSWORD": "of another", "PGOPTIONS": "-c search_path=x"}
+        host = Changed({**env, "PGPASSFILE": str(passfile)})
+        armed = locked.arm("one", host=host, after_s=LATER)
         environment = Path(f"/proc/{leader(armed)}/environ").read_text()
         fire(armed)
         wait_until_done(armed)
@@ -293,7 +294,8 @@ def test_the_password_comes_from_the_passfile_and_is_seen_nowhere(
 
 def test_a_wrong_password_is_refused_and_not_repeated(locked: Site, passfile: Path) -> None:
     passfile.write_text(passfile.read_text().replace(SECRET, f"{SECRET}-old"))
-    reason = locked.refusal_that_leaves_nothing(passfile=passfile)
+    host = Changed({"PGPASSFILE": str(passfile)})
+    reason = locked.refusal_that_leaves_nothing(host=host)
     assert "authentication failed" in reason
     assert SECRET not in reason
 
