@@ -12,6 +12,7 @@ from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     DANGEROUS,
     FinishReverseOption,
+    Identity,
     IgnoreStandbyOption,
     MaxPauseOption,
     MaxWalOption,
@@ -107,6 +108,14 @@ def move_shards(
         ),
     ] = _KEEP_REVERSE,
     finish_reverse: FinishReverseOption = False,
+    identity: Annotated[
+        Identity | None,
+        typer.Option(
+            "--identity",
+            help="With stream: tables without a replica identity have REPLICA IDENTITY FULL until "
+            "the move and its reverse are over.",
+        ),
+    ] = None,
     terminate: TerminateOption = False,
     rehearse_only: Annotated[
         bool,
@@ -155,6 +164,7 @@ def move_shards(
         terminate=terminate,
         rehearse_only=rehearse_only,
         duplicate_shared=duplicate_shared,
+        identity_full=identity is not None,
         ignore_standby=ignore_standby,
     )
     chosen = _shards(topology, shards, source, half=half, everything=everything)

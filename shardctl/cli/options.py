@@ -26,6 +26,12 @@ class Listing(StrEnum):
     csv = "csv"
 
 
+class Identity(StrEnum):
+    """Replica identities that a move can lend to tables without one."""
+
+    full = "full"
+
+
 ReportOption = Annotated[Report, typer.Option("-o", "--output", help="Format of the result.")]
 ListingOption = Annotated[Listing, typer.Option("-o", "--output", help="Format of the result.")]
 AllOrNothingOption = Annotated[

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError, UsageError
+from shardctl.postgres.logical.identities import Identity
 from shardctl.state import journal
 from shardctl.topology import aliases, names, ranges
 from shardctl.topology.model import Node, NodeName, Pooler, ShardId
@@ -73,6 +74,8 @@ class Options:
     """For how long the move can be reversed when it is done; 0: not at all."""
     finish_reverse: bool = False
     """Whether the move may end the possibility to reverse an earlier one."""
+    identity_full: bool = False
+    """Whether tables without a replica identity get REPLICA IDENTITY FULL for the move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ class MovePlan:
     """The id of the move that can reverse this one; None where none is to."""
     reverses: Reversed | None = None
     """What this move reverses, if it is a reverse."""
+    lent: tuple[Identity, ...] = ()
+    """Tables that have REPLICA IDENTITY FULL for the move alone, once it has begun."""
     systems: Mapping[str, str] = field(default_factory=dict)
     """The system identifiers of the nodes that have to run when the move begins."""
     group: Mapping[str, Any] | None = None
@@ -126,6 +131,7 @@ class MovePlan:
             "options": asdict(self.options),
             "reverse": self.reverse,
             "reverses": self.reverses and asdict(self.reverses),
+            "lent": self.lent,
             "systems": dict(self.systems),
             "group": self.group,
         }
@@ -148,6 +154,7 @@ class MovePlan:
                 method=move.method,
                 reverse=move.plan.get("reverse"),
                 reverses=None if reverses is None else Reversed(**reverses),
+                lent=lent(move),
                 systems=move.plan.get("systems", {}),
                 group=move.plan.get("group"),
             )
@@ -207,6 +214,11 @@ def make(
         said=depends_on(topology, source, to),
         options=options,
     )
+
+
+def lent(move: Move) -> tuple[Identity, ...]:
+    """Read from the journal which tables have REPLICA IDENTITY FULL for a move alone."""
+    return tuple(Identity(*one) for one in move.plan.get("lent", ()))
 
 
 def new_id() -> str:

@@ -79,6 +79,12 @@ def make(context: MoveContext, report: Callable[[Holder], None]) -> None:
             pass  # its snapshot is of no use
 
 
+def is_published(context: MoveContext) -> bool:
+    """Return whether the target publishes what a reverse needs."""
+    there = context.session(context.plan.target)
+    return context.plan.reverse is not None and publication.oid(there, name(context)) is not None
+
+
 def drop_on_target(context: MoveContext) -> None:
     """Drop what the target keeps, if it does."""
     plan = context.plan

@@ -13,6 +13,7 @@ from shardctl.moves import plan as planning
 from shardctl.moves.plan import Reversed
 from shardctl.moves.refusals import COPY_INSTEAD
 from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.logical import identities
 from shardctl.provision import maps
 from shardctl.state import events, journal, leash, lock, reverses
 from shardctl.topology.model import NodeName
@@ -34,7 +35,7 @@ def plan(topology: Topology, entry: Entry, options: Options) -> MovePlan:
     """Plan the reverse of a move; raises not_reversible, and what `planning.make` raises."""
     reverse, lsn = require_reversible(entry)
     move = entry.move
-    given = replace(options, keep_reverse_s=0.0)
+    given = replace(options, keep_reverse_s=0.0, identity_full=False)
     decided = planning.make(topology, move.shards, move.source, 0, given, move=reverse)
     if decided.source != move.target:
         raise _not_reversible(
@@ -50,6 +51,7 @@ def plan(topology: Topology, entry: Entry, options: Options) -> MovePlan:
         map_version=version,
         method=planning.STREAM,
         reverses=Reversed(move.id, lsn),
+        lent=planning.lent(move),
     )
 
 
@@ -114,6 +116,7 @@ def finish(
         # The reverse may have begun since the operator looked.
         require_finishable(ledger.read(topology, purpose=lock.purpose(FINISH)).entry(move.id))
         reverse_kept.forget_on_target(there, reverse)
+        identities.take_back(there, planning.lent(move))
         _note_ended(there, move.id)
     try:
         with lock.held(topology, [source], command=FINISH) as sessions:

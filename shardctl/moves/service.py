@@ -97,6 +97,10 @@ def _require_options(method: str, options: Options) -> None:
             hint="leave --duplicate-shared out, or use --method clone with a target that owns no "
             "shards",
         )
+    if options.identity_full and not streams:
+        raise planning.MoveRefused(
+            "a clone needs no replica identities (--identity)", hint="leave --identity out"
+        )
     if options.rehearse_only and not streams:
         raise planning.MoveRefused(
             "a clone has no rehearsal (--rehearse-only)",

@@ -8,12 +8,14 @@ import psycopg
 import pytest
 
 from shardctl.moves import reversing
+from shardctl.moves.steps import follow
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.reversals import entry, moved, reverse, state
-from tests.fixtures.moves.stream_moves import left
+from tests.fixtures.moves.stream_moves import left, replace_step
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
+    from shardctl.moves.context import MoveContext
     from tests.fixtures.moves.own import Lab
 
 
@@ -22,12 +24,42 @@ def refused(lab: Lab, move: str) -> None:
         reverse(lab, move)
 
 
-def test_shards_go_back_with_what_clients_have_changed(fleet_own: Lab) -> None:
+def change_one(lab: Lab, node: str, note: str) -> None:
+    """Change one of several equal rows in a table without a key, and delete one of others."""
+    one = "ctid = (SELECT ctid FROM shard2.bare WHERE n = {} AND note = 'same' LIMIT 1)"
+    with lab.connect(node) as session:
+        session.execute(f"UPDATE shard2.bare SET note = '{note}' WHERE {one.format(1)}".encode())
+        session.execute(f"DELETE FROM shard2.bare WHERE {one.format(2)}".encode())
+
+
+def identity(lab: Lab, node: str) -> str:
+    [(found,)] = lab.ask(
+        node, "SELECT relreplident::text FROM pg_class WHERE oid = 'shard2.bare'::regclass"
+    )
+    return str(found)
+
+
+def test_shards_go_back_with_what_clients_have_changed(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = fleet_own.put(2)
     with fleet_own.connect("a") as session:
         session.execute("CREATE SEQUENCE shard2.ring MAXVALUE 10 CYCLE")
         session.execute("SELECT nextval('shard2.ring') FROM generate_series(1, 8)")
-    there = moved(fleet_own)
+        session.execute(
+            "CREATE TABLE shard2.bare AS SELECT n % 3 AS n, 'same' AS note"
+            " FROM generate_series(1, 9) AS one (n)"
+        )
+
+    def then_change(context: MoveContext) -> None:
+        follow.subscribe(context)
+        change_one(fleet_own, "a", "there")
+
+    replace_step(monkeypatch, follow.STREAM_STEP, then_change)
+    there = moved(fleet_own, identity_full=True)
+    monkeypatch.undo()
+    assert identity(fleet_own, "b") == "f"  # as long as it is published for the reverse
+    change_one(fleet_own, "b", "back")
     drawn = "SELECT nextval('shard2.ring') FROM generate_series(1, 4)"
     assert fleet_own.ask("b", drawn) == [(9,), (10,), (1,), (2,)]
     assert there.reverse is not None
@@ -44,6 +76,9 @@ def test_shards_go_back_with_what_clients_have_changed(fleet_own: Lab) -> None:
     assert fleet_own.ask("a", "SELECT nextval('shard2.ring')") == [(3,)]
     found = fleet_own.ask("a", "SELECT id, user_id FROM shard2.photos ORDER BY id")
     assert found == [(first, 77), (second, 2), (third, 2)]
+    found = fleet_own.ask("a", "SELECT n, note FROM shard2.bare WHERE n > 0 ORDER BY n, note")
+    assert found == [(1, "back"), (1, "same"), (1, "there"), (2, "same")]
+    assert identity(fleet_own, "a") == "d"
     back = entry(fleet_own, there.reverse.move)
     assert (back.state, back.move.proof) == ("done", "compared")
     assert (back.move.source, back.move.target) == ("b", "a")

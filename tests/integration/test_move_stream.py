@@ -353,6 +353,10 @@ def try_methods(fleet_own: Lab) -> None:
         assert service.plan(fleet_own.topology, [2], target, options, method=None).method == method
     with pytest.raises(plan.MoveRefused, match="--duplicate-shared"):
         planned(fleet_own, [2], "b", duplicate_shared=True)
+    with pytest.raises(plan.MoveRefused, match="--identity"):
+        service.plan(
+            fleet_own.topology, [2], "c", replace(options, identity_full=True), method="clone"
+        )
 
 
 @pytest.mark.long

@@ -132,6 +132,8 @@ def test_replica_identities(context: Context) -> None:
         context,
         """
         CREATE TABLE shard2.without (id bigint);
+        INSERT INTO shard2.without SELECT generate_series(1, 100);
+        ANALYZE shard2.without;
         CREATE TABLE shard2.deferred (id bigint PRIMARY KEY DEFERRABLE);
         CREATE TABLE shard2.nothing (id bigint PRIMARY KEY);
         ALTER TABLE shard2.nothing REPLICA IDENTITY NOTHING;
@@ -151,13 +153,32 @@ def test_replica_identities(context: Context) -> None:
         """,
     )
     told = said(context, "replica identities")
-    assert "shard2.whole" in told.pop("note")
-    assert {key: text.partition("\n")[0].rpartition(": ")[2] for key, text in told.items()} == {
-        "no_replica_identity": "shard2.deferred, shard2.nothing, shard2.without",
+    refused = {
         "generated_identity": "shard3.key",
         "generated_identity_full": "shard2.twice",
         "identity_without_equality": "shard2.unequal (column at)",
     }
+    assert {key: text.partition("\n")[0].rpartition(": ")[2] for key, text in told.items()} == {
+        **refused,
+        "no_replica_identity": "shard2.deferred, shard2.nothing, shard2.without",
+        "note": "shard2.whole (0 rows, 0 bytes); for each row that clients update or delete, node "
+        "c reads the table up to that row",
+    }
+    assert "--identity full" in told["no_replica_identity"]
+
+    options = dataclasses.replace(context.plan.options, identity_full=True)
+    context.plan = dataclasses.replace(context.plan, options=options)
+    make(context, "CREATE TABLE shard3.worse (id bigint, said json)")
+    told = said(context, "replica identities")
+    notes = told.pop("note").splitlines()
+    refused["identity_without_equality"] += ", shard3.worse (column said)"
+    found = {key: text.partition("\n")[0].rpartition(": ")[2] for key, text in told.items()}
+    assert found == refused
+    assert [note.partition(": ")[2].partition(";")[0] for note in notes] == [
+        "shard2.whole (0 rows, 0 bytes), shard2.without (100 rows, 8192 bytes)",
+        "shard2.deferred (0 rows, 0 bytes), shard2.nothing (0 rows, 0 bytes)",
+        "shard2.deferred, shard2.nothing, shard2.without, shard3.worse",
+    ]
 
 
 def test_kinds_and_contents(context: Context) -> None:

@@ -92,7 +92,9 @@ def test_the_next_move_of_its_shards_wants_that_it_is_given_up(fleet_own: Lab) -
 
 
 def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> None:
-    there = moved(fleet_own, keep_reverse_s=2.0)
+    with fleet_own.connect("a") as session:
+        session.execute("CREATE TABLE shard2.bare (n bigint)")
+    there = moved(fleet_own, keep_reverse_s=2.0, identity_full=True)
     wait_for(lambda: not fleet_own.ask("b", "SELECT FROM pg_replication_slots"), seconds=30)
     assert state(fleet_own, there.move.id) == "expired"
     assert entry(fleet_own, there.move.id).can() == ["finish"]
@@ -104,8 +106,15 @@ def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> No
     with pytest.raises(Refused, match="possible until"):
         reverse(fleet_own, there.move.id)
     assert prunable(fleet_own) == [None, None]
+    # Its tables still have what they were lent, which another move would keep.
+    fleet_own.ask("b", "DELETE FROM shard2.bare RETURNING 1")
+    with pytest.raises(ShardctlError) as caught:
+        service.preflight(fleet_own.topology, planned(fleet_own, [2], "a"))
+    assert "identity_left" in [one.code for one in caught.value.parts()]
     reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
     assert left(fleet_own) == []
+    lent = "SELECT relreplident::text FROM pg_class WHERE oid = 'shard2.bare'::regclass"
+    assert fleet_own.ask("b", lent) == [("d",)]
 
 
 def test_it_ends_at_the_limit_of_its_wal(fleet_own: Lab) -> None:

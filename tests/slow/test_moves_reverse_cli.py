@@ -27,8 +27,16 @@ def done(lab: Lab, *words: str) -> str:
 
 
 def test_a_move_can_be_reversed_for_an_hour_unless_told_otherwise(fleet_own: Lab) -> None:
-    planned = json.loads(done(fleet_own, *STREAM, "-o", "json", "--dry-run"))
+    with fleet_own.connect("a") as session:
+        session.execute("CREATE TABLE shard2.bare (n bigint)")
+    refused = run(fleet_own, *STREAM, "--dry-run")
+    assert (refused.returncode, "--identity full" in refused.stderr) == (1, True)
+    lent = ("--identity", "full", "-o", "json", "--dry-run")
+    planned = json.loads(done(fleet_own, *STREAM, *lent))
     assert any("reversed for 1 h" in note for note in planned["notes"])
+    assert any("(--identity full): shard2.bare" in note for note in planned["notes"])
+    with fleet_own.connect("a") as session:
+        session.execute("DROP TABLE shard2.bare")
     moved = run(fleet_own, *STREAM, "-o", "json")
     move, at = json.loads(moved.stdout)["id"], r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
     assert re.search(

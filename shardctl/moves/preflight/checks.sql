@@ -66,26 +66,36 @@ ORDER BY 1, 2
 --   no_replica_identity:
 --     says: it has tables without a replica identity, so clients could not update or delete their rows
 --       during the move
---     hint: give each a primary key that is not deferrable, run ALTER TABLE ... REPLICA IDENTITY FULL, or
---       use --method clone
+--     hint: give each a primary key that is not deferrable, or REPLICA IDENTITY FULL, as --identity
+--       full does until the move is over; or use --method clone
 --   generated_identity:
 --     says: it has tables whose replica identity has a generated column, which is not replicated
 --     hint: run ALTER TABLE ... REPLICA IDENTITY USING INDEX with another unique index, or use --method
 --       clone
 --   generated_identity_full:
---     says: it has tables with REPLICA IDENTITY FULL and generated columns, which are not replicated
+--     says: it has tables with REPLICA IDENTITY FULL (or --identity full) and generated columns, which are
+--       not replicated
 --     hint: give each a primary key and REPLICA IDENTITY DEFAULT, or use --method clone
 --   identity_without_equality:
---     says: it has tables with REPLICA IDENTITY FULL and columns whose types cannot be compared
+--     says: it has tables with REPLICA IDENTITY FULL (or --identity full) and columns whose types cannot be
+--       compared
 --     hint: give each a primary key and REPLICA IDENTITY DEFAULT, or use --method clone
 --   identity_full:
---     says: 'tables with REPLICA IDENTITY FULL: {names}; for each UPDATE and DELETE, node {target} may
---       read the whole table to find the row'
+--     says: 'tables with REPLICA IDENTITY FULL and no index: {names}; for each row that clients update or
+--       delete, node {target} reads the table up to that row'
+--   identity_full_index:
+--     says: 'tables with REPLICA IDENTITY FULL and an index: {names}; for each row that clients update or
+--       delete, node {target} looks it up there, or before PostgreSQL 16 reads the table up to that row'
+--   identity_lent:
+--     says: 'tables that have REPLICA IDENTITY FULL until the move and its reverse are over (--identity
+--       full): {names}; to set it, and to put it back, each is locked for a moment'
 WITH RECURSIVE {held}, moved AS MATERIALIZED (
-    SELECT c.oid, n.nspname || '.' || c.relname AS name, c.relreplident = 'f' AS is_full,
-           pg_get_replica_identity_index(c.oid) AS index
+    SELECT c.oid, n.nspname || '.' || c.relname AS name, c.reltuples, i.index,
+           c.relreplident = 'f' OR l.lent AS is_full, l.lent
     FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
     JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
+    CROSS JOIN pg_get_replica_identity_index(c.oid) AS i (index)
+    CROSS JOIN LATERAL (VALUES (%(lends)s AND c.relreplident <> 'f' AND i.index IS NULL)) AS l (lent)
     WHERE c.relkind = 'r'
 ), part (relation, attribute, type) AS (
     -- Of tables with all columns: the types that values are made of.
@@ -110,11 +120,17 @@ WITH RECURSIVE {held}, moved AS MATERIALIZED (
                             AND k.castmethod = 'b' AND k.castcontext = 'i')))
     GROUP BY p.relation
 ), judged AS (
-    SELECT m.name, u.attribute,
+    SELECT m.*, u.attribute,
            CASE WHEN m.is_full AND EXISTS (SELECT FROM pg_attribute AS a
                                            WHERE a.attrelid = m.oid AND a.attgenerated <> ''
                                              AND NOT a.attisdropped) THEN 'generated_identity_full'
                 WHEN u.relation IS NOT NULL THEN 'identity_without_equality'
+                WHEN m.is_full AND EXISTS (
+                    -- By what PostgreSQL looks for a row: a plain column comes first.
+                    SELECT FROM pg_index AS x JOIN pg_class AS c ON c.oid = x.indexrelid
+                    JOIN pg_am AS a ON a.oid = c.relam AND a.amname = 'btree'
+                    WHERE x.indrelid = m.oid AND x.indisvalid AND x.indpred IS NULL AND x.indkey[0] > 0
+                ) THEN 'identity_full_index'
                 WHEN m.is_full THEN 'identity_full'
                 WHEN m.index IS NULL THEN 'no_replica_identity'
                 WHEN EXISTS (SELECT FROM pg_index AS i
@@ -124,8 +140,13 @@ WITH RECURSIVE {held}, moved AS MATERIALIZED (
                 THEN 'generated_identity' END AS verdict
     FROM moved AS m LEFT JOIN unequal AS u ON u.relation = m.oid
 )
-SELECT verdict, name || coalesce(' (column ' || attribute || ')', '') FROM judged
-WHERE verdict IS NOT NULL ORDER BY 1, 2
+SELECT verdict, name || coalesce(' (column ' || attribute || ')', CASE WHEN verdict LIKE 'identity_full%%'
+    THEN format(' (%%s rows, %%s)', greatest(reltuples, pg_stat_get_live_tuples(oid)),
+                pg_size_pretty(pg_relation_size(oid))) END, '')
+FROM judged WHERE verdict IS NOT NULL
+UNION ALL
+SELECT 'identity_lent', name FROM judged WHERE lent
+ORDER BY 1, 2
 
 -- check: publications
 -- about: no publication takes in what the move makes

@@ -12,6 +12,7 @@ import psycopg
 from shardctl import fanout
 from shardctl.meter import listed
 from shardctl.moves import file
+from shardctl.moves import plan as planning
 from shardctl.moves.preflight.subject import refused
 from shardctl.moves.refusals import PreflightRefused, SourceUnfit, collected
 from shardctl.postgres import catalog
@@ -150,18 +151,26 @@ def notes(context: Context) -> Iterator[str]:
 
 
 def judge_reverses(context: Context) -> Iterator[PreflightRefused]:
-    """Refuse a move that would take from an open reverse what it needs."""
+    """Refuse a move that would take from an open reverse what it needs, or keep what one lent."""
     if context.plan.options.finish_reverse:
         return
     for move, reverse in in_the_way(context):
+        moved = f"it moved shards {ranges.of(move.shards)} from {move.source} to {move.target} and"
+        finish = f"run `shardctl moves finish {move.id}`, or give --finish-reverse"
+        if reverse.state != "open":
+            yield PreflightRefused(
+                f"move {move.id}",
+                "identity_left",
+                f"{moved} has not put back the replica identities of their tables",
+                hint=finish,
+            )
+            continue
         yield PreflightRefused(
             f"move {move.id}",
             "reverse_open",
-            f"it moved shards {ranges.of(move.shards)} from {move.source} to {move.target} and "
-            f"can be reversed until {reverse.until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, which "
-            "this move would end",
-            hint=f"run `shardctl moves finish {move.id}`, or give --finish-reverse; to have the "
-            f"shards back, run `shardctl moves reverse {move.id}`",
+            f"{moved} can be reversed until {reverse.until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, "
+            "which this move would end",
+            hint=f"{finish}; to have the shards back, run `shardctl moves reverse {move.id}`",
         )
 
 
@@ -173,7 +182,7 @@ def notes_on_reverses(context: Context) -> Iterator[str]:
 
 
 def in_the_way(context: Context) -> list[tuple[Move, Reverse]]:
-    """Return the moves whose open reverse this move would end.
+    """Return the moves whose open reverse this move would end, or that are to be finished first.
 
     One of the same shards, and any at a node that a clone copies or replaces.
     """
@@ -191,7 +200,10 @@ def in_the_way(context: Context) -> list[tuple[Move, Reverse]]:
         begun = newest.get(reverses.id_of(move) or "")
         kept = peer.kept.get(move.id) if peer is not None else None
         reverse = reverses.of(move, begun, kept, datetime.now(UTC))
-        if reverse is None or reverse.state != "open" or reverse.move == plan.id:
+        if reverse is None or reverse.move == plan.id:
+            continue
+        # What has ended by itself has not put back what its tables were lent.
+        if reverse.state != "open" and not (planning.lent(move) and reverse.can):
             continue
         copied = not context.streams and {plan.source, plan.target} & {move.source, move.target}
         if copied or set(plan.shards) & set(move.shards):

@@ -166,6 +166,8 @@ def _given(context: Context) -> dict[str, Any]:
         "schemas": list(context.plan.schemas),
         "slot": context.plan.slot,
         "streams_as": context.topology.database.replication_user,
+        # When the move has begun, the tables that it lends it to have it.
+        "lends": context.plan.options.identity_full and not context.plan.systems,
     }
 
 

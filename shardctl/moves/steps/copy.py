@@ -26,6 +26,7 @@ from shardctl.postgres import catalog, queries, slots
 from shardctl.postgres.logical import (
     closing,
     copying,
+    identities,
     publication,
     slot,
     stream_login,
@@ -105,6 +106,8 @@ def make_tables(context: MoveContext) -> None:
     with context.on(plan.source):
         marks.forget(context.session(plan.source), plan.id)
         marks.note_timeline(context.session(plan.source), plan.id)
+        # Before the structure is noted: the copies have it, too, as a reverse needs it there.
+        identities.lend(context.session(plan.source), plan.lent)
     ddl.note(context)
     with context.kept_progress() as shown:
         shown.expect(plan.target, "making tables", 0)
@@ -175,7 +178,10 @@ def make_rest(context: MoveContext, *, again: bool = False) -> None:
 
 def undo(context: MoveContext) -> None:
     """Drop slot and publication, then the schemas on the target."""
+    plan = context.plan
     _end_stream(context)
+    with context.on(plan.source):
+        identities.take_back(context.session(plan.source), plan.lent)
     context.remove_progress()
     if not context.target_lost:
         _drop(context)

@@ -14,12 +14,14 @@ from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import Step
 from shardctl.postgres import catalog, slots
 from shardctl.postgres import clone as clones
+from shardctl.postgres.logical import identities
 from shardctl.state import events, identity, journal, leash, states
 from shardctl.state.journal import MoveState
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
+    from shardctl.postgres.logical.identities import Identity
     from shardctl.state.journal import Move
 
 
@@ -68,7 +70,7 @@ def write(context: MoveContext) -> Move | None:
     session = context.session(context.plan.source)
     if (known := journal.find(session, context.plan.id)) is not None:
         return known
-    plan = context.plan = replace(context.plan, systems=_systems(context))
+    plan = context.plan = replace(context.plan, systems=_systems(context), lent=_lent(context))
     journal.open_move(
         session,
         move=plan.id,
@@ -87,6 +89,17 @@ def write(context: MoveContext) -> Move | None:
         journal.advance(session, plan.id, [MoveState.reserved], MoveState.aborted)
         raise
     return None
+
+
+def _lent(context: MoveContext) -> tuple[Identity, ...]:
+    """List the tables that get another replica identity, before that is changed.
+
+    A reverse has those of the move that it reverses.
+    """
+    plan = context.plan
+    if not plan.options.identity_full:
+        return plan.lent
+    return identities.missing(context.session(plan.source), plan.schemas)
 
 
 def _systems(context: MoveContext) -> dict[str, str]:

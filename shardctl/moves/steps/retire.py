@@ -11,7 +11,7 @@ from shardctl.moves import plan as planning
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import queries, repmgr
-from shardctl.postgres.logical import closing
+from shardctl.postgres.logical import closing, identities
 from shardctl.state import events, journal
 from shardctl.state.journal import MoveState
 from shardctl.topology import names, ranges
@@ -137,6 +137,8 @@ def _finish_stream(context: MoveContext) -> None:
         closing.remove(session, plan.id, deadline=deadline)
     reverse_kept.settle(context)
     with context.on(plan.target):
+        if not reverse_kept.is_published(context):
+            identities.take_back(session, plan.lent)
         stream_claim.forget(context, session)
     if not context.source_lost:
         with context.on(plan.source):

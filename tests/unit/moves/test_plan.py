@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shardctl.errors import UsageError
 from shardctl.moves import plan, service
 from shardctl.moves.plan import MovePlan, MoveRefused, Options, PlanUnreadable, TopologyChanged
+from shardctl.postgres.logical.identities import Identity
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import Entry
 from shardctl.topology import names, ranges
@@ -74,7 +75,8 @@ def test_a_plan_names_source_schemas_and_retired_names() -> None:
 
 def test_a_plan_comes_back_from_the_journal_as_it_was() -> None:
     group = {"id": "5f3a9c1e", "moves": [["a", "c", "2-3"]]}
-    for move in (made(), dataclasses.replace(made(), group=group)):
+    lent = (Identity("shard2", "bare", "n"),)
+    for move in (made(), dataclasses.replace(made(), group=group, lent=lent)):
         assert of_journal(move) == move
 
 
