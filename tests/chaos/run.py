@@ -61,7 +61,7 @@ class Run:
         """Do a command beside its faults, and see that all ends."""
         chance = random.Random(one.seed)  # noqa: S311  # no secret
         began = time.time()
-        words, nodes, shards = self._command(one.act, chance)
+        words, nodes, shards = self._command(one, chance)
         command = self.world.start(*words, at=one.at if one.act in _STOPS else None)
         ended: dict[str, Any] = {}
         watcher = threading.Thread(target=_follow, args=[command, ended])
@@ -88,16 +88,18 @@ class Run:
         self.moving.append((began, time.time()))
         self.owners.append(self.world.owners())
 
-    def _command(self, act: str, chance: random.Random) -> tuple[list[str], list[str], list[int]]:
+    def _command(
+        self, given: Round, chance: random.Random
+    ) -> tuple[list[str], list[str], list[int]]:
         """Make up a command's words, the nodes and the shards that it concerns."""
         nodes, spares = self.world.nodes(), self.world.spares()
         source, target, shards = schedule.shards_to_move(self.world.owners(), nodes, chance)
         others = [n for n in range(SHARDS) if n not in shards]
-        match act:
+        match given.act:
             case "reverse" if reversible := self._reversible():
                 one = chance.choice(reversible)
                 return (
-                    ["moves", "reverse", one["id"], "--yes"],
+                    ["moves", "finish" if given.seed % 4 == 0 else "reverse", one["id"], "--yes"],
                     [one["source"], one["target"]],
                     one["shards"],
                 )
@@ -115,6 +117,8 @@ class Run:
                 return ["read-only", "on", number, "--yes"], [source, target], shards
         keep = chance.choice(["0", "0", "10m"])
         method = ["--keep-reverse", keep, "--finish-reverse"]
+        if given.seed % 8 == 0:
+            method = ["--rehearse-only"]
         words = ["move-shards", ranges(shards), "--to", target, "--yes", "--lock-wait", "60s"]
         self.moves += 1
         return [*words, *method], [source, target], shards
