@@ -132,7 +132,7 @@ def _counts(session: Connection, schemas: list[str]) -> dict[str, _Count]:
 
 
 def _rates(before: _Count | None, after: _Count | None) -> tuple[float | None, float | None]:
-    """Give rows written and scans a second; None where the statistics were reset in between.
+    """Give rows written and scans a second; None where they were reset, or a table dropped.
 
     >>> _rates(_Count(100, 7, 10.0), _Count(150, 7, 12.0)), _rates(_Count(1, 7, 10.0), None)
     ((25.0, 0.0), (None, None))

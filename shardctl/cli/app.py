@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 GROUPS = {
     "Daily": {
         "status": "Show nodes, replication, poolers, moves and the shards' sizes.",
+        "shards": "List the shards by size and load.",
         "verify": "Compare topology, databases and poolers.",
         "init": "Bring the fleet to the state of the topology file.",
         "migrate": "Run new migrations on every shard.",

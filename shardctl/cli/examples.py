@@ -28,6 +28,15 @@ EXAMPLES = {
         ("shardctl status --watch 2s", "Show it every two seconds, until Ctrl-C"),
         ("shardctl status --sample 0 -o json", "Print JSON at once, without transaction rates"),
     ),
+    "shardctl shards": (
+        ("shardctl shards list --sort size --top 10", "List the ten largest shards"),
+        ("shardctl shards list -o csv --sample 0", "List all for a spreadsheet, without load"),
+    ),
+    "shardctl shards list": (
+        ("shardctl shards list --sort size --top 10", "List the ten largest shards"),
+        ("shardctl shards list --sort tps --sample 10s --node a", "Find a hot shard of node a"),
+        ("shardctl shards list -o csv --sample 0", "List all for a spreadsheet, without load"),
+    ),
     "shardctl pgbouncer": (
         ("shardctl pgbouncer diff", "Show which files differ"),
         ("shardctl pgbouncer apply", "Bring all poolers up to date"),

@@ -223,7 +223,6 @@ def _shards(
     from shardctl.moves.preflight.shards import measure
     from shardctl.state import lock
     from shardctl.topology import routes
-    from shardctl.topology.model import NodeName
 
     if half and everything:
         raise UsageError("--half and --all exclude each other", hint="give one of them")
@@ -237,9 +236,7 @@ def _shards(
         )
     if text is not None:
         return list(routes.listed(topology, text))
-    node = topology.nodes.get(NodeName(source or ""))
-    if node is None:
-        raise UsageError(f"unknown node {source!r}", hint=f"nodes: {', '.join(topology.nodes)}")
+    node = routes.node(topology, source or "")
     if everything:
         return list(node.shards)
     if len(node.shards) == 1:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shardctl.cli import values
+from shardctl.cli import completion, values
 
 
 class Report(StrEnum):
@@ -98,6 +98,19 @@ WatchOption = Annotated[
         parser=values.duration(least=values.Duration(milliseconds=100)),
         help="Look again and again, for example every 2s.",
     ),
+]
+SampleOption = Annotated[
+    values.Duration,
+    typer.Option(
+        "--sample",
+        metavar="DURATION",
+        parser=values.duration(),
+        help="How long to count transactions or operations; 0 to skip.",
+    ),
+]
+OfNodeOption = Annotated[
+    str | None,
+    typer.Option("--node", metavar="NODE", autocompletion=completion.nodes, help="Only this node."),
 ]
 JobsOption = Annotated[
     int, typer.Option("--jobs", min=1, max=64, metavar="N", help="Sessions per node.")

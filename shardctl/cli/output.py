@@ -36,7 +36,7 @@ def print_json(value: Any) -> None:
 def emit(
     output: str | None,
     header: Sequence[str],
-    rows: Iterable[Sequence[str]],
+    rows: Iterable[Sequence[str | None]],
     value: Mapping[str, Any],
     *,
     nothing: str = "",
@@ -55,7 +55,8 @@ def emit(
     elif rows:
         from shardctl.cli.tables import DROPS
 
-        print_table([name.replace("_", " ") for name in header], rows, drops=DROPS)
+        shown = [[cell or "" for cell in row] for row in rows]
+        print_table([name.replace("_", " ") for name in header], shown, drops=DROPS)
     elif nothing:
         print(nothing)
 

@@ -135,7 +135,6 @@ def _shards(topology: Topology, text: str | None, name: str | None) -> Sequence[
     """Return the chosen shards: a list, or all of a node; raises UsageError."""
     from shardctl.errors import UsageError
     from shardctl.topology import routes
-    from shardctl.topology.model import NodeName
 
     if text is not None and name is not None:
         raise UsageError("SHARDS and --node exclude each other", hint="give one of them")
@@ -143,7 +142,4 @@ def _shards(topology: Topology, text: str | None, name: str | None) -> Sequence[
         raise UsageError("no shards given", hint="specify SHARDS or --node NODE")
     if text is not None:
         return routes.listed(topology, text)
-    node = topology.nodes.get(NodeName(name or ""))
-    if node is None:
-        raise UsageError(f"unknown node {name!r}", hint=f"nodes: {', '.join(topology.nodes)}")
-    return node.shards
+    return routes.node(topology, name or "").shards

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from datetime import UTC
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,7 +14,7 @@ from shardctl.cli import output as printing
 from shardctl.cli import watch as watching
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import Report, ReportOption, WatchOption
+from shardctl.cli.options import Report, ReportOption, SampleOption, WatchOption
 from shardctl.cli.output import print_json, say
 from shardctl.cli.tables import DROPS, fit, paragraph
 from shardctl.topology import ranges
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 app = command_app()
 
-_SAMPLE = values.Duration(seconds=1)
-
 
 @app.command()
 def status(
@@ -41,15 +39,7 @@ def status(
     *,
     output: ReportOption = Report.table,
     watch: WatchOption = None,
-    sample: Annotated[
-        values.Duration,
-        typer.Option(
-            "--sample",
-            metavar="DURATION",
-            parser=values.duration(),
-            help="How long to count transactions; 0 to skip.",
-        ),
-    ] = _SAMPLE,
+    sample: SampleOption = values.SAMPLE,
 ) -> None:
     """Show the fleet: nodes, replication, poolers, moves, and a picture of the shards' sizes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from shardctl.printable import printable
@@ -11,12 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import RenderableType
+    from rich.segment import Segment
     from rich.table import Table
 
 _MOST = 32
 """A longer word than this is broken, where room is short."""
 _GAP, _EDGES = 3, 2
 """Between two columns, and left and right of all."""
+MANY = 500
+"""More rows than this are drawn without rich."""
 _PIECES = re.compile(
     r"\s+"
     r"|(?<!\S)\d+ (?:d|h|min)(?: \d+ (?:h|min|s))?(?=[\s,;)]|$)"
@@ -66,7 +70,11 @@ def fit(
     return _blocks(header, cells, width)
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Table:
+def _table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]
+) -> RenderableType:
+    if len(rows) > MANY:
+        return _Lines(_drawn(header, rows, widths))
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -82,6 +90,41 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequenc
             )
         )
     return table
+
+
+class _Lines:
+    """Lines that fit already: rich would take a millisecond for each row of its own tables."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = lines
+
+    def __rich_console__(self, console: object, options: object) -> Iterator[Segment]:
+        """Give the lines as they are."""
+        from rich.segment import Segment
+
+        del console, options
+        return (Segment(f"{line}\n") for line in self._lines)
+
+
+def _drawn(
+    header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]
+) -> Iterator[str]:
+    """Draw what `_table` draws, without colours."""
+    from rich.cells import set_cell_size
+
+    def of(row: Sequence[str]) -> Iterator[str]:
+        cells = (_wrapped(cell, width).split("\n") for cell, width in zip(row, widths, strict=True))
+        for parts in zip_longest(*cells, fillvalue=""):
+            sized = map(set_cell_size, parts, widths)
+            yield f" {(' ' * _GAP).join(sized)} "
+
+    rule = "─" * (sum(widths) + _GAP * (len(widths) - 1))
+    yield " " * (len(rule) + _EDGES)
+    yield from of(header)
+    yield f" {rule} "
+    for row in rows:
+        yield from of(row)
+    yield " " * (len(rule) + _EDGES)
 
 
 def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:
@@ -131,6 +174,8 @@ def _widths(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
 
 def _length(cell: str) -> int:
     """Give the length of the longest line."""
+    if cell.isascii() and "\n" not in cell:
+        return len(cell)
     from rich.cells import cell_len
 
     return max(map(cell_len, cell.split("\n")))
@@ -153,6 +198,8 @@ def _wrapped(cell: str, width: int) -> str:
     >>> _wrapped("0-3,17,19-25", 7), _wrapped("one two", 4), _wrapped("abcdef", 4)
     ('0-3,17,\n19-25', 'one\ntwo', 'abcd\nef')
     """
+    if _length(cell) <= width:
+        return cell
     return "\n".join(part for line in cell.split("\n") for part in _lines(line, width))
 
 

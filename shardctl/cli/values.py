@@ -30,6 +30,10 @@ class Duration(timedelta):
         return f"{self.ms}ms"
 
 
+SAMPLE = Duration(seconds=1)
+"""How long transactions and operations are counted; a session reports its own once a second."""
+
+
 def duration(*, least: Duration | None = None) -> Callable[[object], Duration]:
     """Return the parser of an option; a number needs its unit, but for 0.
 

@@ -36,6 +36,14 @@ class Route:
     poolers: tuple[tuple[Pooler, str], ...]
 
 
+def node(topology: Topology, name: str) -> Node:
+    """Give the node of a name; raises UsageError."""
+    found = topology.nodes.get(NodeName(name))
+    if found is None:
+        raise UsageError(f"unknown node {name!r}", hint=f"nodes: {', '.join(topology.nodes)}")
+    return found
+
+
 def listed(topology: Topology, text: str) -> tuple[ShardId, ...]:
     """Expand a list such as `2-3,17`, of shards that there are, in the order written.
 

@@ -52,6 +52,15 @@ def test_whatever_is_in_it_fits(cells: list[tuple[str, ...]], width: int) -> Non
     assert max(map(cell_len, text.splitlines()), default=0) <= width
 
 
+def test_many_rows_look_as_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[tuple[str, ...]] = [MOVE, ("1", "done", "a\nb", "é漢", "", "x", "y", "z", "-")] * 2
+    for width in (100, 160, 400):
+        by_rich = shown(MOVES, rows, width)
+        with monkeypatch.context() as patch:
+            patch.setattr(tables, "MANY", 3)
+            assert shown(MOVES, rows, width) == by_rich
+
+
 def test_columns_are_left_out_in_their_order_and_numbers_stay_whole() -> None:
     header = ("node", "version", "up", "size", "replication")
     row = ("a", "15.20", "3 d 4 h", "8,647 kB", "slot old: inactive, holds 1,029 MB of WAL")
