@@ -28,6 +28,7 @@ GROUPS = {
         "status": "Show nodes, replication, poolers, moves and the shards' sizes.",
         "shards": "List the shards by size and load.",
         "verify": "Compare topology, databases and poolers.",
+        "events": "List what shardctl changed, on all nodes, by time.",
         "init": "Bring the fleet to the state of the topology file.",
         "migrate": "Run new migrations on every shard.",
         "pgbouncer": "Render, compare and apply the poolers' aliases.",

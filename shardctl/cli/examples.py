@@ -37,6 +37,11 @@ EXAMPLES = {
         ("shardctl shards list --sort tps --sample 10s --node a", "Find a hot shard of node a"),
         ("shardctl shards list -o csv --sample 0", "List all for a spreadsheet, without load"),
     ),
+    "shardctl events": (
+        ("shardctl events", "List what changed in the last day"),
+        ("shardctl events --since 2h --node a -o json", "The last two hours of node a, as JSON"),
+        ("shardctl events --follow", "Print what other operators change, as they do"),
+    ),
     "shardctl pgbouncer": (
         ("shardctl pgbouncer diff", "Show which files differ"),
         ("shardctl pgbouncer apply", "Bring all poolers up to date"),

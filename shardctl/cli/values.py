@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import re
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import typer
@@ -53,6 +54,30 @@ def duration(*, least: Duration | None = None) -> Callable[[object], Duration]:
         if least is not None and found < least:
             raise typer.BadParameter(f"{value!r} is less than {least}")
         return found
+
+    return parse
+
+
+def moment() -> Callable[[object], datetime]:
+    """Return the parser of an option for a time: so long before now, or as RFC 3339 has it.
+
+    The parser raises typer.BadParameter.
+    """
+
+    def parse(value: object) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        from shardctl.ids import times
+        from shardctl.topology import fields
+
+        try:
+            if re.fullmatch(fields.DURATION_PATTERN, text := str(value)):
+                return datetime.now(UTC) - fields.duration(text)
+            return datetime.fromtimestamp(times.parse(text) / 1000, UTC)
+        except (ValueError, OverflowError, OSError) as error:
+            raise typer.BadParameter(
+                f"expected a duration such as 2h or a time such as 2026-01-31T12:00, found {text!r}"
+            ) from error
 
     return parse
 

@@ -26,7 +26,7 @@ from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from shardctl.fanout import Outcome, Progress
     from shardctl.postgres.cancelling import Running
@@ -164,12 +164,21 @@ def apply(
                 left.add(shard)
                 errors += failed
             with connect(node, topology.database, purpose=lock.purpose(command)) as last:
-                for result in _results(failed_shards):
+                for result in (*_ran(plan, left), *_results(failed_shards)):
                     events.record(last, command, result)
                 events.record(last, command, f"unfinished: {len(left)}" if left else "done")
     except (psycopg.Error, ShardctlError) as error:
         errors.append(error)
     return Applied(tuple(sorted(left)), tuple(errors))
+
+
+def _ran(plan: NodePlan, left: Collection[ShardId]) -> list[str]:
+    """Give an event of each file that ran, and where; not of shards that are left."""
+    shards: dict[str, list[ShardId]] = {}
+    for work in plan.shards:
+        for file in work.migrations if work.shard not in left else ():
+            shards.setdefault(file.name, []).append(work.shard)
+    return [f"ran: {file} in shards {ranges.of(here)}" for file, here in shards.items()]
 
 
 def _results(failed: Mapping[ShardId, ShardctlError]) -> list[str]:

@@ -54,6 +54,10 @@ SELECT unnest(%(shards)s::integer[]), %(file)s, %(checksum)s
 -- The audit trail
 INSERT INTO shardctl.event (who, command, result) VALUES (%(who)s, %(command)s, %(result)s)
 
+-- name: events
+-- The audit trail from a moment on
+SELECT at, id, who, command, result FROM shardctl.event WHERE at >= %(since)s
+
 -- name: try_lock
 -- The lock of a command that changes this node
 SELECT pg_try_advisory_lock(%(class)s, %(key)s)

@@ -50,6 +50,8 @@ def test_what_is_not_a_size(given: str) -> None:
         "status --watch 10ms",
         "status --sample long",
         "sandbox traffic --seconds 0",
+        "events --since yesterday",
+        "events --since 99999999999d",
     ],
 )
 def test_a_bad_value_is_bad_usage_that_names_option_and_value(line: str) -> None:

@@ -1,0 +1,124 @@
+"""`shardctl events`: the audit trail of all nodes, merged by time."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardctl.cli import values
+from shardctl.cli import watch as watching
+from shardctl.cli.command import command_app
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import Listing, ListingOption, OfNodeOption
+from shardctl.cli.output import emit, print_csv, print_json, print_line, print_tsv, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shardctl.errors import ShardctlError
+    from shardctl.state.events import Event
+
+app = command_app()
+
+_HEADER = ("time", "nodes", "by", "command", "result")
+_DAY = timedelta(days=1)
+_EVERY_S = 2.0
+_LATE = timedelta(minutes=10)
+"""How long after its time an event may appear: the transaction that writes it commits later."""
+
+
+@app.command()
+def events(
+    ctx: typer.Context,
+    *,
+    since: Annotated[
+        datetime | None,
+        typer.Option(
+            "--since",
+            metavar="DURATION|TIME",
+            parser=values.moment(),
+            help="List events from then on: 2h before now, or 2026-01-31T12:00 (UTC); "
+            "those of the last day by default.",
+        ),
+    ] = None,
+    node: OfNodeOption = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Then print new events as they come, until Ctrl-C.")
+    ] = False,
+    output: ListingOption = Listing.table,
+) -> None:
+    """List what shardctl changed: when, on which nodes, which operator, command, files and result.
+
+    Changes nothing. Merges the tables shardctl.event of all nodes by time; each node writes its own
+    clock's time. An event that several nodes have is listed once: a clone has its source's. Exit
+    code 3 if a node could not be read.
+    """
+    from shardctl.state import events as trail
+    from shardctl.state import lock
+    from shardctl.topology import routes
+
+    topology = load_topology(ctx)
+    begin = since or datetime.now(UTC) - _DAY
+    nodes = None if node is None else [routes.node(topology, node)]
+
+    def read(since: datetime) -> tuple[list[Event], list[ShardctlError]]:
+        return trail.read(topology, since=since, purpose=lock.purpose("events"), nodes=nodes)
+
+    found, errors = read(begin)
+    if not follow:
+        emit(
+            output,
+            _HEADER,
+            map(_row, found),
+            {"cluster": topology.cluster, "events": [one.as_json() for one in found]},
+            nothing=f"no event since {begin:%Y-%m-%d %H:%M:%S} UTC",
+        )
+        for error in errors:
+            say(f"shardctl: {error}")
+        if errors:
+            raise typer.Exit(3)
+        return
+    if output is Listing.csv:
+        print_csv([_HEADER])
+    printed: set[tuple[datetime, int, str, str, str]] = set()
+    reported: set[str] = set()
+
+    def show() -> bool:
+        nonlocal found, errors, reported
+        new = {(e.at, e.id, e.who, e.command, e.result): e for e in found}
+        _print((event for key, event in new.items() if key not in printed), output)
+        printed.update(new)
+        now = {str(error) for error in errors}
+        for message in sorted(now - reported):
+            say(f"shardctl: {message}")
+        reported = now
+        sys.stdout.flush()
+        return True
+
+    def again() -> bool:
+        nonlocal found, errors
+        found, errors = read(max(begin, datetime.now(UTC) - _LATE))
+        return show()
+
+    show()
+    watching.every(_EVERY_S, again)
+
+
+def _print(found: Iterable[Event], output: Listing) -> None:
+    """Print each event by itself, for a reader that follows."""
+    for one in found:
+        if output is Listing.json:
+            print_json(one.as_json())
+        elif output is Listing.table:
+            time, nodes, by, command, result = _row(one)
+            print_line(f"{time}  {nodes}  {by}  {command}: {result}")
+        else:
+            (print_csv if output is Listing.csv else print_tsv)([_row(one)])
+
+
+def _row(one: Event) -> tuple[str, ...]:
+    found = one.as_json()
+    return (found["time"], ",".join(one.nodes), one.who, one.command, one.result)

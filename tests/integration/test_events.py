@@ -1,0 +1,86 @@
+"""`events`: the audit trails of real nodes, merged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.fixtures.fleets.fleet import command_line
+from tests.fixtures.processes import ended
+from tests.fixtures.servers.postgres import free_ports
+
+if TYPE_CHECKING:
+    from tests.fixtures.fleets.fleet import Fleet
+
+COPIED = (
+    "INSERT INTO shardctl.event (id, at, who, command, result) OVERRIDING SYSTEM VALUE"
+    " VALUES (100, '2026-01-31 12:00+00', 'ann@ops1', 'init', 'done')"
+)
+
+
+def listed(fleet: Fleet, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    done = fleet.here("events", "-o", "json", *arguments)
+    assert done.returncode == code, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)["events"]
+    return found
+
+
+def test_the_trails_of_all_nodes_are_one_by_time_with_the_files_that_ran(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
+    assert fleet_8.here("migrate").returncode == 0
+    found = listed(fleet_8)
+    assert [one["time"] for one in found] == sorted(one["time"] for one in found)
+    migrated = {(*one["nodes"], one["result"]) for one in found if one["command"] == "migrate"}
+    assert migrated >= {
+        ("a", "ran: 0002_likes.sql in shards 0-3"),
+        ("b", "ran: 0002_likes.sql in shards 4-7"),
+        ("b", "done"),
+    }
+    assert all("@" in one["by"] for one in found)
+    assert {*map(tuple, (one["nodes"] for one in listed(fleet_8, "--node", "b")))} == {("b",)}
+    assert fleet_8.here("events", "--since", "0s").stdout.startswith("no event since ")
+    table = fleet_8.here("events", "--since", "1h").stdout
+    assert "ran: 0002_likes.sql in shards 0-3" in table
+    with fleet_8.at_ports(b=free_ports(1)[0]):
+        assert {*map(tuple, (one["nodes"] for one in listed(fleet_8, code=3)))} == {("a",)}
+
+
+def test_what_a_clone_has_of_its_source_is_one_event(fleet_8: Fleet) -> None:
+    for node in "ab":
+        fleet_8.execute(node, COPIED)
+    assert listed(fleet_8, "--since", "2026-01-31T12:00")[0] == {
+        "time": "2026-01-31T12:00:00.000Z",
+        "nodes": ["a", "b"],
+        "by": "ann@ops1",
+        "command": "init",
+        "result": "done",
+    }
+    assert "ann@ops1" not in {one["by"] for one in listed(fleet_8, "--since", "2026-02-01")}
+
+
+@pytest.mark.long
+def test_events_are_followed_as_they_come(fleet_8: Fleet) -> None:
+    command = command_line(fleet_8.write(), "events", "--follow", "-o", "json")
+    environment = os.environ | {"XDG_STATE_HOME": str(fleet_8.directory / "state")}
+    with ended(
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    ) as process:
+        assert process.stdout
+        first = json.loads(process.stdout.readline())
+        values = "('ann@ops1', 'migrate', 'done')"
+        fleet_8.execute("b", f"INSERT INTO shardctl.event (who, command, result) VALUES {values}")
+        seen = [first]
+        while seen[-1]["by"] != "ann@ops1":
+            seen.append(json.loads(process.stdout.readline()))
+        process.send_signal(signal.SIGINT)
+        rest, told = process.communicate(timeout=120)
+    assert (process.returncode, rest, told) == (0, "", "")
+    assert seen[-1]["nodes"] == ["b"]
+    assert len({json.dumps(one) for one in seen}) == len(seen)
