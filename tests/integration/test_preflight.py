@@ -94,7 +94,7 @@ def test_a_healthy_fleet_is_told_what_the_move_will_be(preflight_pooled: Movable
     assert (pooler.name, pooler.aliases, pooler.clients) == ("p1", 11, 0)
     assert pooler.paused == ("preflight_a", "shard2", "shard3")
     assert pooler.version.startswith("1.")
-    assert len(facts.notes) == 3
+    assert all("node c" in note for note in facts.notes[:3])
 
 
 def test_nothing_is_changed(preflight_pooled: Movable) -> None:
