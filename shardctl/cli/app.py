@@ -29,6 +29,7 @@ GROUPS = {
         "shards": "List the shards by size and load.",
         "verify": "Compare topology, databases and poolers.",
         "events": "List what shardctl changed, on all nodes, by time.",
+        "metrics": "Print the fleet's figures for Prometheus.",
         "init": "Bring the fleet to the state of the topology file.",
         "migrate": "Run new migrations on every shard.",
         "pgbouncer": "Render, compare and apply the poolers' aliases.",
@@ -64,6 +65,10 @@ COMMANDS = [name for group in GROUPS.values() for name in group]
 
 BUG = 70
 """Exit code of an error in shardctl itself (EX_SOFTWARE of sysexits.h)."""
+
+
+UNKNOWN = 3
+"""Exit code of `--nagios` when shardctl itself failed, as monitoring plugins have it."""
 
 
 class Commands(Group):
@@ -175,7 +180,7 @@ def _run(arguments: Sequence[str] | None, settings: Settings, streams: Streams) 
         settings.guess(words)
     if error is not None:
         _report(error, settings)
-        code = error.exit_code
+        code = UNKNOWN if settings.nagios else error.exit_code
     return code or 0
 
 
@@ -194,12 +199,17 @@ def _report(error: ShardctlError, settings: Settings) -> None:
 
     With `-o json`, standard output gets them as an object if it has no result.
     """
+    from shardctl import printable
     from shardctl.cli import output
 
     if settings.output == "json" and not PRINTED.json:
         with suppress(BrokenPipeError, ResultUnwritten):
             output.print_json({"format": 1, **output.errors_json(error)})
     # Earlier output comes first, even if both streams go to one file.
+    if settings.nagios:
+        with suppress(BrokenPipeError, ResultUnwritten):
+            text = printable.one_line(error.parts()[0].message).replace("|", "/")
+            print(f"SHARDCTL UNKNOWN - {text}")
     with suppress(BrokenPipeError, ResultUnwritten):
         sys.stdout.flush()
     for each in error.parts():

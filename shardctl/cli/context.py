@@ -39,6 +39,8 @@ class Settings:
     """Whether the command changes the fleet after a question, and is not a dry run."""
     pending: bool = False
     """Whether the command found something to change."""
+    nagios: bool = False
+    """Whether the exit code and the first line are those of a monitoring plugin."""
 
     @property
     def json(self) -> bool:
@@ -48,6 +50,7 @@ class Settings:
     def guess(self, words: Sequence[str]) -> None:
         """Read the options that affect errors from a command line that could not be parsed."""
         self.detailed = "--detailed-exitcode" in words
+        self.nagios = "--nagios" in words
         pairs = itertools.pairwise(words)
         if {"-ojson", "--output=json"} & {*words} or any(
             option in ("-o", "--output") and value == "json" for option, value in pairs

@@ -42,6 +42,13 @@ EXAMPLES = {
         ("shardctl events --since 2h --node a -o json", "The last two hours of node a, as JSON"),
         ("shardctl events --follow", "Print what other operators change, as they do"),
     ),
+    "shardctl metrics": (
+        ("shardctl metrics", "Print all figures"),
+        (
+            "shardctl metrics --textfile /var/lib/prometheus/node-exporter",
+            "From cron, for node_exporter",
+        ),
+    ),
     "shardctl pgbouncer": (
         ("shardctl pgbouncer diff", "Show which files differ"),
         ("shardctl pgbouncer apply", "Bring all poolers up to date"),

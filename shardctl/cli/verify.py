@@ -11,6 +11,7 @@ from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Report, ReportOption
 from shardctl.cli.output import console, plural, print_json, print_table, say
+from shardctl.errors import UsageError
 from shardctl.printable import one_line
 
 if TYPE_CHECKING:
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
 
     from shardctl.checks.check import Finding
     from shardctl.checks.verify import Report as Verified
+    from shardctl.cli.context import Settings
 
 app = command_app()
+
+_ORDER = ("error", "warning", "note")
 
 
 @app.command()
@@ -41,28 +45,80 @@ def verify(
         bool, typer.Option("--deep", help="Read all rows: every id, every key. Takes a long time.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for warnings too.")] = False,
+    nagios: Annotated[
+        bool,
+        typer.Option("--nagios", help="Print a line and exit 0 to 3, as monitoring plugins do."),
+    ] = False,
 ) -> None:
     """Compare topology, databases and poolers; report every difference with its fix.
 
     Changes nothing. An unreachable node is one finding, and all other nodes are checked. Exit code
-    1 if there is an error.
+    1 if there is an error. With --nagios, 0 is OK, 1 a warning, 2 an error, 3 that verify itself
+    failed.
     """
     from shardctl.checks.verify import CHECKS
     from shardctl.checks.verify import verify as examine
     from shardctl.cli.progress import bars
 
+    settings: Settings = ctx.obj
+    settings.nagios = nagios
+    if nagios and (output is Report.json or list_checks or strict):
+        raise UsageError(
+            "--nagios excludes --output json, --list and --strict", hint="leave them out"
+        )
     if list_checks:
         print_table(("check", "finds"), [(c.name, c.about) for c in CHECKS.values()])
         return
     with bars() as progress:
         topology = load_topology(ctx)
         report = examine(topology, check or [], deep=deep, progress=progress, notice=say)
+    if nagios:
+        raise typer.Exit(plugin(report))
     if output is Report.json:
         print_json(report.as_json())
     else:
         show(report)
     if not report.ok(strict=strict):
         raise typer.Exit(1)
+
+
+def plugin(report: Verified) -> int:
+    """Print the report as a monitoring plugin does, in a line; return the exit code.
+
+    Performance data is `label=value;warning;critical;minimum`, as
+    https://www.monitoring-plugins.org/doc/guidelines.html has it.
+    """
+    counts = report.counts()
+    code = 2 if counts["error"] else 1 if counts["warning"] else 0
+    text = _summary(report)
+    if grave := [one for one in report.findings if one.severity != "note"]:
+        first = min(grave, key=lambda one: _ORDER.index(one.severity))
+        text += f"; {first.check}: {_subject(first)}: {_difference(first)}"
+    figures = {
+        "errors": f"{counts['error']};;0;0",
+        "warnings": f"{counts['warning']};0;;0",
+        "notes": f"{counts['note']};;;0",
+        "nodes": f"{report.nodes};;;0",
+        "shards": f"{report.shards};;;0",
+        "poolers": f"{report.poolers};;;0",
+        "time": f"{report.elapsed_ms / 1000:.3f}s;;;0",
+    }
+    data = " ".join(f"{label}={value}" for label, value in figures.items())
+    shown = one_line(text).replace("|", "/")  # performance data begins at the first one
+    print(f"SHARDCTL {('OK', 'WARNING', 'CRITICAL')[code]} - {shown} | {data}")
+    return code
+
+
+def _summary(report: Verified) -> str:
+    """Count findings, and what was examined."""
+    counts = report.counts()
+    reported = ", ".join(plural(n, severity) for severity, n in counts.items() if n)
+    what = "all is well" if report.ok(strict=True) else reported
+    poolers = f" and {plural(report.poolers, 'pooler')}" if report.poolers else ""
+    return (
+        f"{what}: {plural(len(report.checks), 'check')} of {plural(report.shards, 'shard')} "
+        f"on {plural(report.nodes, 'node')}{poolers} in {report.elapsed_ms / 1000:.1f} s"
+    )
 
 
 def show(report: Verified) -> None:
@@ -72,8 +128,7 @@ def show(report: Verified) -> None:
     from shardctl.cli.tables import COLOURS, paragraph
 
     out = console()
-    order = ["error", "warning", "note"]
-    for same in _alike(sorted(report.findings, key=lambda f: order.index(f.severity))):
+    for same in _alike(sorted(report.findings, key=lambda f: _ORDER.index(f.severity))):
         first = same[0]
         subjects = "; ".join(map(_subject, same))
         said = "; ".join(dict.fromkeys(map(_difference, same)))
@@ -82,15 +137,7 @@ def show(report: Verified) -> None:
         shown.stylize(COLOURS.get(first.severity, ""), 0, len(first.severity))
         out.print(shown)
         out.print(Text(paragraph(f"  {one_line(first.hint)}", out.width)))
-    counts = report.counts()
-    reported = ", ".join(plural(n, severity) for severity, n in counts.items() if n)
-    what = "all is well" if report.ok(strict=True) else reported
-    poolers = f" and {plural(report.poolers, 'pooler')}" if report.poolers else ""
-    out.print(
-        f"{what}: {plural(len(report.checks), 'check')} of {plural(report.shards, 'shard')} "
-        f"on {plural(report.nodes, 'node')}{poolers} in {report.elapsed_ms / 1000:.1f} s",
-        markup=False,
-    )
+    out.print(_summary(report), markup=False)
 
 
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:

@@ -48,6 +48,32 @@ def test_a_warning_fails_only_where_it_is_asked_to(fleet_healthy_shared: Fleet) 
         assert fleet_healthy_shared.here("verify", "--strict").returncode == 1
 
 
+def test_a_monitoring_plugin_gets_a_line_with_figures_and_a_code(
+    fleet_healthy_shared: Fleet,
+) -> None:
+    def plugin(*arguments: str) -> tuple[int, str]:
+        done = fleet_healthy_shared.here(*arguments, "verify", "--nagios")
+        assert done.stdout.count("\n") == 1
+        return done.returncode, done.stdout
+
+    code, line = plugin()
+    assert (code, line.partition(" in ")[0]) == (
+        0, "SHARDCTL OK - all is well: 11 checks of 8 shards on 2 nodes",
+    )  # fmt: skip
+    assert " | errors=0;;0;0 warnings=0;0;;0 notes=0;;;0 nodes=2;;;0 shards=8;;;0 " in line
+    with stray_schema(fleet_healthy_shared):
+        code, line = plugin()
+    assert (code, line.partition(" - ")[0]) == (1, "SHARDCTL WARNING")
+    assert "; map: node a: shard99: expected only shards 0-7, found schema shard99 | " in line
+    with fleet_healthy_shared.at_ports(b=free_ports(1)[0]):
+        code, line = plugin()
+    assert (code, line.partition(" - ")[0]) == (2, "SHARDCTL CRITICAL")
+    code, line = plugin("--topology", "nowhere.yaml")
+    assert (code, line.partition(": ")[0]) == (3, "SHARDCTL UNKNOWN - nowhere.yaml")
+    for wrong in ("--nope", "--strict"):
+        assert fleet_healthy_shared.here("verify", "--nagios", wrong).returncode == 3
+
+
 def test_a_node_that_may_not_be_read_is_a_finding_and_the_others_are_checked(
     fleet_healthy_shared: Fleet,
 ) -> None:

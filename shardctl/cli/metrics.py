@@ -1,0 +1,42 @@
+"""`shardctl metrics`: the fleet's figures for Prometheus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardctl.cli.command import command_app
+from shardctl.cli.context import load_topology
+
+app = command_app()
+
+
+@app.command()
+def metrics(
+    ctx: typer.Context,
+    *,
+    textfile: Annotated[
+        Path | None,
+        typer.Option(
+            "--textfile",
+            metavar="DIRECTORY",
+            help="Write shardctl-CLUSTER.prom there, at once, and print nothing.",
+        ),
+    ] = None,
+) -> None:
+    """Print the fleet's figures in Prometheus's text format.
+
+    Changes nothing. Nodes and poolers that are down are figures, too: the exit code is 0. With
+    --textfile, node_exporter's textfile collector reads the file; run that from cron or a timer,
+    as shardctl has no daemon.
+    """
+    from shardctl.checks import metrics as figures
+
+    topology = load_topology(ctx)
+    text = figures.read(topology)
+    if textfile is None:
+        print(text, end="")
+    else:
+        figures.write(textfile, topology.cluster, text)
