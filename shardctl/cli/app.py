@@ -39,7 +39,7 @@ GROUPS = {
         "sql": "Run a statement in every shard, or on every node.",
         "run": "Run a shell command on every host.",
         "hosts": "Show how hosts are reached, or test it.",
-        "topology": "Check the topology file, print its JSON Schema.",
+        "topology": "Check the topology file, compare it with the fleet.",
     },
     "Moves": {
         "move-shards": "Move shards to another node, and compare every row.",

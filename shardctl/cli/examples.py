@@ -212,6 +212,14 @@ EXAMPLES = {
         ("shardctl topology check", "Check ./topology.yaml"),
         ("shardctl topology check --topology new.yaml", "Check another file"),
     ),
+    "shardctl topology diff": (
+        ("shardctl topology diff", "Show shards that have another owner than in the file"),
+        ("shardctl topology diff -o json", "For programs; exit code 1 if there are any"),
+    ),
+    "shardctl topology pull": (
+        ("shardctl topology pull --dry-run", "Show what would change in the file"),
+        ("shardctl topology pull", "Write the present owners into an old file"),
+    ),
     "shardctl topology schema": (
         ("shardctl topology schema", "Print the file's JSON Schema"),
         ("shardctl topology schema > topology.schema.json", "Keep it for an editor"),

@@ -151,7 +151,8 @@ def unreached(found: Status) -> list[str]:
         if p.waits_for
     ]
     if found.stale:
-        lines.append(f"old topology (use the newest file): {'; '.join(found.stale)}")
+        stale = "; ".join(found.stale)
+        lines.append(f"old topology (use the newest file, or `shardctl topology pull`): {stale}")
     older = [n.name for n in found.nodes if 0 < (n.map_version or 0) < (found.map_version or 0)]
     lines += [f"older map (run `shardctl init`): {', '.join(older)}"] if older else []
     disks = [f"{n.name} ({n.disk_error})" for n in found.nodes if n.disk_error]

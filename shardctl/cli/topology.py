@@ -1,16 +1,28 @@
-"""`shardctl topology`: check the topology file, and print its JSON Schema."""
+"""`shardctl topology`: check the topology file, compare it with the fleet, print its schema."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import typer
 
-from shardctl.cli import picture
-from shardctl.cli.command import command_app
+from shardctl.cli import changing, picture
+from shardctl.cli.command import HereChanging, command_app
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import Report, ReportOption
-from shardctl.cli.output import plural, print_json
+from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
+from shardctl.cli.output import emit, plural, print_json
 
-app = command_app(no_args_is_help=True, help="Check the topology file, print its JSON Schema.")
+if TYPE_CHECKING:
+    from shardctl.state.map import NodeMap
+    from shardctl.topology.model import NodeName, ShardId, Topology
+
+app = command_app(
+    no_args_is_help=True,
+    help="Check the topology file, compare it with the fleet, print its schema.",
+)
+
+_HEADER = ("shards", "file", "map")
+_WITHIN_S = 10.0
 
 
 @app.command()
@@ -57,3 +69,104 @@ def schema() -> None:
     from shardctl.topology import loader
 
     print(json.dumps(loader.json_schema(), indent=2))
+
+
+@app.command()
+def diff(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
+    """Compare the owners of shards in the file with those in the databases' newest map.
+
+    Changes nothing. Exit code 1 if they differ, as with a file from before a move.
+    """
+    topology = load_topology(ctx)
+    reported = _newest(topology)
+    rows = _differences(topology, _owners(reported))
+    emit(output, _HEADER, rows, _as_json(topology, reported), nothing=_same(topology, reported))
+    if rows:
+        raise typer.Exit(1)
+
+
+@app.command(cls=HereChanging)
+def pull(
+    ctx: typer.Context,
+    *,
+    output: ListingOption = Listing.table,  # noqa: ARG001  # the settings have it
+) -> None:
+    """Write the owners of shards from the databases' newest map into the file.
+
+    It replaces lists of shards, and keeps comments and everything else. The file must have every
+    node that the map names.
+    """
+    from shardctl.moves import file
+
+    topology = load_topology(ctx)
+    reported = _newest(topology)
+    owners = _owners(reported)
+    rows = _differences(topology, owners)
+    values = file.placement(topology, owners) if rows else {}
+    changing.run(
+        ctx,
+        pending=values,
+        header=_HEADER,
+        rows=rows,
+        nothing=_same(topology, reported),
+        plan=_as_json(topology, reported),
+        question=f"Write the owners of map version {reported.map.version} into {topology.path}?",
+        carry_out=lambda _: file.replace(topology, values),
+        done=lambda _: (
+            f"done: {topology.path} has the owners of map version {reported.map.version}"
+        ),
+    )
+
+
+def _newest(topology: Topology) -> NodeMap:
+    """Read the newest map of the nodes that answer; raises map_unanswered."""
+    from shardctl.errors import Refused
+    from shardctl.state.newest import newest
+
+    reported = newest(topology, command="topology diff", within_s=_WITHIN_S)
+    if reported is None:
+        raise Refused(
+            "map_unanswered",
+            f"no node reported a map of cluster {topology.cluster} within {_WITHIN_S:g} s",
+            hint="run `shardctl status` to see why; `shardctl init` writes the first map",
+        )
+    return reported
+
+
+def _owners(reported: NodeMap) -> dict[ShardId, NodeName]:
+    from shardctl.topology.model import ShardId
+
+    return {ShardId(number): owner for number, owner in enumerate(reported.map.owners)}
+
+
+def _grouped(
+    topology: Topology, owners: dict[ShardId, NodeName]
+) -> dict[tuple[NodeName, NodeName], list[ShardId]]:
+    """Give the shards whose owner is another in the map than in the file, by both owners."""
+    found: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
+    for shard, here in sorted(topology.owners().items()):
+        if owners[shard] != here:
+            found.setdefault((here, owners[shard]), []).append(shard)
+    return found
+
+
+def _differences(topology: Topology, owners: dict[ShardId, NodeName]) -> list[tuple[str, str, str]]:
+    from shardctl.topology import ranges
+
+    found = _grouped(topology, owners).items()
+    return [(ranges.of(shards), here, there) for (here, there), shards in found]
+
+
+def _same(topology: Topology, reported: NodeMap) -> str:
+    return f"nothing to do: {topology.path} and map version {reported.map.version} agree"
+
+
+def _as_json(topology: Topology, reported: NodeMap) -> dict[str, Any]:
+    found = _grouped(topology, _owners(reported)).items()
+    return {
+        "file": str(topology.path),
+        "map": {"version": reported.map.version, "node": reported.node},
+        "differences": [
+            {"shards": shards, "file": here, "map": there} for (here, there), shards in found
+        ],
+    }

@@ -1,4 +1,4 @@
-"""The topology file after a move: two values change, everything else stays the same."""
+"""New owners in the topology file: the lists of shards change, everything else stays the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl import inputs
-from shardctl.errors import Unfinished
+from shardctl.errors import Refused, Unfinished
 from shardctl.hosts import files
 from shardctl.hosts.local import Local
 from shardctl.moves import plan as planning
@@ -18,12 +18,18 @@ from shardctl.moves.refusals import PreflightRefused
 from shardctl.topology import edit, loader, ranges
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from shardctl.moves.plan import MovePlan
-    from shardctl.topology.model import Topology
+    from shardctl.topology.model import NodeName, ShardId, Topology
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _LONG = 60
 """Longer lists of ranges get spaces, at which `edit` folds lines."""
+_WRITABLE = (
+    "make the file and its directory writable for this user, or copy the file to a writable "
+    "directory and give the copy with --topology"
+)
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -42,23 +48,14 @@ class FileNotEdited(Unfinished):
 
 def problems(topology: Topology, plan: MovePlan) -> list[PreflightRefused]:
     """Return what would keep `write` from changing the file; changes nothing."""
-    path = topology.path
-    try:
-        _, new = _edited(topology, _values(plan, planning.after(topology, plan)))
-        why = _unwritable(path.resolve(strict=True), len(new.encode()))
-    except FileNotEdited as error:
-        why = error.why
-    except OSError as error:
-        why = error.strerror or str(error)
+    why = _why_not(topology, _values(plan, planning.after(topology, plan)))
     if not why:
         return []
-    reason = why.removeprefix(f"{path}: ")
     refusal = PreflightRefused(
-        str(path),
+        str(topology.path),
         "topology_file",
-        f"the move could not write the new owners into this file: {reason}",
-        hint="make the file and its directory writable for this user, or copy the file to a "
-        "writable directory and give the copy with --topology",
+        f"the move could not write the new owners into this file: {why}",
+        hint=_WRITABLE,
     )
     return [refusal]
 
@@ -80,11 +77,40 @@ def write(topology: Topology, plan: MovePlan, after: Topology) -> None:
     """
     if is_written(topology, plan):
         return
-    path, values = topology.path, _values(plan, after)
+    replace(topology, _values(plan, after))
+
+
+def placement(topology: Topology, owners: Mapping[ShardId, NodeName]) -> dict[tuple[str, ...], str]:
+    """Give the values with which `replace` gives all shards to these owners.
+
+    Raises nodes_unlisted, and file_unwritable.
+    """
+    path = topology.path
+    if unlisted := sorted({*owners.values()} - {*topology.nodes}):
+        of = [shard for shard, owner in owners.items() if owner in unlisted]
+        raise Refused(
+            "nodes_unlisted",
+            f"the map gives shards {ranges.of(of)} to {', '.join(unlisted)}, and {path} has no "
+            "such node",
+            hint="add each node with `shards: none` to the file, then run this command again",
+        )
+    values: dict[tuple[str, ...], str] = {}
+    for node in topology.nodes.values():
+        shards = tuple(sorted(shard for shard, owner in owners.items() if owner == node.name))
+        if shards != node.shards:
+            values["nodes", node.name, "shards"] = _listed(shards)
+    if why := _why_not(topology, values):
+        raise Refused("file_unwritable", f"{path}: cannot write owners: {why}", hint=_WRITABLE)
+    return values
+
+
+def replace(topology: Topology, values: dict[tuple[str, ...], str]) -> None:
+    """Write values into the file from which `topology` was read; raises FileNotEdited."""
+    path = topology.path
     text, new = _edited(topology, values)
     try:
         if loader.parse(text.encode(), path) != topology:
-            raise FileNotEdited(path, "the file changed after the move read it", values)
+            raise FileNotEdited(path, "the file changed after shardctl read it", values)
         files.write(Local(), path, new)
         files.remove(Local(), Path(f"{path}{files.BACKUP}"))
     except (loader.TopologyInvalid, files.FileRefused) as error:
@@ -92,11 +118,15 @@ def write(topology: Topology, plan: MovePlan, after: Topology) -> None:
 
 
 def _values(plan: MovePlan, after: Topology) -> dict[tuple[str, ...], str]:
-    listed = {name: ranges.of(after.nodes[name].shards) for name in (plan.source, plan.target)}
     return {
-        ("nodes", name, "shards"): text.replace(",", ", ") if len(text) > _LONG else text
-        for name, text in listed.items()
+        ("nodes", name, "shards"): _listed(after.nodes[name].shards)
+        for name in (plan.source, plan.target)
     }
+
+
+def _listed(shards: Iterable[ShardId]) -> str:
+    text = ranges.of(shards)
+    return text.replace(",", ", ") if len(text) > _LONG else text
 
 
 def _edited(topology: Topology, values: dict[tuple[str, ...], str]) -> tuple[str, str]:
@@ -110,6 +140,19 @@ def _edited(topology: Topology, values: dict[tuple[str, ...], str]) -> tuple[str
         raise FileNotEdited(path, why or str(error), values) from error
     except edit.ScalarNotEditable as error:
         raise FileNotEdited(path, error.message, values) from error
+
+
+def _why_not(topology: Topology, values: dict[tuple[str, ...], str]) -> str | None:
+    """Return why values could not be written into the file, or None; changes nothing."""
+    path = topology.path
+    try:
+        _, new = _edited(topology, values)
+        why = _unwritable(path.resolve(strict=True), len(new.encode()))
+    except FileNotEdited as error:
+        why = error.why
+    except OSError as error:
+        why = error.strerror or str(error)
+    return why and why.removeprefix(f"{path}: ")
 
 
 def _unwritable(path: Path, size: int) -> str | None:

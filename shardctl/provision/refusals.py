@@ -39,8 +39,8 @@ class OwnershipDiffers(ShardctlError):
             f"the topology gives them to {wanted}",
             hint=_end(move)
             or (
-                "use the newest topology file: the databases decide which node owns a "
-                "shard, and editing the file does not move shards"
+                "use the newest topology file, or run `shardctl topology pull`: the databases "
+                "decide which node owns a shard, and editing the file does not move shards"
             ),
         )
         self.shards = tuple(shards)

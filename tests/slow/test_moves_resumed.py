@@ -57,7 +57,7 @@ def test_a_file_that_was_changed_meanwhile_is_left_and_what_to_write_is_told(
     done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--yes")
     monkeypatch.undo()
     assert done.returncode == 3
-    assert "topology.yaml was not changed: the file changed after the move read it" in done.stderr
+    assert "topology.yaml was not changed: the file changed after shardctl read it" in done.stderr
     assert "nodes.a.shards: 0-1, nodes.c.shards: 2-3" in done.stderr
     assert path.read_text() == mine
     # Clients are served, and the databases know it; only the rest is left.
