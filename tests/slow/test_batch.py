@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ import psycopg
 import pytest
 
 from shardctl.pgbouncer import batch, serving
-from shardctl.pgbouncer.console import PoolerLost
 from tests.fixtures.servers.pgbouncer import end, make
 
 if TYPE_CHECKING:
@@ -87,19 +85,6 @@ def complete(answers: Answers, aliases: Sequence[str]) -> None:
     assert all(0 <= seconds < 10 for seconds in answers.seconds.values())
 
 
-@pytest.mark.parametrize("count", [1, 4, 20])
-def test_all_aliases_are_paused_and_resumed_and_the_consoles_go_on(
-    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]], count: int
-) -> None:
-    sessions = consoles(pooler, count)
-    for _ in range(2):
-        [answers] = batch.pause([(sessions, ALIASES)], seconds=10)
-        complete(answers, ALIASES)
-        assert paused(pooler) == set(ALIASES)
-        resume_all(pooler, sessions, ALIASES)
-    assert all(session.version() for session in sessions)
-
-
 def test_open_transactions_hold_up_only_their_own_aliases_while_consoles_are_left(
     pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
 ) -> None:
@@ -116,24 +101,6 @@ def test_open_transactions_hold_up_only_their_own_aliases_while_consoles_are_lef
     resume_all(pooler, consoles(pooler, 4), ALIASES)
 
 
-def test_consoles_whose_answer_may_yet_come_are_closed_and_the_others_are_not(
-    pooler: PgBouncer, consoles: Callable[[PgBouncer, int], list[Console]]
-) -> None:
-    sessions = consoles(pooler, 3)
-    with transactions(pooler, ["shard0"]):
-        batch.pause([(sessions, ALIASES)], seconds=0.3)
-    usable = []
-    for session in sessions:
-        with contextlib.suppress(PoolerLost):
-            usable.append(session.version())
-    assert len(usable) == 2
-    # A closed one fails on what it is given; the others do the rest.
-    [answers] = batch.pause([(sessions, ALIASES)], seconds=10)
-    assert answers.waiting == ()
-    assert [type(error) for error in answers.refused.values()] == [PoolerLost]
-    resume_all(pooler, consoles(pooler, 1), ALIASES)
-
-
 def test_a_hung_pooler_keeps_only_its_own_waiting(
     poolers: list[PgBouncer], consoles: Callable[[PgBouncer, int], list[Console]]
 ) -> None:
@@ -148,34 +115,3 @@ def test_a_hung_pooler_keeps_only_its_own_waiting(
     complete(second, ALIASES)
     for pooler in poolers[:2]:
         resume_all(pooler, consoles(pooler, 2), ALIASES)
-
-
-def test_a_pooler_killed_in_the_middle_is_told_and_the_others_are_paused(
-    pgbouncer_program: str,
-    server_directory: Path,
-    poolers: list[PgBouncer],
-    two_servers: Mapping[str, PgServer],
-    consoles: Callable[[PgBouncer, int], list[Console]],
-) -> None:
-    doomed = make(server_directory, "doomed", program=pgbouncer_program)
-    doomed.start()
-    doomed.offer(**dict.fromkeys(ALIASES, two_servers["a"].port))
-    work = [(consoles(doomed, 3), ALIASES), (consoles(poolers[0], 1), ALIASES)]
-    with transactions(doomed, ALIASES[:3]), transactions(poolers[0], ALIASES[-1:]):
-        pid = doomed.pid
-        killer = threading.Timer(0.2, doomed.signal, [signal.SIGKILL])
-        killer.start()
-        first, second = batch.pause(work, seconds=1)
-        killer.join()
-        assert pid > 0
-    assert set(first.refused) == set(ALIASES[:3])
-    assert {type(error) for error in first.refused.values()} == {PoolerLost}
-    assert (dict(first.seconds), set(first.waiting)) == ({}, set(ALIASES[3:]))
-    assert set(second.seconds) == set(ALIASES[:-1])
-    assert second.waiting == (ALIASES[-1],)
-    # All its consoles are dead; asking them again is answered, not a crash.
-    again, held = batch.pause([work[0], (consoles(poolers[0], 2), ALIASES)], seconds=10)
-    assert {type(error) for error in again.refused.values()} == {PoolerLost}
-    assert set(again.refused) | set(again.waiting) == set(ALIASES)
-    complete(held, ALIASES)
-    resume_all(poolers[0], consoles(poolers[0], 1), ALIASES)

@@ -66,28 +66,6 @@ def test_a_block_while_a_follow_is_under_way(photos: Photos, order: str) -> None
     assert repaired(photos) == []
 
 
-def test_a_block_that_is_lifted_before_it_is_delivered_ends_the_follow(photos: Photos) -> None:
-    a, b = photos.act("users", "ann", "bob")
-    for who, act, other, wanted in (
-        (a, "follow", b, "yes"), (b, "block", a, "yes"), (b, "block", a, "no")
-    ):  # fmt: skip
-        photos.act("begun", act, who, other, wanted)
-    repaired(photos)
-    assert photos.act("ends", a, b) == ["(2, 2)", "(2, 2)"]
-
-
-@pytest.mark.parametrize("first", ["leave", "follow"])
-def test_a_user_who_leaves_is_followed_by_nobody(photos: Photos, first: str) -> None:
-    a, b = photos.act("users", "ann", "bob")
-    if first == "follow":
-        kill(photos, "follow", a, b)
-    photos.act("leave", b)
-    if first == "leave":
-        kill(photos, "follow", a, b)
-    repaired(photos)
-    assert photos.act("ends", a, b) == ["(2, 1)", "(2, 1)"]
-
-
 @pytest.mark.timeout(900)
 def test_storms_of_follows_blocks_kills_and_repairs(photos: Photos) -> None:
     users = photos.act("users", "ann", "bob", "cleo")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import psycopg
-import pytest
-
 from tests.fixtures.fleets.pooled import PooledFleet, leads, offered
 
 
@@ -32,19 +29,6 @@ def test_a_fresh_fleet_is_served_through_shard_and_node_aliases(
     assert new_fleet_pooled.query("b", "SELECT id FROM shard5.photos") == [(made,)]
     for node in "ab":
         assert new_fleet_pooled.events(node) == [("init", "pooler p1: map version 1")]
-
-
-def test_a_pooler_that_is_down_is_said_before_anything_is_made(
-    new_fleet_pooled: PooledFleet,
-) -> None:
-    new_fleet_pooled.pg_bouncer.stop()
-    for arguments in (("init",), ("init", "--dry-run")):
-        done = new_fleet_pooled.here(*arguments)
-        assert done.returncode == 1
-        assert str(new_fleet_pooled.pg_bouncer.port) in done.stderr
-        assert done.stdout == ""
-    with pytest.raises(psycopg.OperationalError, match="does not exist"):
-        new_fleet_pooled.connect("a")
 
 
 def test_a_pooler_that_takes_nothing_leaves_the_shards_made(new_fleet_pooled: PooledFleet) -> None:

@@ -90,18 +90,6 @@ def test_a_key_of_text_is_not_absent_and_verify_names_what_compares_it(fleet_8: 
     assert "`shardctl rows misplaced --table named`" in found["hint"]
 
 
-def test_a_check_follows_its_renamed_table(fleet_8: Fleet) -> None:
-    fleet_8.migration("0002_x.sql", "-- shardctl: key photos.user_id check\n")
-    fleet_8.migration("0003_x.sql", "ALTER TABLE photos RENAME TO pictures;\n"
-                      "-- shardctl: key pictures.user_id\n")  # fmt: skip
-    migrate(fleet_8, "0004_x.sql", "CREATE TABLE gone (k integer);\n-- shardctl: key gone.k check")
-    migrate(fleet_8, "0005_x.sql", "DROP TABLE gone;\n")
-    assert fleet_8.plan().changes() == []
-    valid = "SELECT conrelid::regclass::text, convalidated FROM pg_constraint"
-    valid += " WHERE conname = 'shardctl_key' ORDER BY 1 LIMIT 1"
-    assert fleet_8.query("a", valid) == [("shard0.pictures", True)]
-
-
 def test_partitions_and_children_are_judged_by_their_parents_key(children: Fleet) -> None:
     def listed(*arguments: str) -> list[tuple[str, str, int]]:
         done = children.here("rows", "misplaced", *arguments, "-o", "json")

@@ -1,28 +1,39 @@
-"""Commands on another machine: what goes there, and what comes back."""
+"""Commands on another machine: what goes there, what comes back, what is killed and lost."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import signal
+import subprocess
+import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from shardctl.hosts import files, scripts
+from shardctl import fanout
+from shardctl.hosts import ssh_remote
 from shardctl.hosts.host import (
     CommandFailed,
+    CommandTimedOut,
+    HostLost,
 )
 from shardctl.hosts.local import Local
-from tests.fixtures.servers.sshd import shell
+from shardctl.hosts.ssh import Ssh
+from shardctl.hosts.ssh_wrapper import Wrapped
+from tests.fixtures.processes import awaited
+from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.servers.sshd import error_of, gone, running, shell, sleeping, when_running
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.hosts.host import Host
-    from shardctl.hosts.ssh import Ssh
     from tests.fixtures.servers.sshd import Sshd
+
 
 words = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]))
 
@@ -76,16 +87,6 @@ def test_it_runs_as_it_would_here(box: Ssh) -> None:
         assert there == dataclasses.replace(here, code=code)
 
 
-def test_signals_reach_a_command_as_they_would_here(box: Ssh) -> None:
-    ignored = "grep SigIgn /proc/self/status"
-    assert box.run(shell(ignored)).stdout == Local().run(shell(ignored)).stdout
-
-
-def test_a_command_has_no_channel_of_ours_open(box: Ssh) -> None:
-    assert box.run(shell("cd /proc/self/fd; echo *")).stdout.split()[:3] == ["0", "1", "2"]
-    assert "5" not in box.run(shell("ls /proc/$$/fd")).stdout.split()
-
-
 def test_what_a_login_shell_prints_is_left_out(sshd: Sshd, box: Ssh) -> None:
     noisy = (sshd.directory / "authorized_keys").read_text()
     forced = 'command="echo noise; echo noise >&2; eval \\"$SSH_ORIGINAL_COMMAND\\"" '
@@ -114,32 +115,84 @@ def test_lines_come_as_they_are_printed(box: Ssh, server_directory: Path) -> Non
         assert (done.stdout, done.stderr, done.code) == ("", "", 0)
 
 
-def test_files_go_the_same_way_as_here(box: Ssh, server_directory: Path) -> None:
+def test_a_command_that_takes_too_long_is_killed_with_all_it_started(box: Ssh, token: str) -> None:
+    assert "0.5 s" in error_of(box, sleeping(token), CommandTimedOut, timeout=0.5)
+    assert gone(token)
+    error_of(box, sleeping(token), CommandTimedOut, timeout=1, input="x" * 5_000_000)
+    assert gone(token)
+    leaves = shell("sh -c 'sleep 1000; :' sh $1 & echo", token)
+    error_of(box, leaves, CommandTimedOut, timeout=0.5)
+    wait_for(lambda: gone(token))
+    assert box.run(["echo", "on"]).stdout == "on\n"
+
+
+def test_a_connection_that_breaks_is_no_command_that_failed(
+    sshd: Sshd, box: Ssh, token: str
+) -> None:
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        when_running(token, partial(sshd.signal, number))
+        assert "may have completed or not" not in error_of(box, sleeping(token), HostLost)
+        wait_for(lambda: gone(token))
+        assert box.run(["echo", "on"]).stdout == "on\n"
+
+
+def test_a_host_that_hangs_is_given_up_at_the_deadline(
+    sshd: Sshd, box: Ssh, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_remote, "_KILLED_WITHIN", 0.5)
+    when_running(token, lambda: sshd.signal(signal.SIGSTOP))
+    assert "stopped responding" in error_of(box, sleeping(token), HostLost, timeout=3)
+    assert running(token)
+    sshd.signal(signal.SIGCONT)
+    wait_for(lambda: gone(token))
+
+
+def test_nothing_runs_of_a_command_that_did_not_arrive_whole(
+    box: Ssh, server_directory: Path
+) -> None:
     server_directory.chmod(0o777)
-    path = server_directory / "it's a\n$file"
-    text = "größe\r\n$(id)\n" * 100_000
-    assert files.read(box, path) is None
-    files.write(box, path, "before")
-    files.write(box, path, text)
-    assert files.read(box, path) == text
-    assert files.size(box, path) == len(text.encode())
-    new = server_directory / "new"
-    files.write(box, new, "other")
-    files.replace(box, new, path)
-    assert files.read(box, path) == "other"
-    assert files.tail(box, path, since=2) == ["her"]
-    files.remove(box, path)
-    assert files.read(box, path) is None
-    with pytest.raises(files.FileRefused, match="no such directory"):
-        files.place(box, server_directory / "missing" / "file")
+    wrapped = Wrapped(["touch", str(server_directory / "ran")], None, {}, "").script()
+    for part in range(0, len(wrapped), 37):
+        cut = wrapped[:part]
+        line = f"head -c {len(cut)} | sh -c 'eval \"$(head -c {len(wrapped)})\"'"
+        try:
+            box.run(shell(line), input=cut.decode())
+        except CommandFailed:
+            continue
+    assert not (server_directory / "ran").exists()
 
 
-def test_scripts_run_as_they_do_here(box: Ssh) -> None:
-    for host in (Local(), box):
-        with pytest.raises(CommandFailed):
-            scripts.run(host, "clone", "no_such_part", "a $word", text="text\n")
-    length = str(len("echo $0 $1; cat"))
-    argv = ["sh", "-c", scripts._SHELL, "name", length, "part"]
-    for host in (Local(), box):
-        done = host.run(argv, input="echo $0 $1; cattext")
-        assert done.stdout == "name part\ntext"
+def test_all_threads_go_over_one_connection(sshd: Sshd, box: Ssh) -> None:
+    def one(number: int) -> str:
+        return Ssh(box.settings).run(shell("cat; sleep 0.2"), input=f"{number}").stdout
+
+    before = sshd.log.count("Accepted publickey")
+    done = fanout.run(range(32), one, width=16)
+    assert [outcome.result() for outcome in done] == [str(number) for number in range(32)]
+    assert sshd.log.count("Accepted publickey") == before + 1
+
+
+@pytest.mark.usefixtures("box")
+def test_a_process_that_ends_leaves_nothing(sshd: Sshd, token: str) -> None:
+    script = (
+        "import sys, threading; from shardctl.hosts.ssh import Ssh\n"
+        "from shardctl.hosts.openssh import SshSettings\n"
+        "assert not {'fabric', 'paramiko'} & set(sys.modules)\n"
+        "host = Ssh(SshSettings('box')); host.run(['true'])\n"
+        "take = lambda line: (print(line, flush=True), sys.stdin.read(), sys.exit())\n"
+        "host.stream(['sh', '-c', 'echo begun; sleep 1000; :', 'sh', sys.argv[1]], line=take)\n"
+    )
+    for ends in ("by itself", "killed"):
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", script, f"{token}-x"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        with awaited(process):
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"begun\n"
+            if ends == "killed":
+                process.kill()
+        assert process.returncode == (-9 if ends == "killed" else 0)
+        wait_for(lambda: not running(f"{token}-x"))
+        wait_for(lambda: not sshd.sessions())

@@ -1,10 +1,12 @@
-"""The plugin for applications' tests, in real pytest processes."""
+"""The plugin for applications' tests, in real pytest processes, some of which are killed."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -12,9 +14,13 @@ import pytest
 
 from shardctl import testing
 from shardctl.postgres import binaries, embedded
+from shardctl.testing import directory
+from tests.fixtures.refusals import raises_code
+from tests.fixtures.servers.postgres import serving, wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.applications import Application
+
 
 WHERE = """
 import pathlib, time
@@ -30,42 +36,6 @@ def test_where(shard_fleet, worker_id):
     for node in shard_fleet.nodes:
         psycopg.connect(shard_fleet.dsn(node)).close()
 """
-
-SHAPE = """
-import psycopg
-from shardctl.errors import Refused
-from shardctl.topology import loader
-import pytest
-def test_shape(shard_fleet):
-    assert (shard_fleet.nodes, shard_fleet.shard_count) == (("a", "b", "c"), 3)
-    assert [shard_fleet.node_of(shard) for shard in range(3)] == ["a", "b", "c"]
-    assert [shard_fleet.schema(shard) for shard in range(3)] == ["u000", "u001", "u002"]
-    topology = loader.load(shard_fleet.topology)
-    assert (topology.cluster, topology.database.name) == ("photos", "photos")
-    assert topology.id.shard_bits == 12
-    assert not topology.poolers
-    with psycopg.connect(shard_fleet.dsn("b")) as connection:
-        asked = "SELECT current_user, shardctl.id_shard(u001.next_id())"
-        assert connection.execute(asked).fetchone() == ("web", 1)
-    with psycopg.connect(shard_fleet.dsn("b", user="shardctl")) as connection:
-        asked = "SELECT current_user, version()"
-        print(connection.execute(asked).fetchone())
-    unknown = "unknown node 'x' of the test fleet: its nodes are a, b, c"
-    with pytest.raises(Refused, match=unknown) as refused:
-        shard_fleet.dsn("x")
-    assert refused.value.code == "node_not_there"
-"""
-
-ELSEWHERE = {
-    "PGHOSTADDR": "127.255.255.254",
-    "PGSERVICE": "production",
-    "PGSSLMODE": "require",
-    "PGOPTIONS": "-c default_transaction_read_only=on",
-    "PGTARGETSESSIONATTRS": "standby",
-    "PGDATABASE": "production",
-    "PGUSER": "nobody",
-    "PGPORT": "1",
-}
 
 
 def test_the_pages_example_passes_and_leaves_nothing(application: Application) -> None:
@@ -83,20 +53,6 @@ def test_with_xdist_every_worker_has_a_fleet_of_its_own(application: Application
     assert len(first) == len(second) == 4
     assert first.isdisjoint(second)
     assert application.fleets() == []
-
-
-def test_the_fleet_has_the_applications_names_and_the_size_of_the_options(
-    application: Application,
-) -> None:
-    topology = (application.directory / "topology.yaml").read_text()
-    own = "shards: {count: 16, schema: 'u{id:03d}'}\nid: {bits: {shard: 12}}"
-    changed = topology.replace("shards: {count: 16}", own)
-    application.write("other.yaml", changed)
-    (application.directory / "topology.yaml").unlink()
-    ini = "shard_fleet_topology = other.yaml\nshard_fleet_shards = 3\nshard_fleet_nodes = 5\n"
-    application.write("pytest.ini", f"[pytest]\n{ini}")
-    application.write("test_shape.py", SHAPE)
-    application.pytest("test_shape.py")
 
 
 @pytest.mark.embedded
@@ -135,17 +91,6 @@ def test_ordinary_tests_start_no_server_and_load_nothing(application: Applicatio
     assert application.fleets() == []
 
 
-def test_a_broken_migration_is_told_as_shardctl_does(application: Application) -> None:
-    application.write("migrations/0002_broken.sql", "SELECT 1;\n\nSELECT * FROM nowhere;\n")
-    said = application.pytest(code=1)
-    assert "/0002_broken.sql" in said
-    assert "Traceback" not in said
-    assert "fleet.py" not in said
-    assert "During handling" not in said
-    assert said.count("6 errors") == 1
-    assert application.fleets() == []
-
-
 def test_a_child_of_the_process_ends_neither_servers_nor_their_directory(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +105,94 @@ def test_a_child_of_the_process_ends_neither_servers_nor_their_directory(
             for node in fleet.nodes:
                 psycopg.connect(fleet.dsn(node)).close()
             assert len(application.fleets()) == 1
+            with raises_code("node_not_there"):
+                fleet.dsn("x")
     except SystemExit:
         os._exit(0)
     assert application.fleets() == []
+
+
+WAITING = """
+import os, time
+def test_waiting(fleet):
+    with open("dsn", "w") as told:
+        told.write(fleet.dsn("a"))
+    os.rename("dsn", "ready")
+    while True:
+        time.sleep(0.1)
+"""
+
+
+def test_a_killed_session_is_swept_by_the_next_and_a_running_one_is_not(
+    application: Application,
+) -> None:
+    application.write("test_waiting.py", WAITING)
+    ready = application.directory / "ready"
+    with application.begin("test_waiting.py") as waiting:
+        try:
+            wait_for(lambda: ready.exists() or waiting.poll() is not None, seconds=60)
+            dsn = ready.read_text()
+            [used] = application.fleets()
+            running = [serving(used / ".sandbox" / node) for node in "ab"]
+            assert all(running)
+            application.pytest("test_photos.py")
+            assert application.fleets() == [used]
+            with psycopg.connect(dsn) as session:
+                assert session.execute("SELECT count(*) FROM shard0.licences").fetchone() == (2,)
+        finally:
+            waiting.kill()
+    assert application.fleets() == [used]
+    assert all(serving(used / ".sandbox" / node) for node in "ab"), "the servers outlived it"
+    # What it was made of may be gone by then.
+    (application.directory / "test_waiting.py").unlink()
+    (application.directory / "migrations").rename(application.directory / "moved")
+    application.write("migrations/0001_other.sql", "CREATE TABLE other ()")
+    application.write("test_photos.py", "def test_nothing(fleet): pass\n")
+    application.pytest("test_photos.py")
+    assert application.fleets() == []
+    for pid in itertools.chain(*running):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_an_interrupted_session_leaves_nothing(application: Application) -> None:
+    # As Ctrl-C raises it: the signal itself is ignored by what is started in the background.
+    application.write("test_stopped.py", "def test_stopped(fleet): raise KeyboardInterrupt\n")
+    assert "KeyboardInterrupt" in application.pytest("test_stopped.py", code=2)
+    assert application.fleets() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has servers of another user")
+def test_a_closed_place_for_temporary_files_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with directory.made() as made:
+        assert made.parent == Path("/var/tmp")  # noqa: S108  # where it should be
+    assert not made.exists()
+
+
+def test_what_is_not_a_killed_sessions_own_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(directory, "_FAR", tmp_path)
+    swept: list[Path] = []
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".alive").touch()
+    (tmp_path / f"{directory.PREFIX}link").symlink_to(elsewhere)
+    (tmp_path / f"{directory.PREFIX}unlocked").mkdir()
+    left = tmp_path / f"{directory.PREFIX}left"
+    left.mkdir()
+    (left / ".alive").touch()
+    if os.geteuid() == 0:
+        other = tmp_path / f"{directory.PREFIX}others"
+        other.mkdir()
+        (other / ".alive").touch()
+        os.chown(other, 65534, 65534)
+    directory.sweep(swept.append)
+    assert swept == [left]
+    assert not left.exists()
+    assert (elsewhere / ".alive").exists()
