@@ -1,34 +1,29 @@
-"""Clients that are hard to serve, while shards are streamed to another node."""
+"""Clients that log in for each request, and a large commit, while shards are streamed elsewhere."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.topology.model import ShardId
 from shardctl.traffic.load import Load
 from tests.fixtures.moves import points, streamed
+from tests.fixtures.moves.busy import prove_streamed
 from tests.fixtures.moves.loads import wait_for_writes
 from tests.fixtures.moves.stopping import finish
-from tests.fixtures.moves.writers import SERVED_S
+from tests.fixtures.moves.writers import SERVED_S, Clients
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    import psycopg
-
     from tests.fixtures.moves.stopping import MovingFleet
-
-    Session = psycopg.Connection[Any]
 
 pytestmark = pytest.mark.fault
 
 PER_S = 60
 MOST_MS = 5_000
 """Less than PgBouncer's `server_login_retry`, and more than a busy machine takes."""
-SECONDS = 15.0
-INSERT = "INSERT INTO {}writes (token) VALUES (-1)"
-WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+BULK = 200_000
 
 
 @pytest.mark.parametrize("point", ["span claim begin", ""])
@@ -61,22 +56,27 @@ def test_no_login_is_held_up_by_more_than_the_move_or_its_guards(
     assert waited < MOST_MS + (1000 * SERVED_S if point else 0)
 
 
-def opened(fleet: MovingFleet, kind: str) -> Session:
-    """Open a transaction that holds a moved table."""
-    match kind:
-        case "through the pooler":
-            session = fleet.pg_bouncer.connect("shard2", fleet.role)
-        case "of a reader" | "direct" | "prepared":
-            session = fleet.log_in("a")
-        case _:
-            session = fleet.log_in("a", user="postgres")
-    statement = {
-        "of a reader": "SELECT count(*) FROM shard2.writes",
-        "through the pooler": INSERT.format(""),
-        "of a vacuum": "LOCK TABLE shard2.writes IN SHARE UPDATE EXCLUSIVE MODE",
-    }.get(kind, INSERT.format("shard2."))
-    session.execute("BEGIN")
-    session.execute(statement.encode())
-    if kind == "prepared":
-        session.execute("PREPARE TRANSACTION 'held'")
-    return session
+def test_a_bulk_commit_before_the_fence_does_not_hold_clients_up(
+    fleet_stream: MovingFleet,
+) -> None:
+    """Its table is not published; its rows are decoded all the same."""
+    fleet, target = fleet_stream, streamed.TARGET
+    fleet.ask("a", "CREATE TABLE public.bulk (id bigint, note text)")
+    rows = f"SELECT n, md5(n::text) FROM generate_series(1, {BULK}) AS n"
+    with (
+        Clients(fleet, target=target) as clients,
+        fleet.log_in("a", user="postgres", autocommit=False) as bulk,
+    ):
+        mover = fleet.mover("start", "step cutover run", "span fence begin")
+        mover.at("step cutover run")
+        bulk.execute(f"INSERT INTO public.bulk {rows}".encode())
+        mover.go()
+        mover.at("span fence begin")
+        bulk.commit()
+        mover.go()
+        if mover.end() != 0:
+            finish(fleet, "resume")
+        clients.wait_served()
+    assert clients.errors() == []
+    assert clients.gap() < SERVED_S + 5  # the pause of 5 s, and what a busy machine adds
+    prove_streamed(fleet, clients)

@@ -1,64 +1,77 @@
-"""Moves on newer major versions than the system's, where those differ in what a fence meets."""
+"""Moves on and between the major versions, which differ in what a stream and a fence meet."""
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.hosts import accounts
-from shardctl.postgres import binaries
+from shardctl.moves.plan import CLONE
+from tests.fixtures.moves import streamed
+from tests.fixtures.moves.busy import prove_streamed
 from tests.fixtures.moves.proof import prove
-from tests.fixtures.moves.stopping import DATABASE, ROLE, MovingFleet, add_pooler, patient
-from tests.fixtures.moves.writers import WRITES, Clients
-from tests.fixtures.servers.postgres import free_ports, stop_all_below
+from tests.fixtures.moves.stopping import finish, patient
+from tests.fixtures.moves.writers import Clients
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from tests.fixtures.moves.stopping import MovingFleet
 
-    from tests.fixtures.fleets.pooled import AddPooler
-    from tests.fixtures.servers.postgres import StartServer
-
-pytestmark = [pytest.mark.fault, pytest.mark.embedded]
-
-NEWEST = 18
+pytestmark = pytest.mark.fault
 
 
-@pytest.fixture
-def newest(
-    pg_server: StartServer, server_directory: Path, tmp_path: Path, pooler_for: AddPooler
-) -> Iterator[MovingFleet]:
-    """Give a fleet like `fleet_points` on the newest version that tests have."""
-    servers = {"a": pg_server(major=NEWEST), "b": pg_server(major=NEWEST)}
-    found = binaries.of_major(NEWEST)
-    assert found is not None
-    place = server_directory / "nodes" / "c"
-    place.parent.mkdir()
-    if (account := accounts.server_account(None)) is not None:
-        shutil.chown(place.parent, account)
-    (port,) = free_ports(1)
-    made = MovingFleet(tmp_path, servers, DATABASE, ROLE, place=place, port=port)
-    made.of_target = f", bin_directory: {found.directory}"
-    made.migration("0001_writes.sql", WRITES)
-    add_pooler(made, pooler_for)
-    made.init()
-    yield made
-    for mover in made.movers:
-        mover.close()
-    stop_all_below(server_directory)
-    made.drop()
+def test_a_round_trip_between_versions_loses_nothing(fleet_versions: MovingFleet) -> None:
+    """A reverse may go to an older version."""
+    choice = dataclasses.replace(fleet_versions.choice, keep_reverse_s=3600.0)
+    fleet_versions.choice = choice
+    with Clients(fleet_versions, target="b") as clients:
+        for verb in ("start", "reverse"):
+            mover = fleet_versions.mover(verb)
+            assert mover.end(seconds=120) == 0, mover.said
+            clients.wait_served()
+    assert clients.errors() == []
+    assert fleet_versions.owner == "a"
+    assert fleet_versions.state() == fleet_versions.state("b") == "done"
+    assert streamed.left(fleet_versions) == []
+    prove(fleet_versions, clients, version=3)
 
 
-def test_a_table_that_is_committed_behind_the_fence_arrives_with_its_rows(
-    newest: MovingFleet,
-) -> None:
-    patient(newest)
-    with Clients(newest) as clients:
-        with newest.log_in("a", user="postgres", autocommit=False) as session:
+def test_a_table_made_over_the_fence_ends_the_cutover(fleet_versions: MovingFleet) -> None:
+    """On 16 and newer the rename does not wait for it, and locks on tables catch no one."""
+    patient(fleet_versions)
+    with Clients(fleet_versions, target="b") as clients:
+        with fleet_versions.log_in("a", user="postgres", autocommit=False) as session:
+            mover = fleet_versions.mover("start", "span fence begin", "span drain begin")
+            mover.at("span fence begin")
             session.execute("CREATE TABLE shard2.made AS SELECT 7 AS kept")
-            mover = newest.mover("start", "span drain begin", "span mark begin")
+            mover.go()
+            with contextlib.suppress(AssertionError):  # on 15, the fence waits
+                if mover.next(seconds=1) is not None:
+                    mover.go()
+            session.commit()
+        if mover.next() is not None:
+            mover.go()
+        assert mover.end() == 3, mover.said
+        assert any(line.startswith(("StructureChanged", "FenceRefused")) for line in mover.said)
+        clients.wait_served()
+        assert fleet_versions.ask("a", "SELECT kept FROM shard2.made") == [(7,)]
+        fleet_versions.ask("a", "DROP TABLE shard2.made")
+        finish(fleet_versions, "abort")
+    assert clients.errors() == []
+    prove_streamed(fleet_versions, clients)
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("fleet_versions", [(18, 18, CLONE)], indirect=True)
+def test_a_table_that_is_committed_behind_the_fence_arrives_with_its_rows(
+    fleet_versions: MovingFleet,
+) -> None:
+    patient(fleet_versions)
+    with Clients(fleet_versions) as clients:
+        with fleet_versions.log_in("a", user="postgres", autocommit=False) as session:
+            session.execute("CREATE TABLE shard2.made AS SELECT 7 AS kept")
+            mover = fleet_versions.mover("start", "span drain begin", "span mark begin")
             mover.at("span drain begin")
             mover.go()
             with pytest.raises(AssertionError, match="no point was reached"):
@@ -67,7 +80,7 @@ def test_a_table_that_is_committed_behind_the_fence_arrives_with_its_rows(
         mover.at("span mark begin")
         mover.go()
         assert mover.end() == 0, mover.said
-        assert newest.ask("c", "SELECT kept FROM shard2.made") == [(7,)]
-        newest.ask("c", "DROP TABLE shard2.made")
+        assert fleet_versions.ask("c", "SELECT kept FROM shard2.made") == [(7,)]
+        fleet_versions.ask("c", "DROP TABLE shard2.made")
     assert clients.errors() == []
-    prove(newest, clients)
+    prove(fleet_versions, clients)

@@ -1,4 +1,4 @@
-"""`pgbouncer apply` killed or interrupted, its poolers killed, hung or unwilling: run again."""
+"""`pgbouncer apply` that has lost a lock, or whose pooler ends, hangs or is unwilling."""
 
 from __future__ import annotations
 
@@ -8,36 +8,26 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.hosts.files import BACKUP, UNFINISHED
-from shardctl.pgbouncer import render
 from tests.fixtures.fleets.pooled import leads, offered, refused, reloads
 from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.pooled import PooledFleet
-    from tests.fixtures.servers.pgbouncer import PgBouncer
 
 pytestmark = pytest.mark.fault
 
-AROUND = """
-import os, signal
+WRITTEN = """
+import os
 from shardctl.hosts import files
 from shardctl.pgbouncer import console
-from shardctl.state import events
-whole = {what}
+whole = files.write
 def broken(*given, **named):
-    {before}
-    found = whole(*given, **named)
-    {after}
-    return found
-{what} = broken
+    whole(*given, **named)
+    os.kill({pid}, {number:d})
+files.write = broken
+console.Console.reload = lambda self: self.execute('RELOAD', seconds=1)
 """
-"""Puts something before or after one function."""
-
-KILL = "os.kill(os.getpid(), signal.SIGKILL)"
-
-
-def around(what: str, *, before: str = "pass", after: str = "pass") -> str:
-    return AROUND.format(what=what, before=before, after=after)
+"""Sends a signal when the file is written."""
 
 
 @pytest.fixture
@@ -48,10 +38,6 @@ def applied(fleet_unapplied: PooledFleet) -> PooledFleet:
     assert done.returncode == 0, done.stderr
     fleet_unapplied.waiting = {}
     return fleet_unapplied
-
-
-def wanted(fleet: PooledFleet) -> str:
-    return render.databases(fleet.topology(), fleet.pg_bouncer.pooler, 1)
 
 
 def assert_completed(fleet: PooledFleet) -> None:
@@ -65,57 +51,17 @@ def assert_completed(fleet: PooledFleet) -> None:
     assert "nothing to do" in fleet.here("pgbouncer", "apply").stdout
 
 
-@pytest.mark.parametrize(
-    "patch",
-    [
-        around("files.write", before=KILL),
-        around("files.write", after=KILL),
-        around("console.Console.reload", after=KILL),
-        around("events.record", before=KILL),
-    ],
-    ids=["before-write", "before-reload", "after-reload", "before-record"],
-)
-def test_apply_killed_at_any_step_is_completed_by_the_next(
-    applied: PooledFleet, patch: str
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_pooler_that_ends_or_hangs_at_its_reload_is_named_and_the_next_apply_completes(
+    applied: PooledFleet, number: signal.Signals
 ) -> None:
     pooler = applied.pg_bouncer
-    before = pooler.databases_file.read_text()
-    done = applied.patched(patch, "pgbouncer", "apply")
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert pooler.databases_file.read_text() in {before, wanted(applied)}
-    assert leads(applied).items() <= offered(pooler).items()
-    assert_completed(applied)
-
-
-def test_a_pooler_killed_during_apply_is_named_and_the_next_apply_completes(
-    applied: PooledFleet,
-) -> None:
-    pooler = applied.pg_bouncer
-    kill = around("files.write", after=f"os.kill({pooler.pid}, signal.SIGKILL)")
-    done = applied.patched(kill, "pgbouncer", "apply")
+    done = applied.patched(WRITTEN.format(pid=pooler.pid, number=number), "pgbouncer", "apply")
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
-    pooler.start()
-    assert_completed(applied)
-
-
-def hang(pooler: PgBouncer) -> None:
-    pooler.signal(signal.SIGSTOP)
-
-
-def test_a_pooler_that_hangs_at_its_reload_is_named_and_the_next_apply_completes(
-    applied: PooledFleet,
-) -> None:
-    pooler = applied.pg_bouncer
-    patch = (
-        around("files.write", after=f"os.kill({pooler.pid}, signal.SIGSTOP)")
-        + "console.Console.reload = lambda self: self.execute('RELOAD', seconds=1)"
-    )
-    try:
-        done = applied.patched(patch, "pgbouncer", "apply")
-        assert done.returncode == 3
-        assert pooler.databases_file.read_text() == wanted(applied)
-    finally:
+    if number == signal.SIGKILL:
+        pooler.start()
+    else:
         pooler.signal(signal.SIGCONT)
     assert_completed(applied)
 

@@ -6,6 +6,8 @@ import os
 import re
 import threading
 import unittest
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -14,11 +16,10 @@ import pytest
 from shardctl.router import ShardMoved
 from shardctl.state import keys, migrations
 from shardctl.topology.model import NodeName, ShardId
+from tests.fixtures.django_photos.project import MIGRATIONS
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shardctl.testing.fleet import ShardFleet
 
 pytestmark = pytest.mark.usefixtures("django_fleet")
@@ -273,9 +274,8 @@ def migrate(folder: Path, more: dict[str, str], monkeypatch: pytest.MonkeyPatch)
     package = f"m{folder.name.replace('-', '_')}"
     (folder / package).mkdir(exist_ok=True)
     (folder / "sql").mkdir(exist_ok=True)
-    own = models().__file__.replace("models.py", "migrations/0001_initial.py")
-    with open(own) as opened:  # noqa: PTH123
-        more = {"0001_initial": opened.read(), "__init__": "", **more}
+    own = Path(str(import_module(f"{MIGRATIONS}.0001_initial").__file__)).read_text()
+    more = {"0001_initial": own, "__init__": "", **more}
     for name, text in more.items():
         (folder / package / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(folder))

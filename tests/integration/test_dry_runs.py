@@ -14,7 +14,7 @@ from shardctl.state import journal, lock
 from shardctl.traffic import table
 from tests import reference
 from tests.fixtures.servers.postgres import free_ports
-from tests.slow.test_nodes_away import open_move
+from tests.slow.test_commands import open_move
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.fixtures.fleets.bloated import Repacking
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.retired import Pruned
-    from tests.fixtures.moves.spares import MovedFleet
+    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
     Cause = Callable[[MovedFleet], AbstractContextManager[str]]
 

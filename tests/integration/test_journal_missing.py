@@ -12,7 +12,7 @@ from tests.fixtures.fleets.verify import verify
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.moves.spares import MovedFleet
+    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
 SLOT = "shardctl_5f3a9c1e"
 TABLES = [

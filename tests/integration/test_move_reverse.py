@@ -10,8 +10,7 @@ import pytest
 from shardctl.moves import reversing
 from shardctl.moves.steps import follow
 from shardctl.state.journal import MoveState
-from tests.fixtures.moves.reversals import entry, moved, reverse, state
-from tests.fixtures.moves.stream_moves import left, replace_step
+from tests.fixtures.moves.stream_moves import entry, left, moved, replace_step, reverse, state
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:

@@ -35,8 +35,7 @@ from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
 from tests.fixtures.moves.own import lose
-from tests.fixtures.moves.rehearsals import fill
-from tests.fixtures.moves.stream_moves import left, on_source, planned
+from tests.fixtures.moves.stream_moves import fill, left, on_source, planned
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-    from tests.fixtures.moves.spares import MovedFleet
+    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
 LISTED = {
     "id", "state", "method", "source", "target", "shards", "step", "by", "started", "ended", "can",

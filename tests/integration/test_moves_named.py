@@ -10,7 +10,7 @@ from shardctl.moves.plan import CLONE
 from shardctl.moves.step import drive
 
 if TYPE_CHECKING:
-    from tests.fixtures.moves.spares import MovedFleet
+    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
 
 def test_a_move_goes_on_and_is_aborted_only_with_the_shards_beside_it_where_the_map_has_them(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.fixtures.moves.spares import MovedFleet
+    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
     from tests.fixtures.servers.postgres import StartServer
 
 ODD = {

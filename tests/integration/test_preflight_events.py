@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.fixtures.moves.spares import MovedFleet
+    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
 REFUSE = """
 CREATE FUNCTION public.refuse() RETURNS event_trigger LANGUAGE plpgsql AS

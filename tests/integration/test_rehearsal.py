@@ -10,8 +10,7 @@ from shardctl.errors import ShardctlError
 from shardctl.moves import live_comparison, rehearsal
 from shardctl.moves.rehearsal import RehearsalRefused
 from tests.fixtures.moves.own import lose
-from tests.fixtures.moves.rehearsals import fill, untouched
-from tests.fixtures.moves.stream_moves import left, planned, replace_step
+from tests.fixtures.moves.stream_moves import fill, left, planned, replace_step, untouched
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:

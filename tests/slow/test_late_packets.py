@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import shutil
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,67 +13,35 @@ import pytest
 from shardctl.hosts.local import Local
 from shardctl.pgbouncer import batch
 from shardctl.pgbouncer.console import PoolerLost, PoolerUnavailable
-from tests.fixtures.network.switches import take_number
+from tests.fixtures.network import namespaces
+from tests.fixtures.network.switches import _ip, new_switch
 from tests.fixtures.servers.pgbouncer import _CONFIGURATION, PgBouncer, make
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SPACE = f"shardctl{os.getpid()}"
-LINK = f"sc{os.getpid()}"
-
-
-@dataclass
-class Far:
-    """A PgBouncer on the other side of a network that can be cut."""
-
-    pooler: PgBouncer
-    host: str
-
-    def cut(self) -> None:
-        lost = f"lladdr 02:00:00:00:00:01 dev {LINK} nud permanent"
-        assert run(f"ip neigh replace {self.host} {lost}").returncode == 0
-
-    def join(self) -> None:
-        assert run(f"ip neigh del {self.host} dev {LINK}").returncode == 0
-
-
-def run(command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command.split(), capture_output=True, text=True, check=False)
-
 
 @pytest.fixture
-def far(pgbouncer_program: str, server_directory: Path) -> Iterator[Far]:
-    """A PgBouncer with one alias on the other side of a network that can be cut."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("only root, with `ip`, makes a network")
-    number, held = take_number()
-    near, host = (f"198.18.{number}.{last}" for last in (1, 2))
-    try:
-        for command in (
-            f"ip netns add {SPACE}",
-            f"ip link add {LINK} type veth peer name far netns {SPACE}",
-            f"ip addr add {near}/24 dev {LINK}",
-            f"ip link set {LINK} up",
-            f"ip -n {SPACE} addr add {host}/24 dev far",
-            f"ip -n {SPACE} link set far up",
-        ):
-            if (done := run(command)).returncode != 0:
-                pytest.skip(f"no network may be made here: {done.stderr.strip()}")
-        made = make(
-            server_directory,
-            program=pgbouncer_program,
-            configuration=_CONFIGURATION.replace("= 127.0.0.1", f"= {host}"),
-        )
-        yield Far(start(made, host), host)
-    finally:
-        run(f"ip netns del {SPACE}")
-        run(f"ip link del {LINK}")
-        os.close(held)
+def far(pgbouncer_program: str, server_directory: Path) -> Iterator[tuple[PgBouncer, list[str]]]:
+    """Give a PgBouncer on the other side of a network, and words of `ip neigh` for the way."""
+    namespaces.require()
+    with new_switch() as switch:
+        first = namespaces.boot("ip link set lo up; echo up; exec cat > /dev/null", "--net")
+        try:
+            pid, host = namespaces.inside(first), switch.new_address()
+            switch.connect("far", pid, host)
+            text = _CONFIGURATION.replace("= 127.0.0.1", f"= {host}")
+            made = make(server_directory, program=pgbouncer_program, configuration=text)
+            start(made, pid)
+            found = dataclasses.replace(made, pooler=dataclasses.replace(made.pooler, host=host))
+            wait_for(lambda: answers(found))
+            yield found, [host, "dev", f"shardctl{switch.number}"]
+        finally:
+            namespaces.shut(first)
 
 
-def start(made: PgBouncer, host: str) -> PgBouncer:
+def start(made: PgBouncer, pid: int) -> None:
     """Start it in the other network, as its server would here."""
     account = made.server.account
     assert account is not None
@@ -85,11 +50,8 @@ def start(made: PgBouncer, host: str) -> PgBouncer:
     made.config.write_text(made.server.configuration)
     made.server.users.write_text('"postgres" ""\n')
     made.databases_file.write_text("[databases]\none = host=127.0.0.1 port=1\n")
-    enter = ["nsenter", f"--net=/run/netns/{SPACE}", "runuser", "-u", account, "--"]
+    enter = ["nsenter", "-t", str(pid), "--net", "runuser", "-u", account, "--"]
     Local().run([*enter, made.server.program, "-d", str(made.config)])
-    found = dataclasses.replace(made, pooler=dataclasses.replace(made.pooler, host=host))
-    wait_for(lambda: answers(found))
-    return found
 
 
 def answers(pooler: PgBouncer) -> bool:
@@ -106,17 +68,21 @@ def unsent(pooler: PgBouncer) -> int:
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["alone", "in a batch"])
-def test_a_pause_that_was_given_up_does_not_come_after_the_resume(far: Far, many: bool) -> None:
-    with far.pooler.console() as console:
-        far.cut()
+def test_a_pause_that_was_given_up_does_not_come_after_the_resume(
+    far: tuple[PgBouncer, list[str]], *, many: bool
+) -> None:
+    pooler, way = far
+    nowhere = ["lladdr", "02:00:00:00:00:00", "nud", "permanent"]
+    with pooler.console() as console:
+        _ip("neigh", "replace", *way, *nowhere)
         if many:
             [found] = batch.pause([([console], ["one"])], seconds=0.5)
             assert found.waiting == ("one",)
         else:
             with pytest.raises(PoolerLost):
                 console.pause("one", seconds=0.5)
-    assert unsent(far.pooler) == 0
-    far.join()
-    with far.pooler.console() as other:
+    assert unsent(pooler) == 0
+    _ip("neigh", "del", *way)
+    with pooler.console() as other:
         assert other.resume("one") is False
         assert not other.databases()["one"].paused

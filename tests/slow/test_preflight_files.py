@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     ManagedBy = Callable[[PgServer], Movable]
 
 AUTHORITY = Authority()
-RULES = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n"
 ROLE = "mover"
+RULES = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n"
 
 
 @pytest.fixture
@@ -58,6 +58,58 @@ def put(file: Path, data: bytes) -> None:
         shutil.chown(file, account)
 
 
+def test_a_clone_would_have_the_certificate_of_its_source(
+    fleet: Movable, etc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = fleet.fleet.servers["a"]
+    data = source.server.data_directory
+    for name in ("server.crt", "server.key"):
+        put(data / name, (etc / name).read_bytes())
+    with source.connect() as session:
+        session.execute("ALTER SYSTEM SET ssl = on")
+        session.execute("SELECT pg_reload_conf()")
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    monkeypatch.setenv("PGSSLROOTCERT", str(etc / "root.crt"))
+    fleet.check()
+    put(data / "server.crt", AUTHORITY.issue("db1").certificate)
+    # Of a file that it has not read again, the server still shows what it read.
+    assert "db1" in fleet.only("tls_name")
+    own = {"ssl_cert_file": str(etc / "server.crt"), "ssl_key_file": str(etc / "server.key")}
+    fleet.change(settings=own)
+    fleet.check()
+    fleet.change(settings=own | {"ssl_key_file": str(etc / "none.key")})
+    assert f"{etc}/none.key" in fleet.only("tls_files")
+    fleet.change(settings={"ssl_ca_file": "none.crt"})
+    assert "none.crt" in fleet.refused()["tls_files"]
+    (data / "server.key").unlink()
+    fleet.change(settings={})
+    assert "server.key" in fleet.refused()["tls_files"]
+
+
+def test_what_is_seen_of_a_key(preflight_fleet: Movable, etc: Path) -> None:
+    account = preflight_fleet.server().account
+    context = preflight_fleet.on_this_machine(preflight_fleet.topology)
+    context.found[target.look] = target.Machine(Local(), account)
+    key, pem = etc / "server.key", (etc / "server.crt").read_text()
+
+    def look(certificate: str | None = pem) -> Key:
+        context.found[tls.look] = Tls(on=True, key=str(key), pem=certificate)
+        found = tls.look_at_key(context)
+        assert found is not None
+        return found
+
+    seen = look()
+    assert (seen.mode, seen.owner, seen.encrypted, seen.fits) == (0o600, seen.user, False, True)
+    assert look(AUTHORITY.issue("127.0.0.1").certificate.decode()).fits is False
+    assert look(None).fits is None
+    key.chmod(0o644)
+    assert look().mode == 0o644
+    words = f"openssl pkey -aes256 -passout pass:x -in {key} -out {key}2".split()
+    subprocess.run(words, check=True)
+    put(key, Path(f"{key}2").read_bytes())
+    assert (look().encrypted, look().fits) == (True, None)
+
+
 def test_files_outside_the_data_directory_need_a_right_that_preflight_asks_for(
     fleet: Movable, etc: Path
 ) -> None:
@@ -85,77 +137,3 @@ def test_files_outside_the_data_directory_need_a_right_that_preflight_asks_for(
             fleet.fleet.execute("a", f"DROP OWNED BY {ROLE}")
             session.execute(f"DROP OWNED BY {ROLE}".encode())
             session.execute(f"DROP ROLE {ROLE}".encode())
-
-
-def test_what_the_run_would_refuse_to_copy_is_refused_by_the_dry_run(
-    fleet: Movable, etc: Path
-) -> None:
-    put(etc / "more", b"one_role\n")
-    put(etc / "pg_hba.conf", f"{RULES}host all @more 127.0.0.1/32 trust\n".encode())
-    told = fleet.only("files_elsewhere")
-    assert f"{etc}/pg_hba.conf includes files that are not copied to a clone: more" in told
-
-
-def test_a_clone_would_have_the_certificate_of_its_source(
-    fleet: Movable, etc: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = fleet.fleet.servers["a"]
-    data = source.server.data_directory
-    for name in ("server.crt", "server.key"):
-        put(data / name, (etc / name).read_bytes())
-    with source.connect() as session:
-        session.execute("ALTER SYSTEM SET ssl = on")
-        session.execute("SELECT pg_reload_conf()")
-    monkeypatch.setenv("PGSSLMODE", "verify-full")
-    monkeypatch.setenv("PGSSLROOTCERT", str(etc / "root.crt"))
-    fleet.check()
-    put(data / "server.crt", AUTHORITY.issue("db1").certificate)
-    # Of a file that it has not read again, the server still shows what it read.
-    told = fleet.only("tls_name")
-    assert "node a, is for db1, not for 127.0.0.1: shardctl (verify-full)" in told
-    own = {"ssl_cert_file": str(etc / "server.crt"), "ssl_key_file": str(etc / "server.key")}
-    fleet.change(settings=own)
-    fleet.check()
-    fleet.change(settings=own | {"ssl_key_file": str(etc / "none.key")})
-    assert f"ssl_key_file is {etc}/none.key, which its server cannot" in fleet.only("tls_files")
-    fleet.change(settings={"ssl_ca_file": "none.crt"})
-    assert "ssl_ca_file is none.crt, which its server cannot read" in fleet.refused()["tls_files"]
-    (data / "server.key").unlink()
-    fleet.change(settings={})
-    assert (
-        "ssl_key_file is server.key, which its server cannot read" in fleet.refused()["tls_files"]
-    )
-
-
-def test_what_is_seen_of_a_key(preflight_fleet: Movable, etc: Path) -> None:
-    account = preflight_fleet.server().account
-    context = preflight_fleet.on_this_machine(preflight_fleet.topology)
-    context.found[target.look] = target.Machine(Local(), account)
-    key, pem = etc / "server.key", (etc / "server.crt").read_text()
-
-    def look(certificate: str | None = pem) -> Key:
-        context.found[tls.look] = Tls(on=True, key=str(key), pem=certificate)
-        found = tls.look_at_key(context)
-        assert found is not None
-        return found
-
-    seen = look()
-    assert (seen.mode, seen.owner, seen.encrypted, seen.fits) == (0o600, seen.user, False, True)
-    assert look(AUTHORITY.issue("127.0.0.1").certificate.decode()).fits is False
-    assert look(None).fits is None
-    key.chmod(0o644)
-    assert look().mode == 0o644
-    openssl = [
-        "openssl",
-        "pkey",
-        "-aes256",
-        "-passout",
-        "pass:x",
-        "-in",
-        str(key),
-        "-out",
-        f"{key}2",
-    ]
-    subprocess.run(openssl, check=True)
-    put(key, Path(f"{key}2").read_bytes())
-    assert (look().encrypted, look().fits) == (True, None)

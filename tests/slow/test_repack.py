@@ -1,11 +1,22 @@
-"""`repack`: what it chooses, in which order, and that tables are as they were, but smaller."""
+"""`repack`: what it chooses and refuses, and that tables are as they were, but smaller."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import signal
 from typing import TYPE_CHECKING
 
+from shardctl import meter
+from shardctl.maintenance import repack, repack_look, repack_program
+from shardctl.state import journal
+from shardctl.state.journal import MoveState
+from tests.fixtures.fleets.retired import Pruned, changed
+from tests.fixtures.refusals import raises_code
+
 if TYPE_CHECKING:
+    import pytest
+
     from tests.fixtures.fleets.bloated import Repacking
 
 
@@ -49,48 +60,162 @@ def test_what_cannot_be_repacked_is_named_with_the_reason_and_makes_the_exit_cod
     assert [one["state"] for one in json.loads(again.stdout)["tables"]] == ["refused", "refused"]
 
 
-def test_a_table_is_not_repacked_again_before_recent_has_passed_or_it_is_written_anew(
+def test_a_table_in_use_is_given_up_and_its_user_left_alone(fleet_bloated: Repacking) -> None:
+    fleet_bloated.bloat(0)
+    fleet_bloated.bloat(5)  # on the other node: here it would wait for the reader's transaction
+    file = fleet_bloated.file(0)
+    plan = fleet_bloated.plan(wait_timeout=1)
+    with fleet_bloated.reader() as reader:
+        reader.execute("SELECT FROM shard0.photos LIMIT 1")
+        result = fleet_bloated.carry_out(plan)
+        reader.execute("SELECT FROM shard0.photos LIMIT 1")
+    assert result.error is not None
+    assert result.error.exit_code == 3
+    assert len(result.left) == 1
+    assert [one.candidate.name for one in result.repacked] == ["shard5.photos"]
+    assert fleet_bloated.file(0) == file
+    assert fleet_bloated.leftovers() == []
+    assert fleet_bloated.events()[-1] == "unfinished: 0 of 1 tables"
+    # It does only the rest.
+    assert [one.name for one in fleet_bloated.plan().chosen] == ["shard0.photos"]
+    assert fleet_bloated.carry_out(fleet_bloated.plan()).error is None
+
+
+def test_ctrl_c_gives_up_the_table_at_work_and_the_same_command_does_the_rest(
+    fleet_bloated: Repacking,
+) -> None:
+    fleet_bloated.bloat(0, rows=16_000)
+    fleet_bloated.bloat(1)
+    files = fleet_bloated.file(0), fleet_bloated.file(1)
+    rows = fleet_bloated.rows(0)
+    with fleet_bloated.reader() as old:
+        old.execute("SELECT 1")
+        with fleet_bloated.start("0-1") as command:
+            fleet_bloated.copied()
+            command.send_signal(signal.SIGINT)
+            command.communicate(timeout=30)
+        assert command.returncode == 130
+        old.rollback()
+    assert (fleet_bloated.file(0), fleet_bloated.file(1)) == files
+    assert fleet_bloated.leftovers() == []
+    assert fleet_bloated.programs() == []
+    assert fleet_bloated.rows(0) == rows
+    done = fleet_bloated.repack("0-1", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert fleet_bloated.rows(0) == rows
+
+
+_VERSION = """
+CREATE OR REPLACE FUNCTION repack.{}() RETURNS text LANGUAGE sql AS $$SELECT 'pg_repack 1.4.7'$$
+"""
+
+
+def test_a_node_without_the_extension_is_named_with_what_to_type(fleet_bloated: Repacking) -> None:
+    fleet_bloated.fleet.execute("b", "DROP EXTENSION pg_repack")
+    with raises_code("extension_missing", match="node b"):
+        fleet_bloated.plan()
+    done = fleet_bloated.repack("--yes", "-o", "json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["errors"][0]["code"] == "extension_missing"
+    # Shards of other nodes are none of its business.
+    assert fleet_bloated.repack("0-3", "--yes").returncode == 0
+
+
+def test_an_extension_of_two_versions_is_refused(fleet_bloated: Repacking) -> None:
+    fleet_bloated.fleet.execute("a", _VERSION.format("version_sql"))
+    with raises_code("extension_broken", match=r"1\.4\.7"):
+        fleet_bloated.plan(0)
+
+
+def test_a_version_for_which_this_machine_has_no_program_is_refused(
+    fleet_bloated: Repacking,
+) -> None:
+    for function in ("version", "version_sql"):
+        fleet_bloated.fleet.execute("a", _VERSION.format(function))
+    with raises_code("program_missing", match=r"1\.4\.7"):
+        fleet_bloated.plan(0)
+
+
+def test_a_role_that_is_no_superuser_is_refused(fleet_bloated: Repacking) -> None:
+    fleet = fleet_bloated.fleet
+    fleet.execute("a", "CREATE ROLE plain LOGIN")
+    fleet.execute("a", "GRANT pg_read_all_data, pg_read_all_settings TO plain")
+    fleet.execute("a", "GRANT USAGE ON SCHEMA repack TO plain")
+    fleet.execute("a", f"GRANT CONNECT ON DATABASE {fleet.database} TO plain")
+    topology = fleet.topology()
+    database = dataclasses.replace(topology.database, user="plain")
+    topology = dataclasses.replace(topology, database=database)
+    try:
+        options = fleet_bloated.plan(0).options
+        with raises_code("superuser_needed", match="plain"):
+            repack.plan(topology, [0], options)
+        may_try = dataclasses.replace(options.settings, superuser_check=False)
+        options = dataclasses.replace(options, settings=may_try)
+        if repack_program.serves_owners(fleet_bloated.version()):
+            assert repack.plan(topology, [0], options).refused == []
+        else:
+            # It would fail to clean up after itself, and try that for good.
+            with raises_code("superuser_needed"):
+                repack.plan(topology, [0], options)
+    finally:
+        fleet.execute("a", "DROP OWNED BY plain")
+        fleet.execute("a", "DROP ROLE plain")
+
+
+def test_a_topology_that_the_map_contradicts_is_refused(fleet_bloated: Repacking) -> None:
+    made = Pruned(fleet_bloated.fleet)
+    with (
+        changed(made, "a", "shardctl.map.node", "b", "shard = 2"),
+        raises_code("shards_elsewhere", match="shards 2 "),
+    ):
+        fleet_bloated.plan()
+
+
+def begin_move(fleet_bloated: Repacking) -> None:
+    with fleet_bloated.fleet.connect("a") as session:
+        journal.open_move(
+            session,
+            move="5f3a9c1e",
+            method="clone",
+            source="a",
+            target="c",
+            shards=(2,),
+            schemas=("shard2",),
+            retired=("shard2__retired_5f3a9c1e",),
+            plan={"options": {"retain_s": 0}},
+        )
+
+
+def test_a_node_whose_move_has_not_ended_is_refused_before_and_after_the_plan(
     fleet_bloated: Repacking,
 ) -> None:
     fleet_bloated.bloat(0)
-    assert fleet_bloated.repack("0", "--yes").returncode == 0
-    assert fleet_bloated.verdicts(0, min_bloat=0)["shard0.photos"] == "recent"
-    assert fleet_bloated.verdicts(0, min_bloat=0, recent="0s")["shard0.photos"] == "repack"
-    assert fleet_bloated.verdicts(1, min_bloat=0)["shard1.photos"] == "repack"
-    fleet_bloated.execute(0, "VACUUM FULL shard0.photos")
-    assert fleet_bloated.verdicts(0, min_bloat=0)["shard0.photos"] == "repack"
-
-
-def test_what_is_written_meanwhile_is_there_afterwards(fleet_bloated: Repacking) -> None:
-    fleet_bloated.bloat(0)
-    plan = fleet_bloated.plan(0)
-    with fleet_bloated.reader() as old:
-        old.execute("SELECT 1")
-        with fleet_bloated.at_work_in_thread(plan) as results:
-            fleet_bloated.copied()
-            fleet_bloated.execute(0, "INSERT INTO shard0.photos VALUES (1000001, 1, 'new')")
-            fleet_bloated.execute(0, "UPDATE shard0.photos SET about = 'changed' WHERE id = 4")
-            fleet_bloated.execute(0, "DELETE FROM shard0.photos WHERE id = 8")
-            rows = fleet_bloated.rows(0)
-            old.rollback()
-    assert results[0].error is None
-    assert fleet_bloated.rows(0) == rows
-    assert fleet_bloated.file(0) != plan.chosen[0].table.file
-
-
-def test_a_dry_run_changes_nothing_and_tells_all_in_json(fleet_bloated: Repacking) -> None:
-    fleet_bloated.bloat(0)
+    plan = fleet_bloated.plan()
     file = fleet_bloated.file(0)
-    done = fleet_bloated.repack("--dry-run", "-o", "json")
-    assert done.returncode == 0
-    found = json.loads(done.stdout)
-    assert found["format"] == 1
-    (table,) = found["tables"]
-    assert {key: table[key] for key in ("node", "shard", "schema", "table", "index")} == {
-        "node": "a", "shard": 0, "schema": "shard0", "table": "photos", "index": "photos_pkey",
-    }  # fmt: skip
-    assert (table["state"], table["reason"], table["after_bytes"]) == ("planned", None, None)
-    assert sum(found["left_out"].values()) == 8 * 6 - 1
-    assert found["reclaimed_bytes"] == 0
+    begin_move(fleet_bloated)
+    try:
+        with raises_code("move_unfinished", match="5f3a9c1e"):
+            fleet_bloated.plan()
+        with raises_code("move_unfinished", match="5f3a9c1e"):
+            fleet_bloated.carry_out(plan)
+        fleet_bloated.plan(4, 5)  # of node b, which has no part in it
+        with fleet_bloated.fleet.connect("a") as session:
+            journal.advance(session, "5f3a9c1e", [MoveState.reserved], MoveState.aborted)
+        fleet_bloated.plan()
+    finally:
+        fleet_bloated.fleet.execute("a", "TRUNCATE shardctl.move CASCADE")
     assert fleet_bloated.file(0) == file
-    assert fleet_bloated.events() == []
+
+
+def test_tables_that_the_disk_has_no_room_for_are_refused(
+    fleet_bloated: Repacking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet_bloated.bloat(0)
+    fleet_bloated.bloat(1, rows=16_000)
+    size = fleet_bloated.size(0)
+    monkeypatch.setattr(repack_look, "free_bytes", lambda *_: 2 * size)
+    verdicts = fleet_bloated.verdicts(0, 1)
+    assert verdicts["shard0.photos"] == "repack"
+    assert verdicts["shard1.photos"].startswith(
+        f"repacking it needs {meter.size(2 * fleet_bloated.size(1))} of free disk"
+    )

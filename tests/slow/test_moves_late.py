@@ -1,10 +1,10 @@
-"""Moves in trouble that no kill brings about: late wakers, lost answers, two operators, Ctrl-C."""
+"""Moves in trouble that no kill brings about: late wakers, lost answers, two operators."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import os
-import signal
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from shardctl.access import fence
-from shardctl.errors import Interrupted
+from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import (
     clone_cutover,
@@ -28,13 +28,19 @@ from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.connection import NodeLost
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from tests.fixtures.moves.own import Lab, messages
+from tests.fixtures.moves.own import (
+    Lab,
+    end_as_another,
+    lose,
+    messages,
+    prepare_behind_the_fence,
+)
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardctl.moves.context import MoveContext
+    from tests.fixtures.moves.own import Lab
 
 
 def test_a_fence_that_arrives_after_the_guards_have_fired_changes_nothing(
@@ -181,55 +187,6 @@ def test_a_pooler_that_cannot_be_resumed_keeps_its_guard(
     assert not (fleet_own.directory / "nodes" / "c").exists()
 
 
-def test_the_target_knows_what_it_must_have_replayed_though_it_was_promoted_before_it_heard(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    advance = journal.advance
-    stopped: list[int] = []
-
-    def deaf(session: Any, move: str, *given: Any, **named: Any) -> bool:
-        if MoveState.promoting in given:
-            stopped.extend(p for (p,) in fleet_own.ask("a", "SELECT pid FROM pg_stat_replication"))
-            for pid in stopped:
-                os.kill(pid, signal.SIGSTOP)
-        return advance(session, move, *given, **named)
-
-    claim = clone_cutover.claim
-
-    def again(world: MoveContext, lsn: str) -> bool:
-        assert fleet_own.copy("c").state is MoveState.drained
-        is_open = claim(world, lsn)
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-        return is_open
-
-    monkeypatch.setattr(journal, "advance", deaf)
-    monkeypatch.setattr(clone_cutover, "claim", again)
-    fleet_own.move([2, 3], "c")
-    here, there = fleet_own.copy("a"), fleet_own.copy("c")
-    assert there.drained_to is not None
-    assert (here.drained_to, here.revision) == (there.drained_to, there.revision)
-
-
-def test_ctrl_c_after_the_decision_waits_until_the_target_serves(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    promote = clone_cutover.take_over
-
-    def interrupted(*given: Any, **named: Any) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        promote(*given, **named)
-
-    monkeypatch.setattr(clone_cutover, "take_over", interrupted)
-    error = fleet_own.stopped([2, 3], "c")
-    assert error.exit_code == Interrupted.exit_code
-    assert error.state is MoveState.routed
-    assert fleet_own.leads("shard2") == "c"
-    fleet_own.put(2)
-    fleet_own.resume()
-    assert fleet_own.copy("c").state is MoveState.unconfirmed  # who held the snapshot has ended
-
-
 def test_a_move_whose_target_was_destroyed_when_it_was_to_take_over_can_be_called_off(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,4 +210,114 @@ def test_a_move_whose_target_was_destroyed_when_it_was_to_take_over_can_be_calle
     assert fleet_own.left() == set()
     assert not (fleet_own.directory / "nodes" / "c").exists()
     assert fleet_own.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]
+    assert fleet_own.problems() == []
+
+
+def test_ids_lie_above_earlier_ones_though_the_targets_clock_is_behind(fleet_own: Lab) -> None:
+    first = fleet_own.put(2)
+    mark_drained = journal.mark_drained
+
+    def ahead(session: Any, move: str, **named: Any) -> str | None:
+        """Let the source's clock have been a minute ahead when it was drained."""
+        done = mark_drained(session, move, **named)
+        session.execute("UPDATE shardctl.move SET drained_at = drained_at + '1 minute'")
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "mark_drained", ahead)
+        fleet_own.move([2, 3], "c")
+    ((at,),) = fleet_own.ask("c", "SELECT drained_at FROM shardctl.move")
+    second, third = fleet_own.put(2), fleet_own.put(2)
+    assert first < second < third
+    ((above,),) = fleet_own.ask("c", f"SELECT shardctl.id_time({second}) > '{at}'")
+    assert above
+
+
+def test_a_prepared_transaction_that_locks_an_id_sequence_is_ended_and_not_waited_for(
+    fleet_own_prepared: Lab,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    statement = "ALTER SEQUENCE {retired}.next_id_block NO CYCLE"
+    prepare_behind_the_fence(fleet_own_prepared, monkeypatch, statement, "late")
+    ended = threading.Event()
+
+    def unblock() -> None:
+        if not ended.wait(20):
+            waiting = "FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            fleet_own_prepared.ask("c", f"SELECT pg_terminate_backend(pid) {waiting}")
+
+    watch = threading.Thread(target=unblock)
+    watch.start()
+    try:
+        fleet_own_prepared.move([2, 3], "c", max_pause_s=3.0)
+        assert not ended.is_set()
+        assert watch.is_alive()
+    finally:
+        ended.set()
+        watch.join()
+
+
+def test_a_promoted_target_that_is_of_before_the_drain_is_not_opened_up(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clone_cutover, "take_over", lose)
+    fleet_own.stopped([2, 3], "c", max_pause_s=1.5)
+    monkeypatch.undo()
+    with fleet_own.connect("c") as session:  # as if an older copy of its disk had been promoted
+        session.execute("SELECT pg_promote(true)")
+        session.execute("SET default_transaction_read_only TO off")
+        session.execute("UPDATE shardctl.move SET state = 'fenced', revision = revision - 2")
+    with pytest.raises(ShardctlError):
+        fleet_own.resume()
+    with pytest.raises(psycopg.OperationalError):
+        fleet_own.connect("c", user="app").close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE {retired}.photos SET user_id = 1", "CREATE TABLE shard0.more ()"],
+)
+def test_a_prepared_transaction_that_could_write_to_moved_shards_stops_the_claim(
+    fleet_own_prepared: Lab, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    prepare_behind_the_fence(fleet_own_prepared, monkeypatch, statement)
+    end_as_another(monkeypatch)
+    error = fleet_own_prepared.stopped([2, 3], "c", max_pause_s=3.0)
+    assert "PreparedLeft: node c: prepared transaction 'late' of postgres" in messages(error)
+    assert error.exit_code == 3
+    monkeypatch.undo()
+    for node in "ac":
+        with contextlib.closing(fleet_own_prepared.connect(node)) as session:
+            session.execute("ROLLBACK PREPARED 'late'")
+    fleet_own_prepared.resume()
+    fleet_own_prepared.put(2)
+    assert fleet_own_prepared.problems() == []
+
+
+def test_a_view_that_is_committed_during_the_cutover_does_not_write_behind_it(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_up = fence.put_up
+    with fleet_own.connect("a", autocommit=False) as other:
+        other.execute("CREATE VIEW public.bound AS SELECT * FROM shard2.photos")
+        error = fleet_own.stopped([2, 3], "c", max_pause_s=2.0)
+        assert str(other.info.backend_pid) in messages(error)
+        assert error.state is MoveState.undone
+
+        def meanwhile(*given: Any, **named: Any) -> None:
+            put_up(*given, **named)
+            threading.Timer(0.3, other.commit).start()
+
+        monkeypatch.setattr(fence, "put_up", meanwhile)
+        with pytest.raises(MoveStopped) as stopped:
+            fleet_own.resume()
+        assert "view public.bound" in messages(stopped.value)
+        assert stopped.value.state is MoveState.undone
+    monkeypatch.undo()
+    fleet_own.ask("a", "INSERT INTO public.bound (user_id) VALUES (2) RETURNING id")
+    assert fleet_own.ask("a", "SELECT count(*) FROM shard2.photos") == [(2,)]
+    with fleet_own.connect("a") as session:
+        session.execute("DROP VIEW public.bound")
+    fleet_own.resume()
+    assert fleet_own.ask("c", "SELECT count(*) FROM shard2.photos") == [(2,)]
     assert fleet_own.problems() == []

@@ -1,0 +1,213 @@
+"""Moves over SSH, between machines of their own, and of a source in a cluster of repmgr."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fixtures.moves.proof import prove
+from tests.fixtures.moves.writers import Clients
+from tests.fixtures.network.machines import DISK, OPERATOR
+from tests.fixtures.servers.clones import (
+    Cloning,
+    Recording,
+    clone_source,
+    cloning,
+    photos,
+)
+from tests.fixtures.servers.managers import RepmgrNode, registered
+from tests.fixtures.servers.postgres import PgServer, wait_for
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+
+    from tests.fixtures.moves.on_machines import SpreadFleet
+    from tests.fixtures.moves.stopping import MovingFleet
+    from tests.fixtures.servers.sshd import Sshd
+
+
+MOVE = ("move-shards", "2-3", "--to", "c", "--yes", "--retain", "0s", "--duplicate-shared")
+
+
+def move(
+    fleet: MovingFleet, run: Callable[..., subprocess.CompletedProcess[str]] | None = None
+) -> None:
+    """Move under traffic, and see that nobody noticed."""
+    with Clients(fleet) as clients:
+        done = (run or fleet.shardctl)(*MOVE)
+        assert done.returncode == 0, done.stderr
+        clients.wait_served()
+    assert clients.codes() == set(), clients.errors()
+    assert fleet.owner == "c"
+    prove(fleet, clients)
+
+
+def logins(sshd: Sshd) -> int:
+    return sshd.log.count("Accepted publickey")
+
+
+def copies(fleet: MovingFleet) -> bool:
+    """Tell whether a copy is being made in the place of node c."""
+    work = fleet.place.with_name(f"{fleet.place.name}.clone")
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if (process / "cwd").readlink() == work:
+                return True
+    return False
+
+
+def wait_until_copying(fleet: MovingFleet, sshd: Sshd) -> None:
+    """Wait until a copy is being made, and who had it begun has heard so and asks after it."""
+    wait_for(lambda: copies(fleet))
+    asked = sshd.log.count("Starting session")
+    wait_for(lambda: sshd.log.count("Starting session") > asked)
+
+
+def test_a_whole_move_over_ssh_under_traffic(fleet_ssh: MovingFleet, sshd: Sshd) -> None:
+    before = logins(sshd)
+    done = fleet_ssh.here(*MOVE, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert logins(sshd) == before + 1, "what has one host has one connection"
+    move(fleet_ssh)
+    report = json.loads(fleet_ssh.here("moves", "show", "-o", "json").stdout)["report"]
+    assert report["proof"] == "compared"
+    assert 75 < report["predicted_pause_ms"] < 150, "the way to the pooler is in it"
+    dropped = fleet_ssh.here("prune", "--yes", "--now")
+    assert dropped.returncode == 0, dropped.stderr
+
+
+def test_a_copy_outlives_shardctl_and_its_connection(fleet_ssh: MovingFleet, sshd: Sshd) -> None:
+    fleet_ssh.choice = dataclasses.replace(fleet_ssh.choice, max_rate="8M")
+    mover = fleet_ssh.mover("start")
+    wait_until_copying(fleet_ssh, sshd)
+    mover.kill()
+    sshd.signal(signal.SIGKILL)
+    wait_for(lambda: not fleet_ssh.is_locked() and not sshd.sessions())
+    assert copies(fleet_ssh), "it goes on"
+    mover = fleet_ssh.mover("resume")
+    assert mover.end() == 0, mover.said
+    assert fleet_ssh.owner == "c"
+
+
+def test_a_node_with_its_own_commands_gets_all_that_matters(fleet_ssh_debian: MovingFleet) -> None:
+    move(fleet_ssh_debian)
+    ((config, rules, most),) = fleet_ssh_debian.ask(
+        "c", "SELECT current_setting('config_file'), current_setting('hba_file'),"
+        " current_setting('max_connections')"
+    )  # fmt: skip
+    ((of_source,),) = fleet_ssh_debian.ask("a", "SELECT current_setting('max_connections')")
+    assert not config.startswith(str(fleet_ssh_debian.place))
+    assert rules == f"{fleet_ssh_debian.place}/pg_hba.conf"
+    assert most == of_source
+    # Its directory of sockets pg_ctlcluster gives on the command line, and the file says another.
+    waiting = "SELECT name FROM pg_settings WHERE pending_restart AND name !~ '^unix_socket'"
+    assert fleet_ssh_debian.ask("c", waiting) == []
+    assert fleet_ssh_debian.ask("c", "SHOW archive_mode") == [("off",)]
+
+
+def test_a_whole_move_under_traffic(fleet_machines: SpreadFleet) -> None:
+    move(fleet_machines, fleet_machines.here)
+    pruned = fleet_machines.here("prune", "--yes")
+    assert pruned.returncode == 0, pruned.stderr
+    found = fleet_machines.verify()
+    assert [f for f in found if f.severity != "note" and f.check != "settings"] == []
+    assert fleet_machines.machine.run("ls", DISK, user=OPERATOR) == "home\n", (
+        "nothing was made here"
+    )
+
+
+__all__ = ["clone_source", "cloning"]  # fixtures
+
+EVENTS = "SELECT array_agg(node_id || ' ' || event ORDER BY event_timestamp) FROM repmgr.events"
+ROWS = "SELECT (SELECT count(*) FROM repmgr.nodes) + (SELECT count(*) FROM repmgr.events)"
+
+
+@pytest.fixture
+def primary(
+    repmgr_program: str, clone_source: PgServer, server_directory: Path
+) -> Iterator[RepmgrNode]:
+    assert repmgr_program
+    with registered(clone_source, server_directory) as made:
+        yield made
+
+
+@pytest.fixture
+def moved_primary(
+    repmgr_program: str, fleet_points: MovingFleet, server_directory: Path
+) -> Iterator[RepmgrNode]:
+    assert repmgr_program
+    with registered(fleet_points.servers["a"], server_directory) as made:
+        yield made
+
+
+@pytest.fixture
+def command(server_directory: Path) -> str:
+    """Give the command of docs/howto/move-shards.md, which runs the script of that page."""
+    page = Path("docs/howto/move-shards.md").read_text(encoding="utf-8")
+    script = server_directory / "clone-with-repmgr"
+    script.write_text(page.partition("```bash\n")[2].partition("```")[0])
+    script.chmod(0o644)
+    return f"sh {script}"
+
+
+def test_a_command_copies_by_the_slot_of_the_move(
+    cloning: Cloning, primary: RepmgrNode, command: str
+) -> None:
+    told = Recording()
+    cloning.make(progress=told, clone_with=command)
+    assert (cloning.state(), cloning.left()) == ("made", ["c"])
+    assert "copying" in told.phases
+    assert primary.asked(EVENTS)[-1] == "99 standby_clone"
+    assert primary.asked("SELECT count(*) FROM repmgr.nodes") == 1
+    assert [n for (n,) in cloning.at_source().execute(
+        "SELECT slot_name FROM pg_replication_slots"
+    )] == [cloning.clone.slot]  # fmt: skip
+    target = cloning.start()
+    # Nothing of repmgr's own way to its upstream is left.
+    shown = target.execute("SELECT current_setting('primary_slot_name')").fetchone()
+    assert shown == (cloning.clone.slot,)
+    assert "user=repmgr" not in (cloning.data / "postgresql.auto.conf").read_text()
+    assert photos(target) == photos(cloning.at_source())
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["pg_basebackup", "command"])
+def test_a_whole_move_of_a_source_in_a_repmgr_cluster(
+    fleet_points: MovingFleet,
+    moved_primary: RepmgrNode,
+    server_directory: Path,
+    command: str,
+    *,
+    given: bool,
+) -> None:
+    fleet_points.write()
+    if given:
+        with fleet_points.file.open("a") as file:
+            file.write(f"move: {{clone_with: {command}}}\n")
+    move(fleet_points)
+    events = moved_primary.asked(EVENTS)
+    assert ("99 standby_clone" in events) == given
+    assert moved_primary.asked("SELECT array_agg(node_name) FROM repmgr.nodes") == ["one"]
+    told = fleet_points.ask("c", "SELECT result FROM shardctl.event WHERE result ~ 'repmgr'")
+    assert [text.partition(": ")[2] for (text,) in told] == [
+        "removed from repmgr's cluster (database repmgr)"
+    ]
+    # It can be the first of a cluster of its own, even by the source's own id.
+    there = moved_primary.server.server
+    server = dataclasses.replace(
+        there, port=fleet_points.ports["c"], data_directory=fleet_points.place
+    )
+    alone = RepmgrNode(PgServer(server), server_directory, moved_primary.id, "three")
+    alone.write()
+    assert alone.asked(ROWS) == 0
+    alone.run("primary", "register")
+    assert alone.asked("SELECT array_agg(node_name || ' ' || type) FROM repmgr.nodes") == [
+        "three primary"
+    ]
+    assert "three" in alone.run("cluster", "show")

@@ -1,0 +1,296 @@
+"""What comes about between a move's preflight and its end, on its source and of its poolers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from shardctl.access import fence
+from shardctl.fanout import Silent
+from shardctl.moves import attempt, budget, claims, clone_cutover, stopped, undoing
+from shardctl.moves.plan import TopologyChanged
+from shardctl.postgres import standby
+from shardctl.provision import fleet
+from shardctl.provision import poolers as provision
+from shardctl.provision.job import Retrying
+from shardctl.sandbox import poolers
+from shardctl.state import journal
+from shardctl.state.journal import MoveState
+from tests.fixtures.moves.own import Lab, lose, messages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from shardctl.moves.context import MoveContext
+
+
+ROUTED_S = 15.0
+"""How long a guard may take to route."""
+
+
+def stop_while_cloning(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave a move that has made its clone and paused nothing."""
+    monkeypatch.setattr(standby, "start", lose)
+    assert fleet_own.stopped([2, 3], "c").state is MoveState.reserved
+    monkeypatch.undo()
+
+
+def stop_after_claim(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, shards: list[int]) -> None:
+    """Leave a move whose target owns the shards, and nobody else was told so."""
+    monkeypatch.setattr(attempt, "conclude", lose)
+    assert fleet_own.stopped(shards, "c", max_pause_s=2.0).state is MoveState.claimed
+    monkeypatch.undo()
+
+
+def await_routed(fleet_own: Lab) -> None:
+    deadline = time.monotonic() + ROUTED_S
+    fleet_own.put(2)  # waits until the guard has fired
+    while fleet_own.leads("shard2") != "c":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def without_poolers(fleet_own: Lab) -> None:
+    text = fleet_own.file.read_text()
+    fleet_own.file.write_text(text[: text.index("poolers:")])
+
+
+def burn(fleet_own: Lab, node: str) -> Path:
+    """Let a node's machine be no more; give where its disk is."""
+    fleet_own.server(node).stop(mode="immediate")
+    return (fleet_own.directory / "nodes" / node).rename(fleet_own.directory / f"burnt-{node}")
+
+
+def test_a_pooler_that_was_taken_out_of_the_topology_keeps_no_move_from_its_end(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_while_cloning(fleet_own, monkeypatch)
+    whole = fleet_own.file.read_text()
+    without_poolers(fleet_own)
+    with pytest.raises(TopologyChanged) as caught:
+        fleet_own.resume()  # it serves: its clients would be cut off from what is moved
+    assert "poolers.p1" in caught.value.message
+    fleet_own.file.write_text(whole)
+    poolers.down(fleet_own.topology, Silent(), delete=False)
+    without_poolers(fleet_own)
+    fleet_own.resume()
+    assert "pooler p1" in "".join(fleet_own.notices)
+    assert fleet_own.ask("c", "SELECT count(*) FROM shard2.photos") == [(1,)]
+    assert fleet_own.problems() == []
+
+
+def test_a_source_that_is_lost_after_the_claim_does_not_keep_the_move_from_its_end(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after_claim(fleet_own, monkeypatch, [0, 1, 2, 3])
+    with pytest.raises(stopped.SourceThere):
+        fleet_own.resume(source_destroyed=True)
+    await_routed(fleet_own)
+    burn(fleet_own, "a")
+    fleet_own.resume(source_destroyed=True)
+    move = fleet_own.copy("c")
+    assert (move.state, move.proof) == (MoveState.unconfirmed, "forked")
+    assert fleet_own.ask("b", "SELECT node FROM shardctl.map WHERE shard = 2") == [("c",)]
+    assert fleet_own.left() - {"a.log"} == set()
+    # a owns nothing any more, and is taken out
+    lines = fleet_own.file.read_text().splitlines(keepends=True)
+    fleet_own.file.write_text("".join(line for line in lines if not line.startswith("  a: {")))
+    topology = fleet_own.topology
+    plan = provision.plan(topology, list(topology.poolers.values()), 2, force=False, purpose="test")
+    provision.apply(plan, Silent())
+    again = fleet.Options(adopt=False, retrying=Retrying(lock_timeout_ms=100, attempts=2))
+    fleet.carry_out(fleet.plan_init(topology), again, Silent())
+    assert fleet_own.problems() == []
+    fleet_own.move([6, 7], "d")
+    fleet_own.put(2)
+    fleet_own.put(6)
+
+
+def test_a_move_whose_target_has_not_claimed_needs_its_source(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clone_cutover, "take_over", lose)
+    assert fleet_own.stopped([2, 3], "c", max_pause_s=1.5).state is MoveState.promoting
+    monkeypatch.undo()
+    with pytest.raises(stopped.SourceNeeded, match="promoting"):
+        fleet_own.resume(source_destroyed=True)
+    fleet_own.resume()
+    fleet_own.put(2)
+
+
+VIEW = "CREATE VIEW public.v AS SELECT * FROM shard2.photos"
+
+
+@pytest.mark.parametrize(
+    ("made", "dropped", "said"),
+    [
+        (VIEW, "DROP VIEW public.v", "on view public.v"),
+        ("CREATE UNLOGGED TABLE shard2.u ()", "DROP TABLE shard2.u", "shard2.u"),
+        ("CREATE TABLE public.photos ()", "DROP TABLE public.photos", "photos"),
+    ],
+)
+def test_what_no_fence_binds_is_looked_for_again_before_the_cutover(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, made: str, dropped: str, said: str
+) -> None:
+    call_off = undoing.call_off
+
+    def late(world: MoveContext) -> None:
+        call_off(world)
+        with fleet_own.connect("a") as session:
+            session.execute(made.encode())
+
+    monkeypatch.setattr(undoing, "call_off", late)
+    error = fleet_own.stopped([2, 3], "c")
+    assert said in messages(error)
+    assert error.state is MoveState.reserved or error.state is MoveState.undone
+    assert fleet_own.put(2) > 0
+    monkeypatch.undo()
+    with fleet_own.connect("a") as session:
+        session.execute(dropped.encode())
+    fleet_own.resume()
+    assert fleet_own.leads("shard2") == "c"
+    assert fleet_own.problems() == []
+
+
+def make_behind(fleet_own: Lab) -> None:
+    with fleet_own.connect("a") as session:
+        session.execute("CREATE SCHEMA IF NOT EXISTS shard2")
+        session.execute("CREATE TABLE shard2.mine AS SELECT 7 AS kept")
+
+
+def behind(fleet_own: Lab, node: str) -> list[str]:
+    return sorted(name for name in fleet_own.schemas(node) if "__behind_" in name)
+
+
+def test_a_schema_that_is_made_behind_the_fence_keeps_nobody_from_claiming(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drain = fence.drain
+
+    def late(*given: Any, **named: Any) -> None:
+        make_behind(fleet_own)
+        drain(*given, **named)
+
+    monkeypatch.setattr(fence, "drain", late)
+    fleet_own.move([2, 3], "c")
+    assert fleet_own.put(2) > 0
+    assert fleet_own.leads("shard2") == "c"
+    (name,) = behind(fleet_own, "c")
+    assert fleet_own.ask("c", f"SELECT kept FROM {name}.mine") == [(7,)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_a_cutover_ends_it_first(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    promote = clone_cutover.take_over
+
+    def signalled(*given: Any, **named: Any) -> None:
+        os.kill(os.getpid(), number)
+        promote(*given, **named)
+
+    monkeypatch.setattr(clone_cutover, "take_over", signalled)
+    before = signal.getsignal(number)
+    error = fleet_own.stopped([2, 3], "c")
+    assert (error.exit_code, error.state) == (130, MoveState.routed)
+    assert signal.getsignal(number) is before
+    assert [budget._FIRST in fleet_own.notices] == [number != signal.SIGHUP]
+    fleet_own.put(2)
+    fleet_own.resume()
+    assert fleet_own.problems() == []
+
+
+WORKERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'logical replication %'"
+
+
+def enable(fleet_own: Lab) -> None:
+    """Let a subscription run on node a; its publisher is away."""
+    with fleet_own.connect("a") as session:
+        session.execute(
+            "CREATE SUBSCRIPTION late CONNECTION 'host=127.0.0.1 port=1 dbname=x'"
+            " PUBLICATION p WITH (connect = false, slot_name = 'late')"
+        )
+        session.execute("ALTER SUBSCRIPTION late ENABLE")
+
+
+def drop(fleet_own: Lab) -> None:
+    with fleet_own.connect("a") as session:
+        session.execute("ALTER SUBSCRIPTION late DISABLE")
+        session.execute("ALTER SUBSCRIPTION late SET (slot_name = NONE)")
+        session.execute("DROP SUBSCRIPTION late")
+
+
+def test_sequences_that_are_near_their_end_go_on_with_the_next_value(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a standby replays of them is up to 32 values ahead, and no further than their end."""
+    near = {
+        "few": ("MAXVALUE 100", 96),
+        "down": ("INCREMENT -1 MINVALUE -10", 9),
+        "ring": ("MAXVALUE 10 CYCLE", 18),
+        "last": ("MAXVALUE 3", 3),
+        "new": ("MAXVALUE 3", 0),
+        "plenty": ("", 5),
+    }
+    near_end = claims.near_end
+
+    def drawn(*given: Any) -> list[int]:
+        for name, (_, draws) in near.items():
+            query = f"SELECT nextval('shard2.{name}') FROM generate_series(1, {draws})"
+            fleet_own.ask("a", query)
+        return near_end(*given)
+
+    monkeypatch.setattr(claims, "near_end", drawn)
+    with fleet_own.connect("a") as session:
+        for name, (bounds, _) in near.items():
+            session.execute(f"CREATE SEQUENCE shard2.{name} {bounds}".encode())
+    fleet_own.move([2, 3], "c")
+    assert fleet_own.ask("c", "SELECT nextval('shard2.few'), nextval('shard2.few')") == [(97, 98)]
+    assert fleet_own.ask("c", "SELECT nextval('shard2.down')") == [(-10,)]
+    assert fleet_own.ask("c", "SELECT nextval('shard2.ring')") == [(9,)]
+    assert fleet_own.ask("c", "SELECT nextval('shard2.new')") == [(1,)]
+    [(value,)] = fleet_own.ask("c", "SELECT nextval('shard2.plenty')")
+    assert 5 < value <= 5 + claims.MARGIN + 1
+    with pytest.raises(psycopg.errors.SequenceGeneratorLimitExceeded):
+        fleet_own.ask("c", "SELECT nextval('shard2.last')")
+
+
+def test_a_subscription_that_is_enabled_during_the_cutover_ends_it_before_the_promotion(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark_drained = journal.mark_drained
+
+    def late(*given: Any, **named: Any) -> str | None:
+        enable(fleet_own)
+        return mark_drained(*given, **named)
+
+    monkeypatch.setattr(journal, "mark_drained", late)
+    error = fleet_own.stopped([2, 3], "c")
+    monkeypatch.undo()
+    assert (
+        "SubscriptionsEnabled: node a: subscriptions were enabled during the move: late"
+        in messages(error)
+    )
+    assert error.state is MoveState.undone
+    fleet_own.put(2)
+    assert fleet_own.ask("c", "SELECT pg_is_in_recovery()") == [(True,)]
+    assert fleet_own.ask("c", WORKERS) == [(0,)]
+    assert _codes(fleet_own) == ["subscriptions", "move_stopped"]
+    drop(fleet_own)
+    fleet_own.resume(max_pause_s=10)
+    assert fleet_own.leads("shard2") == "c"
+    assert fleet_own.ask("c", "SELECT count(*) FROM pg_subscription") == [(0,)]
+
+
+def _codes(fleet_own: Lab) -> Sequence[str | None]:
+    """Try to go on, and give the codes of what is refused."""
+    with pytest.raises(Exception, match="is not finished") as caught:
+        fleet_own.resume()
+    found = [getattr(one, "code", None) for one in caught.value.parts()]  # type: ignore[attr-defined]  # it is MoveStopped
+    return [code for code in found if code]
