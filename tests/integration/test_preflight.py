@@ -147,8 +147,8 @@ def test_another_move_that_has_not_ended(preflight_fleet: Movable) -> None:
     record(preflight_fleet, "b", plan)
     try:
         assert "5f3a9c1e" in preflight_fleet.only_fleet("move_unfinished")
-        a = [NodeName("a")]
-        with lock.held(preflight_fleet.topology, a, command=f"move-shards {plan.id}"):
+        b = [NodeName("b")]
+        with lock.held(preflight_fleet.topology, b, command=f"move-shards {plan.id}"):
             assert "--lock-wait" in preflight_fleet.only_fleet("move_unfinished")
         topology = preflight_fleet.topology
         mine = dataclasses.replace(preflight_fleet.plan(), id="5f3a9c1e")

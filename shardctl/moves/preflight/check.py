@@ -103,7 +103,7 @@ def look(context: Context, subjects: Iterable[Subject] | None = None) -> Context
 def judge(context: Context) -> Iterator[ShardctlError]:
     """Judge all findings; pure except for the search for installed servers."""
     skipped: tuple[Place, ...] = ()
-    if context.plan.target in {move.target for move, _ in fleet.others(context)}:
+    if context.plan.target in {one.move.target for one in fleet.others(context)}:
         # Another move's files on the target must not be cleared away.
         skipped = (Place.target, Place.clone)
     for place, error in context.problems:

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC
 from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl import fanout
 from shardctl.meter import listed
 from shardctl.moves import file
 from shardctl.moves import plan as planning
 from shardctl.moves.preflight.subject import refused
-from shardctl.moves.refusals import PreflightRefused, SourceUnfit, collected
+from shardctl.moves.refusals import PreflightRefused, SourceUnfit
 from shardctl.postgres import catalog
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import maps
 from shardctl.provision.refusals import schema_in_the_way
-from shardctl.state import cluster, journal, ledger, lock, reverses
+from shardctl.state import cluster, ledger, observer
 from shardctl.topology import ranges
-from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from shardctl.errors import ShardctlError
     from shardctl.moves.preflight.subject import Context
-    from shardctl.state.journal import Move, StepRecord
-    from shardctl.state.reverses import Kept, Reverse
-    from shardctl.topology.model import Node
-
-_WIDTH = 16
+    from shardctl.postgres.connection import Connection
+    from shardctl.state.journal import Move
+    from shardctl.state.ledger import Copy, Entry
+    from shardctl.state.reverses import Reverse
+    from shardctl.topology.model import Node, NodeName
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +37,12 @@ class Peer:
     """One node, in the move or not.
 
     `is_member` tells whether it has schema shardctl, and with it a journal; `live` are the schemas
-    of moved shards that the node has.
+    of moved shards that the node has, `copies` what its journal knows.
     """
 
     is_member: bool
-    moves: tuple[Move, ...]
     live: tuple[str, ...]
-    kept: Mapping[str, Kept] = field(default_factory=dict)
-    """What it keeps for reverses of moves to it, by these moves' ids."""
-    steps: Mapping[str, Sequence[StepRecord]] = field(default_factory=dict)
-    """The steps of unfinished moves in its journal, by these moves' ids."""
-    holder: str | None = None
-    """The command that holds the node's lock."""
+    copies: tuple[Copy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +50,13 @@ class Fleet:
     """All nodes that answer; one without shards may be missing, and so may one not in the move."""
 
     peers: Mapping[NodeName, Peer]
-    problems: tuple[ShardctlError, ...]
+    problems: tuple[ShardctlError, ...] = ()
     away: tuple[NodeUnavailable, ...] = ()
     """Why nodes that own shards and are not in the move could not be asked."""
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Give the moves that their journals know."""
+        return ledger.entries(copy for peer in self.peers.values() for copy in peer.copies)
 
 
 def look_at_map(context: Context) -> None:
@@ -77,23 +72,31 @@ def look_at_map(context: Context) -> None:
 
 def look(context: Context) -> Fleet:
     """Ask every node; the result has the errors of those that could not be asked."""
-    peers: dict[NodeName, Peer] = {}
+    topology, schemas = context.topology, list(context.plan.schemas)
+
+    def ask(session: Connection, node: Node) -> Peer:
+        try:
+            row = cluster.read(session) if cluster.is_present(session) else None
+            return Peer(
+                row is not None,
+                tuple(catalog.present(session, schemas)),
+                ledger.copies(session, topology, node.name, row),
+            )
+        except psycopg.Error as error:
+            raise refused(node, topology.database.user, error) from error
+
+    asked = observer.ask(topology, ask, purpose=context.purpose)
+    needed = maps.required(topology, (context.plan.source, context.plan.target))
     problems: list[ShardctlError] = []
     away: list[NodeUnavailable] = []
-    needed = maps.required(context.topology, (context.plan.source, context.plan.target))
-    outcomes = fanout.run(
-        context.topology.nodes.values(), lambda node: _ask(context, node), width=_WIDTH
-    )
-    for outcome in outcomes:
-        with collected(problems):
-            try:
-                peers[outcome.item.name] = outcome.result()
-            except NodeUnavailable as error:
-                if outcome.item.shards and outcome.item.name in needed:
-                    raise
-                if outcome.item.shards:
-                    away.append(error)
-    return Fleet(peers, tuple(problems), tuple(away))
+    for name, error in asked.errors.items():
+        if not isinstance(error, NodeUnavailable):
+            problems += error.parts()
+        elif topology.nodes[name].shards and name in needed:
+            problems.append(error)
+        elif topology.nodes[name].shards:
+            away.append(error)
+    return Fleet(asked.values, tuple(problems), tuple(away))
 
 
 def judge(context: Context) -> Iterator[ShardctlError]:
@@ -102,7 +105,7 @@ def judge(context: Context) -> Iterator[ShardctlError]:
     yield from fleet.problems
     unfinished = others(context)
     # The target of another move has copies, which must not be dropped.
-    clones = {move.target for move, _ in unfinished}
+    clones = {one.move.target for one in unfinished}
     for name, peer in fleet.peers.items():
         if topology.nodes[name].shards and not peer.is_member:
             yield PreflightRefused(
@@ -129,16 +132,9 @@ def judge(context: Context) -> Iterator[ShardctlError]:
                 sorted(peer.live),
                 hint="check that the copy has no rows that its owner lacks, then drop it",
             )
-    for move, known in unfinished:
-        peers = (fleet.peers.get(NodeName(node)) for node in (move.source, move.target))
-        holder = next((one.holder for one in peers if one is not None and one.holder), None)
-        yield PreflightRefused(
-            f"node {', '.join(known)}",
-            "move_unfinished",
-            f"move {move.id} ({move.source} to {move.target}, started by {move.who}) is "
-            f"{ledger.condition(move.id, holder)}{_step(fleet, move)}",
-            hint=ledger.hint(move.id, holder),
-        )
+    for one in unfinished:
+        last = max(one.steps, key=lambda step: step.started, default=None)
+        yield ledger.in_the_way(one, "" if last is None else f", at step {last.step}")
 
 
 def notes(context: Context) -> Iterator[str]:
@@ -187,19 +183,9 @@ def in_the_way(context: Context) -> list[tuple[Move, Reverse]]:
     One of the same shards, and any at a node that a clone copies or replaces.
     """
     plan, fleet = context.plan, context.of(look)
-    if fleet is None:
-        return []
-    newest = {
-        move: one
-        for move, known in _copies(context).items()
-        if (one := journal.newest(known.values())) is not None
-    }
     open_ones = []
-    for move in newest.values():
-        peer = fleet.peers.get(NodeName(move.target))
-        begun = newest.get(reverses.id_of(move) or "")
-        kept = peer.kept.get(move.id) if peer is not None else None
-        reverse = reverses.of(move, begun, kept, datetime.now(UTC))
+    for entry in fleet.entries() if fleet is not None else ():
+        move, reverse = entry.move, entry.reverse
         if reverse is None or reverse.move == plan.id:
             continue
         # What has ended by itself has not put back what its tables were lent.
@@ -211,53 +197,11 @@ def in_the_way(context: Context) -> list[tuple[Move, Reverse]]:
     return open_ones
 
 
-def others(context: Context) -> list[tuple[Move, list[NodeName]]]:
-    """Return the other unfinished moves, by their newest record, with the nodes that have one."""
-    found = []
-    for known in _copies(context).values():
-        newest = journal.newest(known.values())
-        if newest is not None and not newest.state.closed and newest.id != context.plan.id:
-            found.append((newest, list(known)))
-    return found
-
-
-def _step(fleet: Fleet, move: Move) -> str:
-    """Name the step of a move that began last; empty where no step has begun."""
-    begun = [one for peer in fleet.peers.values() for one in peer.steps.get(move.id, ())]
-    last = max(begun, key=lambda one: one.started, default=None)
-    return "" if last is None else f", at step {last.step}"
-
-
-def _copies(context: Context) -> dict[str, dict[NodeName, Move]]:
-    copies: dict[str, dict[NodeName, Move]] = defaultdict(dict)
+def others(context: Context) -> list[Entry]:
+    """Return the other moves that have not ended."""
     fleet = context.of(look)
-    for name, peer in fleet.peers.items() if fleet is not None else ():
-        for move in peer.moves:
-            copies[move.id][name] = move
-    return copies
-
-
-def _ask(context: Context, node: Node) -> Peer:
-    topology, schemas = context.topology, list(context.plan.schemas)
-    try:
-        with connect(
-            node, topology.database, purpose=context.purpose, autocommit=True, observing=True
-        ) as session:
-            row = cluster.read(session) if cluster.is_present(session) else None
-            has_moves = row is not None and row.cluster == topology.cluster
-            moves = tuple(journal.read(session)) if has_moves else ()
-            return Peer(
-                is_member=row is not None,
-                live=tuple(catalog.present(session, schemas)),
-                moves=moves,
-                holder=lock.holder(session) if has_moves else None,
-                kept=reverses.read(session, [one for one in moves if one.target == node.name]),
-                steps={
-                    one.id: journal.steps(session, one.id) for one in moves if not one.state.closed
-                },
-            )
-    except psycopg.Error as error:
-        raise refused(node, topology.database.user, error) from error
+    entries = fleet.entries() if fleet is not None else ()
+    return [one for one in entries if one.open and one.move.id != context.plan.id]
 
 
 def look_at_file(context: Context) -> list[PreflightRefused]:

@@ -13,7 +13,6 @@ from shardctl.moves.preflight import fleet, managers, server, wal
 from shardctl.moves.preflight.subject import QUERIES, STREAM_QUERIES, Unknown
 from shardctl.moves.refusals import NodeUnfit, PreflightRefused, SourceUnfit
 from shardctl.postgres import queries
-from shardctl.state import journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +107,7 @@ def judge_standbys(context: Context) -> Iterator[SourceUnfit]:
             hint="list only permanent standbys there, by their application_name or cluster_name",
         )
     managed = context.need(managers.look)
-    clones = (journal.slot(move.id) for move, _ in fleet.others(context))
+    clones = (one.slot for one in fleet.others(context))
     known = {*managed.paused, *managed.unpaused, *clones}
     shown = [f"{name} ({address})" for name, address in found.standbys if name not in known]
     # A streamed move waits in its cutover until they have flushed the fence.
