@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import psycopg
 from psycopg import sql
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Refused, ShardctlError
 from shardctl.meter import listed
 from shardctl.postgres import queries
 
@@ -45,16 +45,6 @@ class FenceRefused(ShardctlError):
         super().__init__(
             f"node {node}: the moved schemas could not be renamed in time: {reason}",
             hint="end the DDL or GRANT that blocks them, then run `shardctl moves resume`",
-        )
-
-
-class FenceTooLate(ShardctlError):
-    """A server hung until it was too late for the fence, which is not up."""
-
-    def __init__(self, node: str) -> None:
-        super().__init__(
-            f"node {node}: the server hung until it was too late to rename the moved schemas",
-            hint="find out why that server hung, then run `shardctl moves resume`",
         )
 
 
@@ -130,7 +120,7 @@ def put_up(
     `revision` is the journal's at the begin of this attempt: once another session has aborted that,
     nothing is renamed. `deadline` is on the monotonic clock: DDL that is in the way is tried again
     until then. `not_after` is on the server's: one that hung until then renames nothing. Raises
-    FenceRefused, FenceTooLate, NotAtCutover, and psycopg.OperationalError where the answer was
+    FenceRefused, fence_too_late, NotAtCutover, and psycopg.OperationalError where the answer was
     lost: `lift` settles that.
     """
     statement = QUERIES["fence"].format(
@@ -287,8 +277,12 @@ def _rename(
 
 
 def require_in_time(error: psycopg.Error, node: str, move: str) -> None:
-    """Raise FenceTooLate or NotAtCutover where that is what a server has answered."""
+    """Raise fence_too_late or NotAtCutover where that is what a server has answered."""
     if error.sqlstate == _TOO_LATE:
-        raise FenceTooLate(node) from error
+        raise Refused(
+            "fence_too_late",
+            f"node {node}: the server hung until it was too late to rename the moved schemas",
+            hint="find out why that server hung, then run `shardctl moves resume`",
+        ) from error
     if error.sqlstate == _WRONG_STATE:
         raise NotAtCutover(node, move) from error

@@ -158,7 +158,7 @@ def put_up(
     All of it is one message: a shardctl that is stopped leaves no lock behind. The parameters are
     those of `fence.put_up`; `attempt` is the number in the mark, and `tables` are the OIDs of
     those that are there. The server goes on with the queries of `behind` when it has committed:
-    returns the rows of each. Raises WritersLeft, FenceRefused, FenceTooLate, NotAtCutover.
+    returns the rows of each. Raises WritersLeft, FenceRefused, fence_too_late, NotAtCutover.
     """
     began, timeout_ms = time.monotonic(), _QUICK_MS
     while True:

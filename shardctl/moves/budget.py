@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from shardctl.errors import Interrupted, ShardctlError
+from shardctl.errors import Interrupted, Refused
 from shardctl.moves.sub_step import round_trips_ms
 
 if TYPE_CHECKING:
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
 
 REST_S = 0.3
 """The seconds of the budget that must remain at the decision, for what follows."""
-
-
-class BudgetSpent(ShardctlError):
-    """A cutover that took too long; this process or its guards undo it."""
-
-    def __init__(self, before: str, left_s: float) -> None:
-        super().__init__(
-            f"the cutover was undone before `{before}`: only {left_s:.2f} s of --max-pause were "
-            "left",
-            hint="run `shardctl moves show` to see what was slow, then `shardctl moves resume`, "
-            "with a longer --max-pause if needed",
-        )
 
 
 class Budget:
@@ -70,12 +58,18 @@ class Budget:
         return self.deadline - REST_S - round_trips_ms(self._at.round_trips, rows) / 1000
 
     def require(self, before: str) -> None:
-        """Refuse to continue too late, or after Ctrl-C; raises BudgetSpent, Interrupted.
+        """Refuse to continue too late, or after Ctrl-C; raises budget_spent, Interrupted.
 
         A process that was suspended and wakes up late changes nothing.
         """
         if time.monotonic() > self.latest(before):
-            raise BudgetSpent(before, self.left())
+            raise Refused(
+                "budget_spent",
+                f"the cutover was undone before `{before}`: only {self.left():.2f} s of "
+                "--max-pause were left",
+                hint="run `shardctl moves show` to see what was slow, then `shardctl moves "
+                "resume`, with a longer --max-pause if needed",
+            )
         self._at.interrupt.require_none(f"interrupted before `{before}`: the cutover was undone")
 
 

@@ -16,10 +16,11 @@ from psycopg import sql
 
 from shardctl import fanout
 from shardctl.access import fence
-from shardctl.errors import ShardctlError, Unfinished
+from shardctl.errors import Incomplete, Refused, Unfinished
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
 from shardctl.moves import claims, cutover, undoing
+from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
 from shardctl.moves.sub_step import Cutover, SubStep
 from shardctl.postgres import clone as clones
@@ -47,33 +48,6 @@ _PROMOTION_S = 60.0
 """How long to wait for a promotion, which cannot be undone."""
 
 
-class SubscriptionsEnabled(ShardctlError):
-    """Subscriptions that were enabled after the check before the cutover."""
-
-    def __init__(self, node: str, names: Sequence[str]) -> None:
-        super().__init__(
-            f"node {node}: subscriptions were enabled during the move: {', '.join(names)}; the "
-            "promoted clone would run them, too, and consume their changes",
-            hint="disable or drop them, then run `shardctl moves resume`",
-        )
-        self.names = tuple(names)
-
-
-class PreparedLeft(Unfinished):
-    """A prepared transaction on the target that could write to the moved shards."""
-
-    def __init__(self, node: str, gid: str, owner: str) -> None:
-        super().__init__(
-            f"node {node}: prepared transaction {gid!r} of {owner} holds locks on shards, and only "
-            f"{owner} or a superuser may end it",
-            hint=f"add a line for {owner} or a superuser to pg_hba.conf there, which so far "
-            "accepts only shardctl, reload, run ROLLBACK PREPARED there (the source has the "
-            "transaction, too), then run `shardctl moves resume`",
-        )
-        self.gid = gid
-        self.owner = owner
-
-
 def prepare(context: MoveContext) -> None:
     """Find the sequences whose very values the target needs, and warm the session that claims."""
     source = context.plan.source
@@ -92,7 +66,6 @@ def prepare(context: MoveContext) -> None:
         standby.ask(session, QUERIES["warm"], given)
         standby.ask(session, QUERIES["prepared"])
         replay.again(lambda: opening.loaded(session))
-    _leaving(context)
 
 
 def _open_a_block(context: MoveContext) -> None:
@@ -121,7 +94,7 @@ def pause(at: Attempt) -> None:
 
 
 def put_up_fence(at: Attempt) -> None:
-    """Rename the schemas, and commit `fenced`; raises FenceRefused, FenceTooLate, NotAtCutover."""
+    """Rename the schemas, and commit `fenced`; raises what `fence.put_up` raises."""
     plan = at.plan
     with at.context.on(plan.source):
         fence.put_up(
@@ -166,7 +139,8 @@ def catch_up(at: Attempt) -> None:
 def hold_snapshot(context: MoveContext) -> None:
     """Export a snapshot, which survives the promotion and does not see later writes.
 
-    Raises SubscriptionsEnabled: the promoted clone would run copied subscriptions before its claim.
+    The promoted clone would run copied subscriptions before its claim: raises
+    subscriptions_enabled.
     """
 
     def export() -> tuple[str, list[str]]:
@@ -177,7 +151,13 @@ def hold_snapshot(context: MoveContext) -> None:
     with context.on(context.plan.target):
         context.snapshot, enabled = replay.again(export)
     if enabled:
-        raise SubscriptionsEnabled(context.plan.source, enabled)
+        raise Refused(
+            "subscriptions_enabled",
+            f"node {context.plan.source}: subscriptions were enabled during the move: "
+            f"{', '.join(enabled)}; the promoted clone would run them, too, and consume their "
+            "changes",
+            hint="disable or drop them, then run `shardctl moves resume`",
+        )
 
 
 def look_again(at: Attempt) -> None:
@@ -248,7 +228,7 @@ def claim(context: MoveContext, lsn: str) -> bool:
     """Claim, rename the schemas that stay on the source, and open the clone if possible.
 
     The claim's message opens the clone if its role may run programs. Raises Unfinished where the
-    server there is not the move's clone, and PreparedLeft.
+    server there is not the move's clone, and prepared_left.
     """
     plan, target = context.plan, context.plan.target
     session = context.session(target, Use.lock)
@@ -278,21 +258,6 @@ def claim(context: MoveContext, lsn: str) -> bool:
             return opening.is_open(session, rows[0][0], time.monotonic() + _OPEN_S)
 
 
-def _leaving(context: MoveContext) -> Sequence[str]:
-    """Return the schemas that the target does not own.
-
-    The databases define the owner of a shard; the topology may be another operator's. The answer
-    does not change while this process holds the nodes' locks.
-    """
-    if context.leaving is None:
-        stay = {"source": context.plan.source, "moved": list(context.plan.shards)}
-        with context.on(context.plan.target):
-            session = context.session(context.plan.target, Use.lock)
-            rows = standby.ask(session, QUERIES["leaving"], stay)
-        context.leaving = [schema for (schema,) in rows]
-    return context.leaving
-
-
 def _claiming(context: MoveContext, lsn: str, known: Sequence[str]) -> sql.Composed:
     """Compose the claim: ids, names, map, journal; repeatable. `known` prepared ones may remain.
 
@@ -300,7 +265,7 @@ def _claiming(context: MoveContext, lsn: str, known: Sequence[str]) -> sql.Compo
     gets one message and executes all of it, even if this process is killed: guards route clients to
     a target that has claimed.
     """
-    plan, leaving = context.plan, _leaving(context)
+    plan, leaving = context.plan, planning.leaving(context.topology, context.plan)
     return QUERIES["claim"].format(
         known=sql.Literal(list(known)),
         blocks=claims.opening(context),
@@ -327,7 +292,7 @@ def _end_prepared(context: MoveContext, session: Connection, gid: str, owner: st
 
     Only its owner or a superuser may do that. One that holds no locks on the moved shards is
     harmless and may remain: the cutover has waited for the others, and clients are waiting. Raises
-    PreparedLeft.
+    prepared_left.
     """
     plan = context.plan
     try:
@@ -341,10 +306,17 @@ def _end_prepared(context: MoveContext, session: Connection, gid: str, owner: st
         held = {
             "gid": gid,
             "moved": [*plan.retired, *plan.schemas],
-            "leaving": list(_leaving(context)),
+            "leaving": list(planning.leaving(context.topology, plan)),
         }
         if session.execute(QUERIES["holds"], held).fetchone() != (False,):
-            raise PreparedLeft(plan.target, gid, owner) from error
+            raise Incomplete(
+                "prepared_left",
+                f"node {plan.target}: prepared transaction {gid!r} of {owner} holds locks on "
+                f"shards, and only {owner} or a superuser may end it",
+                hint=f"add a line for {owner} or a superuser to pg_hba.conf there, which so far "
+                "accepts only shardctl, reload, run ROLLBACK PREPARED there (the source has the "
+                "transaction, too), then run `shardctl moves resume`",
+            ) from error
         context.notice(
             f"node {plan.target}: cannot roll back prepared transaction {gid!r} of {owner} "
             f"({reason_of(error)}); it holds no locks on the moved shards: run ROLLBACK PREPARED "

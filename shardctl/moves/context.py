@@ -113,8 +113,6 @@ class MoveContext:
     sessions: dict[tuple[NodeName, Use], Connection] = field(default_factory=dict)
     near_end: Sequence[int] = ()
     """The OIDs of sequences on a clone's source that are near their end."""
-    leaving: Sequence[str] | None = None
-    """The schemas that a clone has and does not own, once they are known."""
     is_near: bool = False
     """Whether the target of a stream was near its source in this process."""
     structure: str | None = None

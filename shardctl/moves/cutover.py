@@ -168,7 +168,7 @@ def round_trips(context: MoveContext, pooler_ms: float) -> RoundTrips:
 def arm_source(at: Attempt) -> None:
     """Start the statement with which the source lifts the fence when the budget ends.
 
-    A backend finishes its statement even when its client is gone. Raises BudgetSpent, Interrupted.
+    A backend finishes its statement even when its client is gone. Raises budget_spent, Interrupted.
     """
     budget, source = at.budget, at.plan.source
     stop = next(one.name for one in at.cutover.undoable if one.may_stop)

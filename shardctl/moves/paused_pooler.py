@@ -60,16 +60,6 @@ class PauseLost(ShardctlError):
         )
 
 
-class RouteFailed(Unfinished):
-    """A pooler that does not route the moved shards to their new node."""
-
-    def __init__(self, pooler: str, wrong: Sequence[str]) -> None:
-        super().__init__(
-            f"pooler {pooler}: {wrong[0]}" + (f" and {len(wrong) - 1} more" if wrong[1:] else ""),
-            hint="check its log and `shardctl pgbouncer diff`, then run `shardctl moves resume`",
-        )
-
-
 class ResumeFailed(Unfinished):
     """Aliases that a pooler did not resume."""
 

@@ -7,11 +7,12 @@ import time
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from shardctl import fanout
-from shardctl.errors import ShardctlError, together
+from shardctl.errors import Incomplete, ShardctlError, together
 from shardctl.hosts import files, ports
 from shardctl.hosts.reach import host_of
+from shardctl.meter import listed
 from shardctl.moves import plan as planning
-from shardctl.moves.paused_pooler import PausedPooler, PauseFailed, PauseLost, RouteFailed
+from shardctl.moves.paused_pooler import PausedPooler, PauseFailed, PauseLost
 from shardctl.moves.sub_step import shortest_ms
 from shardctl.pgbouncer import apply, batch, guard, render, serving
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable, conninfo
@@ -305,7 +306,7 @@ class PausedPoolers:
         return found
 
     def _reload_and_resume(self, paused: PausedPooler, *, waits: bool) -> None:
-        """Send both in one packet; raises RouteFailed, ResumeFailed, PoolerLost."""
+        """Send both in one packet; raises route_failed, ResumeFailed, PoolerLost."""
         console = self._watcher(paused)
         refused = paused.begin_serving(console, reload=True, waits=waits)
         offered = console.databases()
@@ -313,7 +314,12 @@ class PausedPoolers:
         paused.require_resumed(offered)
         if wrong:
             rejected = [error.reason for error in refused if error.command == serving.RELOAD]
-            raise RouteFailed(paused.pooler.name, [*rejected, *wrong])
+            raise Incomplete(
+                "route_failed",
+                f"pooler {paused.pooler.name}: {listed([*rejected, *wrong], most=1)}",
+                hint="check its log and `shardctl pgbouncer diff`, then run `shardctl moves "
+                "resume`",
+            )
 
     def _resume_as_before(self, paused: PausedPooler) -> None:
         """Resume with the old file; raises ResumeFailed, PoolerLost.

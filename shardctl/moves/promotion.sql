@@ -18,11 +18,6 @@ SELECT pg_export_snapshot(),
 SELECT count(pg_sequence_last_value(to_regclass(pg_catalog.format('%%I.%%I', u.schema, s.name))))
 FROM unnest(%(schemas)s::name[]) AS u (schema), unnest(%(names)s::name[]) AS s (name)
 
--- name: leaving
--- Live schemas of shards that stay on the source
-SELECT m.schema::text FROM shardctl.map AS m JOIN pg_namespace AS n ON n.nspname = m.schema
-WHERE m.node = %(source)s AND m.shard <> ALL (%(moved)s) ORDER BY m.shard
-
 -- name: written
 -- Tables of shards that stay on the source which were written to here: replay does not count
 SELECT schemaname || '.' || relname FROM pg_stat_user_tables

@@ -25,7 +25,7 @@ from shardctl.provision import maps
 from shardctl.state import cluster, identity, leash, lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from shardctl.fanout import Progress
     from shardctl.moves.ledger import Ledger
@@ -251,7 +251,7 @@ def require_resumable(
     """Check that a move can continue with this topology; return its plan.
 
     Raises move_ended, TopologyChanged, OwnershipDiffers, PlanUnreadable, PoolerUnfit
-    where clients time out during the pause, SourceNeeded, SourceThere, NodeLocked while another
+    where clients time out during the pause, source_needed, SourceThere, NodeLocked while another
     process runs the move, and NodeUnavailable of a source that is still needed.
     """
     decided = _decided(topology, entry, may_be_there=False, resuming=True)
@@ -266,7 +266,9 @@ def require_resumable(
         preflight_poolers.require_patience(topology, decided, purpose=lock.purpose("moves resume"))
     if entry.move.state.undoable and not source_destroyed:
         lock.require_all_free(topology, [decided.source], command="moves resume")
-    _require_free(topology, entry, (decided.source, decided.target))
+    if entry.holder:
+        nodes = (decided.source, decided.target)
+        lock.require_all_free(topology, nodes, command="moves resume", may_be_away=True)
     return decided
 
 
@@ -287,8 +289,9 @@ def require_abortable(topology: Topology, entry: Entry, *, with_target: bool = T
         # A target that is a member has the journal, too: only now it turns out who is away.
         error.hint = f"{error.hint}; if {ledgers.FULL}"
         raise
-    if with_target:
-        _require_free(topology, entry, locked(decided))
+    if with_target and entry.holder:
+        nodes = locked(decided)
+        lock.require_all_free(topology, nodes, command="moves abort", may_be_away=True)
     return decided
 
 
@@ -371,17 +374,6 @@ def _lock_target(context: MoveContext) -> None:
     except (NodeLost, NodeUnavailable) as error:
         context.forget(target)
         context.target_away = error
-
-
-def _require_free(topology: Topology, entry: Entry, nodes: Iterable[NodeName]) -> None:
-    """Check that locks held when the journal was read are released; raises NodeLocked."""
-    for name in nodes if entry.holder else ():
-        try:
-            node, purpose = topology.nodes[name], lock.purpose("moves")
-            with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
-                lock.require_free(session, name)
-        except NodeUnavailable as error:
-            logger.debug("move %s: %s", entry.move.id, error.message)
 
 
 def read(topology: Topology) -> Ledger:

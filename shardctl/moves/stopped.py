@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
+from shardctl.errors import Interrupted, Refused, ShardctlError, Unfinished, together
 from shardctl.hosts import ports
 from shardctl.moves import wal
 from shardctl.moves.context import NodeRefused
@@ -169,18 +169,6 @@ class TargetThere(ShardctlError):
         self.node = node
 
 
-class SourceNeeded(ShardctlError):
-    """A move that cannot go on without its source: its target does not own the shards."""
-
-    def __init__(self, move: str, node: str, state: str) -> None:
-        super().__init__(
-            f"move {move} is {state}: its target has not claimed the shards, so it cannot finish "
-            f"without node {node}",
-            hint="run `shardctl moves resume` without --source-destroyed, which continues as far "
-            "as it can",
-        )
-
-
 class SourceThere(ShardctlError):
     """A source that was declared destroyed, but exists."""
 
@@ -197,11 +185,17 @@ def require_source_gone(topology: Topology, move: Move, *, purpose: str) -> None
     """Check that a move may end without its source: the target must own the shards.
 
     The operator has declared the source destroyed; nothing may listen at its address. Raises
-    SourceNeeded, SourceThere.
+    source_needed, SourceThere.
     """
     source = topology.nodes[NodeName(move.source)]
     if not move.state.claimed_by_target:
-        raise SourceNeeded(move.id, source.name, move.state.value)
+        raise Refused(
+            "source_needed",
+            f"move {move.id} is {move.state.value}: its target has not claimed the shards, so it "
+            f"cannot finish without node {source.name}",
+            hint="run `shardctl moves resume` without --source-destroyed, which continues as far "
+            "as it can",
+        )
     try:
         connect(source, topology.database, purpose=purpose).close()
     except NodeUnavailable as error:

@@ -133,7 +133,7 @@ def put_up_fence(at: Attempt) -> None:
 
     The target is at its wait then when the mark comes. The source goes on with the looks of
     `drain`, and tells whether other standbys may have come since the ping. With `--terminate`,
-    those are ended who go on writing. Raises WritersLeft, FenceRefused, FenceTooLate, NotAtCutover.
+    those are ended who go on writing. Raises what `stream_fence.put_up` raises.
     """
     marks.expect_fence(at.context, at.attempt, deadline=at.budget.latest("snapshot"))
     seen = [standbys.QUERIES["connected"].as_bytes()] if at.connected else []

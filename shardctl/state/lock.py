@@ -16,7 +16,7 @@ from psycopg.pq import TransactionStatus
 
 from shardctl.errors import ShardctlError, together
 from shardctl.postgres import queries
-from shardctl.postgres.connection import connect, unavailable
+from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
 from shardctl.state import observer
 from shardctl.state.cluster import QUERIES
 from shardctl.wire import Wire
@@ -170,10 +170,12 @@ def require_free(connection: Connection, node: str) -> None:
         raise NodeLocked(node, *found)
 
 
-def require_all_free(topology: Topology, nodes: Iterable[NodeName], *, command: str) -> None:
+def require_all_free(
+    topology: Topology, nodes: Iterable[NodeName], *, command: str, may_be_away: bool = False
+) -> None:
     """See before a plan is shown that a command would get these nodes' locks, and take none.
 
-    Raises NodeLocked and NodeUnavailable, or Problems of several.
+    Raises NodeLocked and, unless a node `may_be_away`, NodeUnavailable, or Problems of several.
     """
     asked = observer.ask(
         topology,
@@ -181,8 +183,9 @@ def require_all_free(topology: Topology, nodes: Iterable[NodeName], *, command: 
         purpose=purpose(command),
         nodes=[topology.nodes[name] for name in nodes],
     )
-    if asked.errors:
-        raise together(list(asked.errors.values()))
+    errors = asked.errors.values()
+    if found := [e for e in errors if not (may_be_away and isinstance(e, NodeUnavailable))]:
+        raise together(found)
 
 
 def holder(connection: Connection) -> str | None:
