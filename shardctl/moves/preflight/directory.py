@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from shardctl.hosts import accounts, files, scripts
 from shardctl.meter import listed
-from shardctl.moves.preflight import server, target
+from shardctl.moves.preflight import server, target, wal
 from shardctl.moves.refusals import TargetUnfit
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.hosts.host import Host
-    from shardctl.moves.preflight.server import Server
     from shardctl.moves.preflight.subject import Context
 
 Kind = Literal["absent", "empty", "other", "file", "link", "mount", "closed"]
@@ -25,8 +24,6 @@ LEFTOVER = ".clone"
 """The suffix of a clone's working directory, which is beside the data directory."""
 
 _SECONDS = 30.0
-_SHARE = 0.1
-_MB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +78,10 @@ def look_at(host: Host, path: Path, *, account: str | None) -> Directory:
 
 def judge(context: Context) -> Iterator[TargetUnfit]:
     """Refuse what is in the way of a clone, and a disk without room for it."""
-    place, node = context.need(look), context.target
+    place, source = context.need(look), context.of(server.look)
     yield from _in_the_way(context)
-    source = context.of(server.look)
-    needed = needed_bytes(source) if source is not None else None
-    if source is None or needed is None or place.free_bytes is None or place.free_bytes >= needed:
-        return
-    yield TargetUnfit(
-        node.name,
-        "disk",
-        f"{place.seen} has {place.free_bytes / _MB:,.0f} MB free, but a clone needs "
-        f"{needed / _MB:,.0f} MB: the source's {(source.bytes or 0) / _MB:,.0f} MB, 10 % more, "
-        f"and max_wal_size = {source.settings['max_wal_size']} MB",
-        hint="free space there, or give the node a data_directory on a larger disk",
-    )
-
-
-def needed_bytes(source: Server) -> int | None:
-    """Return the bytes that a clone needs: the data, 10 % more, and the WAL that is kept."""
-    if source.bytes is None:
-        return None
-    return int(source.bytes * (1 + _SHARE)) + source.number("max_wal_size") * _MB
+    if source is not None:
+        yield from wal.judge_target(context, place.seen, place.free_bytes, source)
 
 
 def _in_the_way(context: Context) -> Iterator[TargetUnfit]:

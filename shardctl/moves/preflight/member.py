@@ -140,10 +140,6 @@ def find_programs(context: Context) -> Binaries:
     return clients.find(max(context.need(server.look).major, context.need(look).major))
 
 
-_SHARE = 0.1
-_MB = 1024 * 1024
-
-
 def look_at_disk(context: Context) -> int | None:
     """Measure the free bytes of the target's disk; None where its host cannot be asked."""
     directory = context.need(look).settings.get("data_directory")
@@ -152,18 +148,8 @@ def look_at_disk(context: Context) -> int | None:
 
 
 def judge_disk(context: Context) -> Iterator[TargetUnfit]:
-    """Refuse a disk without room for the shards, a tenth of that, and the WAL that is kept."""
-    free, bytes_ = context.need(look_at_disk), copy.copied_bytes(context)
-    kept = context.need(look).number("max_wal_size")
-    needed = int(bytes_ * (1 + _SHARE)) + kept * _MB
-    if free is not None and free < needed:
-        yield TargetUnfit(
-            context.plan.target,
-            "disk",
-            f"its disk has {free / _MB:,.0f} MB free, and the copy needs {needed / _MB:,.0f} MB: "
-            f"the shards' {bytes_ / _MB:,.0f} MB, a tenth of that, and max_wal_size = {kept} MB",
-            hint="make room there, move fewer shards, or choose another target",
-        )
+    """Refuse a disk without room for the shards."""
+    return copy.judge_target(context, "its disk", context.need(look_at_disk), context.need(look))
 
 
 def note_disk(context: Context) -> Iterator[str]:
@@ -171,5 +157,5 @@ def note_disk(context: Context) -> Iterator[str]:
     if context.need(look_at_disk) is None:
         yield (
             f"how much room the disk of node {context.plan.target} has was not measured: the copy "
-            f"needs {copy.copied_bytes(context) / _MB:,.0f} MB and more"
+            f"needs {room.megabytes(copy.copied_bytes(context))} and more"
         )

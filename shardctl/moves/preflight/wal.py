@@ -1,4 +1,4 @@
-"""The copy: its rate, and room on the source for the WAL that it may keep."""
+"""The copy: its rate, its room on the target, and that on the source for the WAL that it keeps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from shardctl.moves import wal
 from shardctl.moves.preflight import rights, server, shards
 from shardctl.moves.preflight.subject import Unknown
-from shardctl.moves.refusals import PreflightRefused
+from shardctl.moves.refusals import PreflightRefused, TargetUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shardctl.moves.preflight.server import Server
     from shardctl.moves.preflight.subject import Context
     from shardctl.moves.wal import Wal
 
@@ -26,6 +27,7 @@ Measured as prediction.COMPARED_TABLE_S.
 CLONED_TABLE_S = 0.005
 """For each table that is cloned: its files, and their flush at the end. Measured as above."""
 
+_SPARE = 10
 _RATE = re.compile(r"(\d+)([kM]?)")
 _RATES = range(32 * 1024, 1024 * 1024 * 1024 + 1)
 """The rates that pg_basebackup accepts, in bytes a second."""
@@ -75,6 +77,22 @@ def copied_bytes(context: Context) -> int:
     found = context.of(shards.look)
     sizes = found.sizes if found is not None else {}
     return sum(sizes.get(schema) or 0 for schema in context.plan.schemas)
+
+
+def judge_target(
+    context: Context, where: str, free: int | None, there: Server
+) -> Iterator[TargetUnfit]:
+    """Refuse a disk without room for what is copied, a tenth of that, and the WAL that is kept."""
+    copied, kept = copied_bytes(context), there.number("max_wal_size") * wal.MB
+    needed = copied + copied // _SPARE + kept
+    if free is not None and free < needed:
+        yield TargetUnfit(
+            context.plan.target,
+            "disk",
+            f"{where} has {wal.megabytes(free)} free, but the copy needs {wal.megabytes(needed)}: "
+            f"{wal.megabytes(copied)}, a tenth of that, and max_wal_size = {wal.megabytes(kept)}",
+            hint="free space there, or choose another target or data_directory",
+        )
 
 
 def rate(text: str | None) -> int:
