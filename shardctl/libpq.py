@@ -41,16 +41,6 @@ _SAID = re.compile(r"\S+:  (.*)")
 _OF_THIS_MACHINE = ("options", "application_name", "service", "passfile", "sslkey", "sslcert")
 
 
-def from_target(database: Database) -> dict[str, str]:
-    """Give the keywords with which a target's host logs in to the source.
-
-    `database.options` without what is this machine's or shardctl's own, and in its place what
-    `database.subscription_options` has for that host.
-    """
-    own = {name: value for name, value in database.options.items() if name not in _OF_THIS_MACHINE}
-    return own | dict(database.subscription_options)
-
-
 def conninfo(
     at: Node | Pooler, options: Mapping[str, str], /, *, user: str, **more: str | int
 ) -> str:
@@ -61,6 +51,19 @@ def conninfo(
     """
     given = LIVELINESS | ANY_SERVER | dict(options)
     return make_conninfo("", **given | {"host": at.host, "port": at.port, "user": user} | more)
+
+
+def for_replication(source: Node, database: Database, name: str, **more: str | int) -> str:
+    """Write the connection string by which a target's server or host replicates; no password.
+
+    `name` becomes the application_name. The password comes from a passfile there: ~/.pgpass, or
+    that of `database.subscription_options`, which has what is that host's in the place of what is
+    this machine's or shardctl's own in `database.options`.
+    """
+    own = {name: value for name, value in database.options.items() if name not in _OF_THIS_MACHINE}
+    given = {"user": database.replication_user, "application_name": name} | more
+    user = str(given.pop("user"))
+    return conninfo(source, own | dict(database.subscription_options), user=user, **given)
 
 
 def dsn(host: str, port: int, dbname: str) -> str:

@@ -185,22 +185,6 @@ def keep(clone: Clone) -> None:
     _run(clone, "keep")
 
 
-def attempt(clone: Clone, argv: Sequence[str], *, timeout: float) -> str:
-    """Run a program on the clone's host as what copies and follows would.
-
-    Raises CommandFailed and CommandTimedOut.
-    """
-    return scripts.run(
-        clone.machine,
-        "clone",
-        "attempt",
-        *_words(clone),
-        *argv,
-        user=clone.server.account,
-        timeout=timeout,
-    )
-
-
 def log_tail(clone: Clone, *, lines: int = 12) -> list[str]:
     """Give the last lines of its server's log, on its host; none where there is none to read."""
     return clone.server.log_tail(lines=lines)

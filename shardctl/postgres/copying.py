@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import psycopg
 
-from shardctl.errors import Interrupted, Refused, ShardctlError
+from shardctl import libpq
+from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts.host import HostLost, HostUnreachable
 from shardctl.meter import BYTES
 from shardctl.postgres import clone as clones
 from shardctl.postgres import configuration, overrides, queries, slots
 from shardctl.postgres.connection import is_lost
 from shardctl.postgres.overrides import Rule
-from shardctl.postgres.source import require_no_tablespaces, require_replication
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.postgres.clone import Clone, State
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.source import Source
+    from shardctl.topology.model import Database, Node
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +56,13 @@ class CopyFailed(ShardctlError):
         self.lines = tuple(lines)
 
 
+class Source(NamedTuple):
+    """The node that is cloned."""
+
+    node: Node
+    database: Database
+
+
 def make(
     clone: Clone,
     source: Source,
@@ -64,7 +70,6 @@ def make(
     *,
     addresses: Sequence[str],
     progress: Progress,
-    stop: threading.Event | None = None,
     max_rate: str | None = None,
     clone_with: str | None = None,
 ) -> None:
@@ -73,11 +78,9 @@ def make(
     `session` is with the source, in autocommit, and the slot is made. Until it is opened up,
     the clone accepts only shardctl, from `addresses` (IP addresses or networks). A copy that
     an earlier shardctl began and did not live to see is gone on with, or made again if it
-    broke off; `clone_with` is the command, pg_basebackup by default. When `stop` is set, and on
-    Ctrl-C, what was copied is deleted. Raises Interrupted, CopyFailed, role_not_admitted, the
-    `source.require_` functions' and `clone`'s errors.
+    broke off; `clone_with` is the command, pg_basebackup by default. On Ctrl-C, what was copied is
+    deleted. Raises CopyFailed, role_not_admitted, tablespaces_refused, and `clone`'s errors.
     """
-    stop = stop or threading.Event()
     argv = _command(clone, source, max_rate, clone_with)
     state = clones.look(clone)
     if state in ("made", "opened"):
@@ -86,16 +89,15 @@ def make(
     # Now, and not only when everything is copied.
     _files(clone, source, session, addresses)
     if state in ("absent", "broken"):
-        require_no_tablespaces(source, session)
-        require_replication(clone, source, session)
+        _require_no_tablespaces(source, session)
         clones.discard(clone)
         slots.release(session, clone.slot, time.monotonic() + slots.PATIENCE)
         clones.begin(clone)
         clones.copy(clone, argv)
     name = "`move.clone_with`" if clone_with else "pg_basebackup"
     try:
-        _wait(clone, name, session, progress, stop)
-    except (KeyboardInterrupt, Interrupted, CopyFailed):
+        _wait(clone, name, session, progress)
+    except (KeyboardInterrupt, CopyFailed):
         clones.discard(clone)
         raise
     clones.fill(clone, _files(clone, source, session, addresses))
@@ -109,7 +111,7 @@ def _command(
 
     A session that copies has the slot's name: by that its progress is found, and it is ended.
     """
-    conninfo = source.conninfo(clone.slot)
+    conninfo = libpq.for_replication(*source, clone.slot)
     if clone_with is not None:
         given = {"DATA": clone.copy, "SOURCE": conninfo, "SLOT": clone.slot}
         given |= {"BIN": clone.server.binaries.directory, "MAX_RATE": max_rate or ""}
@@ -122,12 +124,22 @@ def _command(
     return [*argv, "--max-rate", max_rate] if max_rate else argv
 
 
-def rules(source: Source, session: Connection, addresses: Sequence[str]) -> str:
-    """Compose the rules by which a clone accepts shardctl, as its source does.
+def _require_no_tablespaces(source: Source, session: Connection) -> None:
+    """Raise tablespaces_refused where the source has any."""
+    found = [name for (name,) in session.execute(_QUERIES["tablespaces"])]
+    if found:
+        raise Refused(
+            "tablespaces_refused",
+            f"node {source.node.name} has tablespaces, which cannot be cloned: {', '.join(found)}",
+            hint="move their tables to pg_default (ALTER TABLE ... SET TABLESPACE), then drop them",
+        )
+
+
+def rules(user: str, session: Connection, addresses: Sequence[str]) -> str:
+    """Compose the rules by which a clone accepts shardctl's `user`, as its source does.
 
     Raises role_not_admitted.
     """
-    user = source.database.user
     found = session.execute(_QUERIES["rules"], {"user": user})
     given = [Rule(t, tuple(d), a, m, how, tuple(o)) for t, d, a, m, how, o in found]
     return overrides.access(user, addresses, given)
@@ -138,9 +150,8 @@ def _wait(
     program: str,
     session: Connection,
     progress: Progress,
-    stop: threading.Event,
 ) -> None:
-    """Wait until the copy is made; raises Interrupted and CopyFailed.
+    """Wait until the copy is made; raises CopyFailed.
 
     While the source reports that it sends the copy, the host is asked seldom: only where the
     program was killed, and its helper for WAL has kept the session open, does it know more.
@@ -149,16 +160,10 @@ def _wait(
     delay, looked = _FIRST_POLL, time.monotonic()
     while True:
         if not watcher.sends() or time.monotonic() - looked > _LOOK_S:
-            state, looked = _look(clone, stop), time.monotonic()
+            state, looked = _look(clone), time.monotonic()
             if state != "copying":
                 break
-        if stop.is_set():
-            raise Interrupted(
-                f"node {clone.server.name}: the copy was stopped and deleted",
-                hint="run `shardctl moves resume` to copy again, or `shardctl moves abort` "
-                "to end the move",
-            )
-        stop.wait(delay)
+        time.sleep(delay)
         delay = min(delay * 1.25, _LAST_POLL)
     if state != "copied":
         said = [] if state == "absent" else clones.said(clone)
@@ -166,17 +171,17 @@ def _wait(
         raise CopyFailed(clone.server.name, program, reported)
 
 
-def _look(clone: Clone, stop: threading.Event) -> State:
+def _look(clone: Clone) -> State:
     """Look at its state; again for a while where its host is lost, for the copy goes on there."""
     until = time.monotonic() + _AWAY_S
     while True:
         try:
             return clones.look(clone)
         except (HostLost, HostUnreachable) as error:
-            if stop.is_set() or time.monotonic() > until:
+            if time.monotonic() > until:
                 raise
             logger.info("node %s: repeating the query: %s", clone.server.name, error.message)
-            stop.wait(_LAST_POLL)
+            time.sleep(_LAST_POLL)
 
 
 class _Watcher:
@@ -230,7 +235,7 @@ def _files(
         node=server.name, host=server.host, port=server.port, settings=server.settings
     )
     follow = overrides.following(
-        conninfo=source.conninfo(clone.slot),
+        conninfo=libpq.for_replication(*source, clone.slot),
         slot=clone.slot,
         others=[*overrides.taken(settings), *server.settings],
         unknown=server.own_start is not None,
@@ -245,7 +250,7 @@ def _files(
             settings, configuration.composed(given), source=node
         ),
         clones.AUTO: overrides.automatic({**always, **follow}),
-        clones.HBA: rules(source, session, addresses),
+        clones.HBA: rules(source.database.user, session, addresses),
         f"{clones.MARK}/{clones.AUTO}": overrides.automatic({**always, **opened}),
     }
     return {

@@ -107,13 +107,6 @@ said() {
     tail -n 50 -- "$work/log" || exit "$PLACE"
 }
 
-## attempt: runs a program as `copy` would
-
-attempt() { # program and arguments
-    unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS
-    exec "$@"
-}
-
 ## fill: puts files into the copy, the mark's last
 
 # stdin: a line for each file, with its name and, in base64, what it holds

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardctl import libpq
 from shardctl.moves import plan
 from shardctl.postgres import connection
 from shardctl.postgres.logical import closing as closings
@@ -80,7 +81,8 @@ def subscribe(fleet: Fleet, move: str) -> None:
         target.execute("CREATE TABLE shard2.photos (id bigint PRIMARY KEY, user_id bigint)")
         closings.close(target, move, ["shard2"])
         source = topology.nodes[next(n for n in topology.nodes if n == "a")]
-        conninfo = subscription.conninfo(source, topology.database, name)
+        dbname = topology.database.name
+        conninfo = libpq.for_replication(source, topology.database, name, dbname=dbname)
         subscription.create(target, name, conninfo, publication=name, slot=name)
         subscription.enable(target, name)
         target.execute(f"CREATE ROLE {name}".encode())

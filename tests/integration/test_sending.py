@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from shardctl.postgres.logical.pipe import Pipe
+from shardctl.postgres.logical.copying import Pipe
 from shardctl.postgres.sending import Sent
 
 if TYPE_CHECKING:

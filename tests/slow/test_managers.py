@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.postgres import patroni as patronis
+from shardctl.moves.preflight import managers
 from tests.fixtures.servers.managers import ROLE, following, registered
 from tests.fixtures.servers.postgres import free_ports, wait_for
 
@@ -84,7 +84,7 @@ def test_a_patroni_that_is_not_paused_is_refused(
     assert "node a" in fleet.notes()
     fleet.choose(ignore_standby=False)
     patroni.control("pause", "--wait")
-    wait_for(lambda: look(patroni.server) == patronis.Patroni(paused=True))
+    wait_for(lambda: look(patroni.server) is True)
     assert "`patronictl resume`" in fleet.notes()
 
 
@@ -93,7 +93,7 @@ def test_a_server_is_patronis_when_patroni_is_away_and_its_clone_is_not(
 ) -> None:
     fleet = managed_by(patroni.server)
     fleet.change(port=free_ports(1)[0])
-    assert look(patroni.server) == patronis.Patroni(paused=False)
+    assert look(patroni.server) is False
     directory = server_directory / "copy"
     fleet.clone(directory)
     assert (directory / "patroni.dynamic.json").exists()
@@ -102,12 +102,12 @@ def test_a_server_is_patronis_when_patroni_is_away_and_its_clone_is_not(
         assert look(copy) is None
     patroni.process.send_signal(signal.SIGKILL)
     wait_for(lambda: not sessions(patroni.server))
-    assert look(patroni.server) == patronis.Patroni(paused=False)
+    assert look(patroni.server) is False
 
 
-def look(server: PgServer) -> patronis.Patroni | None:
+def look(server: PgServer) -> bool | None:
     with server.connect() as session:
-        return patronis.look(session)
+        return managers.look_for_patroni(session)
 
 
 def sessions(server: PgServer) -> object:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardctl import libpq
 from shardctl.errors import together
 from shardctl.hosts import ports
 from shardctl.hosts.host import CommandFailed
@@ -13,7 +14,6 @@ from shardctl.ids.generator import quote_identifier
 from shardctl.moves.preflight import rights, target
 from shardctl.moves.refusals import TargetUnfit, collected
 from shardctl.postgres import copying
-from shardctl.postgres.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,8 +96,7 @@ def read_files(context: Context) -> None:
         copying.login_files(context.source.name, context.session)
     with collected(problems):
         there = addresses(context.topology, context.target, context.session)
-        source = Source(context.source, context.topology.database)
-        copying.rules(source, context.session, there)
+        copying.rules(context.topology.database.user, context.session, there)
     if problems:
         raise together(problems)
 
@@ -110,7 +109,7 @@ def try_replication(context: Context) -> str | None:
     """
     machine, programs = context.need(target.look), context.of(target.programs)
     database = context.topology.database
-    conninfo = Source(context.source, database).conninfo(context.purpose, replication="true")
+    conninfo = libpq.for_replication(context.source, database, context.purpose, replication="true")
     for program in (programs.program("psql") if programs else "psql", "psql"):
         argv = ["sh", "-c", _AS_THE_CLONE, "sh", program, "-X", "-w", "-q", "-t"]
         argv += ["-d", conninfo, "-c", "IDENTIFY_SYSTEM"]

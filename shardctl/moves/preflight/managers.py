@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl.meter import listed
+from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import SourceUnfit
-from shardctl.postgres import patroni, repmgr
+from shardctl.postgres import queries, repmgr
 from shardctl.postgres.connection import NodeUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shardctl.moves.preflight.subject import Context
-    from shardctl.postgres.patroni import Patroni
+    from shardctl.postgres.connection import Connection
     from shardctl.postgres.repmgr import Repmgr
     from shardctl.topology.model import Database, Node
 
@@ -30,7 +32,8 @@ class Managed:
 
     repmgr: Repmgr | None = None
     daemons: Mapping[str, str] = field(default_factory=dict)
-    patroni: Patroni | None = None
+    patroni: bool | None = None
+    """Whether Patroni is paused; None where it does not manage the source."""
 
     @property
     def paused(self) -> list[str]:
@@ -54,7 +57,25 @@ def look(context: Context) -> Managed:
     node, database, purpose = context.source, context.topology.database, context.purpose
     known = repmgr.look(node, database, context.session, purpose=purpose)
     daemons = _daemons(node, database, known, purpose) if known is not None else {}
-    return Managed(known, daemons, patroni.look(context.session))
+    return Managed(known, daemons, look_for_patroni(context.session))
+
+
+def look_for_patroni(session: Connection) -> bool | None:
+    """Return whether Patroni, which manages the session's server, is paused; None without one.
+
+    It is seen by its session, which it has as long as it runs, or by its file together with a
+    server that was started as it does: clones have the file, too. False where the role may not read
+    that.
+    """
+    at_work, started, may_read = queries.one(session, QUERIES["patroni"])
+    (kept,) = queries.one(session, QUERIES["patroni_settings"]) if may_read else (None,)
+    if not at_work and not (started and kept is not None):
+        return None
+    try:
+        values = json.loads(kept or "{}")
+    except ValueError:  # it is being written at this moment
+        return False
+    return isinstance(values, dict) and values.get("pause") is True
 
 
 def _daemons(node: Node, database: Database, known: Repmgr, purpose: str) -> dict[str, str]:
@@ -102,8 +123,8 @@ def unpaused(context: Context) -> Iterator[SourceUnfit]:
 
 def unpaused_patroni(context: Context) -> Iterator[SourceUnfit]:
     """Find a Patroni that is at work: it may also drop the move's slot, which it does not know."""
-    plan, patroni = context.plan, context.need(look).patroni
-    if patroni is not None and not patroni.paused and not plan.options.ignore_standby:
+    plan = context.plan
+    if context.need(look).patroni is False and not plan.options.ignore_standby:
         yield SourceUnfit(
             plan.source,
             "patroni_failover",
@@ -136,7 +157,7 @@ def notes(context: Context) -> Iterator[str]:
         yield (
             f"Patroni manages node {plan.source} and is paused: run `patronictl resume` after the "
             "move"
-            if managed.patroni.paused
+            if managed.patroni
             else f"Patroni manages node {plan.source}; shardctl takes it for paused "
             "(--ignore-standby)"
         )

@@ -11,10 +11,6 @@ SELECT current_setting('server_version_num')::integer, current_setting('server_v
             THEN (SELECT sum(pg_tablespace_size(oid)) FROM pg_tablespace)::bigint END
 
 -- name: settings
--- Parameters in force, by name
-SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s)
-
--- name: tls
 -- Parameters in force, by name, and whether a file or a person gave them
 SELECT name, setting, source <> 'default' FROM pg_settings WHERE name = ANY (%(names)s)
 
@@ -189,3 +185,17 @@ CREATE SUBSCRIPTION {name} CONNECTION 'password=none' PUBLICATION {name}
     WITH (connect = false, slot_name = NONE);
 ALTER SUBSCRIPTION {name} DISABLE;
 DROP SUBSCRIPTION {name};
+
+-- name: patroni
+-- Whether Patroni has a session here, has started the server, and its files may be read
+SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name ~ '^Patroni( |$)'
+                                              AND backend_type = 'client backend'),
+       source = 'command line',
+       has_function_privilege('pg_stat_file(text,boolean)', 'EXECUTE')
+       AND has_function_privilege('pg_read_binary_file(text)', 'EXECUTE')
+FROM pg_settings WHERE name = 'cluster_name'
+
+-- name: patroni_settings
+-- The copy of its settings that Patroni keeps beside the data; null where there is none
+SELECT CASE WHEN (pg_stat_file('patroni.dynamic.json', true)).size IS NOT NULL
+            THEN convert_from(pg_read_binary_file('patroni.dynamic.json'), 'UTF8') END

@@ -16,10 +16,10 @@ from shardctl.postgres import queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from shardctl.moves.preflight.server import Server
 
-    from shardctl.topology.model import NodeName
+    from shardctl.moves.preflight.server import Server
     from shardctl.moves.preflight.subject import Context
+    from shardctl.topology.model import NodeName
 
 
 _WORD = re.compile(r'"(?:[^"]|"")*"|[^\s,()"]+')
@@ -171,6 +171,7 @@ def judge_decoding(context: Context) -> Iterator[NodeUnfit]:
             "too_old",
             f"PostgreSQL {there.version} cannot filter what it publishes",
             hint=f"use --method clone: a streamed move needs PostgreSQL {OLDEST} or newer",
+        )
     yield from undecodable(node, there, otherwise=", or use --method clone")
     found = context.need(look)
     # The slot of a reverse is there already.
@@ -181,7 +182,6 @@ def judge_decoding(context: Context) -> Iterator[NodeUnfit]:
 
 def undecodable(node: NodeName, there: Server, *, otherwise: str) -> Iterator[NodeUnfit]:
     """Refuse a server that cannot decode its WAL; `otherwise` ends the hints."""
-        )
     if there.version_number in BROKEN:
         yield NodeUnfit(
             node,

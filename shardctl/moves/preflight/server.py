@@ -75,7 +75,7 @@ def read(session: Connection) -> Server:
     """Query a server's version, role, size and parameters."""
     number, version, in_recovery, size = queries.one(session, QUERIES["server"])
     settings = session.execute(QUERIES["settings"], {"names": list(_SETTINGS)})
-    return Server(number, version, in_recovery, size, dict(settings.fetchall()))
+    return Server(number, version, in_recovery, size, {n: value for n, value, _ in settings})
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:

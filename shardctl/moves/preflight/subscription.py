@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
+from shardctl import libpq
 from shardctl.ids.generator import quote_identifier
 from shardctl.libpq import reason_of
 from shardctl.moves.preflight import events, member, server, subscriber
@@ -20,7 +21,6 @@ from shardctl.moves.preflight.subject import STREAM_QUERIES, Unknown
 from shardctl.moves.refusals import SourceUnfit, TargetUnfit
 from shardctl.postgres import event_triggers, queries
 from shardctl.postgres.logical import stream_login
-from shardctl.postgres.logical import subscription as subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,8 @@ def look(context: Context) -> Login:
     name = context.plan.slot
     own = stream_login.is_needed(context.member)
     role = {"user": name, "password": "unknown"} if own else {}
-    conninfo = subscriptions.conninfo(context.source, context.topology.database, name, **role)
+    database = context.topology.database
+    conninfo = libpq.for_replication(context.source, database, name, dbname=database.name, **role)
     statement = STREAM_QUERIES["try_subscription"].format(
         name=sql.Identifier(name),
         absent=sql.Identifier(f"{name}_absent"),

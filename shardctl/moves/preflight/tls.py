@@ -84,7 +84,7 @@ def look_at_source(context: Context) -> OfSource:
     if context.need(rights.look):
         raise Unknown
     node, session = context.target, context.session
-    found = session.execute(QUERIES["tls"], {"names": ["ssl", PASSPHRASE, *FILES]}).fetchall()
+    found = session.execute(QUERIES["settings"], {"names": ["ssl", PASSPHRASE, *FILES]}).fetchall()
     settings = {name: value for name, value, _ in found}
     wanted = {**settings, **_given(node)}
     copied: dict[str, bool] = {}

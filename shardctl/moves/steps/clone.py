@@ -14,7 +14,6 @@ from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import copying
 from shardctl.postgres.connection import NodeUnavailable
-from shardctl.postgres.source import Source
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -32,7 +31,7 @@ def run(context: MoveContext) -> None:
         with context.kept_progress() as progress:
             copying.make(
                 context.clone,
-                Source(context.source, context.topology.database),
+                copying.Source(context.source, context.topology.database),
                 session,
                 addresses=known(context),
                 progress=progress,
@@ -77,8 +76,8 @@ def admit(context: MoveContext) -> None:
         return  # the clone does not exist yet, or no longer
     plan = context.plan
     with context.on(plan.source):
-        source = Source(context.source, context.topology.database)
-        rules = copying.rules(source, context.session(plan.source), known(context))
+        session, user = context.session(plan.source), context.topology.database.user
+        rules = copying.rules(user, session, known(context))
     if not (clones.admit(clone, rules) and clone.server.running()):
         return
     clone.server.reload()

@@ -9,6 +9,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from shardctl import libpq
 from shardctl.errors import ShardctlError
 from shardctl.meter import BYTES
 from shardctl.moves import ddl, marks, wal
@@ -156,10 +157,9 @@ def reconnect(context: MoveContext) -> None:
 
 
 def _conninfo(context: MoveContext) -> str:
+    database, name = context.topology.database, context.plan.slot
     login = _login(context) if stream_login.is_needed(context.session(context.plan.target)) else {}
-    return subscription.conninfo(
-        context.source, context.topology.database, context.plan.slot, **login
-    )
+    return libpq.for_replication(context.source, database, name, dbname=database.name, **login)
 
 
 def _login(context: MoveContext) -> dict[str, str]:

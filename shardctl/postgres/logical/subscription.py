@@ -10,9 +10,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from shardctl import libpq
 from shardctl.errors import Incomplete, Refused
-from shardctl.libpq import from_target, reason_of
+from shardctl.libpq import reason_of
 from shardctl.postgres import queries
 from shardctl.postgres.logical import stream_login
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Database, Node
 
 _QUERIES = queries.load("shardctl.postgres.logical", "subscription.sql")
 _WITH_ORIGIN = 160_000
@@ -40,17 +38,6 @@ class Progress:
     origin: str
     errors: int
     confirmed: str | None
-
-
-def conninfo(source: Node, database: Database, name: str, **more: str | int) -> str:
-    """Write the connection string by which the target's server reaches the source; no password.
-
-    `name` becomes the application_name. Keywords that name files are this machine's:
-    `database.subscription_options` and `more` have those of the target's host, such as `passfile`.
-    """
-    given: dict[str, str | int] = {"dbname": database.name, "application_name": name, **more}
-    role = str(given.pop("user", database.replication_user))
-    return libpq.conninfo(source, from_target(database), user=role, **given)
 
 
 def create(
