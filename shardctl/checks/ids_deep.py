@@ -111,7 +111,7 @@ def scan(
             column = None if key is None else key.column
             judge = _Judge(place, claimed, ruler, shard, *home, ids.get(home), column)
             try:
-                reading.read(home, judge.part)
+                reading.read(home, judge.odd_rows(), judge.part)
             except (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName):
                 continue  # it was there a moment ago
             except errors.LockNotAvailable:
@@ -137,34 +137,37 @@ class _Judge:
     found: dict[Code, tuple[int, int, int]] = field(default_factory=dict)
     """The number of rows, an example and its shard."""
 
-    def part(self, part: sql.Composable) -> int:
-        """Judge the rows of a part of the table, and return how many there are."""
+    def _values(self) -> dict[str, sql.Composable]:
         topology, layout = self.place.topology, self.ruler.layout
         none = sql.SQL("NULL::bigint")
         key = None if self.key is None else sql.SQL("t.{}").format(sql.Identifier(self.key))
-        statement = QUERIES["judged"].format(
-            id=none if self.id is None else sql.SQL("t.{}").format(sql.Identifier(self.id)),
-            key=none if key is None else key + sql.SQL("::bigint"),
-            belongs=none
-            if key is None
-            else belongs(topology, key, is_id=topology.key_rule == "id"),
-            table=sql.Identifier(self.schema, self.table),
-            part=part,
-            shard=sql.Literal(self.shard),
-            limit=sql.Literal(max(0, min(self.ruler.limit, _HIGHEST))),
-            sequence_bits=sql.Literal(layout.sequence_bits),
-            max_shard=sql.Literal(layout.max_shard),
-        )
-        rows = 0
-        for code, shard, numbers, count in self.place.connection.execute(statement):
-            rows += count
+        is_id = topology.key_rule == "id"
+        return {
+            "id": none if self.id is None else sql.SQL("t.{}").format(sql.Identifier(self.id)),
+            "key": none if key is None else key + sql.SQL("::bigint"),
+            "belongs": none if key is None else belongs(topology, key, is_id=is_id),
+            "shard": sql.Literal(self.shard),
+            "limit": sql.Literal(max(0, min(self.ruler.limit, _HIGHEST))),
+            "sequence_bits": sql.Literal(layout.sequence_bits),
+            "max_shard": sql.Literal(layout.max_shard),
+        }
+
+    def odd_rows(self) -> sql.Composed:
+        """Compose what holds for a row that is odd."""
+        chosen = [("odd_id", self.id), ("odd_key", self.key)]
+        odd = [QUERIES[name].format(**self._values()) for name, column in chosen if column]
+        return sql.SQL(" OR ").join(odd)
+
+    def part(self, part: sql.Composable) -> None:
+        """Judge the odd rows of a part of the table."""
+        table = sql.Identifier(self.schema, self.table)
+        statement = QUERIES["judged"].format(**self._values(), table=table, part=part)
+        for code, shard, numbers in self.place.connection.execute(statement):
             twice: set[int] = set()
             if code == "other_shard":
                 twice = self.claimed.present(self, shard, numbers)
                 self._add("duplicate", [one for one in numbers if one in twice], shard)
-            if code is not None:
-                self._add(code, [one for one in numbers if one not in twice], shard)
-        return rows
+            self._add(code, [one for one in numbers if one not in twice], shard)
 
     def _add(self, code: Code, numbers: Sequence[int], shard: int | None) -> None:
         if numbers:

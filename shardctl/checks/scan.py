@@ -48,18 +48,24 @@ class Scan:
         self._rows = self._read = 0
         progress.expect(node, phase, 0, "rows")
 
-    def read(self, table: Relation, ask: Callable[[sql.Composable], int]) -> None:
-        """Let `ask` read each part of a table, and return how many rows it has.
+    def read(
+        self, table: Relation, odd: sql.Composable, ask: Callable[[sql.Composable], None]
+    ) -> None:
+        """Read a table, and let `ask` look again at each part that has rows for which `odd` holds.
 
         It gets the part's condition for a table `t`. A table that is read no further, since it is
         locked or gone, counts as read.
         """
-        left = self._blocks.get(table, 0)
+        left, name = self._blocks.get(table, 0), sql.Identifier(*table)
         try:
             with self._session.transaction():
-                self._session.execute(QUERIES["lock"].format(table=sql.Identifier(*table)))
+                self._session.execute(QUERIES["lock"].format(table=name))
                 for blocks, part in catalog.parts(left, BLOCKS):
-                    self._rows += (rows := ask(part))
+                    statement = QUERIES["read"].format(odd=odd, table=name, part=part)
+                    rows, are_odd = queries.one(self._session, statement)
+                    if are_odd:
+                        ask(part)
+                    self._rows += rows
                     self._read += blocks
                     left -= blocks
                     if self._read:  # what is left has as many rows a block as what was read

@@ -13,6 +13,10 @@ JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.name
 -- Let nobody rewrite the table any more: the snapshot of a moment before would see no rows in it
 LOCK TABLE ONLY {table} IN ACCESS SHARE MODE
 
+-- name: read
+-- How many rows a part of a table has, and how many of them are odd
+SELECT count(*), count(*) FILTER (WHERE {odd}) FROM ONLY {table} AS t {part}
+
 -- name: by_key
 -- Part of others: the shard that a row's key belongs to
 shardctl.shard_of({column})

@@ -260,7 +260,8 @@ class _Search:
         """Search one table."""
         groups: dict[ShardId, tuple[int, list[Example]]] = {}
         try:
-            reading.read((table.schema, table.name), partial(self._part, table, groups))
+            odd = sql.SQL("{} <> {}").format(table.belongs(self.topology), int(table.shard))
+            reading.read((table.schema, table.name), odd, partial(self._part, table, groups))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             return  # it was dropped a moment ago
         except psycopg.errors.UndefinedFunction as error:
@@ -282,12 +283,12 @@ class _Search:
         table: Table,
         groups: dict[ShardId, tuple[int, list[Example]]],
         part: sql.Composable,
-    ) -> int:
-        """Count a part's rows by the shards that they belong to, and read some of other shards'."""
+    ) -> None:
+        """Count a part's rows by the other shards that they belong to, and read some of each."""
         given = {"belongs": table.belongs(self.topology), "part": part}
-        given["table"] = sql.Identifier(table.schema, table.name)
-        counts = self.session.execute(QUERIES["counts"].format(**given)).fetchall()
-        others = {ShardId(s): n for s, n in counts if s is not None and s != table.shard}
+        given |= {"table": sql.Identifier(table.schema, table.name)}
+        given |= {"shard": sql.Literal(int(table.shard))}
+        others = dict(self.session.execute(QUERIES["counts"].format(**given)).fetchall())
         for shard, rows in others.items():
             before, examples = groups.get(shard, (0, []))
             groups[shard] = (before + rows, examples)
@@ -295,7 +296,6 @@ class _Search:
             for shard, example in self._examples(table, given):
                 if len(examples := groups[shard][1]) < self.limit:
                     examples.append(example)
-        return sum(rows for _, rows in counts)
 
     def _examples(
         self, table: Table, given: Mapping[str, sql.Composable]
@@ -314,7 +314,6 @@ class _Search:
             if keys_of
             else sql.SQL("NULL::text"),
             column=sql.Identifier(table.column),
-            shard=sql.Literal(int(table.shard)),
             limit=sql.Literal(self.limit),
             row=sql.SQL("").join(
                 sql.SQL(", ") + one for one in (sql.SQL("t.xmin AS version"), *row)

@@ -36,8 +36,9 @@ WHERE c.relkind = 'r' AND n.nspname = ANY (%(schemas)s)
 ORDER BY c.relname, n.nspname
 
 -- name: counts
--- How many rows of a part of a table belong to each shard
-SELECT {belongs}, count(*) FROM ONLY {table} AS t {part} GROUP BY 1
+-- How many rows of a part of a table belong to each other shard
+SELECT belongs, count(*) FROM (SELECT {belongs} AS belongs FROM ONLY {table} AS t {part}) AS each
+WHERE belongs <> {shard} GROUP BY 1 ORDER BY 1
 
 -- name: rows
 -- Some rows of a part of a table for each other shard that they belong to

@@ -30,7 +30,9 @@ def load(package: str, file: str) -> dict[str, sql.SQL]:
 
 
 def one(
-    session: Connection, statement: sql.SQL | LiteralString, given: Mapping[str, Any] | None = None
+    session: Connection,
+    statement: sql.SQL | sql.Composed | LiteralString,
+    given: Mapping[str, Any] | None = None,
 ) -> tuple[Any, ...]:
     """Give the row of a statement that always has one, such as a SELECT without FROM."""
     row: tuple[Any, ...] | None = session.execute(statement, given).fetchone()
