@@ -124,7 +124,7 @@ def test_a_promoted_clone_is_not_deleted(cloning: Cloning) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a file system")
 def test_a_mount_point_is_refused_before_anything_is_copied(cloning: Cloning) -> None:
     cloning.data.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "shardctl-test", cloning.data]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "shardctl-test", str(cloning.data)]
     if subprocess.run(mount, check=False).returncode:
         pytest.skip("nothing can be mounted here")
     try:

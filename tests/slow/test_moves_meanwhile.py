@@ -22,6 +22,7 @@ from shardctl.sandbox import poolers
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, lose, messages
+from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +119,7 @@ def test_a_move_whose_target_has_not_claimed_needs_its_source(
     monkeypatch.setattr(clone_cutover, "take_over", lose)
     assert fleet_own.stopped([2, 3], "c", max_pause_s=1.5).state is MoveState.promoting
     monkeypatch.undo()
-    with pytest.raises(stopped.SourceNeeded, match="promoting"):
+    with raises_code("source_needed"):
         fleet_own.resume(source_destroyed=True)
     fleet_own.resume()
     fleet_own.put(2)
