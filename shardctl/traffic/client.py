@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.traffic import operations
-from shardctl.traffic.record import OK, Kind
+from shardctl.traffic.record import OK
 from shardctl.traffic.routed import STATEMENTS, RoutedSession
 from shardctl.traffic.session import MOVED, Lost, Refused, Session
 from shardctl.traffic.worker import Worker
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from shardctl.traffic.client_routes import ClientRoute, Statements
     from shardctl.traffic.operations import Operation
     from shardctl.traffic.owners import Owners
-    from shardctl.traffic.session import Talk
 
 logger = logging.getLogger(__name__)
 
 FENCE = frozenset({"42P01", "3F000"})
 """SQLSTATEs of the fence: a table or schema with this name is missing."""
 
+CONNECTIONS = 64
+"""The most open connections of a client: 8 clients stay below the sandbox's max_client_conn."""
 _AFTER_ERROR_S = 0.02
 MAP_S = 0.025
 """How long an operation waits for a newer map after an error of the fence, before it retries."""
@@ -39,14 +40,10 @@ _STAY = 8
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The operations of a client, and their rate."""
+    """The rate of a client's operations, and its patience with a fence."""
 
-    kinds: tuple[Kind, ...]
-    """The client draws from these with equal probability."""
     interval: float
     """Seconds from the start of an operation to that of the next, 0 for no limit."""
-    connections: int
-    """The most open connections of a client."""
     patience: float
     """How many seconds to retry an operation after an error of the fence."""
 
@@ -76,7 +73,7 @@ class Client(Worker):
         self._router = router
         self._pace = pace
         self._random.shuffle(self._shards)
-        self._sessions: OrderedDict[ShardId | NodeName, Talk] = OrderedDict()
+        self._sessions: OrderedDict[ShardId | NodeName, Session | RoutedSession] = OrderedDict()
         self._statements: dict[ShardId, Statements] = {}
 
     def cut(self) -> None:
@@ -104,7 +101,7 @@ class Client(Worker):
 
     def _open_connections(self) -> None:
         """Run what is slow only the first time; errors here are ignored, they will recur."""
-        for shard in self._shards[: self._pace.connections]:
+        for shard in self._shards[:CONNECTIONS]:
             to = self._owners.newest.owners[shard] if self._way.by_map else shard
             try:
                 self._session(to).run(self._statements_of(shard).select, (b"0",))
@@ -118,9 +115,7 @@ class Client(Worker):
     def _operate(self) -> None:
         """Run one operation to its end, and record it."""
         shard = self._next_shard()
-        kinds = self._pace.kinds
-        drawn = kinds[int(self._random.random() * len(kinds))]
-        kind, operation, _ = operations.draw(drawn, self.record, shard)
+        kind, operation, _ = operations.draw(self._random, self.record, shard)
         began = time.perf_counter()
         try:
             self._attempt(shard, operation, deadline=began + self._pace.patience)
@@ -146,7 +141,7 @@ class Client(Worker):
         self._turn += 1
         if turn < count:
             return self._shards[turn]
-        near = min(count, self._pace.connections) if not self._way.by_map else count
+        near = min(count, CONNECTIONS) if not self._way.by_map else count
         first = turn // _STAY if near < count else 0
         return self._shards[(first + int(self._random.random() * near)) % count]
 
@@ -178,11 +173,11 @@ class Client(Worker):
                 self.record.fenced += fenced
                 return
 
-    def _session(self, to: ShardId | NodeName) -> Talk:
+    def _session(self, to: ShardId | NodeName) -> Session | RoutedSession:
         """Return the connection with a shard or node, opened if needed; raises Lost."""
         session = self._sessions.get(to)
         if session is None:
-            while len(self._sessions) >= self._pace.connections:
+            while len(self._sessions) >= CONNECTIONS:
                 self._sessions.popitem(last=False)[1].close()
             session = self._open(to)
             self._sessions[to] = session
@@ -190,7 +185,7 @@ class Client(Worker):
             self._sessions.move_to_end(to)
         return session
 
-    def _open(self, to: ShardId | NodeName) -> Talk:
+    def _open(self, to: ShardId | NodeName) -> Session | RoutedSession:
         if self._router is not None:
             return RoutedSession(self._router, to)  # type: ignore[arg-type]  # a shard
         return Session(self._way.conninfo(self.record.client, to))

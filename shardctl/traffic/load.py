@@ -13,7 +13,6 @@ from shardctl.errors import Refused
 from shardctl.traffic import fleet, latency, proof, report, table
 from shardctl.traffic.client import Client, Pace
 from shardctl.traffic.logins import Logins
-from shardctl.traffic.operations import Mix
 from shardctl.traffic.owners import Owners
 from shardctl.traffic.plan import plan, shares
 from shardctl.traffic.proof import FleetUnsettled
@@ -71,9 +70,6 @@ class Heartbeat:
 
 logger = logging.getLogger(__name__)
 
-CONNECTIONS = 64
-"""Connections per client: 8 clients stay below the sandbox's max_client_conn."""
-
 PATIENCE_S = 30.0
 """How long clients may take to finish their last operation."""
 
@@ -130,7 +126,6 @@ class Load:
                 route=route,
                 owners=self._owners,
                 rate=logins,
-                kinds=pace.kinds,
                 patience_s=pace.patience,
                 stop=self._stop,
             )
@@ -152,8 +147,6 @@ class Load:
         rate: float | None = None,
         logins: float | None = None,
         shards: Collection[ShardId] | None = None,
-        mix: Mix | None = None,
-        connections: int = CONNECTIONS,
         patience_s: float = 10.0,
         keep_table: bool = False,
     ) -> Load:
@@ -161,13 +154,12 @@ class Load:
 
         `seconds` None runs until `stop`. `rate` is each client's, in operations a second; None is
         without a limit. `logins` adds so many logins a second with one operation each; then there
-        may be no clients. `connections` limits the open connections of a client. `patience_s` is
-        how long to retry an operation after an error of the fence (if clients use the map). Memory
-        grows with the load: see Record. Raises what `plan` raises, load_running, table_failed and
-        load_stuck.
+        may be no clients. `patience_s` is how long to retry an operation after an error of the
+        fence (if clients use the map). Memory grows with the load: see Record. Raises what `plan`
+        raises, load_running, table_failed and load_stuck.
         """
         found, route = plan(topology, aliases, shards)
-        pace = Pace((mix or Mix()).kinds(), 1 / rate if rate else 0.0, connections, patience_s)
+        pace = Pace(1 / rate if rate else 0.0, patience_s)
         chosen = found.map.owners.keys() if shards is None else shards
         load = cls(topology, found, route, pace, shards=chosen, clients=clients, logins=logins)
         load._prepare(found, keep_table=keep_table)

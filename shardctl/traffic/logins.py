@@ -155,7 +155,6 @@ class Logins(Worker):
         route: ClientRoute,
         owners: Owners,
         rate: float,
-        kinds: Sequence[Kind],
         patience_s: float,
         stop: threading.Event,
     ) -> None:
@@ -167,7 +166,6 @@ class Logins(Worker):
 
         It shows a rate that was not kept, for lack of a processor or of connections.
         """
-        self._kinds = kinds
         self._patience_s = patience_s
         self._known: dict[ShardId, Statements] = {}
         self._conninfos: dict[tuple[int, ShardId | NodeName], tuple[str, float]] = {}
@@ -253,8 +251,9 @@ class Logins(Worker):
         try:
             async with room:
                 self.late_s = max(self.late_s, time.perf_counter() - due)
-                drawn = self._kinds[int(self._random.random() * len(self._kinds))]
-                kind, operation, row = operations.draw(drawn, self.record, shard, busy=self._busy)
+                kind, operation, row = operations.draw(
+                    self._random, self.record, shard, busy=self._busy
+                )
                 if row is not None:
                     self._busy.add(row)
                 await self._attempt(number, shard, operation)

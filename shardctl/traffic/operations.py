@@ -2,58 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from shardctl.traffic.record import Kind
 from shardctl.traffic.session import Lost, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
+    from random import Random
 
     from psycopg.pq.abc import PGresult
 
     from shardctl.topology.model import ShardId
     from shardctl.traffic.client_routes import Statements
     from shardctl.traffic.record import Record
-    from shardctl.traffic.session import Talk
+    from shardctl.traffic.routed import RoutedSession
+    from shardctl.traffic.session import Session
 
     Steps = Generator[tuple[bytes, Sequence[bytes]], PGresult, None]
-    """Yields statements with parameters; receives each result, or Refused or Lost."""
+    """Yields statements with parameters; receives each result, or Refused or Lost.
+
+    An operation that was refused gives them again, with the same identity.
+    """
 
 _PAYLOAD = b"a sunset, https://photos.example/".ljust(80, b".")
 
 
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """The weights of a client's operations.
-
-    >>> [kind.name for kind in Mix(insert=2, update=1, select=0, both=1).kinds()]
-    ['insert', 'insert', 'update', 'both']
-    """
-
-    insert: int = 45
-    update: int = 20
-    select: int = 25
-    both: int = 10
-    """An insert and an update in one transaction."""
-
-    def kinds(self) -> tuple[Kind, ...]:
-        """Return each kind as often as its weight; raises ValueError if all weights are 0."""
-        found = tuple(kind for kind in Kind for _ in range(getattr(self, kind.name)))
-        if not found:
-            raise ValueError("at least one weight must be above 0")
-        return found
-
-
-class Operation(Protocol):
-    """One operation; `steps` may be called again after Refused, with the same identity."""
-
-    def steps(self, statements: Statements) -> Steps:
-        """Yield the statements to send, one after the other; raises the errors it receives."""
-
-    def acknowledge(self) -> None:
-        """Record its success, after the last step."""
+_WEIGHTS = {Kind.insert: 45, Kind.update: 20, Kind.select: 25, Kind.both: 10}
+_KINDS = tuple(kind for kind, weight in _WEIGHTS.items() for _ in range(weight))
 
 
 class Insert:
@@ -142,7 +118,10 @@ class Both:
         self._update.acknowledge()
 
 
-def run(operation: Operation, session: Talk, statements: Statements) -> None:
+Operation = Insert | Update | Select | Both
+
+
+def run(operation: Operation, session: Session | RoutedSession, statements: Statements) -> None:
     """Run an operation over a session, waiting for every answer; raises Refused and Lost."""
     steps = operation.steps(statements)
     try:
@@ -159,13 +138,14 @@ def run(operation: Operation, session: Talk, statements: Statements) -> None:
 
 
 def draw(
-    kind: Kind, record: Record, shard: ShardId, *, busy: Collection[int] = ()
+    random: Random, record: Record, shard: ShardId, *, busy: Collection[int] = ()
 ) -> tuple[Kind, Operation, int | None]:
-    """Create an operation of this kind, and return the number of the row it updates or reads.
+    """Create an operation, and return its kind and the number of the row it updates or reads.
 
     It becomes an insert if the shard has no row, or if the chosen row is `busy`: a concurrent
     change by another operation would look like a stale row.
     """
+    kind = _KINDS[int(random.random() * len(_KINDS))]
     number = None if kind is Kind.insert else record.pick(shard)
     if number is None or number in busy:
         return Kind.insert, Insert(record, shard), None

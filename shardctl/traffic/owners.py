@@ -57,9 +57,9 @@ class Owners:
         for watcher in self._watchers:
             watcher.start()
 
-    def look(self, *, seconds: float = 1.0) -> None:
-        """Read the nodes' maps for so many seconds."""
-        self._wanted_until = time.monotonic() + seconds
+    def look(self) -> None:
+        """Read the nodes' maps for a second."""
+        self._wanted_until = time.monotonic() + 1.0
         self._wanted.set()
 
     def newer(self, than: int, *, seconds: float) -> bool:

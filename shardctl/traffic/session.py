@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
@@ -23,19 +23,6 @@ LOST = "08006"
 """SQLSTATE for a connection that was lost without a message of the server."""
 MOVED = "moved"
 """Instead of a SQLSTATE: the router reports that a transaction's shard has moved."""
-
-
-class Talk(Protocol):
-    """A client's session with one shard or node: a connection, or the router."""
-
-    def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> PGresult:
-        """Execute a statement and wait for its answer; raises Refused and Lost."""
-
-    def cut(self) -> None:
-        """Abort the call of another thread, if possible."""
-
-    def close(self) -> None:
-        """End it."""
 
 
 class Refused(Exception):
