@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from shardctl.cli.context import Settings
     from shardctl.sandbox.local import Foreseen
-    from shardctl.sandbox.poolers import PoolerDown, PoolerState, PoolerUp
+    from shardctl.sandbox.poolers import PoolerState, PoolerUp
     from shardctl.sandbox.servers import Down, State, Up
     from shardctl.topology.model import Node, Pooler, Topology
 
@@ -84,8 +84,8 @@ def up(ctx: typer.Context) -> None:
             settings.output,
             ("server", "address", "plan"),
             [(one.name, f"{one.host}:{one.port}", FORESEEN[does]) for one, does in both],
-            nodes=[_foreseen(n, does) for n, does in plan],
-            poolers=[_foreseen(p, does) for p, does in pooled],
+            nodes=[_at(node) | {"plan": does} for node, does in plan],
+            poolers=[_at(pooler) | {"plan": does} for pooler, does in pooled],
         )
         return
     topology = servers.protected(topology)
@@ -143,12 +143,9 @@ def down(
         topology,
         settings.output,
         ("server", "result", "data"),
-        [
-            *(_down_row(one.node.name, one) for one in found),
-            *(_down_row(one.pooler.name, one) for one in ended),
-        ],
-        nodes=(_down_json(one.node.name, one, "directory") for one in found),
-        poolers=(_down_json(one.pooler.name, one, "file") for one in ended),
+        map(_down_row, [*found, *ended]),
+        nodes=(_down_json(one, "directory") for one in found),
+        poolers=(_down_json(one, "file") for one in ended),
     )
 
 
@@ -194,26 +191,20 @@ def _up_row(one: Up) -> tuple[str, str, str]:
 
 
 def _up_json(one: Up) -> dict[str, object]:
-    return {
-        "name": one.node.name,
-        "host": one.node.host,
-        "port": one.node.port,
-        "did": one.did,
-        "made": one.made,
-        "waiting": list(one.waiting),
-    }
+    more = {"did": one.did, "made": one.made, "waiting": list(one.waiting)}
+    return _at(one.node) | more
 
 
-def _down_row(name: str, one: Down | PoolerDown) -> tuple[str, str, str]:
+def _down_row(one: Down) -> tuple[str, str, str]:
     data = "removed" if one.deleted else ""
     if one.left:
         data = f"left: {one.left[0]}: {one.left[1]}"
-    return name, "stopped" if one.was_up else "was down", data
+    return one.server.name, "stopped" if one.was_up else "was down", data
 
 
-def _down_json(name: str, one: Down | PoolerDown, kind: str) -> dict[str, object]:
+def _down_json(one: Down, kind: str) -> dict[str, object]:
     return {
-        "name": name,
+        "name": one.server.name,
         "did": "stopped" if one.was_up else "down",
         "deleted": [str(path) for path in one.deleted],
         "left": {kind: str(one.left[0]), "reason": one.left[1]} if one.left else None,
@@ -239,8 +230,8 @@ def _json(one: State) -> dict[str, object]:
     }
 
 
-def _foreseen(one: Node | Pooler, does: str) -> dict[str, object]:
-    return {"name": one.name, "host": one.host, "port": one.port, "plan": does}
+def _at(one: Node | Pooler) -> dict[str, object]:
+    return {"name": one.name, "host": one.host, "port": one.port}
 
 
 def _pooler_up_row(one: PoolerUp) -> tuple[str, str, str]:
@@ -248,8 +239,7 @@ def _pooler_up_row(one: PoolerUp) -> tuple[str, str, str]:
 
 
 def _pooler_up_json(one: PoolerUp) -> dict[str, object]:
-    pooler = one.pooler
-    return {"name": pooler.name, "host": pooler.host, "port": pooler.port, "did": one.did}
+    return _at(one.pooler) | {"did": one.did}
 
 
 def _pooler_row(one: PoolerState) -> tuple[str, ...]:

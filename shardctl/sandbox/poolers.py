@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from shardctl import fanout
-from shardctl.errors import Problems, named
 from shardctl.hosts import ports
 from shardctl.pgbouncer import server
 from shardctl.pgbouncer.server import Server
-from shardctl.sandbox.servers import some_failed
+from shardctl.sandbox.servers import Down, each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from shardctl.fanout import Progress
     from shardctl.pgbouncer.server import Foreseen, Started
@@ -22,8 +19,6 @@ if TYPE_CHECKING:
 
 WITHOUT = "this machine has no pgbouncer (apt-get install pgbouncer); continuing without"
 """The start of the note where the sandbox runs no poolers."""
-
-_WIDTH = 8
 
 Value = TypeVar("Value")
 
@@ -34,16 +29,6 @@ class PoolerUp:
 
     pooler: Pooler
     did: Started
-
-
-@dataclass(frozen=True, slots=True)
-class PoolerDown:
-    """A pooler after `down`; `deleted` and `left` (a file, with the reason) after `--delete`."""
-
-    pooler: Pooler
-    was_up: bool
-    deleted: tuple[Path, ...]
-    left: tuple[Path, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +67,13 @@ def up(topology: Topology, progress: Progress) -> list[PoolerUp]:
     return _each(topology, start, begun="started", before=nodes) if available() else []
 
 
-def down(topology: Topology, progress: Progress, *, delete: bool) -> list[PoolerDown]:
+def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Down]:
     """Stop every local pooler that the sandbox started; `delete` removes its files.
 
     Raises Problems; skips poolers that the sandbox did not start.
     """
 
-    def stop(one: Server) -> PoolerDown | None:
+    def stop(one: Server) -> Down | None:
         made = one.made()
         if made in ("absent", "foreign"):
             return None
@@ -97,7 +82,7 @@ def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Pooler
         deleted, kept = one.remove() if delete else ((), None)
         left = (kept, "it has your own settings") if kept else None
         progress.advance(one.pooler.name)
-        return PoolerDown(one.pooler, was_up, deleted, left)
+        return Down(one.pooler, was_up, deleted, left)
 
     return [one for one in _each(topology, stop, begun="stopped") if one is not None]
 
@@ -123,21 +108,14 @@ def _each(
     begun: str | None = None,
     before: Sequence[str] = (),
 ) -> list[Value]:
-    """Call `work` for every local pooler; return all values, or raise what failed.
-
-    `begun` is the verb for poolers that succeeded, and for the nodes `before`; None if nothing is
-    changed.
-    """
+    """Call `work` for every local pooler, as `servers.each` does."""
     # Stopping or checking a pooler does not need the program.
     program = server.program() or "pgbouncer"
     local = [p for p in topology.poolers.values() if ports.is_loopback(p.host) and p.ssh is None]
-    found = fanout.collect(
-        local, lambda pooler: work(Server.of(topology, pooler, program)), width=_WIDTH
+    return each(
+        local,
+        "pooler",
+        lambda pooler: work(Server.of(topology, pooler, program)),
+        begun=begun,
+        before=before,
     )
-    errors = [named(f"pooler {pooler.name}", error) for pooler, error in found.problems]
-    done = [*before, *(pooler.name for pooler, _ in found.values)]
-    if errors and done and begun is not None:
-        errors.append(some_failed(done, [pooler.name for pooler, _ in found.problems], begun))
-    if errors:
-        raise Problems(errors)
-    return found.every()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.postgres.hosted import Started
     from shardctl.sandbox.local import Foreseen
-    from shardctl.topology.model import Node, NodeName, Topology
+    from shardctl.topology.model import Node, NodeName, Pooler, Topology
 
 WIDTH = 8
 """How many servers to start or stop at the same time."""
@@ -51,6 +51,7 @@ rm -f -- "$1.$$"
 """Writes a file that only its user reads, unless another `up` has written it."""
 
 Value = TypeVar("Value")
+Server = TypeVar("Server", bound="Node | Pooler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,9 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """A node after `down`; `deleted` and `left` (a directory, with the reason) after `--delete`."""
+    """What is down; `deleted` and `left` (a path, with the reason) after `--delete`."""
 
-    node: Node
+    server: Node | Pooler
     was_up: bool
     deleted: tuple[Path, ...]
     left: tuple[Path, str] | None
@@ -123,7 +124,7 @@ def foresee(topology: Topology) -> list[tuple[Node, Foreseen]]:
             return node, "up" if status_of(node).pid is not None else "start"
         return node, _server(node).foresee()
 
-    return _each(_serving(topology), foreseen)
+    return each(_serving(topology), "node", foreseen)
 
 
 def protected(topology: Topology) -> Topology:
@@ -180,7 +181,7 @@ def up(topology: Topology, progress: Progress) -> list[Up]:
         progress.advance(node.name)
         return Up(node, did, made, waiting)
 
-    return _each(_serving(topology), start, begun="started")
+    return each(_serving(topology), "node", start, begun="started")
 
 
 def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Down]:
@@ -199,16 +200,16 @@ def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Down]:
         progress.advance(node.name)
         return Down(node, found.pid is not None, deleted, left)
 
-    found = _each(_local(topology), stop, begun="stopped")
+    found = each(_local(topology), "node", stop, begun="stopped")
     if delete:
-        for parent in {_directory(one.node).parent for one in found}:
+        for parent in {_directory(node).parent for node in _local(topology)}:
             _remove_parent(parent)
     return found
 
 
 def status(topology: Topology) -> list[State]:
     """Return the state of every local node that has a data directory; raises Problems."""
-    return _each(_local(topology), status_of)
+    return each(_local(topology), "node", status_of)
 
 
 def status_of(node: Node) -> State:
@@ -320,18 +321,24 @@ def _finish(node: Node, topology: Topology, *, reloaded: bool) -> tuple[str, ...
         return tuple(row[0] for row in rows)
 
 
-def _each(
-    nodes: Sequence[Node], work: Callable[[Node], Value], *, begun: str | None = None
+def each(
+    servers: Sequence[Server],
+    kind: str,
+    work: Callable[[Server], Value],
+    *,
+    begun: str | None = None,
+    before: Sequence[str] = (),
 ) -> list[Value]:
-    """Call `work` for nodes in parallel; return all values, or raise what failed, by node.
+    """Call `work` for nodes or poolers in parallel; return all values, or raise Problems by name.
 
-    `begun` is the verb for nodes that succeeded; None if nothing is changed.
+    `begun` is the verb for those that succeeded, and for what succeeded `before`; None if nothing
+    is changed.
     """
-    found = fanout.collect(nodes, work, width=WIDTH)
-    errors = [named(f"node {node.name}", error) for node, error in found.problems]
-    done = [node.name for node, _ in found.values]
+    found = fanout.collect(servers, work, width=WIDTH)
+    errors = [named(f"{kind} {one.name}", error) for one, error in found.problems]
+    done = [*before, *(one.name for one, _ in found.values)]
     if errors and done and begun is not None:
-        errors.append(some_failed(done, [node.name for node, _ in found.problems], begun))
+        errors.append(some_failed(done, [one.name for one, _ in found.problems], begun))
     if errors:
         raise Problems(errors)
     return found.every()

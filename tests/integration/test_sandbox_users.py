@@ -56,7 +56,7 @@ def server(topology: Topology) -> Server:
     return Server.of(topology, pooler, program() or "pgbouncer")
 
 
-def delete(topology: Topology) -> poolers.PoolerDown:
+def delete(topology: Topology) -> servers.Down:
     (one,) = poolers.down(topology, Silent(), delete=True)
     return one
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.sandbox import new, poolers
+from shardctl.sandbox import new, poolers, servers
 from shardctl.topology import loader
 from shardctl.topology.model import PoolerName
 from tests.fixtures.commands import command_line, here
@@ -35,7 +35,7 @@ def up(topology: Topology) -> dict[str, str]:
     return {one.pooler.name: one.did for one in poolers.up(topology, Silent())}
 
 
-def down(topology: Topology, *, delete: bool = False) -> list[poolers.PoolerDown]:
+def down(topology: Topology, *, delete: bool = False) -> list[servers.Down]:
     return poolers.down(topology, Silent(), delete=delete)
 
 
