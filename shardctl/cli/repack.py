@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardctl.errors import ShardctlError
-    from shardctl.maintenance.repack import Candidate, Options, Plan
-    from shardctl.maintenance.repack_run import Repacked, Result
+    from shardctl.maintenance.repack import Candidate, Options, Plan, Repacked, Result
 
 app = command_app()
 
@@ -86,7 +85,6 @@ def repack(
     killed, run it again: it repacks the rest.
     """
     from shardctl.maintenance import repack as repacking
-    from shardctl.maintenance import repack_run
     from shardctl.state import lock
     from shardctl.topology import routes
 
@@ -107,7 +105,7 @@ def repack(
         notes=[*_notes(plan, shown)],
         plan=_json(plan, None),
         question=_question(plan),
-        carry_out=lambda progress: repack_run.carry_out(topology, plan, progress, say),
+        carry_out=lambda progress: repacking.carry_out(topology, plan, progress, say),
         result=lambda result: _json(plan, result),
         report=_report,
         done=_done,
