@@ -19,10 +19,11 @@ from shardctl.state import events, journal, leash, lock, reverses
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from shardctl.moves.plan import MovePlan, Options
     from shardctl.postgres.connection import Connection
+    from shardctl.state.journal import Move
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
@@ -107,27 +108,34 @@ def finish(
     """Give up the possibility to reverse a move; its retired copies can be pruned then.
 
     The source may be away: what it has is left to `moves doctor`. Raises NodeLocked,
-    NodeUnavailable of the target, nothing_to_finish.
+    NodeUnavailable of the target, nothing_to_finish, identity_blocked, copy_triggers_left.
     """
-    move, reverse = entry.move, reverses.id_of(entry.move) or ""
-    source, target = NodeName(move.source), NodeName(move.target)
-    with lock.held(topology, [target], command=FINISH) as sessions:
-        there = sessions[target]
-        # The reverse may have begun since the operator looked.
-        require_finishable(ledger.read(topology, purpose=lock.purpose(FINISH)).entry(move.id))
-        reverse_kept.forget_on_target(there, reverse)
-        identities.take_back(there, planning.lent(move))
-        _note_ended(there, move.id)
+    source, target = NodeName(entry.move.source), NodeName(entry.move.target)
     try:
-        with lock.held(topology, [source], command=FINISH) as sessions:
-            session = sessions[source]
-            reverse_kept.forget_on_source(session, reverse)
-            _note_ended(session, move.id)
+        with lock.held(topology, [target, source], command=FINISH) as sessions:
+            _finish(topology, entry.move, sessions)
     except (NodeUnavailable, lock.NodeLocked) as error:
+        if error.node != source:
+            raise
+        with lock.held(topology, [target], command=FINISH) as sessions:
+            _finish(topology, entry.move, sessions)
         notice(
             f"{error.message}; its retired copies stay closed: run `shardctl moves doctor` when "
             "that node can be changed"
         )
+
+
+def _finish(topology: Topology, move: Move, sessions: Mapping[NodeName, Connection]) -> None:
+    # The reverse may have begun since the operator looked.
+    require_finishable(ledger.read(topology, purpose=lock.purpose(FINISH)).entry(move.id))
+    reverse, there = reverses.id_of(move) or "", sessions[NodeName(move.target)]
+    reverse_kept.forget_on_target(there, reverse)
+    identities.take_back(there, planning.lent(move))
+    if (session := sessions.get(NodeName(move.source))) is not None:
+        reverse_kept.forget_on_source(session, reverse)
+    # Last: what was killed before is to be finished still.
+    for session in sessions.values():
+        _note_ended(session, move.id)
 
 
 def finish_each(

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from shardctl.checks.verify import verify
 from shardctl.errors import ShardctlError
-from shardctl.moves import reversing, service, stream_cutover
+from shardctl.fanout import Silent
+from shardctl.moves import reverse_kept, reversing, service, stream_cutover
+from shardctl.moves.plan import Options
+from shardctl.moves.steps import follow, reopen
 from shardctl.moves.stopped import MoveStopped
-from tests.fixtures.moves.stream_moves import entry, left, moved, reverse, state
+from tests.fixtures.moves.own import messages
+from tests.fixtures.moves.stream_moves import entry, left, moved, replace_step, reverse, state
 
 if TYPE_CHECKING:
+    from shardctl.moves.context import MoveContext
     from tests.fixtures.moves.own import Lab
 
 
@@ -39,6 +45,14 @@ def test_retired_copies_that_were_touched_are_named(fleet_own: Lab) -> None:
     said = refused(fleet_own, there.move.id)
     assert "retired_touched" in said
     assert table in said
+    other = there.move.retired[1]
+    for statement, named in (
+        (f"ALTER TABLE {other}.photos ADD COLUMN more integer", f"{other}.photos was altered"),
+        (f"CREATE TABLE {other}.more (id bigint)", f"{other}.more was made"),
+    ):
+        with fleet_own.connect("a") as session:
+            session.execute(statement.encode())
+        assert named in refused(fleet_own, there.move.id)
     assert state(fleet_own, there.move.id) == "open"
     reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
     assert left(fleet_own) == []
@@ -56,14 +70,147 @@ def test_ddl_on_the_shards_since_the_move_is_named(fleet_own: Lab) -> None:
     assert "shard3.more was made" in said
 
 
-def test_a_source_on_another_timeline_is_refused(fleet_own: Lab) -> None:
+def test_ddl_that_comes_while_the_copies_follow_stops_the_reverse(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = moved(fleet_own)
-    with fleet_own.connect("a") as session:
-        session.execute(
-            "UPDATE shardctl.stream SET note = jsonb_set(note, '{timeline}', '\"7\"')"
-            " WHERE what = 'reverse source kept'"
-        )
+
+    def then_alter(context: MoveContext) -> None:
+        reopen.run(context)
+        with fleet_own.connect("b") as session:
+            session.execute("CREATE INDEX late ON shard2.photos (user_id)")
+
+    replace_step(monkeypatch, reopen.STEP, then_alter)
+    with pytest.raises(MoveStopped) as caught:
+        reverse(fleet_own, there.move.id)
+    assert "shard2.photos was altered" in messages(caught.value)
+    fleet_own.abort()
+    assert fleet_own.leads("shard2") == "b"
+    assert left(fleet_own) == []
+
+
+def test_an_old_source_that_has_failed_over_is_refused(fleet_own: Lab) -> None:
+    there = moved(fleet_own)
+    fleet_own.server("a").stop()
+    (fleet_own.directory / "nodes" / "a" / "standby.signal").touch()
+    fleet_own.server("a").start()
+    assert fleet_own.ask("a", "SELECT pg_promote()") == [(True,)]
     assert "retired_on_another_timeline" in refused(fleet_own, there.move.id)
+
+
+def test_a_reverse_waits_for_an_old_source_that_is_away_and_outlives_restarts(
+    fleet_own: Lab,
+) -> None:
+    there = moved(fleet_own)
+    assert there.reverse is not None
+    fleet_own.server("a").stop(mode="immediate")
+    assert "node_unavailable" in refused(fleet_own, there.move.id)
+    fleet_own.server("a").start()
+    fleet_own.server("b").stop(mode="immediate")  # it sets the slot back, and ends its guard
+    fleet_own.server("b").start()
+    put = fleet_own.put(2)
+    every = service.read(fleet_own.topology).entries
+    assert [one.move.id for one in reversing.unguarded(every)] == [there.move.id]
+    found = verify(fleet_own.topology, ["leftovers"], deep=False, progress=Silent()).findings
+    [unwatched] = [one for one in found if one.code == "slot_unwatched"]
+    assert unwatched.object == there.reverse.slot
+    reversing.guard(fleet_own.topology, there)
+    assert reversing.unguarded(service.read(fleet_own.topology).entries) == []
+    reverse(fleet_own, there.move.id)
+    assert (put,) in fleet_own.ask("a", "SELECT id FROM shard2.photos")
+    assert fleet_own.problems() == []
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_a_server_that_crashes_while_the_copies_follow_holds_the_reverse_up(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, node: str
+) -> None:
+    there = moved(fleet_own)
+    put = fleet_own.put(2)
+
+    def then_crash(context: MoveContext) -> None:
+        follow.subscribe(context)
+        fleet_own.server(node).stop(mode="immediate")
+        fleet_own.server(node).start()
+
+    replace_step(monkeypatch, follow.STREAM_STEP, then_crash)
+    with pytest.raises(MoveStopped):
+        reverse(fleet_own, there.move.id)
+    monkeypatch.undo()
+    fleet_own.resume()
+    assert state(fleet_own, there.move.id) == "reversed"
+    assert (put,) in fleet_own.ask("a", "SELECT id FROM shard2.photos")
+    assert left(fleet_own) == []
+    assert fleet_own.problems() == []
+
+
+def test_of_two_operators_one_reverses_or_finishes(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = moved(fleet_own)
+    late = reversing.plan(fleet_own.topology, there, Options(5.0, 0.0))
+    refusals: list[str] = []
+
+    def meanwhile(context: MoveContext) -> None:
+        for other in (
+            lambda: reversing.finish(fleet_own.topology, there),
+            lambda: service.start(fleet_own.topology, late, Silent(), lambda _: None),
+            lambda: reverse(fleet_own, there.move.id),
+        ):
+            with pytest.raises(ShardctlError) as caught:
+                other()
+            refusals.append(caught.value.code)
+        reopen.run(context)
+
+    replace_step(monkeypatch, reopen.STEP, meanwhile)
+    reverse(fleet_own, there.move.id)
+    monkeypatch.undo()
+    assert refusals == ["node_locked", "node_locked", "not_reversible"]
+    assert fleet_own.leads("shard2") == "a"
+    for again in (
+        lambda: service.start(fleet_own.topology, late, Silent(), lambda _: None),
+        lambda: reversing.finish(fleet_own.topology, there),
+    ):
+        with pytest.raises(ShardctlError):
+            again()
+    assert fleet_own.leads("shard2") == "a"
+    assert left(fleet_own) == []
+    assert fleet_own.problems() == []
+
+
+def test_a_reverse_that_begins_behind_a_finish_is_aborted(fleet_own: Lab) -> None:
+    there = moved(fleet_own)
+    late = reversing.plan(fleet_own.topology, there, Options(5.0, 0.0))
+    reversing.finish(fleet_own.topology, there)
+    with pytest.raises(MoveStopped) as caught:
+        service.start(fleet_own.topology, late, Silent(), lambda _: None)
+    assert "reverse_lost" in messages(caught.value)
+    fleet_own.abort()
+    assert fleet_own.leads("shard2") == "b"
+    assert set(there.move.retired) <= fleet_own.schemas("a")
+    assert left(fleet_own) == []
+    assert fleet_own.problems() == []
+
+
+@pytest.mark.parametrize("dies", ["forget_on_target", "forget_on_source"])
+def test_a_finish_that_is_killed_is_finished_by_another(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    there = moved(fleet_own)
+    whole = getattr(reverse_kept, dies)
+
+    def then_die(*given: Any) -> None:
+        whole(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reverse_kept, dies, then_die)
+    with pytest.raises(KeyboardInterrupt):
+        reversing.finish(fleet_own.topology, there)
+    monkeypatch.undo()
+    assert state(fleet_own, there.move.id) == "lost"
+    reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
+    assert state(fleet_own, there.move.id) == "finished"
+    assert left(fleet_own) == []
 
 
 def test_a_source_that_lacks_the_retired_copies_is_refused(fleet_own: Lab) -> None:

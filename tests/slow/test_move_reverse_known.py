@@ -156,3 +156,20 @@ def test_a_target_that_cannot_keep_changes_is_refused(fleet_own: Lab) -> None:
     assert [one.code for one in caught.value.parts()] == ["wal_level"]
     assert "--keep-reverse 0" in caught.value.hint
     service.preflight(fleet_own.topology, planned(fleet_own, [2], "b"))
+
+
+def test_slots_that_open_reverses_hold_are_counted(fleet_own: Lab) -> None:
+    with fleet_own.connect("b") as session:
+        session.execute("ALTER SYSTEM SET max_replication_slots = 1")
+    fleet_own.server("b").stop()
+    fleet_own.server("b").start()
+    there = moved(fleet_own)
+    for shards, to, code in (([0], "b", "reverse_slots"), ([5], "a", "replication_slots")):
+        options = {"keep_reverse_s": 60.0} if to == "b" else {}
+        other = planned(fleet_own, shards, to, **options)
+        with pytest.raises(ShardctlError) as caught:
+            service.preflight(fleet_own.topology, other)
+        assert [one.code for one in caught.value.parts()] == [code]
+        assert ("moves finish" in caught.value.hint) == (to == "b")
+    reversing.finish(fleet_own.topology, there)
+    service.preflight(fleet_own.topology, planned(fleet_own, [0], "b", keep_reverse_s=60.0))

@@ -41,3 +41,27 @@ def test_a_move_can_be_reversed_for_an_hour_unless_told_otherwise(fleet_own: Lab
     command(fleet_own, "moves", "reverse", move, "--yes")
     assert fleet_own.leads("shard2") == "a"
     command(fleet_own, "moves", "reverse", move, "--yes", code=1)
+    assert fleet_own.leads("shard2") == "a"
+
+
+def test_migrations_of_its_shards_want_that_it_is_given_up(fleet_own: Lab) -> None:
+    move = command(fleet_own, "move-shards", "2-3", "--to", "b", "--yes")["id"]
+    folder = fleet_own.file.parent / "migrations"
+    (folder / "0002_more.sql").write_text("CREATE TABLE more (id bigint PRIMARY KEY)")
+    refused = command(fleet_own, "migrate", "--yes", code=1)
+    assert move in refused["errors"][0]["hint"]
+    command(fleet_own, "migrate", "--finish-reverse", "--yes")
+    [listed] = command(fleet_own, "moves", "list")["moves"]
+    assert (listed["id"], listed["reverse"]["state"]) == (move, "finished")
+
+
+def test_finish_gives_it_up(fleet_own: Lab) -> None:
+    move = command(fleet_own, "move-shards", "2-3", "--to", "b", "--yes")["id"]
+    before = command(fleet_own, "moves", "finish", move, "--dry-run")
+    assert before["reverse"]["state"] == "open"
+    after = command(fleet_own, "moves", "finish", move, "--yes")
+    assert (after["reverse"]["state"], after["can"]) == ("finished", [])
+    command(fleet_own, "prune", "--now", "--yes")
+    assert not [name for name in fleet_own.schemas("a") if "retired" in name]
+    refused = command(fleet_own, "moves", "finish", move, "--yes", code=1)
+    assert {one["code"] for one in refused["errors"]} == {"nothing_to_finish"}
