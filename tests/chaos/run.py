@@ -121,7 +121,8 @@ class Run:
             method = ["--rehearse-only"]
         words = ["move-shards", ranges(shards), "--to", target, "--yes", "--lock-wait", "60s"]
         self.moves += 1
-        return [*words, *method], [source, target], shards
+        # For chaos_keyless.
+        return [*words, "--identity", "full", *method], [source, target], shards
 
     def _reversible(self) -> list[dict[str, Any]]:
         return [one for one in self.world.moves() if "reverse" in one["can"]]

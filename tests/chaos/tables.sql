@@ -25,4 +25,3 @@ CREATE TABLE chaos_keyless (
     row         text   NOT NULL,
     version     int    NOT NULL
 );
-ALTER TABLE chaos_keyless REPLICA IDENTITY FULL;

@@ -39,6 +39,8 @@ _LEFT = (
     " UNION ALL SELECT 'publication ' || pubname FROM pg_publication WHERE pubname LIKE 'shardctl%'"
     " UNION ALL SELECT 'subscription ' || subname FROM pg_subscription"
     " UNION ALL SELECT 'prepared ' || gid FROM pg_prepared_xacts"
+    " UNION ALL SELECT 'identity of ' || oid::regclass FROM pg_class WHERE relreplident = 'f'"
+    " AND relkind = 'r' AND relnamespace::regnamespace::text ~ '^shard[0-9]+$'"
 )
 _MAP = (
     "SELECT c.map_version, c.node, array_agg(m.node ORDER BY m.shard)"
