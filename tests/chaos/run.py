@@ -170,7 +170,7 @@ class Run:
         self.say("verify", result=code, said=said)
         self.found += [
             Violation("verify", f"{one['check']}: {one['object']}: {one['actual']}")
-            for one in json.loads(said)["findings"]
+            for one in json.JSONDecoder().raw_decode(said)[0]["findings"]
             if one["severity"] == "error" and one["check"] not in _CHANGED
         ]
 
