@@ -229,8 +229,8 @@ def test_every_command_that_takes_a_lock_can_wait_for_it() -> None:
         if any("--lock-wait" in option.opts for option in entry.options)
     }
     with_dry_run = [e for e in offered if any("--dry-run" in o.opts for o in e.options)]
-    # These run where no lock is: anywhere, and on servers of the sandbox.
-    without = {"run", "sandbox up", "sandbox down", "sandbox traffic"}
+    # These run where no lock is: anywhere, on servers of the sandbox, and on a file.
+    without = {"run", "sandbox up", "sandbox down", "sandbox traffic", "topology pull"}
     assert here == {entry.name.removeprefix("shardctl ") for entry in with_dry_run} - without
 
 
@@ -244,7 +244,8 @@ def test_every_command_with_a_dry_run_is_here() -> None:
     }
     # Tests of their own.
     here |= {"repack", "read-only off", "moves resume", "moves abort", "moves doctor"}
-    here |= {"moves reverse", "moves finish"}
+    here |= {"moves reverse", "moves finish", "rebalance apply", "rebalance pause"}
+    here |= {"rebalance resume", "node drain", "topology pull"}
     here.add("sandbox up")
     here |= {"sandbox down", "prune"}  # they refuse nothing: prune lists why a schema stays
     offered = [entry for entry in entries if not entry.group]

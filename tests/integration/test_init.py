@@ -44,6 +44,7 @@ def test_init_leaves_events_and_a_second_one_none(fleet_8: Fleet) -> None:
     assert all("@" in who for who, _, _ in events)
     assert [(command, result) for _, command, result in events] == [
         ("init", "begun"),
+        ("init", "ran: 0001_photos.sql in shards 0-3"),
         ("init", "done"),
         ("init", "map version 1"),
     ]

@@ -65,7 +65,7 @@ def test_a_cast_of_its_own_is_not_used_to_look_for_misplaced_rows(owned: Fleet) 
         "INSERT INTO shard2.photos (user_id) VALUES (ROW(3))",
     )
     done = owned.here("rows", "misplaced")
-    assert "superuser" not in done.stderr
+    assert "run as a superuser" not in done.stderr
     assert "photos" in done.stderr
 
 
