@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 
 import pytest
 
 from shardctl.postgres import clone as clones
-from shardctl.postgres import slots
+from shardctl.postgres import copying, slots
 from shardctl.postgres.clone import CloneOfAnother, TargetNotEmpty
+from shardctl.postgres.copying import CopyFailed
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import (
     SLOW,
     Cloning,
     Recording,
+    in_background,
     make_and_kill,
 )
+from tests.fixtures.servers.postgres import wait_for
 
 
 def test_a_clone_is_made_once_with_its_progress_told(
@@ -133,3 +137,18 @@ def test_a_mount_point_is_refused_before_anything_is_copied(cloning: Cloning) ->
     finally:
         subprocess.run(["umount", cloning.data], check=True)  # noqa: S607
     assert cloning.left() == ["c"]
+
+
+def test_a_killed_pg_basebackup_is_an_error_that_leaves_nothing(
+    cloning: Cloning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_LOOK_S", 0.1)  # its helper keeps the source's session
+    thread, raised = in_background(lambda: cloning.make(max_rate=SLOW))
+    cloning.copying()
+    os.kill(cloning.program(), signal.SIGKILL)
+    thread.join()
+    assert isinstance(raised[0], CopyFailed)
+    assert cloning.left() == []
+    wait_for(lambda: cloning.workers() == [])
+    cloning.make()
+    assert cloning.state() == "made"

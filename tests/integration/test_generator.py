@@ -18,6 +18,7 @@ from shardctl.ids.layout import INSTAGRAM_EPOCH_MS, Layout
 from tests.fixtures.fleets.generators import (
     FOUR_BITS,
     ONE_BIT,
+    ROLE,
     SMALL,
     WIDE,
     Install,
@@ -172,3 +173,78 @@ def test_used_up_time_is_an_error_and_never_a_negative_id(install: Install, kind
     if kind == "strict":
         with pytest.raises(errors.SequenceGeneratorLimitExceeded):
             ended.ask("SELECT shardctl.open_block(1)")
+
+
+@pytest.mark.parametrize("kind", ["strict", "classic"])
+def _evil() -> str:
+    """Shadow everything that the generator's functions use."""
+    parts = ["CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO PUBLIC;"]
+
+    def function(name: str, arguments: str, result: str) -> None:
+        parts.append(
+            f"CREATE FUNCTION evil.{name}({arguments}) RETURNS {result} LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE 'evil'; END $$;"
+        )
+
+    for number, (operator, result) in enumerate(
+        [(o, "int8") for o in (">>", "<<", "&", "|", "+", "-", "*", "/")]
+        + [(o, "bool") for o in ("=", "<=", ">", "<", ">=")]
+    ):
+        for left, right in itertools.product(("int8", "float8", "numeric"), ("int8", "int4")):
+            name = f"f{number}_{left}_{right}"
+            function(name, f"pg_catalog.{left}, pg_catalog.{right}", f"pg_catalog.{result}")
+            parts.append(
+                f"CREATE OPERATOR evil.{operator} (FUNCTION = evil.{name}, "
+                f"LEFTARG = pg_catalog.{left}, RIGHTARG = pg_catalog.{right});"
+            )
+    for name, arguments, result in [
+        ("nextval", "regclass", "int8"),
+        ("setval", "regclass, int8", "int8"),
+        ("pg_sequence_last_value", "regclass", "int8"),
+        ("clock_timestamp", "", "timestamptz"),
+        ("date_part", "text, timestamptz", "float8"),
+        ("extract", "text, timestamptz", "numeric"),
+        ("extract", "text, timestamp", "numeric"),
+        ("timezone", "text, timestamptz", "timestamp"),
+        ("floor", "float8", "float8"),
+        ("floor", "numeric", "numeric"),
+        ("to_timestamp", "float8", "timestamptz"),
+    ]:
+        function(name, arguments, result)
+    parts += [f"CREATE DOMAIN evil.{name} AS text;" for name in ("regclass", "timestamptz", "oid")]
+    return "\n".join(parts)
+
+
+HOSTILE = _evil()
+
+
+@pytest.mark.parametrize("kind", ["strict", "classic"])
+def test_a_hostile_search_path_of_an_ordinary_role_changes_nothing(
+    install: Install, kind: str
+) -> None:
+    database = install(FOUR_BITS, kind)
+    with database.connect() as session:
+        session.execute(HOSTILE.encode())
+    with database.connect(user=ROLE) as session:
+        session.execute("SET search_path = evil, pg_catalog, pg_temp")
+        for broken in ("1::pg_catalog.int8 >> 1", "1::pg_catalog.int8 & 1::pg_catalog.int8"):
+            with pytest.raises(errors.RaiseException, match="evil"):
+                session.execute(f"SELECT {broken}".encode())
+        with pytest.raises(errors.RaiseException, match="evil"):
+            session.execute("SELECT nextval('shard1.next_id_seq')")
+        made = ids(session, 100)
+        if kind == "strict":
+            assert_sound([made])
+        assert [FOUR_BITS.decode(one).sequence for one in made] == [n % 16 for n in range(100)]
+        one = made[-1]
+        time, shard, sequence = FOUR_BITS.decode(one)
+        assert ask(session, f"SELECT shardctl.id_shard({one})") == shard == 1
+        assert ask(session, f"SELECT shardctl.id_sequence({one})") == sequence
+        moment = ask(session, f"SELECT shardctl.id_time({one})")
+        assert times.parse(moment.isoformat()) == time
+        assert ask(session, f"SELECT shardctl.id_floor('{moment}', 1)") == FOUR_BITS.floor(time, 1)
+    with database.connect() as session:
+        session.execute("SET search_path = evil, pg_catalog, pg_temp")
+        later = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+        raised = ask(session, f"SELECT shardctl.open_block(1, '{later}')")
+        assert raised == later + timedelta(milliseconds=1)

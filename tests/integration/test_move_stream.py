@@ -16,6 +16,7 @@ from shardctl.moves import (
     claims,
     confirm,
     doctor,
+    marks,
     plan,
     prune,
     service,
@@ -404,3 +405,32 @@ def test_an_abort_cleans_the_source_though_its_target_cannot_be_reached(
     assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.aborted
     assert left(fleet_own) == []
     assert fleet_own.problems() == []
+
+
+@pytest.mark.long
+def test_a_mark_that_comes_late_is_waited_for(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first answer of the target is that it does not have the mark yet."""
+    waits: list[str] = []
+    put_up, wait = stream_fence.put_up, marks.wait_for
+    other = fleet_own.connect("b", autocommit=False)
+    key = "INSERT INTO shardctl.stream (move, attempt, what) VALUES (%s, %s, %s)"
+
+    def held_up(session: Any, node: str, move: str, *given: Any, **named: Any) -> list[Any]:
+        other.execute(key, [move, named["attempt"], stream_fence.MARK])
+        return put_up(session, node, move, *given, **named)
+
+    def let_go(context: MoveContext, attempt: int, what: str, **given: float) -> None:
+        waits.append(what)
+        other.rollback()
+        wait(context, attempt, what, **given)
+
+    monkeypatch.setattr(marks, "_AWAIT_S", 0.01)
+    monkeypatch.setattr(stream_fence, "put_up", held_up)
+    monkeypatch.setattr(marks, "wait_for", let_go)
+    fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    other.close()
+    assert waits[-1] == stream_fence.MARK
+    assert fleet_own.copy("b").proof == "compared"
+    assert left(fleet_own) == []

@@ -5,10 +5,14 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.fixtures.fleets.read_only import OF_A_SHARD, refused, switch_off, switch_on, triggers
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.servers.postgres import StartServer
 
 WRITES = {
     "insert": "INSERT INTO {}.photos (user_id) VALUES (1)",
@@ -126,3 +130,62 @@ def test_on_twice_is_on_once_and_off_needs_no_on(fleet_tables: Fleet) -> None:
     assert fleet_tables.query("a", "SELECT oid, tgargs FROM pg_trigger ORDER BY oid") == before
     switch_off(fleet_tables, 2)
     assert triggers(fleet_tables, "a") == {}
+
+
+def test_the_part_of_a_table_elsewhere_is_refused_row_by_row(fleet_tables: Fleet) -> None:
+    fleet_tables.execute(
+        "a",
+        "CREATE TABLE public.everything (shard integer, n integer) PARTITION BY LIST (shard);"
+        "CREATE TABLE shard2.mine PARTITION OF public.everything FOR VALUES IN (2)"
+        " PARTITION BY LIST (n);"
+        "CREATE TABLE shard2.mine_1 PARTITION OF shard2.mine FOR VALUES IN (1);"
+        "CREATE TABLE shard3.mine PARTITION OF public.everything FOR VALUES IN (3);"
+        "INSERT INTO public.everything VALUES (2, 1), (3, 1)",
+    )
+    switch_on(fleet_tables, 2)
+    with fleet_tables.connect("a") as session:
+        for statement in (
+            "INSERT INTO public.everything VALUES (2, 1)",
+            "UPDATE public.everything SET n = 1",
+            "UPDATE public.everything SET shard = 2 WHERE shard = 3",
+            "DELETE FROM public.everything",
+            "TRUNCATE public.everything",
+        ):
+            with refused(2):
+                session.execute(statement.encode())
+        session.execute("INSERT INTO public.everything VALUES (3, 1)")
+    switch_off(fleet_tables, 2)
+    assert triggers(fleet_tables, "a") == {}
+
+
+@pytest.mark.long
+def test_what_a_subscription_brings_is_refused(fleet_tables: Fleet, pg_server: StartServer) -> None:
+    """The worker that applies changes sees triggers for rows only, and those in force always."""
+    publisher = pg_server({"wal_level": "logical"})
+    fleet_tables.execute("a", "CREATE TABLE shard2.fed (id bigint PRIMARY KEY)")
+
+    def says(question: str) -> bool:
+        return fleet_tables.query("a", f"SELECT {question}") == [(True,)]
+
+    with publisher.connect() as there:
+        there.execute("CREATE SCHEMA shard2")
+        there.execute("CREATE TABLE shard2.fed (id bigint PRIMARY KEY)")
+        there.execute("INSERT INTO shard2.fed VALUES (1)")
+        there.execute("CREATE PUBLICATION fed FOR TABLE shard2.fed")
+        address = f"host=127.0.0.1 port={publisher.port} dbname=postgres user={publisher.user}"
+        fleet_tables.execute("a", f"CREATE SUBSCRIPTION fed CONNECTION '{address}' PUBLICATION fed")
+        try:
+            wait_for(lambda: says("srsubstate = 'r' FROM pg_subscription_rel"))
+            switch_on(fleet_tables, 2, wait_s=20)
+            there.execute("INSERT INTO shard2.fed VALUES (2)")
+            wait_for(
+                lambda: (
+                    "shard 2 is read-only: INSERT on table shard2.fed"
+                    in fleet_tables.servers["a"].log()
+                )
+            )
+            assert fleet_tables.query("a", "SELECT id FROM shard2.fed") == [(1,)]
+            switch_off(fleet_tables, 2, wait_s=20)
+            wait_for(lambda: says("count(*) = 2 FROM shard2.fed"))
+        finally:
+            fleet_tables.execute("a", "DROP SUBSCRIPTION fed")

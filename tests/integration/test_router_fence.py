@@ -325,3 +325,25 @@ def test_a_right_that_is_missing_is_the_applications_error(
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         db.select("caption", "photos", 2)
     assert db.stats().repeated == 0
+
+
+def test_a_version_without_a_move_is_confirmed_by_another_node(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    """Otherwise the maps of all later moves would seem old."""
+    db = router(fleet_routed.topology())
+    fleet_routed.execute("b", "UPDATE shardctl.cluster SET map_version = 1000")
+    assert db.read_map() == 1
+    with moved_by_hand(fleet_routed, 2, "a", "b"):
+        fleet_routed.execute("b", "UPDATE shardctl.cluster SET map_version = 1")
+    assert db.insert("photos", 2, ROW) == 1
+    assert db.map_version == 2
+
+
+def test_a_clone_that_tells_its_sources_name_is_not_heard(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    db = router(fleet_routed.topology())
+    fleet_routed.execute("b", "UPDATE shardctl.cluster SET node = 'a', map_version = 7")
+    assert db.read_map() == 1
+    assert db.check()["b"].error == "connected to node a instead"

@@ -112,3 +112,23 @@ def test_a_table_of_somebody_else_is_not_touched(fleet_pooled: PooledFleet) -> N
         start(fleet_pooled)
     assert tables(fleet_pooled, "a") == []
     assert tables(fleet_pooled, "b") == ["shard5"]
+
+
+def a_row(fleet: Fleet, node: str, schema: str) -> int:
+    [(number,)] = fleet.query(node, f"SELECT id FROM {schema}.{TABLE} ORDER BY id LIMIT 1")
+    return int(number)
+
+
+def test_a_row_moved_by_hand_to_another_shard_is_misplaced_and_lost(
+    fleet_pooled: PooledFleet,
+) -> None:
+    def move() -> None:
+        fleet_pooled.execute(
+            "a",
+            f"WITH gone AS (DELETE FROM shard1.{TABLE}"
+            f" WHERE id = {a_row(fleet_pooled, 'a', 'shard1')}"
+            f" RETURNING *) INSERT INTO shard2.{TABLE} SELECT id, client, -1, version, payload"
+            " FROM gone",
+        )
+
+    assert flaws(spoiled(fleet_pooled, move)) == {"misplaced": 1, "lost": 1}

@@ -10,8 +10,9 @@ import psycopg
 import pytest
 
 from shardctl.postgres import slots
-from shardctl.postgres.logical import closing, publication, structure, subscription
+from shardctl.postgres.logical import closing, publication, slot, structure, subscription
 from tests.fixtures.refusals import raises_code
+from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
 
 if TYPE_CHECKING:
@@ -214,3 +215,55 @@ def stopped(streamed: Streamed) -> Callable[[], None]:
         streamed.stack.callback(server.start)
 
     return stop
+
+
+def test_autovacuum_is_off_until_the_end_and_what_was_never_validated_stays_so(
+    streamed: Streamed,
+) -> None:
+    streamed.make(
+        "CREATE TABLE plain (id bigint PRIMARY KEY)",
+        "CREATE TABLE never (id bigint PRIMARY KEY) WITH (autovacuum_enabled = false)",
+        "CREATE TABLE always (id bigint PRIMARY KEY) WITH (autovacuum_enabled = true)",
+        "CREATE TABLE split (id bigint PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE split_1 PARTITION OF split FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE people (id bigint PRIMARY KEY, boss bigint)",
+        "INSERT INTO people VALUES (1, 7)",
+        "ALTER TABLE people ADD CONSTRAINT led FOREIGN KEY (boss) REFERENCES people NOT VALID",
+        "ALTER TABLE people ADD CONSTRAINT low CHECK (boss < 5) NOT VALID",
+    )  # fmt: skip
+    options = (
+        "SELECT relname, reloptions FROM pg_class"
+        " WHERE relname IN ('plain', 'never', 'always') ORDER BY 1"
+    )
+    streamed.copy()
+    streamed.equal("people")
+    valid = "SELECT conname, convalidated FROM pg_constraint WHERE conname IN ('led', 'low')"
+    for session in (streamed.source, streamed.target):
+        assert sorted(session.execute(valid)) == [("led", False), ("low", False)]
+    assert all("autovacuum_enabled=off" in row[1] for row in streamed.target.execute(options))
+    closing.close(streamed.target, MOVE, [SCHEMA])
+    closing.remove(streamed.target, MOVE, deadline=0)
+    ours = dict(streamed.target.execute(options).fetchall())
+    assert ours["plain"] is None
+    assert ours["never"] == ["autovacuum_enabled=false"]
+    assert ours["always"] == ["autovacuum_enabled=true"]
+
+
+def test_a_publication_that_is_younger_than_its_slot_stops_the_stream_or_loses_rows(
+    streamed: Streamed,
+) -> None:
+    """So `publication.create` comes first."""
+    streamed.make(ACCOUNTS, FILLED)
+    with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20) as snapshot:
+        structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
+        streamed.pour(snapshot)
+    streamed.source.execute("INSERT INTO shard2.accounts VALUES (900, 'between', 1)")
+    streamed.publish()
+    streamed.follow()
+    streamed.source.execute(
+        "INSERT INTO shardctl.stream (move, attempt, what) VALUES (%s, 1, 'mark')", [MOVE]
+    )
+    there = "SELECT 1 FROM shardctl.stream"
+    wait_for(lambda: _state(streamed).errors or streamed.target.execute(there).fetchone())
+    source, target = streamed.rows("accounts")
+    assert len(target) == len(source) - 1
