@@ -62,6 +62,7 @@ def test_a_role_that_may_not_change_the_tables_of_repmgr_is_refused(
             topology = dataclasses.replace(fleet.topology, database=database)
             fleet.fleet.execute(
                 "a",
+                f"GRANT CONNECT ON DATABASE {topology.database.name} TO mover;"
                 f"GRANT USAGE ON SCHEMA shardctl, {', '.join(SHARDS)} TO mover;"
                 "GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO mover",
             )

@@ -164,7 +164,7 @@ def test_slots_that_open_reverses_hold_are_counted(fleet_own: Lab) -> None:
     fleet_own.server("b").stop()
     fleet_own.server("b").start()
     there = moved(fleet_own)
-    for shards, to, code in (([0], "b", "reverse_slots"), ([5], "a", "replication_slots")):
+    for shards, to, code in (([0], "b", "replication_slots"), ([5], "a", "replication_slots")):
         options = {"keep_reverse_s": 60.0} if to == "b" else {}
         other = planned(fleet_own, shards, to, **options)
         with pytest.raises(ShardctlError) as caught:

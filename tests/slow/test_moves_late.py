@@ -283,7 +283,7 @@ def test_a_prepared_transaction_that_could_write_to_moved_shards_stops_the_claim
     prepare_behind_the_fence(fleet_own_prepared, monkeypatch, statement)
     end_as_another(monkeypatch)
     error = fleet_own_prepared.stopped([2, 3], "c", max_pause_s=3.0)
-    assert "PreparedLeft: node c: prepared transaction 'late' of postgres" in messages(error)
+    assert "prepared_left: node c: prepared transaction 'late' of postgres" in messages(error)
     assert error.exit_code == 3
     monkeypatch.undo()
     for node in "ac":

@@ -275,7 +275,7 @@ def test_a_subscription_that_is_enabled_during_the_cutover_ends_it_before_the_pr
     error = fleet_own.stopped([2, 3], "c")
     monkeypatch.undo()
     assert (
-        "SubscriptionsEnabled: node a: subscriptions were enabled during the move: late"
+        "subscriptions_enabled: node a: subscriptions were enabled during the move: late"
         in messages(error)
     )
     assert error.state is MoveState.undone

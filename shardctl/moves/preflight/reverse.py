@@ -228,4 +228,5 @@ def judge_room(context: Context) -> Iterator[NodeUnfit]:
             f"{_WITHOUT}",
         )
     in_use = (used.senders, used.slots)
-    yield from replication.full(node, there, in_use, wanted=(1, 1), otherwise=_WITHOUT)
+    finish = ", run `shardctl moves finish` for a move that need not be reversed any more"
+    yield from replication.full(node, there, in_use, wanted=(1, 1), otherwise=finish + _WITHOUT)
