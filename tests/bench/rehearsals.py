@@ -92,7 +92,7 @@ def comparison(scale: Scale) -> list[Row]:
             say(f"  comparison {number + 1} ({moving.busy()})")
             target = "ba"[number % 2]
             fleet.settle()
-            moved = fleet.move("2-3", "--to", target, "--method", "stream")
+            moved = fleet.move("2-3", "--to", target, "--method", "stream", "--keep-reverse", "0")
             report = _report(fleet, moved)
             ours.append(report["elapsed_ms"] / 1000)
             sizes.append(report["size_bytes"])
