@@ -10,7 +10,7 @@ JOIN pg_namespace AS n ON n.nspname = t.schema
 JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.name
 
 -- name: lock
--- Let nobody rewrite the table any more: the snapshot of a moment before would see no rows in it
+-- Prevent rewrites of the table from here on: the snapshot of a moment before would see no rows in it
 LOCK TABLE ONLY {table} IN ACCESS SHARE MODE
 
 -- name: read

@@ -15,6 +15,7 @@ from shardctl.cli.options import (
     Identity,
     IgnoreStandbyOption,
     MaxPauseOption,
+    MaxRateOption,
     MaxWalOption,
     TerminateOption,
 )
@@ -88,15 +89,7 @@ def move_shards(
             help="How long to keep retired schemas, for example 7d.",
         ),
     ] = None,
-    max_rate: Annotated[
-        int | None,
-        typer.Option(
-            "--max-rate",
-            metavar="SIZE",
-            parser=values.size(),
-            help="Limit the copy rate, for example 50M a second.",
-        ),
-    ] = None,
+    max_rate: MaxRateOption = None,
     max_wal: MaxWalOption = None,
     keep_reverse: Annotated[
         values.Duration,

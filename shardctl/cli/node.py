@@ -28,7 +28,7 @@ def drain(
     *,
     node_weight: rebalance.WeightOption = None,
     max_pause: options.MaxPauseOption = None,
-    max_rate: rebalance.MaxRateOption = None,
+    max_rate: options.MaxRateOption = None,
     max_wal: options.MaxWalOption = None,
     terminate: options.TerminateOption = False,
     ignore_standby: options.IgnoreStandbyOption = False,

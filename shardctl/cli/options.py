@@ -74,6 +74,15 @@ MaxWalOption = Annotated[
         help="The most WAL that the source keeps for the move.",
     ),
 ]
+MaxRateOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-rate",
+        metavar="SIZE",
+        parser=values.size(),
+        help="Limit the copy rate, for example 50M a second.",
+    ),
+]
 FinishReverseOption = Annotated[
     bool,
     typer.Option(

@@ -15,6 +15,7 @@ from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     IgnoreStandbyOption,
     MaxPauseOption,
+    MaxRateOption,
     MaxWalOption,
     Report,
     ReportOption,
@@ -101,15 +102,6 @@ SampleOption = Annotated[
         metavar="DURATION",
         parser=values.duration(least=values.Duration(milliseconds=100)),
         help="With --by tps, how long to count.",
-    ),
-]
-MaxRateOption = Annotated[
-    int | None,
-    typer.Option(
-        "--max-rate",
-        metavar="SIZE",
-        parser=values.size(),
-        help="Limit the copy rate, for example 50M a second.",
     ),
 ]
 _SAMPLE = values.Duration(seconds=1)

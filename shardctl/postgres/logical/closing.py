@@ -61,7 +61,7 @@ def access(session: Connection, schemas: Sequence[str]) -> list[Access]:
 def withhold(session: Connection, schemas: Sequence[str]) -> None:
     """Take all rights to the schemas from every role.
 
-    This session's owns the subscription, whose worker needs USAGE there where it is no superuser's.
+    This session's role owns the subscription: unless it is a superuser, its worker needs USAGE.
     """
     found, needed = access(session, schemas), stream_login.is_needed(session)
     for first in range(0, len(found), _AT_ONCE):

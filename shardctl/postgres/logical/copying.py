@@ -268,7 +268,7 @@ class Pipe:
 
 
 def _good(result: PGresult) -> PGresult:
-    """Give a result that is no error; raises psycopg.Error."""
+    """Return the result; raises the psycopg.Error that it stands for."""
     if result.status == ExecStatus.FATAL_ERROR:
         raise psycopg.errors.error_from_result(result)
     return result
