@@ -1,5 +1,5 @@
 # shardctl's clone: the directories of a node that is being cloned. It needs nothing of
-# shardctl's: a POSIX shell, coreutils, setsid, and /proc.
+# shardctl's: a POSIX shell, coreutils, util-linux, and /proc.
 #
 #   data              the data directory; what has its name is whole
 #   data.clone        where the copying program works: move (whose it is), pid, log, data, and its
@@ -75,7 +75,7 @@ look() {
 begin() { # user, or nothing for oneself
     (umask 022 && mkdir -p -- "$parent") || exit "$PLACE"
     # Renamed onto a mount point at the end, the copy would have been for nothing.
-    if [ -e "$data" ] && [ "$(stat -c %d "$data")" != "$(stat -c %d "$parent")" ]; then
+    if mountpoint -q -- "$data"; then
         refuse "$PLACE" "$data: is a mount point; use a directory below it"
     fi
     rm -rf -- "$own" || exit "$PLACE"

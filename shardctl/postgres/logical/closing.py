@@ -162,7 +162,8 @@ def _left(move: str, tables: Mapping[str, str]) -> Incomplete:
         "copy_triggers_left",
         f"{listed([*tables], most=1)}: the triggers of move {move} accept all writes and are still "
         f"there: {min(tables.values())}",
-        hint="wait until long reads (pg_dump) have ended, then `shardctl moves resume`",
+        hint="wait until long reads (pg_dump) have ended, then run the command again; if a move "
+        "stopped by this, `shardctl moves resume`",
     )
 
 
