@@ -176,8 +176,10 @@ class Direct(Client):
             try:
                 with connect(node.host, node.port, self.topology.database.name) as connection:
                     return self.answer(connection, shard, kind, values)
-            except (UnreachedError, *_NOT_HERE) as error:
+            except _NOT_HERE as error:
                 failed = error
+            except UnreachedError as error:  # a spare is off: the answers of others say more
+                failed = failed or error
         assert failed is not None
         raise failed
 
