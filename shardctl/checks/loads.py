@@ -6,15 +6,20 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from shardctl import fanout
 from shardctl.checks import status_look
-from shardctl.state import observer
+from shardctl.postgres import queries
+from shardctl.state import ledger, observer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from datetime import datetime
 
     from shardctl.errors import ShardctlError
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
+
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,8 @@ class ShardLoad:
     `size_bytes` adds up the main files of tables, indexes, sequences and TOAST, and `rows` is an
     estimate of ANALYZE. PostgreSQL counts transactions by database only, so the load of a shard is
     what its tables report: `writes_per_s` are the rows that were inserted, updated and deleted,
-    committed or not, and `scans_per_s` the scans of tables and indexes that began.
+    committed or not, and `scans_per_s` the scans of tables and indexes that began. `last_move` is
+    when a move brought the shard to its node.
     """
 
     shard: ShardId
@@ -34,6 +40,7 @@ class ShardLoad:
     rows: int | None = None
     writes_per_s: float | None = None
     scans_per_s: float | None = None
+    last_move: datetime | None = None
 
     @property
     def operations_per_s(self) -> float | None:
@@ -52,6 +59,7 @@ class ShardLoad:
             "rows_estimate": self.rows,
             "writes_per_s": _rounded(self.writes_per_s),
             "scans_per_s": _rounded(self.scans_per_s),
+            "last_move": ledger.written(self.last_move),
         }
 
 
@@ -75,10 +83,13 @@ class _Count(NamedTuple):
     at: float
 
 
-class _First(NamedTuple):
-    counts: dict[str, _Count]
-    at: float
+class _Seen(NamedTuple):
+    """What a node gave, by schema; `moved` by shard."""
+
     measured: dict[str, tuple[int | None, int | None]]
+    moved: dict[ShardId, datetime]
+    before: dict[str, _Count]
+    after: dict[str, _Count]
 
 
 def measure(
@@ -86,49 +97,48 @@ def measure(
 ) -> Loads:
     """Measure the shards of some nodes, by default of all, which are asked at the same time.
 
-    Operations are counted twice, at least `sample_s` apart, with one wait for all nodes, during
-    which sizes are measured; 0 leaves load out. Servers from 15 on add up a session's operations at
+    Operations are counted twice, at least `sample_s` apart, and sizes are measured meanwhile; 0
+    leaves load out. Servers from 15 on add up a session's operations at
     most once a second, so a shorter sample is coarse.
     """
     chosen = [one for one in (topology.nodes.values() if nodes is None else nodes) if one.shards]
 
-    def first(session: Connection, node: Node) -> _First:
+    def look(session: Connection, node: Node) -> _Seen:
         status_look.only_read(session)
         schemas = [topology.schema(shard) for shard in node.shards]
-        counts, at = _counts(session, schemas) if sample_s > 0 else {}, time.monotonic()
-        return _First(counts, at, status_look.read_schemas(session, schemas))
+        before = _counts(session, schemas) if sample_s > 0 else {}
+        until = time.monotonic() + sample_s
+        measured = status_look.read_schemas(session, schemas)
+        moved = _moved(session, node)
+        while (left := until - time.monotonic()) > 0 and not fanout.interrupted():
+            time.sleep(min(left, _POLL_S))
+        return _Seen(measured, moved, before, _counts(session, schemas) if before else {})
 
-    def second(session: Connection, node: Node) -> dict[str, _Count]:
-        status_look.only_read(session)
-        return _counts(session, list(seen.values[node.name].counts))
-
-    seen = observer.ask(topology, first, purpose=purpose, nodes=chosen)
-    errors = dict(seen.errors)
-    later: dict[NodeName, dict[str, _Count]] = {}
-    if sample_s > 0 and seen.values:
-        since = max(one.at for one in seen.values.values())
-        time.sleep(max(0.0, since + sample_s - time.monotonic()))
-        there = [node for node in chosen if node.name in seen.values]
-        again = observer.ask(topology, second, purpose=purpose, nodes=there)
-        errors |= again.errors
-        later = again.values
+    asked = observer.ask(topology, look, purpose=purpose, nodes=chosen, width=len(chosen))
     found, missing = [], []
     for node in chosen:
-        one = seen.values.get(node.name)
+        one = asked.values.get(node.name)
         for shard in node.shards:
             schema = topology.schema(shard)
             if one is not None and schema not in one.measured:
                 missing.append(shard)
             size, rows = one.measured.get(schema, (None, None)) if one else (None, None)
-            before = one.counts.get(schema) if one else None
-            rates = _rates(before, later.get(node.name, {}).get(schema))
-            found.append(ShardLoad(shard, schema, node.name, size, rows, *rates))
-    return Loads(tuple(sorted(found, key=lambda load: load.shard)), tuple(sorted(missing)), errors)
+            rates = _rates(one.before.get(schema), one.after.get(schema)) if one else (None, None)
+            moved = one.moved.get(shard) if one else None
+            found.append(ShardLoad(shard, schema, node.name, size, rows, *rates, last_move=moved))
+    found.sort(key=lambda load: load.shard)
+    return Loads(tuple(found), tuple(sorted(missing)), asked.errors)
 
 
 def _counts(session: Connection, schemas: list[str]) -> dict[str, _Count]:
     rows = session.execute(status_look.QUERIES["counters"], {"schemas": schemas})
     return {schema: _Count(*rest) for schema, *rest in rows}
+
+
+def _moved(session: Connection, node: Node) -> dict[ShardId, datetime]:
+    (readable,) = queries.one(session, status_look.QUERIES["readable"])
+    given = {"node": node.name}
+    return dict(session.execute(status_look.QUERIES["last_moves"], given)) if readable else {}
 
 
 def _rates(before: _Count | None, after: _Count | None) -> tuple[float | None, float | None]:

@@ -1,11 +1,18 @@
 -- name: server
--- The server, how much the cluster's database takes in it, whether we may read the journal
+-- The server, and how much the cluster's database takes in it
 SELECT pg_is_in_recovery(), current_setting('server_version'),
        extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8,
-       pg_database_size(current_database()),
-       -- Privileges of a table that is missing are null.
-       coalesce(has_table_privilege(to_regclass('shardctl.move'), 'SELECT')
+       pg_database_size(current_database())
+
+-- name: readable
+-- Whether we may read the journal; privileges of a table that is missing are null
+SELECT coalesce(has_table_privilege(to_regclass('shardctl.move'), 'SELECT')
                 AND has_table_privilege(to_regclass('shardctl.move_step'), 'SELECT'), false)
+
+-- name: last_moves
+-- When a move last brought each shard to this node
+SELECT shard, max(coalesce(ended, changed)) FROM shardctl.move CROSS JOIN unnest(shards) AS shard
+WHERE target = %(node)s AND state IN ('unconfirmed', 'done') GROUP BY shard
 
 -- name: schemas
 -- Bytes and estimated rows of shards' and retired schemas; bytes are null where a lock forbids
@@ -16,11 +23,11 @@ WITH schema AS MATERIALIZED (
     SELECT oid, relnamespace, relkind, reltoastrelid, reltuples FROM pg_class
     WHERE relkind IN ('r', 'm', 'i', 'S') AND relnamespace IN (SELECT oid FROM schema)
 ), part AS (
-    SELECT oid, relnamespace, reltuples, relkind IN ('r', 'm') AS has_rows FROM stored
+    SELECT oid, relnamespace, relkind, reltuples FROM stored
     UNION ALL
-    SELECT reltoastrelid, relnamespace, -1, false FROM stored WHERE reltoastrelid <> 0
+    SELECT reltoastrelid, relnamespace, 't', -1 FROM stored WHERE reltoastrelid <> 0
     UNION ALL
-    SELECT i.indexrelid, s.relnamespace, -1, false
+    SELECT i.indexrelid, s.relnamespace, 'i', -1
     FROM stored AS s JOIN pg_index AS i ON i.indrelid = s.reltoastrelid
     WHERE s.reltoastrelid <> 0
 ), locked AS MATERIALIZED (
@@ -32,8 +39,10 @@ WITH schema AS MATERIALIZED (
 SELECT schema.name,
        CASE WHEN NOT bool_or(coalesce(part.oid IN (SELECT relation FROM locked), false))
             THEN coalesce(sum(CASE WHEN part.oid IN (SELECT relation FROM locked) THEN NULL
+                                   -- Always one block; to open a relation costs more than its size.
+                                   WHEN part.relkind = 'S' THEN current_setting('block_size')::bigint
                                    ELSE pg_relation_size(part.oid) END), 0)::bigint END,
-       (sum(part.reltuples) FILTER (WHERE part.has_rows AND part.reltuples >= 0))::bigint
+       (sum(part.reltuples) FILTER (WHERE part.relkind IN ('r', 'm') AND part.reltuples >= 0))::bigint
 FROM schema LEFT JOIN part ON part.relnamespace = schema.oid
 GROUP BY schema.name
 

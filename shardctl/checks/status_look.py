@@ -241,7 +241,8 @@ def failed(node: Node, session: Connection, error: psycopg.Error) -> NodeStatus:
 
 
 def _read(topology: Topology, node: Node, session: Connection, *, whole: bool) -> NodeStatus:
-    in_recovery, version, uptime_s, size, readable = queries.one(session, QUERIES["server"])
+    in_recovery, version, uptime_s, size = queries.one(session, QUERIES["server"])
+    (readable,) = queries.one(session, QUERIES["readable"])
     clients = queries.one(session, QUERIES["sessions"])
     state = cluster.read(session) if cluster.is_present(session) else None
     error = says = None
@@ -275,7 +276,7 @@ def _read(topology: Topology, node: Node, session: Connection, *, whole: bool) -
         slots=tuple(Slot(*slot) for slot in session.execute(QUERIES["slots"])),
         standbys=tuple(Standby(*standby) for standby in session.execute(QUERIES["standbys"])),
         journal=ledger.copies(session, topology, node.name, known),
-        map=cluster.read_map(session) if known is not None and error is None else {},
+        map=cluster.read_map(session) if whole and known is not None and error is None else {},
     )
 
 

@@ -123,7 +123,7 @@ def print_table(
     from shardctl.cli import tables
 
     out = console()
-    out.print(tables.fit(header, rows, out.width, drops=drops))
+    out.print(tables.fit(header, rows, out.width, drops=drops), crop=False)
 
 
 def print_line(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
 
 app = command_app(no_args_is_help=True)
 
-_HEADER = ("shard", "schema", "node", "size", "rows", "writes/s", "scans/s")
-_FIELDS = ("shard", "schema", "node", "size_bytes", "rows_estimate", "writes_per_s", "scans_per_s")
+_HEADER = ("shard", "schema", "node", "size", "rows", "writes/s", "scans/s", "last move")
+_FIELDS = (
+    "shard", "schema", "node", "size_bytes", "rows_estimate", "writes_per_s", "scans_per_s",
+    "last_move",
+)  # fmt: skip
 
 
 class Sort(StrEnum):
@@ -105,7 +109,8 @@ def _shown(one: ShardLoad) -> tuple[str, ...]:
         "-" if rate is None else f"{rate:,.1f}" for rate in (one.writes_per_s, one.scans_per_s)
     )
     size, rows = picture.size(one.size_bytes), picture.number(one.rows)
-    return f"{one.shard}", one.schema, one.node, size, rows, *rates
+    moved = "-" if one.last_move is None else f"{one.last_move.astimezone(UTC):%Y-%m-%d %H:%M}"
+    return f"{one.shard}", one.schema, one.node, size, rows, *rates, moved
 
 
 def _fields(one: ShardLoad) -> tuple[str | None, ...]:

@@ -103,7 +103,7 @@ class _Lines:
         from rich.segment import Segment
 
         del console, options
-        return (Segment(f"{line}\n") for line in self._lines)
+        return iter((Segment("\n".join((*self._lines, ""))),))
 
 
 def _drawn(

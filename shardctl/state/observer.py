@@ -63,8 +63,9 @@ def ask(
     *,
     purpose: str,
     nodes: Iterable[Node] | None = None,
+    width: int = fanout.WIDTH,
 ) -> Asked[Value]:
-    """Ask nodes in parallel, each over a session of its own in autocommit; None asks all.
+    """Ask nodes, `width` at a time, each over a session of its own in autocommit; None asks all.
 
     An error of the database is one of a node that cannot be asked. What is neither that nor a
     ShardctlError is a bug and raised.
@@ -80,7 +81,7 @@ def ask(
     errors: dict[NodeName, ShardctlError] = {}
     away: set[NodeName] = set()
     chosen = topology.nodes.values() if nodes is None else nodes
-    for outcome in fanout.run(chosen, one):
+    for outcome in fanout.run(chosen, one, width=width):
         node, error = outcome.item, outcome.error
         if isinstance(error, psycopg.Error):
             errors[node.name] = unavailable(node, error)

@@ -8,10 +8,12 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
+from shardctl.state import ledger
 from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.retired import Pruned
 
 ROWS = "INSERT INTO shard{0}.photos (id, user_id) SELECT g, g FROM generate_series(1, {1}) AS g"
 
@@ -82,6 +84,14 @@ def test_load_is_what_was_written_and_looked_up_during_the_sample(fleet_8: Fleet
     assert found[0]["writes_per_s"] > 0
     assert (found[1]["writes_per_s"], found[1]["scans_per_s"] > 0) == (0, True)
     assert {one["writes_per_s"] for one in found[2:]} == {0}
+
+
+def test_a_shards_last_move_is_the_one_that_brought_it_to_its_node(fleet_retired: Pruned) -> None:
+    fleet_retired.record()
+    fleet = fleet_retired.fleet
+    shards, ended = fleet.query("b", "SELECT shards, ended FROM shardctl.move")[0]
+    found = {one["shard"]: one["last_move"] for one in listed(fleet)}
+    assert found == {n: ledger.written(ended) if n in shards else None for n in range(8)}
 
 
 def test_what_cannot_be_measured_is_named_and_the_rest_is_listed(fleet_8: Fleet) -> None:
