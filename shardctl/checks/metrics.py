@@ -1,4 +1,4 @@
-"""The fleet's figures for Prometheus, from what `status` and the quick checks of `verify` see.
+"""The fleet's figures for Prometheus, from what `status` sees and the last `verify` found.
 
 The text format is 0.0.4 (https://prometheus.io/docs/instrumenting/exposition_formats/), and names
 follow https://prometheus.io/docs/practices/naming/: base units, and the Unix time of a moment in
@@ -9,33 +9,34 @@ from __future__ import annotations
 
 import re
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from shardctl import fanout
-from shardctl.checks import status, verify
+from shardctl.checks import status
 from shardctl.checks.check import Severity
 from shardctl.errors import Refused
 from shardctl.fanout import Silent
+from shardctl.hosts import files
+from shardctl.hosts.reach import host_of
 from shardctl.ids.layout import Layout
+from shardctl.pgbouncer import render as pooler_files
 from shardctl.state.ledger import Shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from shardctl.checks.check import Finding
     from shardctl.checks.status import PoolerStatus, Status
     from shardctl.checks.status_look import NodeStatus
+    from shardctl.checks.verify import Report
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import Topology
+    from shardctl.topology.model import Pooler, Topology
 
 Sample = tuple[str, "Mapping[str, str]", "float | None"]
 """A metric's name without its prefix, its labels, and its value; None leaves the sample out."""
-
-CHECKS = ("connection", "identity", "map", "leftovers", "settings")
-"""What of `verify` takes about as long as `status`: it asks little of each shard or nothing."""
 
 HELP = {
     "node_up": "1 if the node answered and is the node of the topology, 0 if not.",
@@ -61,56 +62,70 @@ HELP = {
     "pooler_waiting_clients": "Clients that wait for a server connection.",
     "pooler_wait_seconds": "Longest wait of a client so far.",
     "pooler_paused_databases": "Paused databases of the pooler.",
-    "verify_findings": f"Findings of the checks {', '.join(CHECKS)}, by severity.",
+    "pooler_map_version": "Version of the map in the pooler's file of aliases.",
+    "verify_findings": "Findings of the last verify, by check and severity.",
+    "verify_timestamp_seconds": "When the last verify ended.",
     "ids_end_timestamp_seconds": "When ids of the layout run out.",
 }
 """Every metric, in the order of the output; all are gauges."""
 
 
 def read(topology: Topology) -> str:
-    """Look at the fleet, and give its metrics; raises what reading the migrations raises."""
+    """Look at the fleet, and give its metrics."""
     looked: list[Status] = []
-    reports: list[verify.Report] = []
+    versions: list[Sample] = []
     fanout.at_once(
         lambda: looked.append(status.observe(topology, sample_s=0, progress=Silent(), whole=False)),
-        lambda: reports.append(verify.verify(topology, CHECKS, deep=False, progress=Silent())),
+        lambda: versions.extend(_of_pooler_files(topology)),
     )
-    return render(topology, looked[0], reports[0].findings)
+    return render(topology.cluster, [*of_status(topology, looked[0]), *versions])
 
 
-def render(topology: Topology, found: Status, findings: Sequence[Finding]) -> str:
+def of_verify(report: Report) -> str:
+    """Give the metrics of a `verify` that has just ended."""
+    counts = Counter((one.check, one.severity) for one in report.findings)
+    samples: list[Sample] = [
+        ("verify_findings", {"check": check, "severity": severity.value}, counts[check, severity])
+        for check in report.checks
+        for severity in Severity
+    ]
+    return render(report.cluster, [*samples, ("verify_timestamp_seconds", {}, round(time.time()))])
+
+
+def render(cluster: str, samples: Iterable[Sample]) -> str:
     """Write the metrics; of two samples with the same labels, the larger one counts."""
     families: dict[str, dict[str, float]] = {name: {} for name in HELP}
-    for name, labels, value in _samples(topology, found, findings):
+    for name, labels, value in samples:
         if value is not None:
-            named = {"cluster": topology.cluster, **labels}
+            named = {"cluster": cluster, **labels}
             key = ",".join(f'{label}="{_escaped(text)}"' for label, text in named.items())
             families[name][key] = max(value, families[name].get(key, value))
     lines = []
-    for name, samples in families.items():
-        if samples:
+    for name, values in families.items():
+        if values:
             lines.append(f"# HELP shardctl_{name} {HELP[name]}")
             lines.append(f"# TYPE shardctl_{name} gauge")
-        lines += [f"shardctl_{name}{{{key}}} {value}" for key, value in samples.items()]
+        lines += [f"shardctl_{name}{{{key}}} {value}" for key, value in values.items()]
     return "\n".join(lines) + "\n"
 
 
-def write(directory: Path, cluster: str, text: str) -> None:
-    """Replace the cluster's file for node_exporter's textfile collector, at once.
+def file_of(directory: Path, cluster: str) -> Path:
+    """Name the cluster's file in a directory of metrics."""
+    return directory / f"shardctl-{re.sub(r'[^A-Za-z0-9_.-]', '_', cluster)}.prom"
 
-    Raises metrics_unwritten.
-    """
-    name = f"shardctl-{re.sub(r'[^A-Za-z0-9_.-]', '_', cluster)}.prom"
+
+def write(file: Path, text: str) -> None:
+    """Replace a file for node_exporter's textfile collector, at once; raises metrics_unwritten."""
     try:
-        with tempfile.TemporaryDirectory(prefix=".shardctl-", dir=directory) as made:
-            new = Path(made, name)
+        with tempfile.TemporaryDirectory(prefix=".shardctl-", dir=file.parent) as made:
+            new = Path(made, file.name)
             new.write_text(text, encoding="utf-8")
             new.chmod(0o644)  # node_exporter has a user of its own
-            new.replace(directory / name)
+            new.replace(file)
     except OSError as error:
         raise Refused(
             "metrics_unwritten",
-            f"{directory / name}: cannot write the metrics: {error.strerror or error}",
+            f"{file}: cannot write the metrics: {error.strerror or error}",
             hint="create the directory, free disk space, or let this user write there",
         ) from error
 
@@ -124,7 +139,8 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def _samples(topology: Topology, found: Status, findings: Sequence[Finding]) -> Iterator[Sample]:
+def of_status(topology: Topology, found: Status) -> Iterator[Sample]:
+    """Give the samples of what `status` has seen."""
     for node in found.nodes:
         yield from _of_node(node)
     yield "map_version", {}, found.map_version
@@ -134,11 +150,6 @@ def _samples(topology: Topology, found: Status, findings: Sequence[Finding]) -> 
         yield from _of_move(found, move)
     for pooler in found.poolers:
         yield from _of_pooler(pooler)
-    counts = Counter((one.check, one.severity) for one in findings)
-    for check in CHECKS:
-        for severity in Severity:
-            labels = {"check": check, "severity": severity.value}
-            yield "verify_findings", labels, counts[check, severity]
     yield "ids_end_timestamp_seconds", {}, Layout.of(topology.id).last_ms / 1000
 
 
@@ -192,6 +203,18 @@ def _of_pooler(pooler: PoolerStatus) -> Iterator[Sample]:
         yield "pooler_waiting_clients", of, pooler.waiting
         yield "pooler_wait_seconds", of, pooler.longest_wait_s
         yield "pooler_paused_databases", of, len(pooler.paused)
+
+
+def _of_pooler_files(topology: Topology) -> Iterator[Sample]:
+    """Read the map versions in the poolers' files; of one that cannot be read there is none."""
+
+    def version(pooler: Pooler) -> int | None:
+        text = files.read(host_of(pooler), pooler.databases_file, user=pooler.os_user)
+        head = pooler_files.header(text or "")
+        return head.map_version if head and head.cluster == topology.cluster else None
+
+    for pooler, found in fanout.collect(topology.poolers.values(), version).values:
+        yield "pooler_map_version", {"pooler": pooler.name}, found
 
 
 def _seconds(moment: datetime | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
+from shardctl.cli.log import log_file
 
 app = command_app()
 
@@ -28,15 +30,17 @@ def metrics(
 ) -> None:
     """Print the fleet's figures in Prometheus's text format.
 
-    Changes nothing. Nodes and poolers that are down are figures, too: the exit code is 0. With
-    --textfile, node_exporter's textfile collector reads the file; run that from cron or a timer,
-    as shardctl has no daemon.
+    Changes nothing. Nodes and poolers that are down are figures, too: the exit code is 0. Findings
+    are those of the last `verify` of all checks by the same user. With --textfile, node_exporter's
+    textfile collector reads the file; run that from cron or a timer, as shardctl has no daemon.
     """
     from shardctl.checks import metrics as figures
 
     topology = load_topology(ctx)
     text = figures.read(topology)
+    with contextlib.suppress(FileNotFoundError):  # no verify has run
+        text += figures.file_of(log_file().parent, topology.cluster).read_text(encoding="utf-8")
     if textfile is None:
         print(text, end="")
     else:
-        figures.write(textfile, topology.cluster, text)
+        figures.write(figures.file_of(textfile, topology.cluster), text)

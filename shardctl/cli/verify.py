@@ -9,9 +9,10 @@ import typer
 from shardctl.cli import completion, picture
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
+from shardctl.cli.log import log_file
 from shardctl.cli.options import Report, ReportOption
 from shardctl.cli.output import console, plural, print_json, print_table, say
-from shardctl.errors import UsageError
+from shardctl.errors import Refused, UsageError
 from shardctl.printable import one_line
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def verify(
     with bars() as progress:
         topology = load_topology(ctx)
         report = examine(topology, check or [], deep=deep, progress=progress, notice=say)
+    if not check:
+        _keep(report)
     if nagios:
         raise typer.Exit(plugin(report))
     if output is Report.json:
@@ -80,6 +83,16 @@ def verify(
         show(report)
     if not report.ok(strict=strict):
         raise typer.Exit(1)
+
+
+def _keep(report: Verified) -> None:
+    """Leave the numbers of findings to the next `metrics` of this user."""
+    from shardctl.checks import metrics
+
+    try:
+        metrics.write(metrics.file_of(log_file().parent, report.cluster), metrics.of_verify(report))
+    except (OSError, Refused) as error:  # what verify found is no less true
+        say(f"shardctl: {error}")
 
 
 def plugin(report: Verified) -> int:

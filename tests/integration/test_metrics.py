@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -56,8 +57,14 @@ def test_figures_of_nodes_and_of_what_a_move_has_retired(fleet_retired: Pruned) 
     assert abs(found[f"shardctl_retired_due_timestamp_seconds{of_move}"] - due) < 0.01
     with fleet.at_ports(b=free_ports(1)[0]):
         found = figures(fleet)
+        assert not [name for name in found if "verify" in name]
+        assert fleet.here("verify", "--check", "connection").returncode == 1  # no whole verify
+        assert figures(fleet).keys() == found.keys()
+        assert fleet.here("verify").returncode == 1
+        verified = figures(fleet)
     assert (found['shardctl_node_up{node="a"}'], found['shardctl_node_up{node="b"}']) == (1, 0)
-    assert found['shardctl_verify_findings{check="connection",severity="error"}'] >= 1
+    assert verified['shardctl_verify_findings{check="connection",severity="error"}'] == 1
+    assert abs(time.time() - verified["shardctl_verify_timestamp_seconds"]) < 3600
 
 
 def test_figures_of_an_open_move_and_the_wal_that_is_kept_for_it(fleet_retired: Pruned) -> None:
@@ -96,6 +103,7 @@ def test_a_file_for_node_exporter_is_replaced_at_once_and_has_the_poolers(
     before = read(file.read_text())
     assert before['shardctl_pooler_up{pooler="p1"}'] == 1
     assert before['shardctl_pooler_paused_databases{pooler="p1"}'] == 1
+    assert before['shardctl_pooler_map_version{pooler="p1"}'] == before["shardctl_map_version"]
     inode = file.stat().st_ino
     assert fleet_pooled.here(*written).returncode == 0
     [again] = directory.iterdir()

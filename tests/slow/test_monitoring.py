@@ -30,6 +30,7 @@ tests:
       - {{series: 'shardctl_node_shards{{cluster="c", node="spare"}}', values: '0x30'}}
       - {{series: 'shardctl_node_map_version{{cluster="c", node="b"}}', values: '1x30'}}
       - {{series: 'shardctl_node_map_version{{cluster="c", node="d"}}', values: '2x30'}}
+      - {{series: 'shardctl_pooler_map_version{{cluster="c", pooler="p"}}', values: '1x30'}}
       - {{series: 'shardctl_map_version{{cluster="c"}}', values: '2x30'}}
       - {{series: 'shardctl_ids_end_timestamp_seconds{{cluster="c"}}', values: '9x30'}}
     promql_expr_test:
@@ -38,6 +39,7 @@ tests:
         exp_samples:
           - {{labels: '{{alertname="ShardctlNodeDown", node="a"}}', value: 1}}
           - {{labels: '{{alertname="ShardctlMapsDiffer", node="b"}}', value: 1}}
+          - {{labels: '{{alertname="ShardctlPoolerMapDiffers"}}', value: 1}}
           - {{labels: '{{alertname="ShardctlIdsEnd"}}', value: 1}}
 """
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from pathlib import Path
 
-from shardctl.checks.metrics import HELP, render
+from shardctl.checks.metrics import HELP, of_status, render
 from shardctl.checks.status import PoolerStatus, Status
 from shardctl.checks.status_look import NodeStatus, Standby, State
 from shardctl.topology.model import PoolerName
@@ -20,8 +19,8 @@ def test_labels_are_escaped_and_no_two_samples_have_the_same() -> None:
     standbys = (Standby("walreceiver", "streaming", 7, None), Standby("walreceiver", None, 9, 0.5))
     node = NodeStatus(A, State.up, (), standbys=standbys)
     down = PoolerStatus(PoolerName("p1"), error="refused")
-    topology = dataclasses.replace(healthy().topology, cluster='a"b\\c')
-    lines = render(topology, Status("", NOW, (node,), (down,)), ()).splitlines()
+    samples = of_status(healthy().topology, Status("", NOW, (node,), (down,)))
+    lines = render('a"b\\c', samples).splitlines()
     of_standby = [line for line in lines if line.startswith("shardctl_standby_lag_bytes")]
     assert of_standby == [
         r'shardctl_standby_lag_bytes{cluster="a\"b\\c",node="a",standby="walreceiver"} 9'
