@@ -99,8 +99,20 @@ EXAMPLES = {
         ("shardctl rebalance resume", "Go on after an interruption"),
     ),
     "shardctl node": (
-        ("shardctl node drain b --dry-run", "Show where the shards of node b can go"),
-        ("shardctl node drain b", "Move them all"),
+        ("shardctl node add c --host 10.0.0.3", "Let a new server join the fleet"),
+        ("shardctl node drain b", "Move all shards of node b to the other nodes"),
+        ("shardctl node remove b", "Remove it when it is empty"),
+    ),
+    "shardctl node add": (
+        ("shardctl node add c --host 10.0.0.3 --dry-run", "Check a new server"),
+        (
+            "shardctl node add c --host 10.0.0.3 --with 'ssh: {user: shardctl}'",
+            "Add it, with another key of the file",
+        ),
+    ),
+    "shardctl node remove": (
+        ("shardctl node remove b --dry-run", "Show whether node b is empty, and the proof"),
+        ("shardctl node remove b --gone", "Remove it after its server was destroyed"),
     ),
     "shardctl node drain": (
         ("shardctl node drain b --dry-run", "Show which nodes get its shards"),

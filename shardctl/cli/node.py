@@ -1,30 +1,125 @@
-"""`shardctl node`: work on one node of the fleet."""
+"""`shardctl node`: add a node to the fleet, empty one, remove one."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import completion, options, rebalance
+from shardctl.cli import changing, completion, options, provision, rebalance
 from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
+from shardctl.cli.output import say
 
-app = command_app(help="Empty a node.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from shardctl.fleet.nodes import Change
+
+app = command_app(help="Add a node, empty one, remove one.", no_args_is_help=True)
+
+NodeArgument = Annotated[
+    str, typer.Argument(metavar="NODE", help="The node.", autocompletion=completion.nodes)
+]
 
 
 @app.callback()
 def node() -> None:
-    """Empty a node."""
+    """Add a node, empty one, remove one."""
+
+
+@app.command(cls=Changing)
+def add(
+    ctx: typer.Context,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The name of the new node.")],
+    *,
+    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The host of its server.")],
+    port: Annotated[
+        int, typer.Option("--port", min=1, max=65535, metavar="P", help="The port of its server.")
+    ] = 5432,
+    more: Annotated[
+        str | None,
+        typer.Option(
+            "--with",
+            metavar="KEYS",
+            help="More keys of the node in the file, such as 'data_directory: /srv/pg'.",
+        ),
+    ] = None,
+) -> None:
+    """Check a new server, write it into the topology file, and make it a member of the cluster.
+
+    The server must run and have no shards. What `init` checks is checked; parameters that moves or
+    data may suffer from are notes. Comments and format of the file stay. Then it does what `init`
+    does for this node and the poolers; `rebalance apply` or `move-shards` brings it shards.
+    """
+    from shardctl.fleet import nodes
+    from shardctl.topology import edit
+
+    keys = f"host: {edit.scalar(host)}, port: {port}, shards: none" + (f", {more}" if more else "")
+    found = nodes.add(load_topology(ctx), node, f"{{{keys}}}")
+    _change(
+        ctx,
+        found,
+        question=f"Add node {node} to {found.before.path}?",
+        done=f"done: node {node} is a member of the cluster, without shards; `shardctl rebalance "
+        "plan` shows which shards it could get",
+    )
+
+
+@app.command(cls=Changing)
+def remove(
+    ctx: typer.Context,
+    node: NodeArgument,
+    *,
+    gone: Annotated[
+        bool,
+        typer.Option(
+            "--gone",
+            help="Confirm that its server is permanently lost.",
+            rich_help_panel=options.DANGEROUS,
+        ),
+    ] = False,
+) -> None:
+    """Remove an empty node from the topology file and the poolers, after proof that it is empty.
+
+    The file, its own map and the other nodes' maps give it no shards; it has no schema of a shard,
+    no retired copy, no unfinished move and none that can be reversed. With --gone its server must
+    not answer, and the maps of all other nodes are the proof. Its server and data stay as they are.
+    """
+    from shardctl.fleet import nodes
+    from shardctl.topology import routes
+
+    topology = load_topology(ctx)
+    found = nodes.remove(topology, routes.node(topology, node), gone=gone)
+    _change(
+        ctx,
+        found,
+        question=f"Remove node {node} from {topology.path}?",
+        done=f"done: node {node} is removed; to add it again: {found.again}",
+    )
+
+
+def _change(ctx: typer.Context, found: Change, *, question: str, done: str) -> None:
+    """Show what happens to the file, the node and the poolers, ask, and carry it out."""
+    from shardctl.fleet import nodes
+
+    line = (found.node.name, found.command.split()[-1], "node", str(found.before.path), "")
+    changing.run(
+        ctx,
+        pending=True,
+        header=provision.HEADER,
+        rows=[line, *provision.rows(found.init.changes())],
+        plan=found.as_json(),
+        question=question,
+        carry_out=lambda progress: nodes.carry_out(found, progress, say),
+        done=lambda _: done,
+        notes=found.notes,
+        left_out=found.init.left_out,
+    )
 
 
 @app.command(cls=Changing)
 def drain(
     ctx: typer.Context,
-    node: Annotated[
-        str,
-        typer.Argument(metavar="NODE", help="The node.", autocompletion=completion.nodes),
-    ],
+    node: NodeArgument,
     *,
     node_weight: rebalance.WeightOption = None,
     max_pause: options.MaxPauseOption = None,

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from shardctl.provision.plan import Change
 
 
+HEADER = ("where", "action", "what", "name", "shards")
+
+
 def run(
     ctx: typer.Context,
     make_plan: Callable[[], FleetPlan],
@@ -124,7 +127,7 @@ def show(plan: FleetPlan) -> None:
 
     changes = plan.changes()
     if changes:
-        print_table(("where", "action", "what", "name", "shards"), _rows(changes))
+        print_table(HEADER, rows(changes))
     elif plan.left_out:
         print("nothing to do on the reachable nodes")
     elif plan.only is not None:
@@ -138,7 +141,7 @@ def show(plan: FleetPlan) -> None:
         )
 
 
-def _rows(changes: list[Change]) -> Iterator[tuple[str, str, str, str, str]]:
+def rows(changes: list[Change]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield a line for each change, and one for all functions that are made together."""
     from shardctl.topology import ranges
 

@@ -153,18 +153,23 @@ def plan_migrate(
     )
 
 
+def init_pending(changes: Sequence[Change]) -> Refused:
+    """Report shards on some nodes that are missing or out of date."""
+    nodes = ", ".join(dict.fromkeys(str(change.node) for change in changes))
+    return Refused(
+        "init_pending",
+        f"shards on {nodes} are missing or out of date",
+        hint="run `shardctl init` first (`shardctl init --dry-run` shows what is missing)",
+    )
+
+
 def _migrations_only(plan: FleetPlan) -> FleetPlan:
     """Keep what `migrate` does, which needs no node without shards; raises init_pending."""
     owning = [one for one in plan.nodes if plan.topology.nodes[one.node].shards]
     changes = [change for node in owning for change in node.changes()]
     other = [change for change in changes if change.kind not in {"migration", "check"}]
     if other:
-        nodes = ", ".join(dict.fromkeys(str(change.node) for change in other))
-        raise Refused(
-            "init_pending",
-            f"shards on {nodes} are missing or out of date",
-            hint="run `shardctl init` first (`shardctl init --dry-run` shows what is missing)",
-        )
+        raise init_pending(other)
     kept = [node.migrations_only(plan.only) for node in owning]
     return replace(plan, nodes=tuple(node for node in kept if node.shards))
 

@@ -139,7 +139,7 @@ def agreed(
     """
     away = {one.node for one in absent}
     there = [node for node in topology.nodes.values() if node.name not in away]
-    asked = observer.ask(topology, partial(_read, topology), purpose=purpose, nodes=there)
+    asked = observer.ask(topology, partial(known, topology), purpose=purpose, nodes=there)
     said = asked.values
     unread = [*absent, *(one for one in asked.problems if isinstance(one, NodeUnavailable))]
     problems = [one for one in asked.problems if not isinstance(one, NodeUnavailable)]
@@ -157,7 +157,8 @@ def agreed(
     return Agreed(newest, tuple(unread))
 
 
-def _read(topology: Topology, session: Connection, node: Node) -> Said:
+def known(topology: Topology, session: Connection, node: Node) -> Said:
+    """Read what a node knows of the map and of moves; raises what `identity.check` raises."""
     row = cluster.read(session) if cluster.is_present(session) else None
     if row is None:
         return Said(None, {}, ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import logging
+import os
 import secrets
 import socket
 import time
@@ -62,12 +63,13 @@ class NodeLocked(ShardctlError):
 
 
 def who() -> str:
-    """Name the operator: OS user and host."""
+    """Name the operator: OS user and host, and the user who called sudo."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name
         user = "unknown"
-    return f"{user}@{socket.gethostname()}"
+    caller = os.environ.get("SUDO_USER")
+    return f"{user}@{socket.gethostname()}" + (f" (sudo by {caller})" if caller else "")
 
 
 def purpose(command: str) -> str:

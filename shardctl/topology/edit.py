@@ -1,4 +1,4 @@
-"""Change scalars of a YAML text in place; every other character stays."""
+"""Change scalars and entries of a YAML text in place; every other character stays."""
 
 from __future__ import annotations
 
@@ -60,6 +60,37 @@ def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
         edited = edited[:first] + new + edited[end:]
     _prove(document, _read(edited, values), values)
     return text[:start] + edited
+
+
+def with_entry(text: str, section: str, name: str, value: str | None) -> str:
+    """Give `text` with an entry at the end of a mapping of its top level, or without it for None.
+
+    `value` is YAML of one line, such as `{host: 10.0.0.3, port: 5432}`. An entry goes with the
+    comments in its lines; those above it stay. The caller has to see that nothing else means
+    something else then. Raises ScalarNotEditable unless the mapping has lines for each entry.
+    """
+    start = len(_BOM) if text.startswith(_BOM) else 0
+    body = text[start:]
+    whole = _read(body, {(section, name): ""}).values.get((section,))
+    if whole is None or not whole.entries or body[whole.mark.index] == "{":
+        raise ScalarNotEditable((section, name), f"{section} does not have one entry a line")
+    named = [one for one in whole.entries if value is not None or one[0].text == name]
+    key, last = named[-1]
+    lines = body.split("\n")
+    first, stop = key.mark.line - 1, body[: last.end].rstrip().count("\n") + 1
+    while lines[stop - 1].lstrip().startswith("#"):
+        stop -= 1
+    if value is None:
+        del lines[first:stop]
+    else:
+        ending = "\r" if lines[first].endswith("\r") else ""
+        lines.insert(stop, f"{' ' * (key.mark.column - 1)}{name}: {value}{ending}")
+    return text[:start] + "\n".join(lines)
+
+
+def scalar(text: str) -> str:
+    """Write a text as a scalar for within braces."""
+    return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS else _double(text)
 
 
 def _read(text: str, values: Mapping[tuple[str, ...], str]) -> marks.Document:

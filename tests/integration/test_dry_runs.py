@@ -245,7 +245,7 @@ def test_every_command_with_a_dry_run_is_here() -> None:
     # Tests of their own.
     here |= {"repack", "read-only off", "moves resume", "moves abort", "moves doctor"}
     here |= {"moves reverse", "moves finish", "rebalance apply", "rebalance pause"}
-    here |= {"rebalance resume", "node drain", "topology pull"}
+    here |= {"rebalance resume", "node add", "node drain", "node remove", "topology pull"}
     here.add("sandbox up")
     here |= {"sandbox down", "prune"}  # they refuse nothing: prune lists why a schema stays
     offered = [entry for entry in entries if not entry.group]

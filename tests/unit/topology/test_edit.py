@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.topology import marks
-from shardctl.topology.edit import ScalarNotEditable, replace_scalars
+from shardctl.topology.edit import ScalarNotEditable, replace_scalars, with_entry
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = (ROOT / "topology.yaml").read_bytes().decode()
@@ -96,3 +96,20 @@ def test_a_long_list_of_shards_is_folded_and_read_back(old: str, head: str, tail
     assert marks.read(edited).data["nodes"]["a"]["shards"] == EVENS
     # What was folded is edited again as any other value.
     assert replace_scalars(edited, {SHARDS_A: "0-3"}).count("\n") == (head + tail).count("\n")
+
+
+NODES = "x: 1\r\nnodes:\r\n  a: {p: 1}  # first\r\n  b:\r\n    p: 2\r\n  # below\r\n\r\ny: 2\r\n"
+
+
+def test_an_entry_comes_behind_the_last_and_goes_with_its_lines() -> None:
+    more = with_entry(NODES, "nodes", "c", "{p: 3}")
+    assert more == NODES.replace("p: 2\r\n", "p: 2\r\n  c: {p: 3}\r\n")
+    assert with_entry(more, "nodes", "c", None) == NODES
+    assert with_entry(NODES, "nodes", "b", None) == NODES.replace("  b:\r\n    p: 2\r\n", "")
+    assert (
+        with_entry("\ufeffn:\n - a\nm:\n  a: 1", "m", "b", "2")
+        == "\ufeffn:\n - a\nm:\n  a: 1\n  b: 2"
+    )
+    for text in ("nodes: {a: {p: 1}}\n", "nodes:\n", "y: 1\n"):
+        with pytest.raises(ScalarNotEditable):
+            with_entry(text, "nodes", "c", "{p: 3}")

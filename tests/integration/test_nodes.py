@@ -1,0 +1,146 @@
+"""`node add` and `node remove`: a server joins and leaves, and what each of them refuses."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from psycopg import sql
+
+from shardctl.topology import loader
+from tests.fixtures.fleets.pooled import offered
+from tests.fixtures.servers.postgres import free_ports
+from tests.integration.test_dry_runs import locked
+from tests.slow.test_commands import open_move
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from subprocess import CompletedProcess
+
+    from tests.fixtures.fleets.pooled import PooledFleet
+    from tests.fixtures.servers.postgres import StartServer
+
+
+@pytest.fixture
+def fleet_joined(fleet_pooled: PooledFleet, pg_server: StartServer) -> PooledFleet:
+    """Give a fleet of nodes a and b with comments in its file, and a server c beside it."""
+    fleet_pooled.servers = {**fleet_pooled.servers, "c": pg_server()}
+    text = fleet_pooled.write().read_text()
+    text = text.replace("nodes:\n", "nodes:  # of rack 3\n")
+    fleet_pooled.file.write_text(text.replace("poolers:", "  # more to come\n\npoolers:"))
+    return fleet_pooled
+
+
+def both(fleet: PooledFleet, *arguments: str, **environment: str) -> CompletedProcess[str]:
+    """Give a dry run and the run, which end alike, and return the run."""
+    text = fleet.file.read_text()
+    dry = fleet.here_as_written("node", *arguments, "--dry-run", **environment)
+    assert fleet.file.read_text() == text
+    done = fleet.here_as_written("node", *arguments, "--yes", **environment)
+    assert dry.returncode == done.returncode, (dry.stderr, done.stderr)
+    assert done.returncode == 0 or dry.stderr == done.stderr
+    return done
+
+
+def refused(fleet: PooledFleet, *arguments: str) -> str:
+    """Give the code of the refusal, with which nothing has changed."""
+    text = fleet.file.read_text()
+    done = both(fleet, *arguments, "-o", "json")
+    assert done.returncode in (1, 2), done.stderr
+    assert fleet.file.read_text() == text
+    return str(json.loads(done.stdout)["errors"][0]["code"])
+
+
+def added(fleet: PooledFleet, *more: str) -> tuple[str, ...]:
+    return "add", "c", "--host", "127.0.0.1", "--port", str(fleet.servers["c"].port), *more
+
+
+def test_a_server_joins_and_leaves_and_the_file_keeps_its_comments(
+    fleet_joined: PooledFleet,
+) -> None:
+    fleet, text = fleet_joined, fleet_joined.file.read_text()
+    port, alias = fleet.servers["c"].port, f"{fleet.database}_c"
+    arguments = added(fleet, "--with", "settings: {work_mem: 8MB}")
+    done = both(fleet, *arguments, SUDO_USER="ann")
+    assert done.returncode == 0, done.stderr
+    assert "note: node c: fsync: off" in done.stderr
+    line = f"  c: {{host: 127.0.0.1, port: {port}, shards: none, settings: {{work_mem: 8MB}}}}\n"
+    assert fleet.file.read_text() == text.replace("  # more", f"{line}  # more")
+    assert fleet.query("c", "SELECT count(*) FROM shardctl.map") == [(8,)]
+    assert offered(fleet.pg_bouncer)[alias] == port
+    assert fleet.here_as_written("init").stdout.startswith("nothing to do")
+    assert refused(fleet, *arguments) == "node_known"
+    done = both(fleet, "remove", "c")
+    assert done.returncode == 0, done.stderr
+    assert "map version 1 of a, b, and its own map and schemas prove" in done.stderr
+    assert fleet.file.read_text() == text
+    assert alias not in offered(fleet.pg_bouncer)
+    recorded = (
+        "SELECT command, who LIKE '%(sudo by ann)' FROM shardctl.event WHERE command LIKE 'node %'"
+    )
+    assert fleet.query("b", recorded) == [("node add", True), ("node remove", False)]
+    again = shlex.split(done.stderr.rpartition("to add it again: shardctl ")[2])
+    done = fleet.here_as_written(*again, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert dict(loader.load(fleet.file).nodes)["c"].settings == {"work_mem": "8MB"}  # type: ignore[index]
+
+
+def test_a_server_that_does_not_fit_is_not_added(fleet_joined: PooledFleet) -> None:
+    fleet = fleet_joined
+    nowhere = ("add", "c", "--host", "127.0.0.1", "--port", str(free_ports(1)[0]))
+    assert refused(fleet, *nowhere) == "node_unavailable"
+    assert refused(fleet, *added(fleet, "--with", "colour: red")) == "topology_problem"
+    more = "ssh: {}}\n  d: {host: 10.0.0.4, port: 5432, shards: none"
+    assert refused(fleet, *added(fleet, "--with", more)) == "scalar_not_editable"
+    with locked(fleet):
+        assert refused(fleet, *added(fleet)) == "node_locked"
+    with fleet.servers["c"].connect() as session:
+        session.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(fleet.database)))
+    fleet.execute("c", "CREATE SCHEMA shard3")
+    assert refused(fleet, *added(fleet)) == "node_not_empty"
+    fleet.execute("c", "DROP SCHEMA shard3")
+    fleet.migration("0002_likes.sql", "CREATE TABLE likes (id bigint);")
+    assert refused(fleet, *added(fleet)) == "init_pending"
+
+
+@contextmanager
+def given(fleet: PooledFleet, nodes: str, statement: str, undo: str) -> Iterator[None]:
+    for node in nodes:
+        fleet.execute(node, statement)
+    yield
+    for node in nodes:
+        fleet.execute(node, undo)
+
+
+REVERSIBLE = '{"reverse": "0b6aea6d", "options": {"keep_reverse_s": 3600, "retain_s": 0}}'
+
+
+def test_a_node_that_is_not_proved_empty_is_not_removed(fleet_joined: PooledFleet) -> None:
+    fleet = fleet_joined
+    assert both(fleet, *added(fleet)).returncode == 0
+    assert refused(fleet, "remove", "a") == "node_not_empty"
+    assert refused(fleet, "remove", "c", "--gone") == "node_answers"
+    for schema, code in (("shard0", "node_not_empty"), ("x__retired_5f3a9c1e", "retired_left")):
+        with given(fleet, "c", f"CREATE SCHEMA {schema}", f"DROP SCHEMA {schema}"):
+            assert refused(fleet, "remove", "c") == code
+    gives = "UPDATE shardctl.map SET node = '{}' WHERE shard = 0"
+    with given(fleet, "c", gives.format("c"), gives.format("a")):
+        assert refused(fleet, "remove", "c") == "ownership_differs"
+    open_move(fleet, "a", source="a", target="c", state="reserved")
+    assert refused(fleet, "remove", "c") == "move_unfinished"
+    fleet.execute("a", f"UPDATE shardctl.move SET state = 'done', plan = '{REVERSIBLE}'")
+    assert refused(fleet, "remove", "c") == "reverse_open"
+    fleet.execute("a", "DELETE FROM shardctl.move")
+    port = f"port: {fleet.servers['c'].port}"
+    fleet.file.write_text(fleet.file.read_text().replace(port, f"port: {free_ports(1)[0]}"))
+    assert refused(fleet, "remove", "c") == "node_unproved"
+    with given(fleet, "ab", gives.format("c"), gives.format("a")):
+        assert refused(fleet, "remove", "c", "--gone") == "ownership_differs"
+    done = both(fleet, "remove", "c", "--gone")
+    assert done.returncode == 0, done.stderr
+    assert [*loader.load(fleet.file).nodes] == ["a", "b"]
+    assert f"{fleet.database}_c" not in offered(fleet.pg_bouncer)
+    assert refused(fleet, "add", "d", *added(fleet)[2:]) == "node_unfit"  # it is c
