@@ -155,7 +155,7 @@ def carry_out(change: Change, progress: Progress, notice: Callable[[str], None])
 
 
 def _edited(topology: Topology, name: str, value: str | None) -> tuple[str, str, Topology]:
-    """Return the file's text without and with the change, and what it says then.
+    """Return the file's text without and with the change, and the topology with it.
 
     Raises ScalarNotEditable where more than this node would change.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -127,7 +128,8 @@ def test_nodes_are_added_and_retired(typed: Typed) -> None:
     typed.prepare("db4")
     typed.block("hot")
     assert typed.fleet.node("d").shards == (5,)
-    typed.fleet.call("moves", "finish", "--yes")
+    newest = json.loads(typed.fleet.call("moves", "list", "-o", "json"))["moves"][0]["id"]
+    typed.fleet.call("moves", "finish", newest, "--yes")
     assert "to add it again: shardctl node add b --host 127.0.0.1" in typed.block("retire")
     assert [*typed.fleet.topology().nodes] == ["a", "c", "d"]
     assert [
