@@ -13,7 +13,7 @@ from psycopg import sql
 from shardctl.topology import loader
 from tests.fixtures.fleets.pooled import offered
 from tests.fixtures.servers.postgres import free_ports
-from tests.integration.test_dry_runs import locked
+from tests.integration.test_dry_runs import FREEZE, THAW, locked
 from tests.slow.test_commands import open_move
 
 if TYPE_CHECKING:
@@ -104,6 +104,20 @@ def test_a_server_that_does_not_fit_is_not_added(fleet_joined: PooledFleet) -> N
     fleet.execute("c", "DROP SCHEMA shard3")
     fleet.migration("0002_likes.sql", "CREATE TABLE likes (id bigint);")
     assert refused(fleet, *added(fleet)) == "init_pending"
+
+
+def test_what_fails_behind_the_file_is_finished_by_init(fleet_joined: PooledFleet) -> None:
+    fleet = fleet_joined
+    with fleet.servers["c"].connect() as session:
+        session.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(fleet.database)))
+    fleet.execute("c", FREEZE)
+    done = fleet.here_as_written("node", *added(fleet), "--yes", "-o", "json")
+    codes = [one["code"] for one in json.loads(done.stdout)["errors"]]
+    assert (done.returncode, codes[-1]) == (3, "init_unfinished"), done.stderr
+    fleet.execute("c", THAW)
+    done = fleet.here_as_written("init")
+    assert done.returncode == 0, done.stderr
+    assert offered(fleet.pg_bouncer)[f"{fleet.database}_c"] == fleet.servers["c"].port
 
 
 @contextmanager
