@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
+from shardctl.moves.standbys import StandbysBehind
 from shardctl.moves.step import TargetUncleaned
 from shardctl.moves.steps import copy, reserve
 from shardctl.moves.stopped import MoveStopped
@@ -50,7 +52,16 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.Mon
     fill_sequences(fleet_own)
     refused = refuse_meanwhile(fleet_own, monkeypatch)
     monkeypatch.setattr(stream_cutover, "_look_closer", lambda _: pytest.fail("it is untouched"))
+    ask, asked = marks.fence_snapshot, list[str | None]()
+
+    def noted(*given: Any, **named: Any) -> str | None:
+        asked.append(ask(*given, **named))
+        return asked[-1]
+
+    monkeypatch.setattr(marks, "fence_snapshot", noted)
     context = fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    assert asked[0] is None  # the rehearsal asks for a mark that never comes
+    assert asked[-1]
     assert refused == ["25006"]  # closed copies refuse every client until the claim
     assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.done
     assert fleet_own.copy("b").proof == "compared"
@@ -177,11 +188,22 @@ def refuse_meanwhile(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> list[st
                 session.execute("INSERT INTO shard2.photos (user_id) VALUES (1)")
             except psycopg.Error as error:
                 refused.append(str(error.sqlstate))
+            # Nor is it claimed by a decision whose mark has not arrived.
+            early = {"attempt": 1 << 20, "state": "promoting", "revision": 1 << 40, "sequences": []}
+            assert session.execute(claiming(context, early)).fetchone() == (False,)
         assert {one.partition(":")[0] for one in fleet_own.problems()} <= {"paused"}
         hold(context)
 
     monkeypatch.setattr(stream_cutover, "hold_snapshot", write)
     return refused
+
+
+def claiming(context: MoveContext, decision: dict[str, Any]) -> sql.Composed:
+    """Compose what lets the target claim by a decision."""
+    return stream_claim.QUERIES["claim"].format(
+        name=sql.Identifier(stream_claim.function(context.plan.id)),
+        decision=sql.Literal(json.dumps(decision)),
+    )
 
 
 @pytest.mark.long
@@ -247,6 +269,29 @@ def fill_sequences(fleet_own: Lab) -> None:
         for _ in range(2):
             session.execute("INSERT INTO shard2.few (note) VALUES ('here')")
             session.execute("SELECT nextval('shard2.down'), nextval('shard2.plenty')")
+
+
+def test_a_standby_that_comes_while_clients_wait_keeps_the_cutover_from_its_decision(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be promoted without the fence; the cutover is undone."""
+    expect = marks.expect_fence
+
+    def comes(context: MoveContext, attempt: int, **given: Any) -> None:
+        expect(context, attempt, **given)
+        if attempt != marks.REHEARSED:
+            fleet_own.ask("a", "SELECT pg_create_physical_replication_slot('of_standby', true)")
+
+    monkeypatch.setattr(marks, "expect_fence", comes)
+    with pytest.raises(MoveStopped) as caught:
+        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    assert isinstance(caught.value.error, StandbysBehind)
+    assert fleet_own.copy("a").state is MoveState.undone
+    assert fleet_own.leads("shard2") == "a"
+    assert fleet_own.put(2)
+    fleet_own.ask("a", "SELECT pg_drop_replication_slot('of_standby')")
+    fleet_own.abort()
+    assert left(fleet_own) == []
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.moves import plan as planning
+from shardctl.moves.paused_pooler import PauseFailed, PauseLost
 from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.pgbouncer import serving
 from shardctl.pgbouncer.console import Console, waited_s
@@ -174,4 +175,25 @@ def test_a_file_that_cannot_be_replaced_is_written(fleet: Lab) -> None:
         at_work.route()
         assert at_work.await_served() == []
         assert paused.pooler.databases_file.read_text() == paused.text
+    assert fleet.put(0) > 0
+
+
+def test_a_pause_that_a_guard_has_ended_is_noticed(fleet: Lab) -> None:
+    with pauses(fleet) as at_work:
+        at_work.open()
+        at_work.hold(seconds=5)
+        at_work.all[0].consoles[0].resume("shard0")
+        with pytest.raises(PauseLost):
+            at_work.require_held()
+        at_work.let_go()
+
+
+def test_while_a_transaction_goes_on_nothing_is_paused(fleet: Lab) -> None:
+    with pauses(fleet) as at_work, fleet.alias("shard0") as client:
+        client.execute("SELECT")
+        at_work.open()
+        with pytest.raises(PauseFailed):
+            at_work.hold(seconds=0.1)
+        client.rollback()
+        at_work.let_go()
     assert fleet.put(0) > 0

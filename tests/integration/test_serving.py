@@ -26,13 +26,15 @@ def retry(console: Console) -> str:
 
 
 def test_commands_go_in_one_packet_and_each_has_its_answer(
-    pg_bouncer: PgBouncer, two_servers: Mapping[str, PgServer]
+    pg_bouncer: PgBouncer, two_servers: Mapping[str, PgServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"own{n}" for n in range(MANY)]
     pg_bouncer.offer(**dict.fromkeys(names, two_servers["a"].port))
     with pg_bouncer.console() as console:
         console.pause("own7", seconds=5)
-        refused = serving.begin(console, [*names, "nosuch"], reload=True)
+        with monkeypatch.context() as patched:  # what sends one command after the other
+            patched.setattr(console, "send", lambda _: pytest.fail("it is not in the packet"))
+            refused = serving.begin(console, [*names, "nosuch"], reload=True)
         assert len(refused) == MANY
         assert [one.command for one in refused if not one.not_paused] == [resume_command("nosuch")]
         assert resume_command("own7") not in [one.command for one in refused]

@@ -139,3 +139,13 @@ def test_shards_in_hundreds_of_ranges_are_written_in_short_lines(topology: Path)
     file.write(read, plan, after)
     assert loader.load(topology) == after
     assert max(map(len, topology.read_text().splitlines())) <= 100
+
+
+def test_a_file_that_was_changed_since_it_was_read_stays_as_it_is(topology: Path) -> None:
+    read = loader.load(topology)
+    plan = planning.make(read, [2, 3], "c", 1, planning.Options(5.0, 0.0))
+    changed = TEXT.replace("port: 1, shards: none", "port: 2, shards: none")
+    topology.write_text(changed)
+    with pytest.raises(file.FileNotEdited):
+        file.write(read, plan, planning.after(read, plan))
+    assert topology.read_text() == changed

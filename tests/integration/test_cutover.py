@@ -1,0 +1,91 @@
+"""The parts of a cutover that wait, that undo, and that come too late: each keeps a promise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.access import fence
+from shardctl.access.fence import NotAtCutover, WritersLeft
+from shardctl.moves import claims
+from shardctl.moves.methods import METHODS
+from shardctl.moves.plan import CLONE
+from shardctl.moves.step import drive
+from shardctl.state import journal
+from tests.fixtures.moves.fenced import MOVE, RETIRED, SCHEMA, Fenced
+from tests.fixtures.refusals import raises_code
+
+if TYPE_CHECKING:
+    from tests.fixtures.moves.stopping import MovingFleet
+
+WRITE = "INSERT INTO shard2.photos VALUES (1)"
+
+
+def test_a_writer_behind_the_fence_is_waited_for_until_it_ends(
+    fenced: Fenced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[list[int | None]] = []
+    left = fence.left
+
+    def ends_at_the_third(session: Any, move: str) -> tuple[list[int | None], list[str]]:
+        pids, unlogged = left(session, move)
+        found.append(pids)
+        if len(found) == 3:
+            fenced.other.commit()
+        return pids, unlogged
+
+    fenced.other.execute(WRITE)
+    with pytest.raises(WritersLeft):
+        fenced.cut()
+    monkeypatch.setattr(fence, "left", ends_at_the_third)
+    fenced.drain(patience_s=600)
+    writer = fenced.other.info.backend_pid
+    assert found[:3] == [[writer]] * 3
+    assert found[-1] == []
+
+
+def test_a_writer_keeps_the_fence_of_a_stream_from_going_up(fenced: Fenced) -> None:
+    """What it commits behind the mark would not be among what the target has."""
+    fenced.other.execute(WRITE)
+    with pytest.raises(WritersLeft):
+        fenced.put_up_of_stream()
+    assert fenced.named() == SCHEMA
+    fenced.other.commit()
+    fenced.put_up_of_stream()
+    assert fenced.named() == RETIRED
+
+
+def test_a_fence_is_undone_up_to_the_decision_and_comes_not_after_that(fenced: Fenced) -> None:
+    before = fenced.revision
+    fenced.call_off()
+    with pytest.raises(NotAtCutover):
+        fenced.put_up(revision=before)
+    fenced.put_up()
+    fenced.call_off()
+    fenced.cut()
+    assert journal.mark_drained(fenced.session, MOVE, revision=fenced.revision)
+    fenced.call_off()
+
+
+def test_a_fence_of_a_server_that_hung_comes_too_late(fenced: Fenced) -> None:
+    with raises_code("fence_too_late"):
+        fenced.put_up(lasts_s=-600)
+    assert fenced.named() == SCHEMA
+    fenced.call_off()
+
+
+def test_new_ids_are_above_those_of_a_source_whose_clock_is_ahead(
+    fleet_spares: MovingFleet,
+) -> None:
+    world = fleet_spares.world([2, 3], "c")
+    drive(world, [one for one in METHODS[CLONE].steps if one.name == "reserve"], lambda _: None)
+    world.close()
+    fleet_spares.execute(
+        "a",
+        "UPDATE shardctl.move SET state = 'promoting', drained_at = clock_timestamp() + '1 minute'",
+    )
+    fleet_spares.execute("a", claims.opening(world).as_string())
+    for shard in (2, 3):
+        above = f"SELECT shardctl.id_time(shard{shard}.next_id()) > drained_at FROM shardctl.move"
+        assert fleet_spares.ask("a", above) == [(True,)]
