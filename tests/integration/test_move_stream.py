@@ -418,7 +418,7 @@ def test_an_abort_cleans_the_source_though_its_target_cannot_be_reached(
     with lock.held(fleet_own.topology, [fleet_own.topology.nodes["b"].name], command="test"):  # type: ignore[index]  # a NodeName is a str
         with pytest.raises(lock.NodeLocked):
             service.require_abortable(fleet_own.topology, fleet_own.entry())
-        monkeypatch.setattr(service, "_require_free", lambda *_: None)
+        monkeypatch.setattr(lock, "require_all_free", lambda *_, **__: None)
         with pytest.raises(lock.NodeLocked):
             fleet_own.abort()
         monkeypatch.undo()
