@@ -59,7 +59,6 @@ class FileRefused(ShardctlError):
     def __init__(self, path: Path | str, reason: str, *, hint: str = HINT) -> None:
         named = reason if str(path) in reason else f"{path}: {reason}"
         super().__init__(named, hint=hint)
-        self.path = path
         self.reason = reason
 
 

@@ -70,7 +70,6 @@ class CommandFailed(ShardctlError):
     """
 
     def __init__(self, argv: Sequence[str], completed: Completed) -> None:
-        self.argv = list(argv)
         self.completed = completed
         self.lines = (completed.stderr.strip() or completed.stdout.strip()).splitlines()
         self.reason = [f"the command exited with code {completed.code}", *self.lines][-1]
@@ -88,7 +87,6 @@ class CommandTimedOut(ShardctlError):
             f"{shown(argv)} did not end within {seconds:g} s and was killed",
             hint="find out what it waits for (a full or slow disk, a lock), then try again",
         )
-        self.argv = list(argv)
         self.seconds = seconds
 
 
@@ -100,8 +98,6 @@ class HostUnreachable(ShardctlError):
             f"host {host} cannot be reached by ssh: {reason}",
             hint=hint or f"try: ssh -v {shlex.quote(host)} true",
         )
-        self.host = host
-        self.reason = reason
 
 
 class StaleConnection(Exception):
@@ -122,7 +118,6 @@ class HostLost(ShardctlError):
             "effect, then try again",
         )
         self.host = host
-        self.argv = list(argv)
         self.reason = reason
 
 
@@ -135,7 +130,3 @@ class SudoRefused(ShardctlError):
             hint=f"allow it without a password with the sudoers line `{login} ALL=({user}) "
             f"NOPASSWD: ALL` (see `man sudoers`), or log in as {user}",
         )
-        self.host = host
-        self.login = login
-        self.user = user
-        self.reason = reason

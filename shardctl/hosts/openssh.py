@@ -82,8 +82,6 @@ class HostKeyUnknown(HostUnreachable):
             f"it with `ssh-keyscan {scan}{name} >> {_first(files)}`; or accept new "
             "host keys with `ssh: {accept_new: true}`",
         )
-        self.address = address
-        self.key = key
 
 
 class HostKeyChanged(HostUnreachable):
@@ -99,9 +97,6 @@ class HostKeyChanged(HostUnreachable):
             hint="find out which; if the host was reinstalled, remove its old key with "
             f"`ssh-keygen -f {entry.file} -R '{address}'`, and add the new one",
         )
-        self.address = address
-        self.key = key
-        self.entry = entry
 
 
 def options(settings: SshSettings) -> dict[str, list[str]]:

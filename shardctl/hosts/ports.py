@@ -29,9 +29,7 @@ class PortInUse(ShardctlError):
             hint=f"stop {program or 'the program that listens there'}, or give the node "
             "another port",
         )
-        self.host = host
         self.port = port
-        self.program = program
 
 
 def is_loopback(host: str) -> bool:

@@ -79,7 +79,6 @@ class CommandRefused(ShardctlError):
 
     def __init__(self, pooler: str, command: str, reason: str) -> None:
         super().__init__(f"pooler {pooler}: {command}: {reason}", hint="check the pooler's log")
-        self.pooler = pooler
         self.command = command
         self.reason = reason
 

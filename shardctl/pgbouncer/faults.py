@@ -21,7 +21,6 @@ class PoolerRefused(ShardctlError):
 
     def __init__(self, pooler: PoolerName, what: str, *, hint: str) -> None:
         super().__init__(f"pooler {pooler}: {what}", hint=hint)
-        self.pooler = pooler
 
 
 def named(pooler: PoolerName, error: ShardctlError) -> ShardctlError:

@@ -51,8 +51,6 @@ class TargetNotEmpty(ShardctlError):
             f"node {node}: {directory} is not empty: {listed(holds)}",
             hint="move its contents away, or give the node another data_directory",
         )
-        self.directory = directory
-        self.holds = holds
 
 
 class CloneOfAnother(ShardctlError):
@@ -63,8 +61,6 @@ class CloneOfAnother(ShardctlError):
             f"node {node}: {directory} belongs to move {move}",
             hint=f"run `shardctl moves abort {move}` or `resume` to end that move",
         )
-        self.directory = directory
-        self.move = move
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,6 @@ class CopyFailed(ShardctlError):
             "\n  ".join([f"node {node}: the copy failed; {program} printed:", *said]),
             hint="fix the cause, then run `shardctl moves resume` to copy again",
         )
-        self.lines = tuple(lines)
 
 
 class Source(NamedTuple):

@@ -47,8 +47,6 @@ class NotFollowing(ShardctlError):
             "\n  ".join([f"node {node}: {reason}; the clone's log ends with:", *lines]),
             hint="fix the cause, then run `shardctl moves resume` to wait again",
         )
-        self.reason = reason
-        self.lines = tuple(lines)
 
 
 def position(lsn: str) -> int:

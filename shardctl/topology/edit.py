@@ -28,15 +28,13 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0
 
 
 class ScalarNotEditable(ShardctlError):
-    """A value cannot be changed in place; holds the path and why."""
+    """A value cannot be changed in place."""
 
     def __init__(self, path: tuple[str, ...], why: str) -> None:
         super().__init__(
             f"cannot change {dotted(path)} in the file: {why}",
             hint="change the file by hand",
         )
-        self.path = path
-        self.why = why
 
 
 def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:

@@ -63,7 +63,6 @@ class TopologyMissing(UsageError):
 
     def __init__(self, path: Path, why: str, *, hint: str) -> None:
         super().__init__(f"{path}: {why}", hint=hint)
-        self.path = path
 
 
 def shown(value: object) -> str:

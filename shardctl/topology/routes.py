@@ -21,8 +21,6 @@ class ShardNotFound(UsageError):
 
     def __init__(self, shard: int, count: int) -> None:
         super().__init__(f"shard {shard} is not in the topology, which has 0..{count - 1}")
-        self.shard = shard
-        self.count = count
 
 
 @dataclass(frozen=True, slots=True)
