@@ -82,22 +82,15 @@ def move_shards(
     max_pause: MaxPauseOption = None,
     retain: Annotated[
         values.Duration | None,
-        typer.Option(
-            "--retain",
-            metavar="DURATION",
-            parser=values.duration(),
-            help="How long to keep retired schemas, for example 7d.",
-        ),
+        values.duration_option("--retain", "How long to keep retired schemas, for example 7d."),
     ] = None,
     max_rate: MaxRateOption = None,
     max_wal: MaxWalOption = None,
     keep_reverse: Annotated[
         values.Duration,
-        typer.Option(
+        values.duration_option(
             "--keep-reverse",
-            metavar="DURATION",
-            parser=values.duration(),
-            help="With stream: for how long `moves reverse` can give the shards back, 0 for never.",
+            "With stream: for how long `moves reverse` can give the shards back, 0 for never.",
         ),
     ] = _KEEP_REVERSE,
     finish_reverse: FinishReverseOption = False,

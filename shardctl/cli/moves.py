@@ -126,11 +126,8 @@ def resume(
     *,
     max_pause: Annotated[
         values.Duration | None,
-        typer.Option(
-            "--max-pause",
-            metavar="DURATION",
-            parser=values.duration(least=values.Duration(milliseconds=1)),
-            help="Replace the planned limit, for example 2s.",
+        values.duration_option(
+            "--max-pause", "Replace the planned limit, for example 2s.", least=values.MS
         ),
     ] = None,
     max_wal: MaxWalOption = None,

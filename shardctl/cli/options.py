@@ -40,11 +40,8 @@ AllOrNothingOption = Annotated[
 ]
 MaxPauseOption = Annotated[
     values.Duration | None,
-    typer.Option(
-        "--max-pause",
-        metavar="DURATION",
-        parser=values.duration(least=values.Duration(milliseconds=1)),
-        help="The longest time that clients may wait, for example 2s.",
+    values.duration_option(
+        "--max-pause", "The longest time that clients may wait, for example 2s.", least=values.MS
     ),
 ]
 DANGEROUS = "Dangerous"
@@ -70,7 +67,7 @@ MaxWalOption = Annotated[
     typer.Option(
         "--max-wal",
         metavar="SIZE",
-        parser=values.size(),
+        parser=values.size,
         help="The most WAL that the source keeps for the move.",
     ),
 ]
@@ -79,7 +76,7 @@ MaxRateOption = Annotated[
     typer.Option(
         "--max-rate",
         metavar="SIZE",
-        parser=values.size(),
+        parser=values.size,
         help="Limit the copy rate, for example 50M a second.",
     ),
 ]
@@ -92,30 +89,21 @@ FinishReverseOption = Annotated[
 ]
 LockWaitOption = Annotated[
     values.Duration | None,
-    typer.Option(
-        "--lock-wait",
-        metavar="DURATION",
-        parser=values.duration(),
-        help="How long to wait for other commands that change the fleet, for example 10m.",
+    values.duration_option(
+        "--lock-wait", "How long to wait for other commands that change the fleet, for example 10m."
     ),
 ]
 WatchOption = Annotated[
     values.Duration | None,
-    typer.Option(
+    values.duration_option(
         "--watch",
-        metavar="DURATION",
-        parser=values.duration(least=values.Duration(milliseconds=100)),
-        help="Look again and again, for example every 2s.",
+        "Look again and again, for example every 2s.",
+        least=values.Duration(milliseconds=100),
     ),
 ]
 SampleOption = Annotated[
     values.Duration,
-    typer.Option(
-        "--sample",
-        metavar="DURATION",
-        parser=values.duration(),
-        help="How long to count transactions or operations; 0 to skip.",
-    ),
+    values.duration_option("--sample", "How long to count transactions or operations; 0 to skip."),
 ]
 OfNodeOption = Annotated[
     str | None,
@@ -127,11 +115,10 @@ JobsOption = Annotated[
 LOCK_TIMEOUT = values.Duration(seconds=2)
 LockTimeoutOption = Annotated[
     values.Duration,
-    typer.Option(
+    values.duration_option(
         "--lock-timeout",
-        metavar="DURATION",
-        parser=values.duration(least=values.Duration(milliseconds=1)),
-        help="How long to wait for a lock on a table, for example 500ms.",
+        "How long to wait for a lock on a table, for example 500ms.",
+        least=values.MS,
     ),
 ]
 AttemptsOption = Annotated[

@@ -36,11 +36,8 @@ NodeOption = Annotated[
 WAIT = values.Duration(seconds=30)
 WaitOption = Annotated[
     values.Duration,
-    typer.Option(
-        "--wait",
-        metavar="DURATION",
-        parser=values.duration(),
-        help="How long to wait for sessions that use a table, for example 30s.",
+    values.duration_option(
+        "--wait", "How long to wait for sessions that use a table, for example 30s."
     ),
 ]
 

@@ -48,12 +48,7 @@ def repack(
     ] = 20,
     recent: Annotated[
         values.Duration,
-        typer.Option(
-            "--recent",
-            metavar="DURATION",
-            parser=values.duration(),
-            help="Skip tables that were repacked within this time.",
-        ),
+        values.duration_option("--recent", "Skip tables that were repacked within this time."),
     ] = _RECENT,
     jobs: Annotated[
         int,
@@ -61,11 +56,10 @@ def repack(
     ] = 1,
     wait_timeout: Annotated[
         values.Duration,
-        typer.Option(
+        values.duration_option(
             "--wait-timeout",
-            metavar="DURATION",
-            parser=values.duration(least=_SECOND),
-            help="Skip a table that is in use for longer, for example 1m.",
+            "Skip a table that is in use for longer, for example 1m.",
+            least=_SECOND,
         ),
     ] = _WAIT,
     terminate: Annotated[

@@ -42,11 +42,8 @@ def run(
     ] = None,
     timeout: Annotated[
         values.Duration | None,
-        typer.Option(
-            "--timeout",
-            metavar="DURATION",
-            parser=values.duration(least=values.Duration(milliseconds=1)),
-            help="Kill it after this time, for example 30s.",
+        values.duration_option(
+            "--timeout", "Kill it after this time, for example 30s.", least=values.MS
         ),
     ] = None,
 ) -> None:

@@ -71,11 +71,8 @@ def sql(
     write: Annotated[bool, typer.Option("--write", help="Allow changes; asks first.")] = False,
     timeout: Annotated[
         values.Duration | None,
-        typer.Option(
-            "--timeout",
-            metavar="DURATION",
-            parser=values.duration(least=values.Duration(milliseconds=1)),
-            help="Limit each statement, for example 30s.",
+        values.duration_option(
+            "--timeout", "Limit each statement, for example 30s.", least=values.MS
         ),
     ] = None,
     jobs: JobsOption = 4,

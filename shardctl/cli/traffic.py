@@ -64,11 +64,8 @@ def traffic(
     ] = None,
     seconds: Annotated[
         values.Duration,
-        typer.Option(
-            "--seconds",
-            metavar="DURATION",
-            parser=values.duration(least=values.Duration(milliseconds=100)),
-            help="How long to run; Ctrl-C ends it.",
+        values.duration_option(
+            "--seconds", "How long to run; Ctrl-C ends it.", least=values.Duration(milliseconds=100)
         ),
     ] = _SECONDS,
     rate: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -31,6 +31,7 @@ class Duration(timedelta):
         return f"{self.ms}ms"
 
 
+MS = Duration(milliseconds=1)
 SAMPLE = Duration(seconds=1)
 """How long transactions and operations are counted; a session reports its own once a second."""
 
@@ -58,6 +59,11 @@ def duration(*, least: Duration | None = None) -> Callable[[object], Duration]:
     return parse
 
 
+def duration_option(name: str, text: str, *, least: Duration | None = None) -> Any:
+    """Make an option for a duration; `text` is its line in the help."""
+    return typer.Option(name, metavar="DURATION", parser=duration(least=least), help=text)
+
+
 def moment() -> Callable[[object], datetime]:
     """Return the parser of an option for a time: so long before now, or as RFC 3339 has it.
 
@@ -82,15 +88,11 @@ def moment() -> Callable[[object], datetime]:
     return parse
 
 
-def size() -> Callable[[object], int]:
-    """Return the parser of an option for bytes, which raises typer.BadParameter."""
+def size(value: object) -> int:
+    """Parse the value of an option for bytes; raises typer.BadParameter."""
+    from shardctl.topology import fields
 
-    def parse(value: object) -> int:
-        from shardctl.topology import fields
-
-        try:
-            return fields.size(value)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
-
-    return parse
+    try:
+        return fields.size(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error

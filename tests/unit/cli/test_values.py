@@ -22,13 +22,13 @@ def test_what_is_not_a_duration(given: str) -> None:
 
 def test_a_size() -> None:
     for text, power in (("50M", 20), ("50MB", 20), ("64k", 10), ("64kB", 10), ("2G", 30)):
-        assert values.size()(text) == int(text.rstrip("BkMG")) << power
+        assert values.size(text) == int(text.rstrip("BkMG")) << power
 
 
 @pytest.mark.parametrize("given", ["fast", "", "0M", "50", "1.5G", "5B", "50MiB"])
 def test_what_is_not_a_size(given: str) -> None:
     with pytest.raises(typer.BadParameter):
-        values.size()(given)
+        values.size(given)
 
 
 @pytest.mark.parametrize(
