@@ -25,7 +25,8 @@ LIVELINESS: dict[str, str | int] = {
 """For hosts that do not answer, or cease to; `database.options` overrides any of it."""
 
 
-CLEAR_TEXT_HINT = (
+_CLEAR_TEXT = "cleartext password"
+_CLEAR_TEXT_HINT = (
     "use scram-sha-256 there; where only a password in clear text works (methods password, ldap, "
     "pam and radius), set require_auth: password and sslmode: verify-full in database.options"
 )
@@ -85,6 +86,19 @@ def reason_of(error: psycopg.Error) -> str:
 def answered(error: BaseException | None) -> bool:
     """Return whether a server rejected a login, and not the network; in whatever language."""
     return any(_SAID.fullmatch(reason) for reason in _tried(error))
+
+
+def login_hint(error: psycopg.Error | None, *, asked: str, rejected: str, unreachable: str) -> str:
+    """Choose what to do about a login that failed, by what libpq knows of it.
+
+    It keeps no SQLSTATE of one, but whether a password was asked for, and what a server said.
+    """
+    if _CLEAR_TEXT in str(error):  # libpq's own refusal, by `require_auth`
+        return _CLEAR_TEXT_HINT
+    pgconn = None if error is None else error.pgconn
+    if pgconn is not None and (pgconn.needs_password or pgconn.used_password):
+        return asked
+    return rejected if answered(error) else unreachable
 
 
 def _tried(error: BaseException | None) -> list[str]:

@@ -49,14 +49,22 @@ class PoolerUnavailable(ShardctlError):
     `answered` is whether a pooler runs there, and rejects the login.
     """
 
-    def __init__(self, pooler: Pooler, reason: str, *, answered: bool = False) -> None:
+    def __init__(self, pooler: Pooler, reason: str, error: psycopg.Error | None = None) -> None:
+        user = pooler.admin_user
         super().__init__(
             f"pooler {pooler.name} ({pooler.host}:{pooler.port}): {reason}",
-            hint=faults.unavailable_hint(pooler, reason),
+            hint=libpq.login_hint(
+                error,
+                asked=f"add {user}'s password for database pgbouncer to ~/.pgpass (or "
+                "PGPASSFILE), and the user to the pooler's auth_file",
+                rejected=f"add {user} to admin_users and auth_file of the pooler, or set another "
+                "admin_user",
+                unreachable="check host and port, the network, and that PgBouncer is running there",
+            ),
         )
         self.pooler = pooler.name
         self.reason = reason
-        self.answered = answered
+        self.answered = libpq.answered(error)
 
 
 class PoolerLost(ShardctlError):
@@ -137,8 +145,7 @@ class Console:
         try:
             self._session = psycopg.connect(given, autocommit=True)
         except psycopg.Error as error:  # also a keyword with a value that libpq does not take
-            answered = libpq.answered(error)
-            raise PoolerUnavailable(pooler, reason_of(error), answered=answered) from error
+            raise PoolerUnavailable(pooler, reason_of(error), error) from error
         self._pq = self._session.pgconn
 
     def __enter__(self) -> Self:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from shardctl import errors
 from shardctl.errors import Incomplete, Refused, ShardctlError
-from shardctl.libpq import CLEAR_TEXT_HINT
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shardctl.topology.model import Pooler, PoolerName
+    from shardctl.topology.model import PoolerName
 
 
 class PoolerRefused(ShardctlError):
@@ -165,21 +164,3 @@ def is_of_pooler(reason: str) -> bool:
     False
     """
     return " for user " not in reason and any(word in reason for word in _OF_POOLER)
-
-
-def unavailable_hint(pooler: Pooler, reason: str) -> str:
-    """Return what to do where a console cannot be logged in to: a guess."""
-    if "cleartext password" in reason:
-        return CLEAR_TEXT_HINT
-    if "password" in reason or "SASL" in reason or "authentication" in reason:
-        return (
-            f"add {pooler.admin_user}'s password for database pgbouncer to ~/.pgpass "
-            "(or PGPASSFILE), and the user to the pooler's auth_file"
-        )
-    if "not allowed" in reason:
-        return f"add {pooler.admin_user} to admin_users of the pooler, or set another admin_user"
-    if "refused" in reason or "No such file" in reason:
-        return "check host and port, and that PgBouncer is running there"
-    if "timeout" in reason or "timed out" in reason or "no response" in reason:
-        return "check host and port, the network, and whether the pooler hangs"
-    return "check the pooler's host, port and admin_user in the topology"

@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from shardctl import libpq
 from shardctl.errors import ShardctlError
-from shardctl.libpq import CLEAR_TEXT_HINT, CONNECT_TIMEOUT_S, reason_of
+from shardctl.libpq import CONNECT_TIMEOUT_S, reason_of
 from shardctl.postgres import replay
 from shardctl.postgres.observing import LOCK_TIMEOUT, AnswersNothing, Observing
 
@@ -53,7 +53,7 @@ class NodeUnavailable(ShardctlError):
     def __init__(
         self, node: str, address: str, reason: str, error: psycopg.Error | None = None
     ) -> None:
-        super().__init__(f"node {node} ({address}): {reason}", hint=_hint(reason, error))
+        super().__init__(f"node {node} ({address}): {reason}", hint=_hint(error))
         self.node = node
         self.reason = reason
 
@@ -183,24 +183,18 @@ _BY_KIND: tuple[tuple[type[psycopg.Error], str], ...] = (
         ),
     ),
     (psycopg.errors.UndefinedTable, "restore that table (docs/operations/failures.md)"),
-    (psycopg.errors.ConnectionTimeout, "check host and port, and the network"),
-)
-_BY_WORD = (
-    # Of a login that failed, libpq keeps no SQLSTATE: these texts are all there is.
-    ("cleartext password", CLEAR_TEXT_HINT),
-    (
-        "password",
-        "put the password into ~/.pgpass (or PGPASSFILE); the topology cannot contain passwords",
-    ),
-    ("does not exist", "check `database:` in the topology; `shardctl init` creates the database"),
-    ("refused", "check host and port, and that PostgreSQL is running there"),
-    ("No such file", "check host and port, and that PostgreSQL is running there"),
-    ("pg_hba", "add a pg_hba.conf entry for this host on that server"),
 )
 
 
-def _hint(reason: str, error: psycopg.Error | None) -> str:
+def _hint(error: psycopg.Error | None) -> str:
     """Return what to do; of a login that failed it is a guess."""
-    found = [hint for kind, hint in _BY_KIND if isinstance(error, kind)]
-    found += [hint for word, hint in _BY_WORD if word in reason]
-    return (*found, "check the node's host and port and `database:` in the topology")[0]
+    by_kind = [hint for kind, hint in _BY_KIND if isinstance(error, kind)]
+    by_login = libpq.login_hint(
+        error,
+        asked="put the password into ~/.pgpass (or PGPASSFILE); the topology cannot contain "
+        "passwords",
+        rejected="check `database:` in the topology (`shardctl init` creates the database), and "
+        "pg_hba.conf of that server",
+        unreachable="check host and port, the network, and that PostgreSQL is running there",
+    )
+    return (*by_kind, by_login)[0]
