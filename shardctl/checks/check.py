@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -111,18 +111,7 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
-        return {
-            "check": self.check,
-            "code": self.code,
-            "severity": self.severity.value,
-            "node": self.node,
-            "pooler": self.pooler,
-            "shards": list(self.shards),
-            "object": self.object,
-            "actual": self.actual,
-            "expected": self.expected,
-            "hint": self.hint,
-        }
+        return asdict(self) | {"shards": list(self.shards)}
 
 
 ERROR, WARNING, NOTE = ((severity,) for severity in Severity)

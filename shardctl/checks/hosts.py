@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -267,14 +267,7 @@ class Tested:
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
-        return {
-            "host": self.host,
-            "server": self.server,
-            "test": self.test,
-            "state": self.state.value,
-            "found": self.found,
-            "hint": self.hint,
-        }
+        return asdict(self)
 
 
 def test(topology: Topology, progress: Progress) -> list[Tested]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -89,14 +89,8 @@ class Retired:
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
-        return {
-            "schema": self.schema,
-            "shard": self.shard,
-            "move": self.move,
-            "size_bytes": self.size_bytes,
-            "ended": ledger.written(self.ended),
-            "due": ledger.written(self.due),
-        }
+        dates = {"ended": ledger.written(self.ended), "due": ledger.written(self.due)}
+        return asdict(self) | dates
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,21 +170,8 @@ class NodeStatus:
             "sessions": self.sessions,
             "idle_in_transaction": self.idle_in_transaction,
             "tps": None if self.tps is None else round(self.tps, 1),
-            "slots": [
-                {
-                    "name": slot.name,
-                    "type": slot.type,
-                    "active": slot.active,
-                    "wal_status": slot.wal_status,
-                    "retained_bytes": slot.retained_bytes,
-                    "lag_bytes": slot.lag_bytes,
-                }
-                for slot in self.slots
-            ],
-            "standbys": [
-                {"name": s.name, "state": s.state, "lag_bytes": s.lag_bytes, "lag_s": s.lag_s}
-                for s in self.standbys
-            ],
+            "slots": [asdict(slot) for slot in self.slots],
+            "standbys": [asdict(standby) for standby in self.standbys],
             "disk_free_bytes": self.disk.free_bytes if self.disk else None,
             "disk_total_bytes": self.disk.total_bytes if self.disk else None,
             "disk_error": self.disk_error,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardctl.errors import together
@@ -34,14 +34,7 @@ class Change:
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
-        return {
-            "action": self.action,
-            "kind": self.kind,
-            "node": self.node,
-            "pooler": self.pooler,
-            "shards": list(self.shards),
-            "name": self.name,
-        }
+        return asdict(self) | {"shards": list(self.shards)}
 
 
 @dataclass(frozen=True, slots=True)
