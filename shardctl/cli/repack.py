@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardctl.errors import ShardctlError
-    from shardctl.maintenance.repack import Candidate, Options, Plan, Repacked, Result
+    from shardctl.maintenance.repack import Candidate, Plan, Repacked, Result
 
 app = command_app()
 
@@ -79,12 +79,18 @@ def repack(
     killed, run it again: it repacks the rest.
     """
     from shardctl.maintenance import repack as repacking
+    from shardctl.maintenance.repack_look import Options
     from shardctl.state import lock
     from shardctl.topology import routes
 
     topology = load_topology(ctx)
-    options = _options(
-        min_bloat, recent, jobs, wait_timeout, terminate=terminate, check=not no_superuser_check
+    options = Options(
+        min_bloat / 100,
+        recent.total_seconds(),
+        jobs,
+        -(-wait_timeout.ms // 1000),  # pg_repack takes whole seconds
+        terminate=terminate,
+        superuser_check=not no_superuser_check,
     )
     chosen = topology.owners() if shards is None else routes.listed(topology, shards)
     plan = repacking.plan(topology, chosen, options)
@@ -108,23 +114,6 @@ def repack(
         _end(plan, result.error if result else None)
 
 
-def _options(
-    min_bloat: int,
-    recent: values.Duration,
-    jobs: int,
-    wait_timeout: values.Duration,
-    *,
-    terminate: bool,
-    check: bool,
-) -> Options:
-    from shardctl.maintenance.repack import Options
-    from shardctl.maintenance.repack_program import Settings
-
-    # pg_repack takes whole seconds.
-    settings = Settings(-(-wait_timeout.ms // 1000), terminate=terminate, superuser_check=check)
-    return Options(min_bloat / 100, recent.total_seconds(), jobs, settings)
-
-
 def _notes(plan: Plan, shown: Sequence[Candidate]) -> Iterator[str]:
     """Tell what the table of the worst tables leaves out."""
     if len(shown) > _SHOWN:
@@ -133,9 +122,9 @@ def _notes(plan: Plan, shown: Sequence[Candidate]) -> Iterator[str]:
     for verdict, why in _LEFT_OUT.items():
         if count := plan.left_out(verdict):  # type: ignore[arg-type]  # its keys are verdicts
             yield f"skipped: {plural(count, 'table')}: {why}"
-    yield from (f"node {node}: {note}" for node, note in plan.notes)
-    for node, leftovers in plan.leftovers.items():
-        for one in leftovers:
+    for node, view in plan.views.items():
+        yield from (f"node {node}: {note}" for note in view.notes)
+        for one in view.leftovers:
             of, objects = one.name or "a dropped table", ", ".join(one.objects)
             yield (
                 f"node {node}: leftovers of a killed pg_repack of {of}: {objects}\n"
@@ -206,10 +195,12 @@ def _json(plan: Plan, result: Result | None) -> dict[str, Any]:
         "left_out": {verdict: plan.left_out(verdict) for verdict in _LEFT_OUT},  # type: ignore[arg-type]  # as above
         "leftovers": [
             {"node": node, "table": one.name, "objects": list(one.objects)}
-            for node, leftovers in plan.leftovers.items()
-            for one in leftovers
+            for node, view in plan.views.items()
+            for one in view.leftovers
         ],
-        "notes": [{"node": node, "note": note} for node, note in plan.notes],
+        "notes": [
+            {"node": node, "note": note} for node, view in plan.views.items() for note in view.notes
+        ],
         "reclaimed_bytes": sum(one.before_bytes - one.after_bytes for one in repacked),
     }
 

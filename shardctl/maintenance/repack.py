@@ -17,9 +17,8 @@ import psycopg
 from shardctl import fanout
 from shardctl.errors import Incomplete, Interrupted, Refused, ShardctlError, together
 from shardctl.libpq import reason_of
-from shardctl.maintenance import repack_look, repack_program
+from shardctl.maintenance import repack_look
 from shardctl.maintenance.repack_look import MARK, QUERIES
-from shardctl.maintenance.repack_program import Order
 from shardctl.meter import BYTES, sentences, size
 from shardctl.postgres import binaries
 from shardctl.postgres.connection import NodeLost
@@ -30,10 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.maintenance.repack_look import Table, View
-    from shardctl.maintenance.repack_program import Settings
+    from shardctl.maintenance.repack_look import Options, Table, View
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.repack_left import Leftover
     from shardctl.topology.model import NodeName, Topology
 
 
@@ -46,20 +43,6 @@ ROOM = 2
 """How much free disk a table takes while it is repacked, in times its size with all indexes."""
 
 _SHOWN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What is chosen, and how it is done; `min_bloat` is a share from 0 to 1.
-
-    A table that was repacked less than `recent_s` ago is left out. `jobs` are tables at a time
-    on each node.
-    """
-
-    min_bloat: float
-    recent_s: float
-    jobs: int
-    settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +77,15 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What fits a node: the program, its version, the server's."""
-
-    program: str
-    version: str
-    major: int
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """What a repack does: the chosen tables, worst first, and what is in its way."""
+    """What a repack does: the chosen tables, worst first, and what was seen of their nodes.
+
+    `programs` are those of this machine, by version.
+    """
 
     candidates: tuple[Candidate, ...]
-    leftovers: Mapping[NodeName, tuple[Leftover, ...]]
-    means: Mapping[NodeName, Means]
-    notes: tuple[tuple[NodeName, str], ...]
+    views: Mapping[NodeName, View]
+    programs: Mapping[str, str]
     options: Options
 
     @property
@@ -130,7 +106,7 @@ class Plan:
     def nodes(self) -> list[NodeName]:
         """The nodes on which there is something to do."""
         busy = {one.node for one in self.chosen}
-        return [node for node in self.means if node in busy]
+        return [node for node in self.views if node in busy]
 
 
 def program_missing(node: NodeName, wanted: str, found: Collection[str]) -> Refused:
@@ -163,10 +139,10 @@ def plan(topology: Topology, shards: Iterable[int], options: Options) -> Plan:
     views = repack_look.look(
         topology,
         frozenset(shards),
-        superuser_check=options.settings.superuser_check,
+        superuser_check=options.superuser_check,
         purpose=lock.purpose(COMMAND),
     )
-    found = repack_program.find()
+    found = repack_look.find()
     missing = [
         program_missing(node, view.version, found)
         for node, view in views.items()
@@ -174,13 +150,7 @@ def plan(topology: Topology, shards: Iterable[int], options: Options) -> Plan:
     ]
     if missing:
         raise together(missing)
-    return Plan(
-        candidates=tuple(judge(views, options)),
-        leftovers={node: view.leftovers for node, view in views.items()},
-        means={node: Means(found[v.version], v.version, v.major) for node, v in views.items()},
-        notes=tuple((node, note) for node, view in views.items() for note in view.notes),
-        options=options,
-    )
+    return Plan(tuple(judge(views, options)), views, found, options)
 
 
 def judge(views: Mapping[NodeName, View], options: Options) -> list[Candidate]:
@@ -364,17 +334,13 @@ class _Work:
 
     def _call(self, one: Candidate) -> str:
         """Call pg_repack; give the first that it had to complain about."""
-        means, table, topology = self._plan.means[one.node], one.table, self._topology
-        node = topology.nodes[one.node]
-        argv = repack_program.arguments(
-            means.program,
-            means.version,
-            repack_program.conninfo(node, topology.database, major=means.major),
-            Order(table.schema, table.name, table.order_by),
-            self._plan.options.settings,
-        )
+        plan, topology = self._plan, self._topology
+        view, node = plan.views[one.node], topology.nodes[one.node]
+        login = repack_look.conninfo(node, topology.database, major=view.major)
+        program = plan.programs[view.version]
+        argv = repack_look.arguments(program, view.version, login, one.table, plan.options)
         complaint, waiting = "", False
-        with repack_program.start(argv) as process:
+        with repack_look.start(argv) as process:
             self._running.add(process)
             for line in process.stdout or ():
                 if printed := _PRINTED.match(line):

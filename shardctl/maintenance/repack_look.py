@@ -1,29 +1,40 @@
-"""What a repack goes by: tables with their estimated bloat, leftovers, and the room there is."""
+"""What a repack goes by: tables with their estimated bloat, leftovers, room, and the program.
+
+pg_repack runs on this machine, and logs in as shardctl itself does: no row travels through it, so
+the network does not matter, and hosts need neither a route there nor a password of their own.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psycopg
+from psycopg import sql
 
+from shardctl import libpq
 from shardctl.errors import Refused, ShardctlError, together
 from shardctl.hosts import files
+from shardctl.hosts.host import CommandFailed
+from shardctl.hosts.local import Local
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
-from shardctl.maintenance import repack_program
-from shardctl.postgres import catalog, queries, repack_left
+from shardctl.postgres import binaries, catalog, connection, queries, repack_left
 from shardctl.state import cluster, identity, ledger, observer
 from shardctl.state.identity import node_unfit
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.repack_left import Leftover
     from shardctl.state.ledger import Copy
-    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+    from shardctl.topology.model import Database, Node, NodeName, ShardId, Topology
 
 QUERIES = queries.load("shardctl.maintenance", "repack.sql")
 COMMAND = "repack"
@@ -32,6 +43,40 @@ MARK = "repacked file "
 
 _LOCK_TIMEOUT = "1s"
 _LONG_S = 60
+NAME = "pg_repack"
+
+_SETTINGS = {
+    # A role's own limits would end sessions that wait on purpose.
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    # It tries for its own locks for a second at a time, but cleans up after itself without any
+    # limit, while all other users of the table wait behind it.
+    "lock_timeout": "2s",
+    # What a killed program leaves running would hold its locks until the statement has ended.
+    "client_connection_check_interval": "1s",
+}
+_TRANSACTION_TIMEOUT_SINCE = 17
+_TAKES_CONNINFO_SINCE = (1, 5, 1)
+_SERVES_OWNERS_SINCE = (1, 5, 2)
+_ANSWER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is chosen, and how it is done; `min_bloat` is a share from 0 to 1.
+
+    A table that was repacked less than `recent_s` ago is left out. `jobs` are tables at a time
+    on each node. A table that is in use for `wait_timeout_s` is given up or, to `terminate`, the
+    sessions that use it are ended.
+    """
+
+    min_bloat: float
+    recent_s: float
+    jobs: int
+    wait_timeout_s: int
+    terminate: bool
+    superuser_check: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +207,7 @@ def _view(
     if not installed:
         raise extension_missing(node.name, topology.database.name, available=available)
     version = _version(session, node.name)
-    may_try = repack_program.serves_owners(version)
+    may_try = serves_owners(version)
     if not superuser and (superuser_check or not may_try):
         raise Refused(
             "superuser_needed",
@@ -246,3 +291,86 @@ def _followers(standbys: int, unused: int) -> list[str]:
     if unused:
         reported.append(f"replication slots without a client retain all this WAL: {unused}")
     return reported
+
+
+def find() -> dict[str, str]:
+    """Find the programs that this machine has, by the versions that they print.
+
+    Looked for in `$SHARDCTL_PG_BIN`, beside PostgreSQL's servers, and in PATH; a version's
+    first one counts.
+    """
+    found: dict[str, str] = {}
+    for path in _candidates():
+        try:
+            said = Local().run([path, "--version"], timeout=_ANSWER_S).stdout.strip()
+        except CommandFailed:
+            continue  # one that does not run is none
+        found.setdefault(said, path)
+    return found
+
+
+def _candidates() -> Iterator[str]:
+    directories = [os.environ.get(binaries.VARIABLE)]
+    directories += [str(one.directory) for one in binaries.installed()]
+    for directory in (*filter(None, directories), None):
+        path = shutil.which(NAME, path=directory)
+        if path is not None:
+            yield path
+
+
+def conninfo(node: Node, database: Database, *, major: int) -> str:
+    """Write libpq's connection string for a node, as shardctl's own sessions have it.
+
+    Other runs of pg_repack know by its application_name that they need not wait for it.
+    """
+    settings = dict(_SETTINGS)
+    if major >= _TRANSACTION_TIMEOUT_SINCE:
+        settings["transaction_timeout"] = "0"
+    return libpq.conninfo(
+        node, database.options, user=database.user, dbname=database.name, application_name=NAME,
+        options=connection.options(database, settings),
+    )  # fmt: skip
+
+
+def serves_owners(version: str) -> bool:
+    """Return whether this version lets ordinary roles repack their own tables."""
+    return _numbers(version) >= _SERVES_OWNERS_SINCE
+
+
+def arguments(program: str, version: str, login: str, table: Table, options: Options) -> list[str]:
+    """Compose the argument list of a run; `login` is a connection string."""
+    # Older ones write `dbname=` and the value, as it is, into a connection string.
+    whole = _numbers(version) >= _TAKES_CONNINFO_SINCE
+    name = sql.Identifier(table.schema, table.name).as_string()
+    argv = [program, "--no-password"]
+    argv += [f"--dbname={login if whole else login.removeprefix('dbname=')}", f"--table={name}"]
+    argv += [f"--wait-timeout={options.wait_timeout_s}"]
+    argv += [f"--order-by={table.order_by}"] if table.order_by is not None else []
+    argv += [] if options.terminate else ["--no-kill-backend"]
+    return argv + ([] if options.superuser_check else ["--no-superuser-check"])
+
+
+def start(argv: list[str]) -> subprocess.Popen[str]:
+    """Start it; what it says comes on its standard output, and SIGINT lets it clean up and end.
+
+    Its exit code shows little: it is 0 even where it gave up a table.
+    """
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        env=os.environ | {"LC_ALL": "C"},
+        start_new_session=True,  # Ctrl-C at the terminal reaches shardctl alone
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Read the numbers of a version.
+
+    >>> _numbers("pg_repack 1.4.8"), _numbers("pg_repack 1.5dev")
+    ((1, 4, 8), (1, 5))
+    """
+    return tuple(map(int, re.findall(r"\d+", version)))

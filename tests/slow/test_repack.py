@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from shardctl import meter
-from shardctl.maintenance import repack, repack_look, repack_program
+from shardctl.maintenance import repack, repack_look
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.fixtures.fleets.retired import Pruned, changed
@@ -64,7 +64,7 @@ def test_a_table_in_use_is_given_up_and_its_user_left_alone(fleet_bloated: Repac
     fleet_bloated.bloat(0)
     fleet_bloated.bloat(5)  # on the other node: here it would wait for the reader's transaction
     file = fleet_bloated.file(0)
-    plan = fleet_bloated.plan(wait_timeout=1)
+    plan = fleet_bloated.plan(wait_timeout_s=1)
     with fleet_bloated.reader() as reader:
         reader.execute("SELECT FROM shard0.photos LIMIT 1")
         result = fleet_bloated.carry_out(plan)
@@ -149,9 +149,8 @@ def test_a_role_that_is_no_superuser_is_refused(fleet_bloated: Repacking) -> Non
         options = fleet_bloated.plan(0).options
         with raises_code("superuser_needed", match="plain"):
             repack.plan(topology, [0], options)
-        may_try = dataclasses.replace(options.settings, superuser_check=False)
-        options = dataclasses.replace(options, settings=may_try)
-        if repack_program.serves_owners(fleet_bloated.version()):
+        options = dataclasses.replace(options, superuser_check=False)
+        if repack_look.serves_owners(fleet_bloated.version()):
             assert repack.plan(topology, [0], options).refused == []
         else:
             # It would fail to clean up after itself, and try that for good.

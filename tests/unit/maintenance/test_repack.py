@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardctl.maintenance.repack import Options, judge
-from shardctl.maintenance.repack_look import Table, View
-from shardctl.maintenance.repack_program import Settings
+from shardctl.maintenance.repack import judge
+from shardctl.maintenance.repack_look import Options, Table, View
 from shardctl.topology.model import NodeName, ShardId
 
 MB = 1024 * 1024
@@ -35,8 +34,7 @@ def verdicts(
     *tables: Table, free: int | None = None, min_bloat: float = 0.2
 ) -> list[tuple[str, str]]:
     view = View(tables, (), "pg_repack 1.4.8", 15, free, (), ())
-    settings = Settings(60, terminate=False, superuser_check=True)
-    options = Options(min_bloat, recent_s=3600, jobs=1, settings=settings)
+    options = Options(min_bloat, 3600, 1, 60, terminate=False, superuser_check=True)
     return [(one.table.name, one.verdict) for one in judge({NodeName("a"): view}, options)]
 
 
