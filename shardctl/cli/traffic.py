@@ -193,7 +193,7 @@ def _foresee(topology: Topology, given: _Given, settings: Settings) -> None:
     from shardctl.topology import ranges
     from shardctl.traffic import table
     from shardctl.traffic.client_routes import TABLE
-    from shardctl.traffic.plan import plan
+    from shardctl.traffic.load import plan
 
     aliases = given.aliases
     fleet, route = plan(topology, aliases.value, given.shards)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -14,10 +16,10 @@ from psycopg import sql
 from shardctl import fanout
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.ids import generator
-from shardctl.postgres import catalog, queries, room
-from shardctl.postgres.connection import connect
+from shardctl.libpq import reason_of
+from shardctl.postgres import blocking, catalog, queries, room
+from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import chunks, key_checks
-from shardctl.provision.blocked import Watch
 from shardctl.provision.failures import ShardFailed
 from shardctl.provision.job import Job, Retrying
 from shardctl.provision.observe import connect_for_maintenance
@@ -25,16 +27,90 @@ from shardctl.state import cluster, events, format, lock  # noqa: A004  # the mo
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from shardctl.fanout import Outcome, Progress
+    from shardctl.postgres.blocking import Holder
     from shardctl.postgres.cancelling import Running
     from shardctl.postgres.connection import Connection
     from shardctl.provision.plan import NodePlan, ShardWork
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
+
 logger = logging.getLogger(__name__)
+
+PATIENCE_S = 1.0
+"""How long a session waits before its blocker is reported."""
+_POLL_S = 0.25
+_GAP_S = 3.0
+"""Between two attempts at a lock there are pauses of up to 2 s."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks from a session of its own, opened after a second, until the block ends."""
+
+    node: NodeName
+    connect: Callable[[], Connection]
+    notice: Callable[[str], None]
+    waits: Callable[[str | None], None]
+    """Shows what is waited for at this moment, or None."""
+    sessions: list[Connection] = field(default_factory=list)
+    """The sessions that may wait; their threads append to it."""
+    holders: dict[int, str] = field(default_factory=dict)
+    """By the process id of a session: the last holder of the lock that it waited for."""
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to look."""
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop watching."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        if self._ended.wait(PATIENCE_S):
+            return
+        try:
+            with self.connect() as session:
+                session.autocommit = True
+                self._look(session)
+        except (psycopg.Error, NodeUnavailable) as error:
+            said = reason_of(error) if isinstance(error, psycopg.Error) else error.message
+            logger.info("node %s: cannot find out which sessions hold locks: %s", self.node, said)
+        finally:
+            self.waits(None)
+
+    def _look(self, session: Connection) -> None:
+        reported: set[Holder] = set()
+        since: dict[int, float] = {}
+        seen: dict[int, float] = {}
+        while not self._ended.is_set():
+            ours = [one.info.backend_pid for one in list(self.sessions) if not one.closed]
+            found = blocking.holders(session, ours)
+            now = time.monotonic()
+            for waiting, holder in found:
+                if now - seen.get(waiting, -_GAP_S) >= _GAP_S:
+                    since[waiting] = now
+                seen[waiting] = now
+                self.holders[waiting] = str(holder)
+                # What was there in the first look has waited for that long already.
+                if now - since[waiting] >= PATIENCE_S and holder not in reported:
+                    reported.add(holder)
+                    self.notice(f"node {self.node}: waits for a lock of {holder}")
+            if found:
+                self.waits(f"a lock of {min(str(holder) for _, holder in found)}")
+            elif all(now - last >= _GAP_S for last in seen.values()):
+                self.waits(None)
+            self._ended.wait(_POLL_S)
+
+
 Value = TypeVar("Value")
 QUERIES = queries.load("shardctl.provision", "apply.sql")
 

@@ -20,7 +20,6 @@ from shardctl.postgres.connection import NodeUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from shardctl.fanout import Progress
     from shardctl.meter import Reading
@@ -137,12 +136,7 @@ class Kept:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         """End that and every phase; a server that does not answer is not waited for."""
         for key, one in self._meters.read().items():
             if kind is None:  # the total is an estimate

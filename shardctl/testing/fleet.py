@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +20,6 @@ from shardctl.provision import fleet as provision
 from shardctl.sandbox import servers
 from shardctl.sandbox.new import HOST
 from shardctl.testing import derive, directory, templates
-from shardctl.testing import ports as held_ports
 from shardctl.testing.emptying import Tables
 from shardctl.testing.environment import without_libpq
 from shardctl.topology import loader, routes
@@ -30,6 +30,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.topology.model import Topology
+
+
+@contextmanager
+def held_ports(host: str, count: int) -> Iterator[Sequence[int]]:
+    """Reserve free ports: a server may listen on them, but the system assigns them to no other.
+
+    A bound socket that does not listen keeps its port from programs that ask for any free port.
+    With SO_REUSEADDR, which PostgreSQL also sets, another socket may still listen on it.
+    """
+    with ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            holder = stack.enter_context(socket.socket())
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind((host, 0))
+            found.append(int(holder.getsockname()[1]))
+        yield found
+
 
 FILE = "topology.yaml"
 SANDBOX = ".sandbox"
@@ -133,7 +151,7 @@ def running(
         )
     directory.sweep(_stop)
     owner = os.getpid()
-    chosen = nullcontext(ports) if ports is not None else held_ports.held(HOST, nodes)
+    chosen = nullcontext(ports) if ports is not None else held_ports(HOST, nodes)
     with directory.made() as place, chosen as free:
         try:
             with ExitStack() as stack:
@@ -153,7 +171,7 @@ def running(
 
 def _make(wanted: Topology, shards: int, nodes: int, to: Path) -> None:
     """Make a fleet with its migrations, and pack what its servers leave when they have stopped."""
-    with directory.made() as place, held_ports.held(HOST, nodes) as free:
+    with directory.made() as place, held_ports(HOST, nodes) as free:
         topology = _written(wanted, place, shards, free)
         try:
             topology = servers.protected(topology)

@@ -14,10 +14,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from shardctl.libpq import reason_of
 from shardctl.traffic import operations
-from shardctl.traffic.client import FENCE, MAP_S
+from shardctl.traffic.client import FENCE, MAP_S, Worker
 from shardctl.traffic.record import OK, Kind
 from shardctl.traffic.session import CANNOT_CONNECT, LOST, Lost, Refused, judged
-from shardctl.traffic.worker import Worker
 
 if TYPE_CHECKING:
     import threading

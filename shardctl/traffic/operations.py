@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId
     from shardctl.traffic.client_routes import Statements
     from shardctl.traffic.record import Record
-    from shardctl.traffic.routed import RoutedSession
-    from shardctl.traffic.session import Session
+    from shardctl.traffic.session import RoutedSession, Session
 
     Steps = Generator[tuple[bytes, Sequence[bytes]], PGresult, None]
     """Yields statements with parameters; receives each result, or Refused or Lost.
