@@ -1,4 +1,4 @@
-"""`shardctl moves`: list, show, resume, abort and reverse moves."""
+"""`shardctl moves`: list, show, resume, abort and reverse moves, and clear what they left."""
 
 from __future__ import annotations
 
@@ -6,33 +6,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import (
-    moves_doctor,
-    moves_report,
-    moves_reverse,
-    moves_shown,
-    values,
-)
+from shardctl.cli import changing, moves_report, moves_shown, picture, values
 from shardctl.cli import watch as watching
 from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.moves_found import find, report_step, report_unread
 from shardctl.cli.options import (
     DANGEROUS,
+    IgnoreStandbyOption,
     Listing,
     ListingOption,
+    MaxPauseOption,
     MaxWalOption,
     Report,
     ReportOption,
     TerminateOption,
     WatchOption,
 )
-from shardctl.cli.output import (
-    emit,
-    say,
-)
+from shardctl.cli.output import emit, plural, say
 
 if TYPE_CHECKING:
+    from shardctl.fanout import Progress
+    from shardctl.moves.doctor import Left
     from shardctl.state.ledger import Entry
 
 app = command_app(
@@ -60,6 +55,14 @@ ShownArgument = Annotated[
         help="The move's id; the newest move by default.",
     ),
 ]
+DoneMoveArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MOVE",
+        help="The id of a move that is done.",
+    ),
+]
+_LEFT = ("node", "kind", "name", "move", "detail", "WAL held", "verdict")
 
 
 @app.command("list")
@@ -225,6 +228,158 @@ def abort(
     )
 
 
-app.command(cls=Changing)(moves_reverse.reverse)
-app.command(cls=Changing)(moves_reverse.finish)
-app.command(cls=Changing)(moves_doctor.doctor)
+@app.command(cls=Changing)
+def reverse(
+    ctx: typer.Context,
+    move: DoneMoveArgument,
+    *,
+    max_pause: MaxPauseOption = None,
+    max_wal: MaxWalOption = None,
+    terminate: TerminateOption = False,
+    ignore_standby: IgnoreStandbyOption = False,
+) -> None:
+    """Give a streamed move's shards back to the node that they came from, without a copy.
+
+    The retired copies there get their names back, closed to clients, and follow the changes since
+    the move. Then the cutover is that of any streamed move. It is a move of its own: `moves resume`
+    continues it, and `moves abort` undoes it until its point of no return; after an abort, the
+    move can no longer be reversed. A reverse itself cannot be reversed.
+    """
+    from shardctl.moves import reversing, service
+    from shardctl.moves.plan import Options
+    from shardctl.state import lock
+    from shardctl.topology import ranges
+
+    topology = load_topology(ctx)
+    entry = find(topology, move)
+    options = Options(
+        (max_pause or topology.move.max_pause).total_seconds(),
+        entry.move.plan["options"]["retain_s"],
+        max_wal_bytes=max_wal or topology.move.max_wal,
+        terminate=terminate,
+        ignore_standby=ignore_standby,
+    )
+    decided = reversing.plan(topology, entry, options)
+    facts = service.preflight(topology, decided)
+    lock.require_all_free(topology, service.locked(decided), command=service.COMMAND)
+    held = entry.reverse.held_bytes if entry.reverse is not None else None
+
+    def carry_out(progress: Progress) -> Entry:
+        service.start(topology, decided, progress, report_step(decided.id), notice=say)
+        return service.read(topology).entry(decided.id)
+
+    changing.run(
+        ctx,
+        pending=decided.shards,
+        header=("what", "plan"),
+        rows=[
+            ("move", f"{decided.id}: shards {picture.shorten(ranges.of(decided.shards))}"),
+            ("reverses", entry.move.id),
+            ("from, to", f"{decided.source} -> {decided.target}"),
+            ("WAL to read", picture.size(held)),
+            ("WAL kept at most", picture.size(facts.max_wal_bytes)),
+            ("clients wait", f"about {facts.predicted_pause_ms:.0f} ms"),
+        ],
+        notes=facts.notes,
+        plan={
+            "move": decided.id,
+            "reverses": entry.move.id,
+            "source": decided.source,
+            "target": decided.target,
+            "method": decided.method,
+            "shards": list(decided.shards),
+            "wal_bytes": held,
+            "max_wal_bytes": facts.max_wal_bytes,
+            "predicted_pause_ms": facts.predicted_pause_ms,
+            "notes": list(facts.notes),
+        },
+        question=f"Give {plural(len(decided.shards), 'shard')} back to {decided.target}?",
+        carry_out=carry_out,
+        result=moves_report.as_json,
+        report=moves_report.show_end,
+        done=moves_report.ending,
+    )
+
+
+@app.command(cls=Changing)
+def finish(
+    ctx: typer.Context,
+    move: DoneMoveArgument,
+) -> None:
+    """Give up the possibility to reverse a move: drop what both nodes keep for it.
+
+    The target stops to keep WAL, and `shardctl prune` may drop the retired copies after their
+    retention time.
+    """
+    from shardctl.moves import reversing
+
+    topology = load_topology(ctx)
+    entry = find(topology, move)
+    reversing.require_finishable(entry)
+
+    moves_report.change(
+        ctx,
+        topology,
+        entry,
+        lambda _: reversing.finish(topology, entry, notice=say),
+        question=f"Give up reversing move {entry.move.id}?",
+        done=lambda _: f"move {entry.move.id} can no longer be reversed",
+    )
+
+
+@app.command(cls=Changing)
+def doctor(
+    ctx: typer.Context,
+    *,
+    output: ListingOption = Listing.table,  # noqa: ARG001  # the settings have it
+) -> None:
+    """List what ended moves have left on any node, show it, and clear it.
+
+    Slots, publications, subscriptions, roles, triggers and guards, copies that were never opened,
+    rows about streams. Safe at any time and repeatable: what an open move owns stays, and so do
+    what a reverse needs and everything of a move whose journal cannot be read. Where a server
+    restart has ended the guard of a slot that is kept for a reverse, it is started again. Exit code
+    3 if a node could not be read.
+    """
+    from shardctl.moves import doctor as looking
+    from shardctl.moves import reversing
+    from shardctl.provision.agreement import NodeLeftOut
+    from shardctl.state import lock
+
+    topology = load_topology(ctx)
+    fleet = looking.look(topology, purpose=lock.purpose(looking.COMMAND))
+    skipped = [NodeLeftOut(node, reason) for node, reason in fleet.unread.items()]
+    found = looking.left(fleet)
+    chosen = [one for one in found if one.why_not is None]
+    unguarded = reversing.unguarded(fleet.ledger.entries)
+    for entry in unguarded:
+        say(f"move {entry.move.id}: the slot for its reverse has lost its guard")
+    again = f" and start {plural(len(unguarded), 'guard')} again" if unguarded else ""
+    where = "the nodes that could be read" if skipped else "any node"
+
+    def clear(_: Progress) -> int:
+        for entry in unguarded:
+            reversing.guard(topology, entry)
+        cleared: list[Left] = []
+        looking.clear(topology, chosen, cleared.append)
+        return len(cleared)
+
+    changing.run(
+        ctx,
+        pending=[*chosen, *unguarded],
+        header=_LEFT,
+        rows=map(_left_row, found),
+        nothing=f"nothing to clear: moves have left nothing on {where}",
+        plan={"left": [one.as_json() for one in found]},
+        question=f"Clear {plural(len(chosen), 'object')}{again}?",
+        carry_out=clear,
+        done=lambda count: f"done: {plural(count, 'object')} cleared",
+        left_out=skipped,
+    )
+
+
+def _left_row(left: Left) -> tuple[str, ...]:
+    one = left.object
+    held = "-" if one.held_bytes is None else picture.size(one.held_bytes)
+    verdict = left.why_not or "may be cleared"
+    return (left.node, one.kind, one.name, one.move, one.detail or "-", held, verdict)
