@@ -322,10 +322,12 @@ def connect(settings: SshSettings) -> Connection:
         "transport_factory": connection.policy.transport,
         "auth_strategy": _Keys(connection),
     }
+    began = time.monotonic()
     try:
         connection.open()
     except BaseException as error:
-        reason = _reason(connection, error) if isinstance(error, BROKEN) else None
+        late = time.monotonic() - began >= settings.connect_timeout
+        reason = _reason(connection, error, late=late) if isinstance(error, BROKEN) else None
         connection.shut()
         if reason is None:
             raise
@@ -345,8 +347,8 @@ def _tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_AFTER_MS)
 
 
-def _reason(connection: Connection, error: Exception) -> str:
-    """Explain why a connection did not come about, in one line."""
+def _reason(connection: Connection, error: Exception, *, late: bool) -> str:
+    """Explain why a connection did not come about, in one line; `late` if its time was over."""
     if connection.stderr is not None:
         connection.stderr.seek(0)
         lines = connection.stderr.read().decode(errors="replace").strip().splitlines()
@@ -355,9 +357,7 @@ def _reason(connection: Connection, error: Exception) -> str:
             return f"its {name} printed: {'; '.join(map(str.strip, lines[-TAIL:]))}"
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
         error = next(iter(error.errors.values()))
-    # The last is paramiko's text when its own time for the beginning is over.
-    slow = ("imeout", "banner", "No existing session")
-    if isinstance(error, TimeoutError) or any(word in str(error) for word in slow):
+    if late or isinstance(error, TimeoutError):
         return "no SSH response in time"
     if isinstance(error, EOFError) or not str(error):
         return "it closed the connection"

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CONCURRENTLY_CHANGED = ("tuple concurrently updated", "tuple concurrently deleted")
+
+_IN_THE_WAY = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.DeadlockDetected,
+    # What GRANT and CREATE OR REPLACE report when two sessions do it to one object.
+    psycopg.errors.InternalError_,
+)
+"""Errors that may be gone the next time."""
 
 
 class ShardFailed(Refused):
@@ -93,13 +100,7 @@ class StatementFailed(Exception):
     @property
     def busy(self) -> bool:
         """Whether other sessions were in the way, and may not be next time."""
-        error = self.error
-        if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
-            return True
-        # What GRANT and CREATE OR REPLACE report when two sessions do it to one object.
-        return isinstance(error, psycopg.errors.InternalError_) and (
-            error.diag.message_primary in _CONCURRENTLY_CHANGED
-        )
+        return isinstance(self.error, _IN_THE_WAY)
 
 
 def named(job: Job, failure: StatementFailed) -> ShardctlError:
