@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +14,7 @@ from shardctl.cli.context import Settings, load_topology
 from shardctl.cli.output import plural, print_json, print_line, print_table, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from shardctl.topology.model import ShardId, Topology
     from shardctl.traffic.latency import ShardLatency, Spread
@@ -102,23 +102,30 @@ def traffic(
     Every second it prints, on standard error, the time, operations a second, their latencies, and
     errors. Exit code 1 if an operation failed, or a row is lost, duplicated, or on the wrong node.
     """
+    from shardctl.topology import routes
+    from shardctl.traffic.load import Load
+
     topology = load_topology(ctx)
     require_local(topology)
-    given = _given(
-        topology,
-        aliases=aliases,
-        shards=shards,
-        clients=clients,
-        rate=rate,
-        logins=logins,
-        connect=connect,
-    )
+    _require_fit(aliases, clients=clients, rate=rate, logins=logins, connect=connect)
+    chosen = None if shards is None else routes.listed(topology, shards)
     settings: Settings = ctx.obj
     settings.pending = True
     if settings.dry_run:
-        _foresee(topology, given, settings)
+        _foresee(topology, aliases, chosen, settings)
         return
-    found = _run(topology, given, seconds.total_seconds(), keep_table=keep_table)
+    start = partial(
+        Load.start,
+        topology,
+        clients=clients if clients is not None else 0 if connect else _CLIENTS,
+        aliases=aliases.value,
+        seconds=seconds.total_seconds(),
+        rate=rate,
+        logins=(logins or _LOGINS) if connect else None,
+        shards=chosen,
+        keep_table=keep_table,
+    )
+    found = _run(start, keep_table=keep_table)
     if settings.json:
         print_json({"format": 1, "cluster": topology.cluster, **found.as_json()})
     else:
@@ -142,30 +149,16 @@ def require_local(topology: Topology) -> None:
         raise Problems(errors)
 
 
-@dataclass(frozen=True)
-class _Given:
-    """The checked options of the load, for `Load.start`."""
-
-    aliases: Aliases
-    shards: Sequence[ShardId] | None
-    clients: int
-    rate: float | None
-    logins: float | None
-
-
-def _given(
-    topology: Topology,
-    *,
+def _require_fit(
     aliases: Aliases,
-    shards: str | None,
+    *,
     clients: int | None,
     rate: float | None,
     logins: float | None,
     connect: bool,
-) -> _Given:
-    """Check the options; raises UsageError, and what `routes.listed` raises."""
+) -> None:
+    """Check the options; raises UsageError."""
     from shardctl.errors import UsageError
-    from shardctl.topology import routes
 
     if logins is not None and not connect:
         raise UsageError("--logins works only with --connect", hint="add --connect")
@@ -179,26 +172,20 @@ def _given(
             "--connect logs in for each operation, but shardctl.router keeps its connections",
             hint="use --aliases shard, node or direct",
         )
-    return _Given(
-        aliases,
-        None if shards is None else routes.listed(topology, shards),
-        clients if clients is not None else 0 if connect else _CLIENTS,
-        rate,
-        (logins or _LOGINS) if connect else None,
-    )
 
 
-def _foresee(topology: Topology, given: _Given, settings: Settings) -> None:
+def _foresee(
+    topology: Topology, aliases: Aliases, chosen: Sequence[ShardId] | None, settings: Settings
+) -> None:
     """Run every check of the real run, and print what it would do."""
     from shardctl.topology import ranges
     from shardctl.traffic import table
     from shardctl.traffic.client_routes import TABLE
     from shardctl.traffic.load import plan
 
-    aliases = given.aliases
-    fleet, route = plan(topology, aliases.value, given.shards)
+    fleet, route = plan(topology, aliases.value, chosen)
     table.require_alone(topology, [name for name in topology.nodes if fleet.holding(name)])
-    shards = sorted(fleet.map.owners if given.shards is None else given.shards)
+    shards = sorted(fleet.map.owners if chosen is None else chosen)
     poolers = [pooler.name for pooler in route.poolers]
     if settings.json:
         found = {"table": TABLE, "shards": shards, "aliases": aliases, "poolers": poolers}
@@ -211,20 +198,9 @@ def _foresee(topology: Topology, given: _Given, settings: Settings) -> None:
         )
 
 
-def _run(topology: Topology, given: _Given, seconds: float, *, keep_table: bool) -> Found:
+def _run(start: Callable[[], Load], *, keep_table: bool) -> Found:
     """Run the load until its time is over or Ctrl-C, and check its rows."""
-    from shardctl.traffic.load import Load
-
-    with Load.start(
-        topology,
-        clients=given.clients,
-        aliases=given.aliases.value,
-        seconds=seconds,
-        rate=given.rate,
-        logins=given.logins,
-        shards=given.shards,
-        keep_table=keep_table,
-    ) as load:
+    with start() as load:
         try:
             for second in load.watch():
                 say(f"{time.strftime('%H:%M:%S')}  {line(second)}")

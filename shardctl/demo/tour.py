@@ -309,7 +309,7 @@ def move_all(topology: Topology, progress: Progress, on_move: Callable[[Moved], 
         "errors": report.errors,
         "lost rows": report.lost,
         "duplicate rows": report.duplicates,
-        "misplaced rows": report.misplaced,
+        "misplaced rows": report.verdict.counts.get("misplaced", 0),
         "unserved shards": len(report.unserved),
     }
     if any(wrong.values()) or not report.ok:

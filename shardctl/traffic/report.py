@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from shardctl.topology.model import NodeName, ShardId
     from shardctl.traffic.client_routes import Aliases
     from shardctl.traffic.latency import Latencies
-    from shardctl.traffic.proof import Verdict
+    from shardctl.traffic.proof import Flaw, Verdict
     from shardctl.traffic.record import Record
+
+_OTHER_FLAWS: tuple[Flaw, ...] = ("misplaced", "unknown", "astray", "stale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,26 +102,6 @@ class Report:
         return self.verdict.counts.get("duplicate", 0)
 
     @property
-    def misplaced(self) -> int:
-        """Rows in another shard than their id's."""
-        return self.verdict.counts.get("misplaced", 0)
-
-    @property
-    def unknown(self) -> int:
-        """Rows that no client tried to write."""
-        return self.verdict.counts.get("unknown", 0)
-
-    @property
-    def astray(self) -> int:
-        """Rows in a live shard on a node that does not own it, and not on its owner."""
-        return self.verdict.counts.get("astray", 0)
-
-    @property
-    def stale(self) -> int:
-        """Reads and updates that missed an acknowledged version."""
-        return self.verdict.counts.get("stale", 0)
-
-    @property
     def longest_ms(self) -> float | None:
         """The longest latency of any operation."""
         return self.latencies.overall.longest_ms
@@ -161,10 +143,7 @@ class Report:
             "fenced": self.fenced,
             "lost": self.lost,
             "duplicates": self.duplicates,
-            "misplaced": self.misplaced,
-            "unknown": self.unknown,
-            "astray": self.astray,
-            "stale": self.stale,
+            **{flaw: self.verdict.counts.get(flaw, 0) for flaw in _OTHER_FLAWS},
             "examples": list(self.verdict.examples),
             "moved": list(self.moved),
             "unserved": list(self.unserved),
