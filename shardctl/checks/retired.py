@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardctl.checks import status_look
 from shardctl.postgres import queries
 from shardctl.state.journal import MoveState
 from shardctl.topology import names
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import ShardId, Topology
 
-QUERIES = queries.load("shardctl.checks", "retired.sql")
 _RETIRED = "__retired_"
 
 
@@ -52,8 +52,9 @@ def measure(connection: Connection, wanted: Sequence[str]) -> tuple[Retired, ...
     """Measure retired schemas; there are few, or none, and then nothing is asked."""
     if not wanted:
         return ()
-    rows = connection.execute(QUERIES["sizes"], {"schemas": list(wanted)})
-    return tuple(Retired(*row) for row in rows)
+    found = status_look.read_schemas(connection, list(wanted))
+    (now,) = queries.one(connection, "SELECT clock_timestamp()")
+    return tuple(Retired(name, found[name][0], now) for name in sorted(wanted) if name in found)
 
 
 def shards(topology: Topology, move: str, found: Sequence[Retired]) -> tuple[ShardId, ...]:
