@@ -92,7 +92,7 @@ def repack(
         terminate=terminate,
         superuser_check=not no_superuser_check,
     )
-    chosen = topology.owners() if shards is None else routes.listed(topology, shards)
+    chosen = routes.listed(topology, shards)
     plan = repacking.plan(topology, chosen, options)
     lock.require_all_free(topology, plan.nodes, command=repacking.COMMAND)
     shown = [one for one in plan.candidates if one.verdict in ("repack", "refused")]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from shardctl.maintenance.misplaced import Misplaced
     from shardctl.maintenance.misplaced import Report as Found
-    from shardctl.topology.model import ShardId, Topology
+    from shardctl.topology.model import Topology
 
 app = command_app(no_args_is_help=True)
 
@@ -66,11 +66,12 @@ def misplaced(
     from shardctl.cli.progress import bars
     from shardctl.errors import Problems, UsageError
     from shardctl.maintenance import misplaced as searching
+    from shardctl.topology import routes
 
     topology = load_topology(ctx)
     if statements and output not in (Listing.table, Listing.json):
         raise UsageError(f"--sql has no format {output}", hint="leave out -o, or give -o json")
-    chosen = _shards(topology, shards)
+    chosen = routes.listed(topology, shards)
     with bars() as progress:
         report = searching.search(
             topology, chosen, table or (), limit=limit, statements=statements, progress=progress
@@ -153,9 +154,3 @@ def _lines(found: Collection[Misplaced]) -> Iterator[tuple[str, ...]]:
                 value,
                 primary_key or "",
             )
-
-
-def _shards(topology: Topology, text: str | None) -> Collection[ShardId]:
-    from shardctl.topology import routes
-
-    return topology.owners() if text is None else routes.listed(topology, text)

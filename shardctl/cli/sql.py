@@ -140,11 +140,7 @@ def _shards(topology: Topology, text: str | None, *, nodes: bool) -> list[ShardI
 
     if text is not None and nodes:
         raise UsageError("--shards and --nodes exclude each other", hint="give one of them")
-    if nodes:
-        return None
-    if text is None:
-        return sorted(topology.owners())
-    return list(routes.listed(topology, text))
+    return None if nodes else list(routes.listed(topology, text))
 
 
 def _places(plan: Plan) -> str:

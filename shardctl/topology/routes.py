@@ -42,11 +42,13 @@ def node(topology: Topology, name: str) -> Node:
     return found
 
 
-def listed(topology: Topology, text: str) -> tuple[ShardId, ...]:
-    """Expand a list such as `2-3,17`, of shards that there are, in the order written.
+def listed(topology: Topology, text: str | None) -> tuple[ShardId, ...]:
+    """Expand a list such as `2-3,17`, of shards that there are, in the order written; None is all.
 
     Raises ShardNotFound, and UsageError where it is no such list.
     """
+    if text is None:
+        return tuple(sorted(topology.owners()))
     try:
         found = ranges.parse(text)
     except ValueError as error:

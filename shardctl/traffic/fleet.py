@@ -34,7 +34,6 @@ class Seen:
     """Why it does not count: unreachable, a standby, or another node's clone."""
     error: ShardctlError | None = None
     map: Map | None = None
-    lock_slots: int = 0
     admits: int = 0
     """The most sessions that it accepts."""
     live: frozenset[ShardId] = frozenset()
@@ -116,7 +115,7 @@ def session(topology: Topology, node: Node, *, autocommit: bool = False) -> Iter
 
 def _seen(topology: Topology, connection: Connection, node: Node) -> Seen:
     row = connection.execute(QUERIES["node"]).fetchone()
-    standby, slots, admits = row or (True, 0, 0)
+    standby, admits = row or (True, 0)
     state = cluster.read(connection) if cluster.is_present(connection) else None
     if standby:
         return Seen(refusal="a standby")
@@ -132,7 +131,6 @@ def _seen(topology: Topology, connection: Connection, node: Node) -> Seen:
         refusal=None,
         # Read in this order, so that the map has this version or a newer one.
         map=Map(state.map_version, cluster.read_map(connection)),
-        lock_slots=slots,
         admits=admits,
         live=frozenset(shards[schema] for schema, _, _ in rows),
         tables={shards[schema]: comment for schema, table, comment in rows if table},

@@ -12,7 +12,7 @@ from shardctl import fanout
 from shardctl.errors import Refused
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
-from shardctl.provision import chunks
+from shardctl.postgres import room
 from shardctl.state import events, lock
 from shardctl.topology import ranges
 from shardctl.traffic import client_routes, fleet
@@ -83,8 +83,8 @@ def make(topology: Topology, found: Fleet, shards: Collection[ShardId]) -> None:
 
     def work(node: Node) -> None:
         seen, ours = found.nodes[node.name], found.holding(node.name).intersection(shards)
-        _run(topology, node, seen, "make", sorted(ours))
-        _run(topology, node, seen, "drop", sorted(set(seen.tables) - ours))
+        _run(topology, node, "make", sorted(ours))
+        _run(topology, node, "drop", sorted(set(seen.tables) - ours))
 
     _everywhere(topology, found.nodes, work)
 
@@ -100,7 +100,7 @@ def drop(topology: Topology) -> list[NodeName]:
     def work(node: Node) -> None:
         seen = nodes[node.name]
         ours = sorted(shard for shard, comment in seen.tables.items() if comment == MARK)
-        _run(topology, node, seen, "drop", ours)
+        _run(topology, node, "drop", ours)
 
     _everywhere(topology, nodes, work)
     owning = {o for seen in nodes.values() if seen.map for o in seen.map.owners.values()}
@@ -116,17 +116,14 @@ def require_alone(topology: Topology, nodes: Iterable[NodeName]) -> None:
                 raise load_running(name, *holder)
 
 
-def _run(
-    topology: Topology, node: Node, seen: Seen, statement: str, shards: Sequence[ShardId]
-) -> None:
+def _run(topology: Topology, node: Node, statement: str, shards: Sequence[ShardId]) -> None:
     """Run one statement in shards of a node, in transactions that fit its lock table."""
     if not shards:
         return
-    size = chunks.size(seen.lock_slots, 1, _LOCKS, largest=_LARGEST)
     with fleet.session(topology, node) as connection:
         try:
-            for first in range(0, len(shards), size):
-                part = shards[first : first + size]
+            size = min(_LARGEST, room.of(connection) // _LOCKS)
+            for part in room.chunks(shards, size):
                 script = [_statement(topology, statement, shard) for shard in part]
                 connection.execute(_LOCK_TIMEOUT)
                 connection.execute(sql.SQL("\n").join(script))

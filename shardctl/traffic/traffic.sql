@@ -17,11 +17,8 @@ GRANT SELECT, INSERT, UPDATE ON {table} TO {role};
 DROP TABLE IF EXISTS {table};
 
 -- name: node
--- Whether this is a standby, the size of its lock table, and how many sessions it accepts
+-- Whether this is a standby, and how many sessions it accepts
 SELECT pg_is_in_recovery(),
-       current_setting('max_locks_per_transaction')::integer
-         * (current_setting('max_connections')::integer
-            + current_setting('max_prepared_transactions')::integer),
        current_setting('max_connections')::integer
          - current_setting('superuser_reserved_connections')::integer
          - coalesce(current_setting('reserved_connections', true)::integer, 0)
