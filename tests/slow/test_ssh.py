@@ -180,7 +180,7 @@ def test_a_process_that_ends_leaves_nothing(sshd: Sshd, token: str) -> None:
         "assert not {'fabric', 'paramiko'} & set(sys.modules)\n"
         "host = Ssh(SshSettings('box')); host.run(['true'])\n"
         "take = lambda line: (print(line, flush=True), sys.stdin.read(), sys.exit())\n"
-        "host.stream(['sh', '-c', 'echo begun; sleep 1000; :', 'sh', sys.argv[1]], line=take)\n"
+        "host.run(['sh', '-c', 'echo begun; sleep 1000; :', 'sh', sys.argv[1]], line=take)\n"
     )
     for ends in ("by itself", "killed"):
         process = subprocess.Popen(
