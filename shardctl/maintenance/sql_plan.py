@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId, Topology
 
 
-_CONTROL = frozenset({"BEGIN", "COMMIT", "ROLLBACK", "ABORT", "END"})
-_CONTROL_PAIRS = frozenset({("START", "TRANSACTION"), ("PREPARE", "TRANSACTION")})
-_STREAM = re.compile(r"\b(stdin|stdout)\b", re.IGNORECASE)
 _TOLD = 1000
 
 
@@ -47,7 +43,6 @@ def parse(text: str) -> tuple[Statement, ...]:
 
 
 def _require_fit(statement: Statement) -> None:
-    first, *rest = statement.first_words or ("",)
     where = f"line {statement.line}"
     if statement.text.startswith("\\"):
         raise Misused(
@@ -55,13 +50,13 @@ def _require_fit(statement: Statement) -> None:
             f"{where}: {statement.text.split()[0]} is a psql command, not a statement",
             hint="run it in psql: `shardctl route` shows the connection string",
         )
-    if first in _CONTROL or (first, *rest) in _CONTROL_PAIRS:
+    if (word := statement.ends) is not None:
         raise Misused(
             "statement_invalid",
-            f"{where}: {first} is not supported: shardctl runs one transaction in each shard",
+            f"{where}: {word} is not supported: shardctl runs one transaction in each shard",
             hint="remove it",
         )
-    if first == "COPY" and _STREAM.search(statement.text):
+    if statement.streams:
         raise Misused(
             "statement_invalid",
             f"{where}: COPY with STDIN or STDOUT is not supported",

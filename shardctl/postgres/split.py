@@ -22,6 +22,9 @@ _LEXEME = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_CONTROL = frozenset({"BEGIN", "COMMIT", "ROLLBACK", "ABORT", "END"})
+_PAIRS = frozenset({("START", "TRANSACTION"), ("PREPARE", "TRANSACTION")})
+_STREAM = re.compile(r"\b(stdin|stdout)\b", re.IGNORECASE)
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 
@@ -32,6 +35,17 @@ class Statement(NamedTuple):
     line: int
     first_words: tuple[str, ...]
     """Up to two leading words, in capitals."""
+
+    @property
+    def ends(self) -> str | None:
+        """The first word of what begins or ends a transaction; None for anything else."""
+        first = self.first_words[:1]
+        return first[0] if first and (first[0] in _CONTROL or self.first_words in _PAIRS) else None
+
+    @property
+    def streams(self) -> bool:
+        """Whether it is a COPY from or to the client."""
+        return self.first_words[:1] == ("COPY",) and _STREAM.search(self.text) is not None
 
 
 def lexemes(text: str) -> Iterator[str]:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"(\d{4,})_[^/\\]+\.sql")
 _NO_TRANSACTION = "-- shardctl: no-transaction"
-_STREAM = re.compile(r"\b(stdin|stdout)\b", re.IGNORECASE)
-_CONTROL = frozenset({"BEGIN", "COMMIT", "ROLLBACK", "ABORT", "END"})
-"""First words that would end the transaction which a chunk of shards shares."""
 
 
 class MigrationInvalid(UsageError):
@@ -104,20 +101,16 @@ def _read_file(file: Path) -> Migration:
         transactional=first_line != _NO_TRANSACTION,
     )
     for statement in migration.statements():
-        first, *rest = statement.first_words or ("",)
-        if first == "COPY" and _STREAM.search(statement.text):
+        if statement.streams:
             raise MigrationInvalid(
                 f"{file}:{statement.line}",
                 "COPY with STDIN or STDOUT is not supported in a migration",
                 hint="use INSERT instead",
             )
-        if first in _CONTROL or (first, *rest) in {
-            ("START", "TRANSACTION"),
-            ("PREPARE", "TRANSACTION"),
-        }:
+        if (word := statement.ends) is not None:  # the transaction that a chunk of shards shares
             raise MigrationInvalid(
                 f"{file}:{statement.line}",
-                f"{first} is not supported in a migration: shardctl runs many shards "
+                f"{word} is not supported in a migration: shardctl runs many shards "
                 "in one transaction",
                 hint="remove it; to run without a transaction, begin the file with "
                 f"`{_NO_TRANSACTION}`",
