@@ -254,7 +254,7 @@ def _prove(topology: Topology, node: Node, *, gone: bool) -> str:
                 hint=f"start it; if it is permanently lost, `shardctl {REMOVE} {name} --gone` "
                 "takes the maps of all other nodes as proof",
             ) from error
-        proof = f"{error.message}: {which} is the proof that it owns no shards"
+        proof = f"{error.message}; {which} proves that it owns no shards"
     else:
         if gone:
             raise Refused(
