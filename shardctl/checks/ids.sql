@@ -25,11 +25,15 @@ SELECT {number}, min({id}), max({id}) FROM ONLY {table}
 
 -- name: odd_id
 -- An id that a shard's generator cannot have made by now
-{id} < 0 OR {id} >= {limit} OR (({id} >> {sequence_bits}) & {max_shard}) <> {shard}
+{id} >= {limit} OR (({id} >> {sequence_bits}) & {sign_and_shard}) <> {shard}
 
 -- name: odd_key
--- A key of another shard, or of none
-{key} IS NOT NULL AND {belongs} IS DISTINCT FROM {shard}
+-- A key of another shard
+{belongs} <> {shard}
+
+-- name: no_key
+-- A key of no shard
+{key} IS NOT NULL AND {belongs} IS NULL
 
 -- name: judged
 -- The odd rows of a part of a table by what is odd about them: whose shard they are of, and which

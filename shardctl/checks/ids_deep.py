@@ -150,11 +150,13 @@ class _Judge:
             "limit": sql.Literal(max(0, min(self.ruler.limit, _HIGHEST))),
             "sequence_bits": sql.Literal(layout.sequence_bits),
             "max_shard": sql.Literal(layout.max_shard),
+            "sign_and_shard": sql.Literal(layout.max_shard | 1 << 62),  # the sign is shifted, too
         }
 
     def odd_rows(self) -> sql.Composed:
         """Compose what holds for a row that is odd."""
         chosen = [("odd_id", self.id), ("odd_key", self.key)]
+        chosen += [("no_key", self.key)] if self.place.topology.key_rule == "id" else []
         odd = [QUERIES[name].format(**self._values()) for name, column in chosen if column]
         return sql.SQL(" OR ").join(odd)
 

@@ -9,13 +9,18 @@ FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS t (schema, name)
 JOIN pg_namespace AS n ON n.nspname = t.schema
 JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.name
 
--- name: lock
--- Prevent rewrites of the table from here on: the snapshot of a moment before would see no rows in it
-LOCK TABLE ONLY {table} IN ACCESS SHARE MODE
+-- name: open
+-- Begin to read a table; locked first, as the snapshot of a moment before a rewrite would see no rows
+LOCK TABLE ONLY {table} IN ACCESS SHARE MODE;
+DECLARE scan NO SCROLL CURSOR FOR
+SELECT t.ctid, CASE WHEN {odd} THEN set_config('shardctl.odd', 'on', true) END FROM ONLY {table} AS t;
+FETCH scan
 
--- name: read
--- How many rows a part of a table has, and how many of them are odd
-SELECT count(*), count(*) FILTER (WHERE {odd}) FROM ONLY {table} AS t {part}
+-- name: step
+-- Read some rows, then whether one was odd since the last step, then where the next row is
+MOVE {rows} IN scan;
+SELECT current_setting('shardctl.odd', true) = 'on', set_config('shardctl.odd', '', true);
+FETCH scan
 
 -- name: by_key
 -- Part of others: the shard that a row's key belongs to
