@@ -12,7 +12,7 @@ from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     DANGEROUS,
     FinishReverseOption,
-    Identity,
+    IdentityOption,
     IgnoreStandbyOption,
     MaxPauseOption,
     MaxRateOption,
@@ -94,14 +94,7 @@ def move_shards(
         ),
     ] = _KEEP_REVERSE,
     finish_reverse: FinishReverseOption = False,
-    identity: Annotated[
-        Identity | None,
-        typer.Option(
-            "--identity",
-            help="With stream: tables without a replica identity have REPLICA IDENTITY FULL until "
-            "the move and its reverse are over.",
-        ),
-    ] = None,
+    identity: IdentityOption = None,
     terminate: TerminateOption = False,
     rehearse_only: Annotated[
         bool,
@@ -135,7 +128,7 @@ def move_shards(
     """
     from shardctl.cli import moves_report
     from shardctl.cli.moves_found import report_step
-    from shardctl.moves import reversing, service
+    from shardctl.moves import one_at_a_time, reversing, service
     from shardctl.state import lock
 
     topology = load_topology(ctx)
@@ -153,10 +146,15 @@ def move_shards(
         identity_full=identity is not None,
         ignore_standby=ignore_standby,
     )
-    chosen = _shards(topology, shards, source, half=half, everything=everything)
-    decided = service.plan(topology, chosen, to, options, method=method)
-    facts = service.preflight(topology, decided)
-    lock.require_all_free(topology, service.locked(decided), command=service.COMMAND)
+
+    def planned(now: Topology) -> tuple[Topology, MovePlan, Facts]:
+        chosen = _shards(now, shards, source, half=half, everything=everything)
+        decided = service.plan(now, chosen, to, options, method=method)
+        facts = service.preflight(now, decided)
+        lock.require_all_free(now, service.locked(decided), command=service.COMMAND)
+        return now, decided, facts
+
+    topology, decided, facts = one_at_a_time.undisturbed(topology, planned)
     doing = "Rehearse the move of" if rehearse_only else "Move"
 
     def carry_out(progress: Progress) -> Entry:

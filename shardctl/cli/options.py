@@ -93,6 +93,14 @@ LockWaitOption = Annotated[
         "--lock-wait", "How long to wait for other commands that change the fleet, for example 10m."
     ),
 ]
+IdentityOption = Annotated[
+    Identity | None,
+    typer.Option(
+        "--identity",
+        help="With stream: tables without a replica identity have REPLICA IDENTITY FULL until the "
+        "move and its reverse are over.",
+    ),
+]
 WatchOption = Annotated[
     values.Duration | None,
     values.duration_option(

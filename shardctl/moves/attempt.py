@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardctl.access.fence import WritersLeft
 from shardctl.errors import ShardctlError, Unfinished, together
-from shardctl.moves import confirm, cutover, file, prediction, undoing
+from shardctl.moves import confirm, cutover, file, one_at_a_time, prediction, undoing
 from shardctl.moves.budget import Budget, deferred
 from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.moves.preflight import check as preflight
@@ -326,7 +326,7 @@ def probe(context: MoveContext) -> bool:
 
 
 def run(context: MoveContext) -> None:
-    """Run the cutover, or complete what an earlier process left.
+    """Run the cutover when no other is under way, or complete what an earlier process left.
 
     Checks again what a fence does not stop, and whether the topology file can be written: the plan
     may be old. Raises PreflightRefused and others for that, or Problems for several.
@@ -337,13 +337,14 @@ def run(context: MoveContext) -> None:
     if context.past_cutover():
         complete(context)
         return
-    problems = [
-        *preflight.again(context.topology, context.plan, purpose=context.purpose),
-        *file.problems(context.topology, context.plan),
-    ]
-    if problems:
-        raise together(problems)
-    begin(context)
+    with one_at_a_time.turn(context):
+        problems = [
+            *preflight.again(context.topology, context.plan, purpose=context.purpose),
+            *file.problems(context.topology, context.plan),
+        ]
+        if problems:
+            raise together(problems)
+        begin(context)
 
 
 def undo(context: MoveContext) -> None:

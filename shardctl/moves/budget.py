@@ -81,9 +81,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Deferred:
     """Counts deferred signals; `require_none` stops where the cutover may stop."""
 
-    def __init__(self, notice: Callable[[str], None]) -> None:
+    def __init__(self, notice: Callable[[str], None], first: str, again: str) -> None:
         self.asked = 0
         self._notice = notice
+        self._texts = first, again
 
     def require_none(self, what: str) -> None:
         """Raise Interrupted with the message `what` if a signal came."""
@@ -94,16 +95,18 @@ class Deferred:
         """Record a signal."""
         self.asked += 1
         if number != signal.SIGHUP:  # the terminal is gone
-            self._notice(_FIRST if self.asked == 1 else _AGAIN)
+            self._notice(self._texts[self.asked > 1])
 
 
 @contextmanager
-def deferred(notice: Callable[[str], None]) -> Iterator[Deferred]:
+def deferred(
+    notice: Callable[[str], None], first: str = _FIRST, again: str = _AGAIN
+) -> Iterator[Deferred]:
     """Defer Ctrl-C, SIGTERM and SIGHUP while a block runs; report them with `notice`.
 
     Only the main thread may handle signals; other threads get none, so nothing is deferred there.
     """
-    held = Deferred(notice)
+    held = Deferred(notice, first, again)
     if threading.current_thread() is not threading.main_thread():
         yield held
         return

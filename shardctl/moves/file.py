@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import fcntl
 import os
 import re
 import stat
+import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +22,13 @@ from shardctl.moves.refusals import PreflightRefused
 from shardctl.topology import edit, loader, ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from shardctl.moves.plan import MovePlan
     from shardctl.topology.model import NodeName, ShardId, Topology
 
 _MOUNTS = Path("/proc/self/mountinfo")
+_LOCK_S, _POLL_S = 10.0, 0.01
 _LONG = 60
 """Longer lists of ranges get spaces, at which `edit` folds lines."""
 _WRITABLE = (
@@ -105,16 +110,52 @@ def placement(topology: Topology, owners: Mapping[ShardId, NodeName]) -> dict[tu
 
 
 def replace(topology: Topology, values: dict[tuple[str, ...], str]) -> None:
-    """Write values into the file from which `topology` was read; raises FileNotEdited."""
+    """Write values into the file from which `topology` was read; raises FileNotEdited.
+
+    Other moves may have written the shards of other nodes since; all else has to be as it was.
+    """
     path = topology.path
-    text, new = _edited(topology, values)
+    named = {place[1] for place in values}
     try:
-        if loader.parse(text.encode(), path) != topology:
-            raise FileNotEdited(path, "the file changed after shardctl read it", values)
-        files.write(Local(), path, new)
-        files.remove(Local(), Path(f"{path}{files.BACKUP}"))
+        with _locked(path):
+            text, new = _edited(topology, values)
+            if _beside(loader.parse(text.encode(), path), named) != _beside(topology, named):
+                raise FileNotEdited(path, "the file changed after shardctl read it", values)
+            loader.parse(new.encode(), path)
+            files.write(Local(), path, new)
+            files.remove(Local(), Path(f"{path}{files.BACKUP}"))
     except (loader.TopologyInvalid, files.FileRefused) as error:
         raise FileNotEdited(path, error.message, values) from error
+    except OSError as error:
+        raise FileNotEdited(path, error.strerror or str(error), values) from error
+
+
+def _beside(topology: Topology, named: Collection[str]) -> Topology:
+    """Give a topology without the shards of nodes that are not `named`."""
+    nodes = {
+        name: node if name in named else dataclasses.replace(node, shards=())
+        for name, node in topology.nodes.items()
+    }
+    return dataclasses.replace(topology, nodes=nodes)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep other commands from replacing the file meanwhile; raises OSError, if one hangs, too."""
+    until = time.monotonic() + _LOCK_S
+    while True:
+        with path.open("rb") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+            else:
+                # Behind a link, or replaced since, there may be another file now.
+                if os.path.samestat(os.fstat(held.fileno()), path.stat()):
+                    yield
+                    return
+        time.sleep(_POLL_S)
 
 
 def _values(plan: MovePlan, after: Topology) -> dict[tuple[str, ...], str]:

@@ -57,6 +57,16 @@ def nothing_unfinished(unread: Sequence[Unread] = ()) -> Misused:
     )
 
 
+def several_unfinished(found: Sequence[Entry]) -> Misused:
+    """Report that a command has to be told which move it is about."""
+    listed = ", ".join(f"{e.move.id} ({e.move.source} to {e.move.target})" for e in found)
+    return Misused(
+        "several_unfinished",
+        f"{len(found)} moves are unfinished: {listed}",
+        hint="give the id of one of them",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """The moves in all journals, newest first; `unread` are nodes that could not be asked."""
@@ -65,15 +75,18 @@ class Ledger:
     unread: tuple[Unread, ...]
 
     def entry(self, move: str | None) -> Entry:
-        """Return one move; None means the unfinished one.
+        """Return one move; None means the unfinished one, before those that a command runs.
 
-        Raises move_not_found, nothing_unfinished.
+        Raises move_not_found, nothing_unfinished, several_unfinished.
         """
         if move is None:
-            found = next((entry for entry in self.entries if entry.open), None)
-            if found is None:
+            found = [entry for entry in self.entries if entry.state == "unfinished"]
+            found = found or [entry for entry in self.entries if entry.open]
+            if not found:
                 raise nothing_unfinished(self.unread)
-            return found
+            if len(found) > 1:
+                raise several_unfinished(found)
+            return found[0]
         for entry in self.entries:
             if entry.move.id == move:
                 return entry

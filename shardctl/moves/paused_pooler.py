@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.hosts import files
-from shardctl.pgbouncer import apply, render, serving
+from shardctl.pgbouncer import render, serving
 from shardctl.pgbouncer.console import SHOW_POOLS, PoolerLost
 from shardctl.postgres import connection
 
@@ -91,6 +91,8 @@ class PausedPooler:
     aliases: tuple[str, ...]
     text: str
     """The text of the file after the move."""
+    staged: Path
+    """The new file, beside the old one."""
     consoles: list[Console] = field(default_factory=list)
     watcher: Console | None = None
     """A session that never runs PAUSE."""
@@ -103,11 +105,6 @@ class PausedPooler:
     guard: Guard | None = None
     place: str | None = None
     """The path of the file that the staged one replaces, without links; None before staging."""
-
-    @property
-    def staged(self) -> Path:
-        """The new file, beside the old one."""
-        return apply.staged(self.pooler)
 
     def put_in_place(self) -> None:
         """Replace the file by the staged one; raises FileRefused."""

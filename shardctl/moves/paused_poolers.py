@@ -91,11 +91,13 @@ class PausedPoolers:
         """Put the new file beside the old one on every pooler's host, and try a RELOAD there.
 
         After the decision it is too late to find out that a pooler cannot read its files. Raises
-        FileRefused, reload_rejected.
+        FileRefused, reload_rejected, and pooler_file_of_other where it has a newer map.
         """
 
         def one(paused: PausedPooler) -> None:
             user, place = paused.pooler.os_user, paused.pooler.databases_file
+            now = files.read(paused.host, place, user=user)
+            apply.require_not_newer(paused.pooler, now, self._plan.map_version)
             # A file of an earlier attempt would be kept as a backup.
             files.remove(paused.host, paused.staged, user=user)
             files.write(paused.host, paused.staged, paused.text, user=user, like=place)
@@ -338,7 +340,8 @@ class PausedPoolers:
         """Return a pooler with the aliases of the moved shards, and of their node."""
         held = planning.paused(self._before, self._plan, pooler)
         text = render.databases(self._after, pooler, self._plan.map_version + 1)
-        return PausedPooler(pooler, host_of(pooler), held, text)
+        staged = apply.staged(pooler, self._plan.id)
+        return PausedPooler(pooler, host_of(pooler), held, text, staged)
 
     def _watcher(self, paused: PausedPooler) -> Console:
         if paused.watcher is None or paused.watcher.closed:

@@ -254,6 +254,21 @@ def _given(topology: Topology, plan: MovePlan, to: NodeName, other: NodeName) ->
     return replace(topology, nodes=nodes)
 
 
+def placed(topology: Topology, owners: Mapping[ShardId, NodeName]) -> Topology:
+    """Return a topology in which shards have these owners; others keep theirs."""
+    now = {**topology.owners(), **owners}
+    nodes = {
+        name: replace(node, shards=tuple(sorted(s for s, owner in now.items() if owner == name)))
+        for name, node in topology.nodes.items()
+    }
+    return replace(topology, nodes=nodes)
+
+
+def apart(one: MovePlan | Move, other: MovePlan | Move) -> bool:
+    """Return whether two moves have no node in common, so that both may run."""
+    return {one.source, one.target}.isdisjoint({other.source, other.target})
+
+
 def leaving(topology: Topology, plan: MovePlan) -> tuple[str, ...]:
     """Return the live schemas that the clone has and does not own: those of shards that stay.
 

@@ -330,7 +330,6 @@ def _decided(topology: Topology, entry: Entry, *, may_be_there: bool, resuming: 
         decided.shards,
         between,
         purpose=lock.purpose("moves resume" if resuming else "moves abort"),
-        planned=decided.map_version if resuming and entry.move.state.undoable else None,
     )
     return decided
 

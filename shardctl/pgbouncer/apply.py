@@ -61,9 +61,26 @@ class Wanted:
     action: Literal["write", "reload", "none"]
 
 
-def staged(pooler: Pooler) -> Path:
-    """Name the file that a move puts beside a pooler's file before its cutover."""
-    return pooler.databases_file.with_name(f"{pooler.databases_file.name}.staged")
+_STAGED, _LS_S = ".staged", 30.0
+
+
+def staged(pooler: Pooler, move: str) -> Path:
+    """Name the file that a move puts beside a pooler's file before its cutover.
+
+    Each move has its own: a guard of one puts it in place while another is aborted.
+    """
+    return pooler.databases_file.with_name(f"{pooler.databases_file.name}.{move}{_STAGED}")
+
+
+def staged_there(pooler: Pooler, host: Host) -> list[Path]:
+    """List the files that moves have put there; raises FileRefused."""
+    place = pooler.databases_file
+    with files.named(place.parent):
+        found = host.run(
+            ["ls", "-A", "--", str(place.parent)], user=pooler.os_user, timeout=_LS_S
+        ).stdout
+    names = [n for n in found.splitlines() if n.startswith(place.name) and n.endswith(_STAGED)]
+    return [place.with_name(name) for name in names]
 
 
 def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> Seen:
@@ -233,9 +250,18 @@ def _require_ours(topology: Topology, seen: Seen, map_version: int) -> None:
         raise faults.pooler_file_edited(seen.pooler.name, path, ours=header is not None)
     if header.cluster != topology.cluster:
         raise faults.pooler_file_of_other(seen.pooler.name, path, f"cluster {header.cluster}")
-    if header.map_version > map_version:
+    require_not_newer(seen.pooler, seen.text, map_version)
+
+
+def require_not_newer(pooler: Pooler, text: str | None, map_version: int) -> None:
+    """Refuse to replace a file of a newer map, of which nodes that are away may know.
+
+    Raises pooler_file_of_other.
+    """
+    header = render.header(text or "")
+    if header is not None and header.map_version > map_version:
         what = f"map version {header.map_version}; the databases have version {map_version}"
-        raise faults.pooler_file_of_other(seen.pooler.name, path, what)
+        raise faults.pooler_file_of_other(pooler.name, pooler.databases_file, what)
 
 
 def _not_taken(topology: Topology, wanted: Wanted, console: Console) -> list[str]:

@@ -57,14 +57,11 @@ def require_beside(
     between: Collection[str],
     *,
     purpose: str,
-    planned: int | None,
 ) -> None:
     """Refuse a topology that contradicts a node's map, while a move of `shards` is unfinished.
 
-    Either node of `between` may own these. Nodes that cannot be read are left out. `planned` is the
-    version of the map that the move is to follow, None where it has no say any more: while its
-    nodes were away, others could move shards without seeing it. Raises OwnershipDiffers,
-    map_changed, or Problems of several.
+    Either node of `between` may own these. Nodes that cannot be read are left out. Raises
+    OwnershipDiffers, or Problems of several.
     """
     wanted = topology.owners()
 
@@ -79,13 +76,6 @@ def require_beside(
     asked = observer.ask(topology, beside, purpose=purpose)
     if problems := refusals.ownership(topology, asked.values):
         raise together(problems)
-    newest = max((one.version or 0 for one in asked.values.values()), default=0)
-    if planned is not None and newest > planned:
-        raise Refused(
-            "map_changed",
-            f"the map changed after the plan was made (version {planned}, now {newest})",
-            hint="undo this move with `shardctl moves abort`, and begin it again",
-        )
 
 
 def said(session: Connection, _node: Node) -> Said:

@@ -196,12 +196,11 @@ def _look(
     unread: Sequence[NodeUnavailable],
 ) -> Wanted:
     host = host_of(pooler)
-    staged = applying.staged(pooler)
     # Its journal is on nodes that cannot be read: at the poolers a move shows as well.
-    if unread and files.read(host, staged, user=pooler.os_user) is not None:
+    if unread and (staged := applying.staged_there(pooler, host)):
         raise Refused(
             "file_staged",
-            f"pooler {pooler.name}: {staged} belongs to a move, possibly of nodes that "
+            f"pooler {pooler.name}: {staged[0]} belongs to a move, possibly of nodes that "
             "cannot be read",
             hint="start these nodes and end the move (`shardctl moves list`), then run the "
             "command again",

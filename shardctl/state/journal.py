@@ -39,11 +39,12 @@ was committed before it, and what clients change there is committed behind it.""
 
 
 class MoveUnderWay(ShardctlError):
-    """Another move of these shards or onto this node is unfinished."""
+    """Another move of these shards, or from or to one of these nodes, is unfinished."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, move: str = "") -> None:
+        what = f"move {move}" if move else "another move"
         super().__init__(
-            f"node {node}: another move is unfinished",
+            f"node {node}: {what} is unfinished",
             hint="run `shardctl moves list` to see it, and `shardctl moves resume` or `abort` to "
             "end it",
         )
@@ -207,6 +208,13 @@ def advance(
         },
     )
     return cursor.rowcount == 1
+
+
+def follow(session: Connection, move: str, version: int) -> bool:
+    """Let a move follow a newer map, where its cutover has not begun; return whether that is so."""
+    expected = [MoveState.reserved.value, MoveState.undone.value]
+    given = {"id": move, "version": version, "expected": expected}
+    return session.execute(QUERIES["follow"], given).rowcount == 1
 
 
 def note(

@@ -27,6 +27,13 @@ SET revision = revision + 1, proof = coalesce(%(proof)s, proof),
     report = coalesce(%(report)s::jsonb, report)
 WHERE id = %(id)s AND state = %(state)s
 
+-- name: follow
+-- The version of the map that the cutover of an unfinished move follows
+UPDATE shardctl.move
+SET plan = plan || jsonb_build_object('map_version', %(version)s::bigint),
+    revision = revision + 1, changed = clock_timestamp()
+WHERE id = %(id)s AND state = ANY (%(expected)s)
+
 -- name: drained
 -- That no write can come any more, and when that was; then up to where the WAL is on the disk
 BEGIN;
@@ -48,8 +55,8 @@ VALUES (%(id)s, %(revision)s, %(state)s, %(method)s, %(source)s, %(target)s, %(s
         %(schemas)s::name[], %(retired)s::name[], %(plan)s, %(who)s, %(started)s, %(changed)s,
         %(ended)s, %(drained_at)s, %(drained_to)s::pg_lsn, %(proof)s, %(report)s)
 ON CONFLICT (id) DO UPDATE
-SET revision = excluded.revision, state = excluded.state, changed = excluded.changed,
-    ended = excluded.ended, drained_at = coalesce(excluded.drained_at, move.drained_at),
+SET revision = excluded.revision, state = excluded.state, plan = excluded.plan,
+    changed = excluded.changed, ended = excluded.ended, drained_at = coalesce(excluded.drained_at, move.drained_at),
     drained_to = coalesce(excluded.drained_to, move.drained_to), proof = excluded.proof,
     report = excluded.report
 WHERE move.revision < excluded.revision AND move.state NOT IN ('done', 'aborted')

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CLASS = 0x5AADC71
+_CLASS, _CUTOVER = 0x5AADC71, 0x5AADC72
+"""Classes of advisory locks: that of a node, and that of the move which is in its cutover."""
 _LOCK, _FIRST_RANDOM = 0, 2
 """Keys of a class: that of the lock, and those that stand for it; 1 is the turn's."""
 _APPLICATION_NAME_BYTES = 63
@@ -194,6 +195,23 @@ def holder(connection: Connection) -> str | None:
     """Name the holder of the node's lock; None: it is free."""
     found = held_by(connection, _CLASS)
     return None if found is None else found.name
+
+
+def begin_cutover(connection: Connection, node: str) -> Holder | None:
+    """Take the lock of cutovers on a node for this session; give who has it instead."""
+    return alone(connection, _CUTOVER, node)
+
+
+def cutting_over(connection: Connection) -> Holder | None:
+    """Give the other session with the lock of cutovers on this node."""
+    return held_by(connection, _CUTOVER)
+
+
+def end_cutover(connection: Connection) -> None:
+    """Release the lock of cutovers; a session that is lost has lost it, too."""
+    if connection.info.transaction_status == TransactionStatus.IDLE:
+        with suppress(psycopg.OperationalError):
+            connection.execute(QUERIES["unlock_class"], {"class": _CUTOVER})
 
 
 def queue(connection: Connection, node: str, wait_s: float) -> None:

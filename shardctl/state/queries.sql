@@ -66,6 +66,11 @@ SELECT pg_try_advisory_lock(%(class)s, %(key)s)
 -- Release it
 SELECT pg_advisory_unlock(%(class)s, %(key)s)
 
+-- name: unlock_class
+-- Release all locks of a class that this session has
+SELECT pg_advisory_unlock(classid::bigint::integer, objid::bigint::integer) FROM pg_locks
+WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND classid = %(class)s AND objsubid = 2
+
 -- name: wait_turn
 -- One's turn among the commands that wait for this node
 SELECT pg_advisory_lock(%(class)s, 1)

@@ -46,10 +46,15 @@ def test_a_staged_file_that_cannot_be_written(
     fleet_points: MovingFleet, pooler_for: AddPooler
 ) -> None:
     pooler = add_pooler(fleet_points, pooler_for, "p2")
-    staged = pooler.databases_file.with_name(f"{pooler.databases_file.name}.staged")
     with Clients(fleet_points) as clients:
+        mover = fleet_points.mover("start", "step follow ran")
+        mover.at()
+        move = fleet_points.journal()
+        assert move is not None
+        name = f"{pooler.databases_file.name}.{move.id}.staged"
+        staged = pooler.databases_file.with_name(name)
         staged.mkdir()
-        mover = fleet_points.mover("start")
+        mover.go()
         assert mover.end() == 3, mover.said
         assert any(str(staged) in line for line in mover.said), mover.said
         assert fleet_points.state() == "undone"

@@ -28,8 +28,7 @@ def test_a_move_goes_on_and_is_aborted_only_with_the_shards_beside_it_where_the_
     for node in "ab":
         fleet_spares.execute(node, "UPDATE shardctl.map SET node = 'a' WHERE shard = 0")
         fleet_spares.execute(node, "UPDATE shardctl.map SET node = 'c' WHERE shard = 2")  # its own
-    # A move between others that came while a was away, and did not see this one.
+    # A move between others has been there since: the cutover will follow its map.
     fleet_spares.execute("b", "UPDATE shardctl.cluster SET map_version = map_version + 1")
-    refused = fleet_spares.here("moves", "resume", "-o", "json")
-    assert json.loads(refused.stdout)["errors"][0]["code"] == "map_changed"
+    assert fleet_spares.here("moves", "resume", "--dry-run").returncode == 0
     assert fleet_spares.here("moves", "abort", "--yes").returncode == 0

@@ -12,13 +12,13 @@ import pytest
 from shardctl.fleet import group
 from shardctl.moves.steps import follow
 from tests.fixtures import commands
+from tests.fixtures.fleets.balance import write_plan
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.stream_moves import left, replace_step
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from subprocess import CompletedProcess
 
     from shardctl.state.ledger import Entry
@@ -73,32 +73,10 @@ def test_a_drain_gives_all_shards_to_the_others(fleet_8: Fleet) -> None:
     assert (move["source"], move["target"], move["shards"]) == ("b", "a", [4, 5, 6, 7])
 
 
-def saved(lab: Lab, **moves: list[int]) -> Path:
-    """Write a plan of one's own: shards that each node gives to the other of a and b."""
-    nodes = [
-        {
-            "name": node.name,
-            "address": f"{node.host}:{node.port}",
-            "weight": 1,
-            "room_bytes": None,
-            "shards": list(node.shards),
-        }
-        for node in lab.topology.nodes.values()
-    ]
-    planned = [
-        {
-            "source": source,
-            "target": "b" if source == "a" else "a",
-            "shards": shards,
-            "size_bytes": 1,
-            "predicted_s": 1,
-        }
-        for source, shards in moves.items()
-    ]
-    plan = {"cluster": "lab", "by": "size", "threshold": 0.05, "nodes": nodes, "moves": planned}
+def saved(lab: Lab) -> str:
+    """Write a plan by which a gives shard 2 to b, and b its shard 5 to a."""
     file = lab.directory / "plan.json"
-    file.write_text(json.dumps({"format": 1, **plan, "stuck": [], "notes": []}))
-    return file
+    return write_plan(file, lab.topology, ("a", "b", [2]), ("b", "a", [5]))
 
 
 def run(lab: Lab, *arguments: str) -> CompletedProcess[str]:
@@ -125,7 +103,7 @@ def test_a_group_of_moves_goes_on_where_it_was_interrupted_or_paused(
         "node c is left out: n",
         "node d is left out: n",
     ]
-    plan = str(saved(fleet_own, a=[2], b=[5]))
+    plan = saved(fleet_own)
     with monkeypatch.context() as patch:
         replace_step(patch, follow.STREAM_STEP, lambda _: lose())
         failed(run(fleet_own, "rebalance", "apply", "--plan", plan, "--yes"), 3)
@@ -154,7 +132,7 @@ def test_a_group_of_moves_goes_on_where_it_was_interrupted_or_paused(
 @pytest.mark.long
 def test_a_rebalance_that_is_killed_goes_on(fleet_own: Lab) -> None:
     """Inside its first move, and then when that is done."""
-    plan = str(saved(fleet_own, a=[2], b=[5]))
+    plan = saved(fleet_own)
     count = "SELECT count(*)::integer FROM shardctl.move WHERE state = ANY ('{}')"
     kill_when(fleet_own, count.format("{reserved}"), "apply", "--plan", plan)
     assert states(fleet_own) == ["unfinished", "waiting"]

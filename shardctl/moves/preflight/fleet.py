@@ -1,4 +1,4 @@
-"""All nodes: none but the source has the shards, and no other move is running."""
+"""All nodes: none but the source has the shards, and no other move of its nodes is running."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def look(context: Context) -> Fleet:
 
 
 def judge(context: Context) -> Iterator[ShardctlError]:
-    """Refuse unfinished moves, and shards that are missing on the source or also elsewhere."""
+    """Refuse an unfinished move of one of its nodes, and shards missing or also elsewhere."""
     topology, plan, fleet = context.topology, context.plan, context.need(look)
     yield from fleet.problems
     unfinished = others(context)
@@ -133,6 +133,8 @@ def judge(context: Context) -> Iterator[ShardctlError]:
                 hint="check that the copy has no rows that its owner lacks, then drop it",
             )
     for one in unfinished:
+        if planning.apart(one.move, plan):
+            continue
         last = max(one.steps, key=lambda step: step.started, default=None)
         yield ledger.in_the_way(one, "" if last is None else f", at step {last.step}")
 
@@ -144,6 +146,13 @@ def notes(context: Context) -> Iterator[str]:
             f"{error.message}: the move does not need it; it keeps an older map until "
             "`shardctl init`"
         )
+    for one in others(context):
+        move = one.move
+        if planning.apart(move, context.plan):
+            yield (
+                f"move {move.id} ({move.source} to {move.target}) is open, too: the cutovers take "
+                "turns"
+            )
 
 
 def judge_reverses(context: Context) -> Iterator[PreflightRefused]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from shardctl import fanout
 from shardctl.checks import hosts
 from shardctl.errors import Refused, ShardctlError, together
-from shardctl.hosts import files
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
@@ -24,7 +23,8 @@ from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
 from shardctl.pgbouncer.guard import Question, rehearse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from shardctl.hosts.host import Host
     from shardctl.moves.plan import MovePlan
@@ -68,8 +68,8 @@ class Looked:
     """The round trip to its console."""
     held: bool = False
     """Whether the whole pooler is paused."""
-    staged: bool = False
-    """Whether a move has put a file beside the pooler's."""
+    staged: Sequence[Path] = ()
+    """The files that moves have put beside the pooler's."""
     offered: Mapping[str, Alias] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
     busy: frozenset[int] = frozenset()
@@ -98,8 +98,7 @@ def look_at(context: Context, pooler: Pooler) -> Looked:
     with collected(looked.problems), _named(pooler):
         host = host_of(pooler)
         _look_at_host(topology, plan, host, looked)
-        there = files.read(host, apply.staged(pooler), user=pooler.os_user)
-        looked.staged = there is not None
+        looked.staged = apply.staged_there(pooler, host)
         try:
             seen = apply.observe(topology, pooler, host, purpose=purpose)
         except PoolerUnavailable as error:
@@ -125,8 +124,7 @@ def judge(context: Context) -> Iterator[ShardctlError]:
             yield PoolerUnfit(
                 looked.pooler.name,
                 "file_staged",
-                f"{apply.staged(looked.pooler)} belongs to a move, possibly of nodes that cannot "
-                "be read",
+                f"{looked.staged[0]} belongs to a move, possibly of nodes that cannot be read",
                 hint="start these nodes and end the move (`shardctl moves list`), then run the "
                 "command again",
             )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
 from shardctl.moves import ledger, marks, stream_claim, undoing, wal
+from shardctl.moves import plan as planning
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import Step
 from shardctl.postgres import catalog, slots
@@ -133,11 +134,12 @@ def _begin_again(context: MoveContext, move: Move, why: str) -> None:
 
 
 def require_alone(context: MoveContext) -> None:
-    """Check that no other move of the cluster is running; raises MoveUnderWay."""
+    """Check that no other move from or to one of its nodes is open; raises MoveUnderWay."""
+    plan = context.plan
     found = ledger.read(context.topology, purpose=context.purpose)
     for entry in found.entries:
-        if entry.move.id != context.plan.id and entry.state in ("running", "unfinished"):
-            raise journal.MoveUnderWay(entry.move.source)
+        if entry.open and entry.move.id != plan.id and not planning.apart(entry.move, plan):
+            raise journal.MoveUnderWay(entry.move.source, entry.move.id)
 
 
 def leave_behind(context: MoveContext) -> None:

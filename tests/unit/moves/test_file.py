@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.moves.plan import MovePlan
+    from shardctl.topology.model import Topology
 
 TEXT = """\
 cluster: photos
@@ -141,11 +142,33 @@ def test_shards_in_hundreds_of_ranges_are_written_in_short_lines(topology: Path)
     assert max(map(len, topology.read_text().splitlines())) <= 100
 
 
-def test_a_file_that_was_changed_since_it_was_read_stays_as_it_is(topology: Path) -> None:
+FOUR = TEXT.replace("shards: 0-3", "shards: 0-1") + "  b: {host: h, port: 2, shards: 2-3}\n"
+FOUR += "  d: {host: i, port: 2, shards: none, data_directory: /d}\n"
+
+
+def moved(topology: Path, shard: int, to: str) -> tuple[Topology, MovePlan]:
+    """Read the file, and plan a move by it."""
     read = loader.load(topology)
-    plan = planning.make(read, [2, 3], "c", 1, planning.Options(5.0, 0.0))
-    changed = TEXT.replace("port: 1, shards: none", "port: 2, shards: none")
-    topology.write_text(changed)
-    with pytest.raises(file.FileNotEdited):
+    return read, planning.make(read, [shard], to, 1, planning.Options(5.0, 0.0))
+
+
+def test_moves_that_read_the_file_together_keep_each_others_owners(topology: Path) -> None:
+    topology.write_text(FOUR)
+    both = [moved(topology, 1, "c"), moved(topology, 3, "d")]
+    for read, plan in both:
         file.write(read, plan, planning.after(read, plan))
-    assert topology.read_text() == changed
+    now = {name: node.shards for name, node in loader.load(topology).nodes.items()}
+    assert now == {"a": (0,), "b": (2,), "c": (1,), "d": (3,)}
+
+
+def test_a_file_that_has_changed_otherwise_is_not_written(topology: Path) -> None:
+    topology.write_text(FOUR)
+    read, plan = moved(topology, 1, "c")
+    for text in (
+        FOUR.replace("port: 2", "port: 3"),
+        FOUR.replace("2-3", "1-3").replace("0-1", "0"),
+    ):
+        topology.write_text(text)
+        with pytest.raises(file.FileNotEdited, match="changed after shardctl read it"):
+            file.write(read, plan, planning.after(read, plan))
+        assert topology.read_text() == text

@@ -1,0 +1,204 @@
+"""One cutover at a time in a cluster, each made from the newest map (ADR 36).
+
+Moves between other nodes copy and compare meanwhile. But a cutover writes files of the poolers, a
+map and a topology file that have all shards: of two at once, one would undo what the other did.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from shardctl.errors import Refused, ShardctlError, together
+from shardctl.moves import cutover, undoing
+from shardctl.moves import plan as planning
+from shardctl.moves.context import Use
+from shardctl.provision import maps
+from shardctl.state import cluster, journal, ledger, lock, observer
+from shardctl.topology import loader, ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from shardctl.moves.context import MoveContext
+    from shardctl.postgres.connection import Connection
+    from shardctl.state.ledger import Copy, Entry
+    from shardctl.topology.model import Node, NodeName, Topology
+
+Value = TypeVar("Value")
+
+_POLL_S = 0.3
+_GUARDS_S = 10.0
+"""How long after its longest pause the guards of a cutover have certainly undone it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a node tells: who is in a cutover there, its map's version, its journal."""
+
+    holder: str | None
+    version: int
+    copies: tuple[Copy, ...]
+
+
+@contextmanager
+def turn(context: MoveContext) -> Iterator[None]:
+    """Let no other move of the cluster be in its cutover during the block; follow the newest map.
+
+    The turn is a lock on the move's own nodes, beside those that it has, and every move looks for
+    it on all nodes when it has its own: of two, the later one finds the earlier. It waits for one
+    that is under way. Raises move_unfinished for one that died in its cutover, NodeLost, and what
+    `_follow` raises.
+    """
+    plan = context.plan
+    # A clone is a standby until its source has decided.
+    nodes = [plan.source, plan.target] if plan.streams else [plan.source]
+    try:
+        _follow(context, _wait(context, nodes))
+        yield
+    finally:
+        _leave(context, nodes)
+
+
+def undisturbed(topology: Topology, work: Callable[[Topology], Value]) -> Value:
+    """Do work that reads map, poolers and topology file; again where a cutover disturbed it.
+
+    While one is under way, these do not agree: what is refused then is tried when it is over, by
+    the file as it is then. Raises what `work` raises.
+    """
+    while True:
+        try:
+            return work(topology)
+        except ShardctlError:
+            waited = _await_end(topology)
+            now = loader.load_trusted(topology.path)
+            if not waited and now == topology:
+                raise
+            topology = now
+
+
+def _await_end(topology: Topology) -> bool:
+    """Wait until no cutover is under way; return whether there was one."""
+    waited = False
+    while True:
+        purpose = lock.purpose("moves")
+        asked = observer.ask(topology, lambda one, _: lock.cutting_over(one), purpose=purpose)
+        if not any(asked.values.values()):
+            return waited
+        waited = True
+        time.sleep(_POLL_S)
+
+
+def _wait(context: MoveContext, nodes: Collection[NodeName]) -> dict[NodeName, _Told]:
+    waited_for, died_at = "", None
+    while True:
+        holder, told = _enter(context, nodes), _ask(context, nodes)
+        holder = holder or next((one.holder for one in told.values() if one.holder), None)
+        between = _between(context, told.values())
+        if holder is None and between is None:
+            return told
+        _leave(context, nodes)
+        if between is None or (between.holder and between.move.id in between.holder):
+            died_at = None
+        else:
+            died_at = died_at or time.monotonic()
+            undone_s = between.move.plan["options"]["max_pause_s"] + _GUARDS_S
+            if time.monotonic() > died_at + undone_s:
+                raise ledger.in_the_way(between, ", in its cutover")
+        now = holder or (between and f"move {between.move.id}") or ""
+        if now != waited_for:
+            context.notice(f"waiting for the cutover of {now}")
+        waited_for = now
+        time.sleep(_POLL_S * random.uniform(0.5, 1.5))  # noqa: S311  # two must not meet for ever
+
+
+def _enter(context: MoveContext, nodes: Iterable[NodeName]) -> str | None:
+    """Take the lock on the move's own nodes; name who has one of them instead."""
+    for node in nodes:
+        with context.on(node):
+            holder = lock.begin_cutover(context.session(node, Use.lock), node)
+        if holder is not None:
+            return holder.name
+    return None
+
+
+def _leave(context: MoveContext, nodes: Iterable[NodeName]) -> None:
+    for node in nodes:
+        if (session := context.open_session(node, Use.lock)) is not None:
+            lock.end_cutover(session)
+
+
+def _ask(context: MoveContext, nodes: Collection[NodeName]) -> dict[NodeName, _Told]:
+    """Ask all nodes that answer; raises NodeUnavailable of one without which no move begins."""
+    topology = context.topology
+
+    def ask(session: Connection, node: Node) -> _Told:
+        row = cluster.read(session) if cluster.is_present(session) else None
+        holder = None if node.name in nodes else lock.cutting_over(session)
+        copies = ledger.copies(session, topology, node.name, row)
+        # The map is read last: a move whose cutover is over has written it.
+        row = row and cluster.read(session)
+        ours = row is not None and (row.cluster, row.node) == (topology.cluster, node.name)
+        return _Told(holder and holder.name, row.map_version if row and ours else 0, copies)
+
+    asked = observer.ask(topology, ask, purpose=context.purpose)
+    needed = maps.required(topology, nodes)
+    if away := [error for name, error in asked.errors.items() if name in needed]:
+        raise together(away)
+    return asked.values
+
+
+def _between(context: MoveContext, told: Iterable[_Told]) -> Entry | None:
+    """Return another move that is between its fence and the end of its cutover."""
+    entries = ledger.entries(copy for one in told for copy in one.copies)
+    others = (one for one in entries if one.move.id != context.plan.id)
+    return next((one for one in others if one.changing_hands), None)
+
+
+def _follow(context: MoveContext, told: dict[NodeName, _Told]) -> None:
+    """Let the move follow the newest map, which others have changed since it was planned.
+
+    Poolers, nodes and topology file get the owners of all shards from there. Raises map_changed
+    where the move's own shards are elsewhere, nodes_unlisted, NotPromoting.
+    """
+    plan, topology = context.plan, context.topology
+    version, newest = max((one.version, name) for name, one in told.items())
+    if version <= plan.map_version:
+        return
+    asked = observer.ask(
+        topology,
+        lambda session, _: cluster.read_map(session),
+        purpose=context.purpose,
+        nodes=[topology.nodes[newest]],
+    )
+    owners = asked.every()[newest]
+    away = [shard for shard in plan.shards if owners.get(shard) != plan.source]
+    if away:
+        raise Refused(
+            "map_changed",
+            f"shards {ranges.of(away)} are no longer on node {plan.source}: the map of node "
+            f"{newest} has version {version}, and the move was planned with {plan.map_version}",
+            hint="undo this move with `shardctl moves abort`",
+        )
+    if unlisted := {*owners.values()} - {*topology.nodes}:
+        raise Refused(
+            "nodes_unlisted",
+            f"the map gives shards to {', '.join(sorted(unlisted))}, and {topology.path} has no "
+            "such node",
+            hint="add each node to the file as the newest topology file has it",
+        )
+    context.topology = planning.placed(topology, owners)
+    context.plan = replace(plan, map_version=version)
+    with context.on(plan.source):
+        source = context.session(plan.source)
+        if not journal.follow(source, plan.id, version):
+            raise cutover.NotPromoting(plan.id, undoing.state(context))
+        known = journal.find(source, plan.id)
+        cutover.write_map(context, plan.source, owners, version)
+    if plan.streams and known is not None:
+        with context.on(plan.target):
+            journal.copy(context.session(plan.target), known)
+            cutover.write_map(context, plan.target, owners, version)
