@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from shardctl.cli import changing, picture, values
 from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
+    IdentityOption,
     IgnoreStandbyOption,
     MaxPauseOption,
     MaxRateOption,
@@ -167,14 +169,25 @@ def apply(
     max_pause: MaxPauseOption = None,
     max_rate: MaxRateOption = None,
     max_wal: MaxWalOption = None,
+    identity: IdentityOption = None,
     terminate: TerminateOption = False,
     ignore_standby: IgnoreStandbyOption = False,
+    parallel: Annotated[
+        int,
+        typer.Option(
+            "--parallel",
+            min=1,
+            metavar="N",
+            help="How many moves run at the same time, each between two nodes of its own.",
+        ),
+    ] = 1,
 ) -> None:
     """Carry out a plan: one move after the other, each streamed, compared and confirmed.
 
     Without --plan, it plans as `rebalance plan` does. It refuses a plan whose fleet has changed
-    since. The moves cannot be reversed; each is planned and checked again when its turn comes. If
-    it is interrupted or killed at any moment, `shardctl rebalance resume` goes on.
+    since. The moves cannot be reversed; each is planned and checked again when its turn comes. With
+    --parallel, moves that have no node in common run at the same time; their cutovers take turns.
+    If it is interrupted or killed at any moment, `shardctl rebalance resume` goes on.
     """
     from shardctl.fleet import rebalance
 
@@ -197,9 +210,15 @@ def apply(
         found = rebalance.read(plan)
         rebalance.require_same(found, topology)
     options = options_of(
-        topology, max_pause, max_rate, max_wal, terminate=terminate, ignore_standby=ignore_standby
+        topology,
+        max_pause,
+        max_rate,
+        max_wal,
+        identity_full=identity is not None,
+        terminate=terminate,
+        ignore_standby=ignore_standby,
     )
-    carry_out(ctx, topology, found, options)
+    carry_out(ctx, topology, found, options, parallel=parallel)
 
 
 @app.command()
@@ -227,7 +246,7 @@ def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
 
 @app.command(cls=Changing)
 def pause(ctx: typer.Context) -> None:
-    """Let the newest rebalance stop before its next move; the running move goes on to its end."""
+    """Let the newest rebalance stop before its next move; what runs goes on to its end."""
     from shardctl.fleet import group as groups
     from shardctl.moves import service
 
@@ -251,8 +270,8 @@ def pause(ctx: typer.Context) -> None:
 
 @app.command(cls=Changing)
 def resume(ctx: typer.Context) -> None:
-    """Go on with the newest rebalance: resume its unfinished move, then carry out the rest."""
-    from shardctl.cli.moves_found import report_step, report_unread
+    """Go on with the newest rebalance: resume its unfinished moves, and carry out the rest."""
+    from shardctl.cli.moves_found import report_unread
     from shardctl.fleet import group as groups
     from shardctl.moves import service
 
@@ -260,7 +279,7 @@ def resume(ctx: typer.Context) -> None:
     ledger = service.read(topology)
     report_unread(ledger)
     group = groups.Group.newest(ledger)
-    if (entry := group.open) is not None:
+    for entry in group.open:
         service.require_resumable(topology, entry)
     left = group.left(topology)
     changing.run(
@@ -270,8 +289,8 @@ def resume(ctx: typer.Context) -> None:
         rows=part_rows(left),
         plan=group.as_json(),
         question=f"Go on with rebalance {group.id}: {plural(len(left), 'move')}?",
-        carry_out=lambda progress: groups.resume(
-            topology, group, progress, report_step, notice=say
+        carry_out=lambda progress: _run(
+            ctx, topology, group, groups.begin_again(topology, group), progress
         ),
         result=lambda now: now.as_json(),
         nothing=f"rebalance {group.id} is finished",
@@ -329,9 +348,10 @@ def planned(
     return rebalance.plan(topology, wanted, purpose=lock.purpose("rebalance"))
 
 
-def carry_out(ctx: typer.Context, topology: Topology, found: Plan, options: Options) -> None:
+def carry_out(
+    ctx: typer.Context, topology: Topology, found: Plan, options: Options, *, parallel: int = 1
+) -> None:
     """Show a plan, ask, and carry it out."""
-    from shardctl.cli.moves_found import report_step
     from shardctl.fleet import group as groups
     from shardctl.state import lock
 
@@ -342,8 +362,7 @@ def carry_out(ctx: typer.Context, topology: Topology, found: Plan, options: Opti
         show_nodes(found)
 
     def work(progress: Progress) -> Group:
-        group = groups.Group.of(found)
-        return groups.run(topology, group, options, progress, report_step, notice=say)
+        return _run(ctx, topology, groups.Group.of(found, parallel), options, progress)
 
     shards = sum(len(move.shards) for move in found.moves)
     changing.run(
@@ -359,6 +378,23 @@ def carry_out(ctx: typer.Context, topology: Topology, found: Plan, options: Opti
         notes=notes(found),
         done=ending,
     )
+
+
+def _run(
+    ctx: typer.Context, topology: Topology, group: Group, options: Options, progress: Progress
+) -> Group:
+    """Carry out the moves of a group that are left."""
+    from shardctl.cli import log
+    from shardctl.cli.moves_found import report_step
+    from shardctl.fleet import group as groups
+    from shardctl.fleet import side_by_side
+
+    settings: Settings = ctx.obj
+    work = groups.Work(progress, report_step, say)
+    begin = partial(log.open_log, verbose=settings.verbose)
+    order = side_by_side.Order(topology.path, group, options, begin)
+    at_once = partial(side_by_side.carry_out, order, work=work)
+    return groups.run(topology, group, options, work, at_once)
 
 
 def ending(group: Group) -> str:

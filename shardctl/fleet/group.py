@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shardctl import fanout
-from shardctl.errors import Incomplete, Misused
+from shardctl.errors import Incomplete, Misused, ShardctlError
 from shardctl.fleet import rebalance
+from shardctl.moves import one_at_a_time, service
 from shardctl.moves import plan as planning
-from shardctl.moves import service
 from shardctl.moves.plan import MovePlan
 from shardctl.postgres.connection import connect
 from shardctl.state import events, lock
@@ -22,6 +22,7 @@ from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from shardctl.fanout import Progress
     from shardctl.fleet.rebalance import Plan
@@ -33,12 +34,23 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, Topology
 
 COMMAND = "rebalance"
+_CHANGED = {"map_changed", "ownership_differs"}
+"""What a move is refused with before it begins, when another has changed hands just now."""
 PAUSE, RESUME = "rebalance pause", "rebalance resume"
 """The commands of the events by which any terminal pauses a rebalance that runs in another one."""
 _LAST = """
     SELECT command FROM shardctl.event WHERE command = ANY (%s) AND result = %s
     ORDER BY id DESC LIMIT 1
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What moves report to: progress, a callback for the steps of each, and messages."""
+
+    progress: Progress
+    on_step: Callable[[str], Callable[[Step], None]]
+    notice: Notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,11 @@ class Part:
     def state(self) -> str:
         """The state of its move as people see it; `waiting` before there is one."""
         return "waiting" if self.entry is None else self.entry.state
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its move is unfinished, or runs."""
+        return self.entry is not None and self.entry.open
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
@@ -83,12 +100,14 @@ class Group:
 
     id: str
     parts: tuple[Part, ...]
+    parallel: int = 1
+    """How many of them may run at the same time."""
 
     @classmethod
-    def of(cls, plan: Plan) -> Group:
+    def of(cls, plan: Plan, parallel: int = 1) -> Group:
         """Begin to carry out a plan."""
         parts = (Part(move.source, move.target, move.shards) for move in plan.moves)
-        return cls(planning.new_id(), tuple(parts))
+        return cls(planning.new_id(), tuple(parts), parallel)
 
     @classmethod
     def newest(cls, ledger: Ledger) -> Group:
@@ -109,16 +128,17 @@ class Group:
             Part(NodeName(source), NodeName(target), _numbers(text), entries.get((source, target)))
             for source, target, text in given["moves"]
         )
-        return cls(given["id"], tuple(parts))
+        return cls(given["id"], tuple(parts), given.get("parallel", 1))
 
     @property
-    def open(self) -> Entry | None:
-        """The move that is unfinished, or runs."""
-        return next((p.entry for p in self.parts if p.entry is not None and p.entry.open), None)
+    def open(self) -> list[Entry]:
+        """The moves that are unfinished, or run."""
+        return [part.entry for part in self.parts if part.entry is not None and part.entry.open]
 
     def left(self, topology: Topology) -> list[Part]:
-        """List the moves that are not finished; raises plan_outdated."""
-        return [p for p in self.parts if p.left(topology) or (p.entry is not None and p.entry.open)]
+        """List the moves that are not finished, the unfinished ones first; raises plan_outdated."""
+        found = [p for p in self.parts if p.is_open or p.left(topology)]
+        return sorted(found, key=lambda part: not part.is_open)
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
@@ -127,7 +147,7 @@ class Group:
     def row(self) -> Mapping[str, Any]:
         """Give what the journal keeps with each of its moves."""
         moves = [[part.source, part.target, ranges.of(part.shards)] for part in self.parts]
-        return {"id": self.id, "moves": moves}
+        return {"id": self.id, "moves": moves, "parallel": self.parallel}
 
 
 def _numbers(text: str) -> tuple[ShardId, ...]:
@@ -138,56 +158,75 @@ def run(
     topology: Topology,
     group: Group,
     options: Options,
-    progress: Progress,
-    on_step: Callable[[str], Callable[[Step], None]],
-    *,
-    notice: Notice,
+    work: Work,
+    side_by_side: Callable[[list[Part]], None],
 ) -> Group:
-    """Carry out the moves of a group that are left, one after the other; return how they ended.
+    """Carry out the moves of a group that are left; return how they ended.
 
-    Each is planned and checked when its turn comes, by the file as the moves before have left it.
-    Raises plan_outdated, rebalance_paused, rebalance_stopped for a move that is not confirmed, and
-    what a move raises.
+    Up to `parallel` of them at a time by `side_by_side`, or one after the other. Raises what
+    `carry_out` raises.
     """
-    for number, part in enumerate(group.parts, 1):
-        topology = loader.load_trusted(topology.path)
-        shards = part.left(topology)
-        if not shards:
-            continue
-        _require_unpaused(topology, group, part.source)
-        decided = service.plan(topology, shards, part.target, options, method=planning.STREAM)
-        decided = replace(decided, group=group.row())
-        service.preflight(topology, decided)
-        lock.require_all_free(topology, service.locked(decided), command=COMMAND)
-        notice(
-            f"move {number} of {len(group.parts)}: {len(shards):,} shards from {part.source} to "
-            f"{part.target}"
-        )
-        service.start(topology, decided, progress, on_step(decided.id), notice=notice)
-        _require_confirmed(service.read(topology).entry(decided.id))
+    left = group.left(topology)
+    if group.parallel > 1:
+        side_by_side(left)
+    else:
+        for part in left:
+            carry_out(topology.path, group, part, options, work)
     return Group.newest(service.read(loader.load_trusted(topology.path)))
 
 
-def resume(
-    topology: Topology,
-    group: Group,
-    progress: Progress,
-    on_step: Callable[[str], Callable[[Step], None]],
-    *,
-    notice: Notice,
-) -> Group:
-    """Finish the move that is unfinished, and carry out those that are left, with its options.
+def carry_out(path: Path, group: Group, part: Part, options: Options, work: Work) -> None:
+    """Carry out one move of a group, or finish it where it is unfinished.
 
-    Raises what `run` raises, and service.resume.
+    It is planned and checked now, by the file as other moves have left it. Raises plan_outdated,
+    rebalance_paused, rebalance_stopped for a move that is not confirmed, and what a move raises.
     """
+    topology = loader.load_trusted(path)
+    if part.entry is not None and part.entry.open:
+        move = part.entry.move.id
+        service.resume(topology, part.entry, work.progress, work.on_step(move), notice=work.notice)
+    elif part.left(topology):
+        _require_unpaused(topology, group, part.source)
+        move = _start(topology, group, part, options, work)
+    else:
+        return
+    _require_confirmed(service.read(topology).entry(move))
+
+
+def _start(topology: Topology, group: Group, part: Part, options: Options, work: Work) -> str:
+    """Plan, check and carry out a move; again where another has changed the map before it began."""
+
+    def planned(now: Topology) -> tuple[Topology, MovePlan]:
+        shards = part.left(now)
+        decided = service.plan(now, shards, part.target, options, method=planning.STREAM)
+        decided = replace(decided, group=group.row())
+        service.preflight(now, decided)
+        lock.require_all_free(now, service.locked(decided), command=COMMAND)
+        return now, decided
+
+    while True:
+        topology, decided = one_at_a_time.undisturbed(loader.load_trusted(topology.path), planned)
+        number = 1 + [(p.source, p.target) for p in group.parts].index((part.source, part.target))
+        work.notice(
+            f"move {number} of {len(group.parts)}: {len(decided.shards):,} shards from "
+            f"{part.source} to {part.target}"
+        )
+        try:
+            service.start(
+                topology, decided, work.progress, work.on_step(decided.id), notice=work.notice
+            )
+        except ShardctlError as error:
+            if not {one.code for one in error.parts()} <= _CHANGED:
+                raise
+        else:
+            return decided.id
+
+
+def begin_again(topology: Topology, group: Group) -> Options:
+    """Let a group that was paused or interrupted go on; return the options of its moves."""
     _record(topology, group, RESUME)
-    entry = group.open
-    if entry is not None:
-        service.resume(topology, entry, progress, on_step(entry.move.id), notice=notice)
-        _require_confirmed(service.read(topology).entry(entry.move.id))
     last = next(part.entry for part in reversed(group.parts) if part.entry is not None)
-    options = MovePlan.of_journal(last.move).options
-    return run(topology, group, options, progress, on_step, notice=notice)
+    return MovePlan.of_journal(last.move).options
 
 
 def pause(topology: Topology, group: Group) -> None:
@@ -214,7 +253,7 @@ def _require_unpaused(topology: Topology, group: Group, name: NodeName) -> None:
     if last is not None and last[0] == PAUSE:
         raise Incomplete(
             "rebalance_paused",
-            f"rebalance {group.id} is paused; no move is unfinished",
+            f"rebalance {group.id} is paused: no other move begins",
             hint="run `shardctl rebalance resume` to carry out the rest",
         )
 
