@@ -294,12 +294,12 @@ FROM generate_series(1, {rows}) AS n
 """About 1 kB a row, of which no server makes less."""
 
 
-def fill(fleet: Sandbox, rows: int) -> None:
-    """Put rows into the shards that move."""
+def fill(fleet: Sandbox, rows: int, shards: Sequence[ShardId] = FILLED) -> None:
+    """Put rows into shards: those that move."""
     topology = fleet.topology()
-    source = topology.nodes[topology.owners()[FILLED[0]]]
-    with fleet.connect(source.name) as connection:
-        for shard in FILLED:
+    owners = topology.owners()
+    for shard in shards:
+        with fleet.connect(owners[shard]) as connection:
             text = _PHOTOS.format(schema=topology.schema(shard), rows=rows)
             connection.execute(text.encode())
 

@@ -66,6 +66,7 @@ class Run:
         ended: dict[str, Any] = {}
         watcher = threading.Thread(target=_follow, args=[command, ended])
         watcher.start()
+        beside = self._beside(nodes, one, chance) if one.act == "beside" else None
         harm = faults.Harm(self.world, command, nodes, shards, chance)
         for share, name in one.faults:
             while watcher.is_alive() and time.time() < began + share * USUAL_S:
@@ -75,6 +76,9 @@ class Run:
             self.windows.append((since, time.time() + AFTERWARDS_S, name))
             self.say(f"fault {name}", took=round(time.time() - since, 2))
         watcher.join()
+        if beside is not None:
+            code, said = finish(beside, 240)
+            self.say("beside it", result=code, said=said[-600:])
         self.say(
             " ".join(words), at_substep=one.at, result=ended["code"], said=ended["said"][-600:]
         )
@@ -107,22 +111,40 @@ class Run:
                 self.moves += 1
                 half = ["--from", source, "--half", "--to", spares[0], "--yes"]
                 return ["move-shards", *half, "--lock-wait", "60s"], [source], shards
-            case "prune":
-                return ["prune", "--yes", "--now"], [source, target], shards
+            case "prune" | "rebalance":
+                return _WORDS[given.act], list(nodes), shards
             case "migrate":
                 self._write_migration()
                 return ["migrate", "--yes"], [source, target], shards
             case "read-only":
                 number = str(chance.choice(others))
                 return ["read-only", "on", number, "--yes"], [source, target], shards
+        words = self._move(target, shards, given.seed, chance)
+        return [*words, "--lock-wait", "60s"], [source, target], shards
+
+    def _move(self, target: str, shards: list[int], seed: int, chance: random.Random) -> list[str]:
         keep = chance.choice(["0", "0", "10m"])
         method = ["--keep-reverse", keep, "--finish-reverse"]
-        if given.seed % 8 == 0:
+        if seed % 8 == 0:
             method = ["--rehearse-only"]
-        words = ["move-shards", ranges(shards), "--to", target, "--yes", "--lock-wait", "60s"]
+        words = ["move-shards", ranges(shards), "--to", target, "--yes"]
         self.moves += 1
         # For chaos_keyless.
-        return [*words, "--identity", "full", *method], [source, target], shards
+        return [*words, "--identity", "full", *method]
+
+    def _beside(
+        self, taken: list[str], given: Round, chance: random.Random
+    ) -> subprocess.Popen[str] | None:
+        """Begin a move between two other nodes; --lock-wait would wait for the first."""
+        owners = self.world.owners()
+        free = [node for node in self.world.nodes() if node not in taken]
+        if len(free) < 2 or {*owners}.isdisjoint(free):
+            return None
+        source, target, shards = schedule.shards_to_move(
+            [owner for owner in owners if owner in free], free, chance
+        )
+        shards = [n for n, owner in enumerate(owners) if owner == source][: len(shards)]
+        return self.world.start(*self._move(target, shards, given.seed, chance))
 
     def _reversible(self) -> list[dict[str, Any]]:
         return [one for one in self.world.moves() if "reverse" in one["can"]]
@@ -150,7 +172,9 @@ class Run:
             verb = (
                 how if how in can else next((v for v in ("resume", "abort") if v in can), "resume")
             )
-            code, said = self.world.call("moves", verb, left[0]["id"], "--yes")
+            # Of a rebalance that was killed, processes may be finishing their cutovers.
+            given = ("--yes", "--lock-wait", "60s")
+            code, said = self.world.call("moves", verb, left[0]["id"], *given)
             self.say(f"moves {verb} {left[0]['id']}", result=code, said=said[-600:])
             how = "resume" if how == "abort" else "abort"  # as one that may not go on says
         self.found.append(Violation("unfinished", f"{left[0]['id']} for good"))
@@ -177,7 +201,11 @@ class Run:
 
 _CHANGED = ("structure", "migrations")
 """What `verify` finds wrong because the clients and faults of chaos have changed it."""
-_STOPS = ("move", "clone", "reverse")
+_STOPS = ("move", "beside", "clone", "reverse")
+_WORDS = {
+    "prune": ["prune", "--yes", "--now"],
+    "rebalance": ["rebalance", "apply", "--by=count", "--identity=full", "--parallel=2", "--yes"],
+}
 _UNENDED = ("running", "unfinished")
 
 

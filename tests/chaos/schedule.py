@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 SUBSTEPS = 30
 """Sub-steps of a move at which a process may stop itself; there are fewer of most."""
-_ACTS = {"move": 12, "clone": 4, "reverse": 3, "prune": 1, "migrate": 1, "read-only": 1}
+_ACTS = {
+    "move": 9, "beside": 5, "rebalance": 2, "clone": 4, "reverse": 3,
+    "prune": 1, "migrate": 1, "read-only": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
