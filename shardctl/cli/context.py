@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,13 +84,8 @@ def load_topology(ctx: typer.Context) -> Topology:
     log.open_log(verbose=settings.verbose)
     topology = loader.load_trusted(topology_file(ctx))
     if settings.lock_wait:
-        from shardctl.cli.output import say
-        from shardctl.state import turn
-
         command = ctx.command_path.partition(" ")[2]
-        wait_s = settings.lock_wait.total_seconds()
-        held = turn.wait(topology, wait_s, command=command, notice=say)
-        ctx.call_on_close(held.close)
+        ctx.call_on_close(_turn(topology, settings.lock_wait.total_seconds(), command).close)
         # A move that has ended has written into it.
         topology = loader.load_trusted(topology_file(ctx))
     return topology
@@ -100,3 +97,31 @@ def topology_if_there(ctx: typer.Context) -> Topology | None:
     if settings.topology is None and not DEFAULT_TOPOLOGY.exists():
         return None
     return load_topology(ctx)
+
+
+def _turn(topology: Topology, wait_s: float, command: str) -> ExitStack:
+    """Wait until no other command changes a node; give the turn, to be closed at the end.
+
+    As long as the turn is open, other commands that wait go on waiting. The command itself
+    reports nodes that cannot be reached. Raises NodeLocked when the time is over.
+    """
+    from shardctl.cli.output import say
+    from shardctl.errors import ShardctlError
+    from shardctl.postgres.connection import connect
+    from shardctl.state import lock
+
+    until = time.monotonic() + wait_s
+    with ExitStack() as turn:
+        # All commands take the nodes in the order of the topology: two never wait for each other.
+        for node in topology.nodes.values():
+            try:
+                session = connect(
+                    node, topology.database, purpose=lock.purpose(command), autocommit=True
+                )
+            except ShardctlError:
+                continue
+            turn.callback(lock.release, session)
+            if (holder := lock.holder(session)) is not None:
+                say(f"waiting for {holder}, which is changing node {node.name}")
+            lock.queue(session, node.name, until - time.monotonic())
+        return turn.pop_all()

@@ -115,9 +115,7 @@ def show(
             show=None if drawn else lambda now: moves_report.show_move(now, output),
         )
     if timeline:
-        from shardctl.cli import moves_timeline
-
-        moves_timeline.show(topology, entry, output)
+        moves_report.show_timeline(topology, entry, output)
     else:
         moves_report.show_move(entry, output)
 

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.cli import changing, moves_found, moves_shown, picture
 from shardctl.cli.options import Report
-from shardctl.cli.output import plural, print_json, print_line, print_table
+from shardctl.cli.output import console, plural, print_json, print_line, print_table
 from shardctl.cli.tables import DROPS
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import typer
 
     from shardctl.fanout import Progress
+    from shardctl.moves.prediction import Times
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
@@ -194,3 +195,82 @@ def _show_rehearsal(found: Mapping[str, Any]) -> None:
         f"rehearsed: clients are predicted to wait {found['predicted_pause_ms']:.0f} ms in the "
         "cutover"
     )
+
+
+_TIMELINE = ("sub-step", "ms", "predicted", "")
+_NARROW, _WIDE = 12, 40
+_OTHERS = 30
+"""What the figures and the gaps between columns take at most."""
+
+
+def show_timeline(topology: Topology, entry: Entry, output: Report) -> None:
+    """Print the timeline of a move; JSON is that of `moves show`, with it."""
+    from shardctl.moves import prediction
+
+    found = prediction.sub_step_times(topology, entry.move)
+    if output is Report.json:
+        timeline = [one.as_json() for one in found]
+        print_json({"format": 1, **as_json(entry), "timeline": timeline})
+        return
+    print(f"move {entry.move.id}: {entry.state}, method {entry.move.method}")
+    names = max(len(one.name) for one in found)
+    width = max(_NARROW, min(_WIDE, console().width - names - _OTHERS))
+    titles = {
+        prediction.BEFORE: "before clients wait",
+        prediction.WAITING: "while clients wait",
+        prediction.AFTER: "afterwards",
+    }
+    for when, title in titles.items():
+        if group := [one for one in found if one.when == when]:
+            print(f"\n{title}: {_sum(group)}")
+            print_table(_TIMELINE, _rows(group, width=width))
+    print("# took; | predicted")
+
+
+def _rows(group: Sequence[Times], *, width: int) -> list[tuple[str, ...]]:
+    """Give a row for each sub-step; its bars are drawn to the scale of the longest of the group."""
+    longest = max(max(one.took_ms or 0.0, one.predicted_ms or 0.0) for one in group)
+    return [
+        (
+            one.name,
+            _ms(one.took_ms),
+            _ms(one.predicted_ms),
+            _bar(one.took_ms or 0.0, one.predicted_ms, longest, width=width),
+        )
+        for one in group
+    ]
+
+
+def _bar(took: float, predicted: float | None, longest: float, *, width: int) -> str:
+    """Draw what a sub-step took, with an edge where its prediction ends.
+
+    >>> _bar(5, 10, 10, width=8), _bar(10, 5, 10, width=8), _bar(5, None, 10, width=8)
+    ('####   |', '###|####', '####')
+    """
+    drawn = picture.bar(round(took * 10), round(longest * 10), width=width)
+    if not predicted or not longest:
+        return drawn
+    at = max(0, min(width, round(predicted * width / longest)) - 1)
+    padded = drawn.ljust(at + 1)
+    return f"{padded[:at]}|{padded[at + 1 :]}"
+
+
+def _sum(group: Sequence[Times]) -> str:
+    """Sum up a group.
+
+    >>> from shardctl.moves.prediction import Times
+    >>> _sum([Times("pause", "waiting", 2.0, 3.0), Times("fence", "waiting", 4.0, None)])
+    '6.0 ms (predicted: 3.0 ms)'
+    >>> _sum([Times("pause", "waiting", None, 3.0)]), _sum([Times("serve", "after", None, None)])
+    ('predicted: 3.0 ms', 'not measured')
+    """
+    took = [one.took_ms for one in group if one.took_ms is not None]
+    expected = [one.predicted_ms for one in group if one.predicted_ms is not None]
+    said = f"predicted: {sum(expected):,.1f} ms" if expected else ""
+    if not took:
+        return said or "not measured"
+    return f"{sum(took):,.1f} ms" + (f" ({said})" if said else "")
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}"
