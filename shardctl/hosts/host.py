@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 from shardctl.errors import ShardctlError
 
@@ -25,19 +25,20 @@ class Completed:
     code: int
 
 
+class How(TypedDict, total=False):
+    """How a command runs on a host: see `Host.run`."""
+
+    user: str | None
+    env: Mapping[str, str] | None
+    input: str | None
+    timeout: float | None
+    line: Callable[[str], None] | None
+
+
 class Host(Protocol):
     """A machine on which commands run."""
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        input: str | None = None,  # noqa: A002  # the word that subprocess uses
-        timeout: float | None = None,
-        line: Callable[[str], None] | None = None,
-    ) -> Completed:
+    def run(self, argv: Sequence[str], **how: Unpack[How]) -> Completed:
         """Run `argv`, never through a shell, and give its output.
 
         `user` None is shardctl's login user there; `env` adds to the environment;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from shardctl.errors import Refused
 from shardctl.hosts import accounts, ports
@@ -14,10 +14,10 @@ from shardctl.hosts.ssh import Ssh
 from shardctl.topology.model import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from shardctl.hosts.host import Completed, Host
+    from shardctl.hosts.host import Completed, Host, How
     from shardctl.topology.model import Pooler
 
 
@@ -91,19 +91,10 @@ class _OfPooler:
             self._known = (accounts.changes_file(self._machine, self._file, user=user),)
         return self._known[0]
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        input: str | None = None,  # noqa: A002  # the word that subprocess uses
-        timeout: float | None = None,
-        line: Callable[[str], None] | None = None,
-    ) -> Completed:
+    def run(self, argv: Sequence[str], **how: Unpack[How]) -> Completed:
         """Run `argv` as in `Host.run`."""
-        who = self.who(user)
-        return self._machine.run(argv, user=who, env=env, input=input, timeout=timeout, line=line)
+        how["user"] = self.who(how.get("user"))
+        return self._machine.run(argv, **how)
 
     def renamed(self, new: Path, path: Path, *, user: str | None = None) -> bool:
         """Rename a file as in `Host.renamed`."""
