@@ -340,6 +340,15 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
+def why_not(name: str) -> str | None:
+    """Explain why this process cannot run commands as a user of this machine; None: it can."""
+    if not _exists(name):
+        return "no such user"
+    if os.geteuid() not in (0, pwd.getpwnam(name).pw_uid):
+        return "only root can run commands as another user"
+    return None
+
+
 def _exists(name: str) -> bool:
     try:
         pwd.getpwnam(name)

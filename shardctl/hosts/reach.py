@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from typing import TYPE_CHECKING, Unpack
 
 from shardctl.errors import Refused
@@ -125,13 +123,9 @@ def _settings(of: Node | Pooler) -> SshSettings:
 
 
 def _require_user(what: str, user: str, *, runs_server: bool) -> None:
-    try:
-        account = pwd.getpwnam(user)
-    except KeyError as error:
-        raise OsUserRefused(what, user, "no such user") from error
-    if os.geteuid() in (0, account.pw_uid):
-        return
-    if account.pw_uid == 0 and runs_server:  # as root, shardctl would refuse the node, too
+    why = accounts.why_not(user)
+    if why is not None and user == "root" and runs_server:  # root would be refused the node, too
         hint = "set os_user of the node to an ordinary user of this machine"
         raise OsUserRefused(what, user, "PostgreSQL does not run as root", hint)
-    raise OsUserRefused(what, user, "only root can run commands as another user")
+    if why is not None:
+        raise OsUserRefused(what, user, why)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import threading
 import time
 from contextlib import suppress
@@ -15,6 +13,7 @@ import psycopg
 from shardctl import fanout
 from shardctl.checks import host_routes
 from shardctl.errors import Misused, Refused, ShardctlError, UsageError
+from shardctl.hosts import accounts
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost
 from shardctl.hosts.local import Local
 from shardctl.libpq import reason_of
@@ -128,15 +127,6 @@ echo "$group"
 exec sh -c "$1"
 """
 _KILL = 'kill -s KILL -- "-$1"'  # the form that every shell knows
-
-
-def user_refused(user: str, why: str) -> Refused:
-    """Report a user as which no command can be run on this machine."""
-    return Refused(
-        "user_refused",
-        f"cannot run commands as {user} on this machine: {why}",
-        hint="choose another user, or run shardctl as root",
-    )
 
 
 def not_ended(cause: CommandTimedOut | HostLost) -> Refused:
@@ -332,9 +322,9 @@ def exit_code(results: Sequence[Result]) -> int:
 
 def _require_user(user: str) -> None:
     """See that this process may become a user; raises user_refused."""
-    try:
-        account = pwd.getpwnam(user)
-    except KeyError as error:
-        raise user_refused(user, "no such user") from error
-    if os.geteuid() not in (0, account.pw_uid):
-        raise user_refused(user, "only root can run commands as another user")
+    if (why := accounts.why_not(user)) is not None:
+        raise Refused(
+            "user_refused",
+            f"cannot run commands as {user} on this machine: {why}",
+            hint="choose another user, or run shardctl as root",
+        )
