@@ -63,7 +63,7 @@ def start(clone: Clone, *, timeout: float = 300) -> Started:
     """Start the clone and wait until it takes connections; `timeout` is in seconds.
 
     It follows its source unless it was promoted. Raises clone_not_made, PortInUse and the errors of
-    `control.Server.start`.
+    `HostedServer.start`.
     """
     state = clones.look(clone)
     if state not in ("made", "opened"):
