@@ -38,7 +38,7 @@ class HostRoute:
     @property
     def kind(self) -> str:
         """Name the kind of server."""
-        return kind_of(self.server)
+        return "node" if isinstance(self.server, Node) else "pooler"
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
@@ -51,11 +51,6 @@ class HostRoute:
             "login": self.login,
             "os_user": self.server.os_user,
         }
-
-
-def kind_of(server: Server) -> str:
-    """Name the kind of server for people."""
-    return "node" if isinstance(server, Node) else "pooler"
 
 
 def reach(server: Server) -> Host:

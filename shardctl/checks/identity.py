@@ -139,13 +139,10 @@ def same_server(basics: Mapping[NodeName, Basics]) -> dict[NodeName, NodeName]:
             servers.setdefault((one.state.identity, one.started), []).append(name)
     pairs: dict[NodeName, NodeName] = {}
     for names in servers.values():
-        right = next((n for n in names if _is_node(basics[n], n)), names[0])
+        rows = {name: basics[name].state for name in names}
+        right = next((n for n, row in rows.items() if row and row.node == n), names[0])
         pairs |= {name: right for name in names if name != right}
     return pairs
-
-
-def _is_node(basics: Basics, name: NodeName) -> bool:
-    return basics.state is not None and basics.state.node == name
 
 
 def strangers(topology: Topology, basics: Mapping[NodeName, Basics]) -> set[NodeName]:

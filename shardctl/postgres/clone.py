@@ -158,7 +158,7 @@ def remove(clone: Clone) -> bool:
     except (TargetNotEmpty, CloneOfAnother):
         return False
     if found in ("made", "opened"):
-        _require_standby(clone)
+        _run(clone, "require_standby")  # before anything is stopped
         clone.server.stop(mode="immediate")  # nothing of it is needed any more
         _run_as_owner(clone, "remove", timeout=None)
     discard(clone)
@@ -184,11 +184,6 @@ def keep(clone: Clone) -> None:
 def log_tail(clone: Clone, *, lines: int = 12) -> list[str]:
     """Give the last lines of its server's log, on its host; none where there is none to read."""
     return clone.server.log_tail(lines=lines)
-
-
-def _require_standby(clone: Clone) -> None:
-    """Refuse before anything is stopped."""
-    _run(clone, "require_standby")
 
 
 def _run_as_owner(clone: Clone, part: str, *words: str, timeout: float | None = _SECONDS) -> str:
