@@ -58,7 +58,7 @@ def nothing_unfinished(unread: Sequence[Unread] = ()) -> Misused:
 
 
 def several_unfinished(found: Sequence[Entry]) -> Misused:
-    """Report that a command has to be told which move it is about."""
+    """Report that a command needs the id of one of several moves."""
     listed = ", ".join(f"{e.move.id} ({e.move.source} to {e.move.target})" for e in found)
     return Misused(
         "several_unfinished",
