@@ -52,7 +52,8 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.Mon
     fill_sequences(fleet_own)
     refused = refuse_meanwhile(fleet_own, monkeypatch)
     monkeypatch.setattr(stream_cutover, "_look_closer", lambda _: pytest.fail("it is untouched"))
-    context = fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    # `verify` runs while clients wait.
+    context = fleet_own.start(planned(fleet_own, [2, 3], "b", max_pause_s=30.0))
     assert refused == ["25006"]  # closed copies refuse every client until the claim
     assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.done
     assert fleet_own.copy("b").proof == "compared"
