@@ -41,9 +41,21 @@ CHANGING = {
 """What changes something in the shard under a lock of its own."""
 
 
-@pytest.mark.parametrize("kind", CHANGING)
-def test_what_is_changed_and_not_committed_is_waited_for(fenced: Fenced, kind: str) -> None:
-    fenced.other.execute(CHANGING[kind].encode())
+BINDING = {
+    "bound view": "CREATE VIEW public.bound AS SELECT * FROM shard2.photos",
+    "bound rule": "CREATE RULE bound AS ON INSERT TO public.made"
+    " DO INSERT INTO shard2.photos VALUES (1)",
+    "bound function": "CREATE FUNCTION public.bound() RETURNS void LANGUAGE sql"
+    " BEGIN ATOMIC INSERT INTO shard2.photos VALUES (1); END",
+}
+"""What is made elsewhere and bound to a table of the shard: it writes there whatever its name."""
+
+
+@pytest.mark.parametrize("kind", CHANGING | BINDING)
+def test_what_is_changed_or_bound_and_not_committed_is_waited_for(
+    fenced: Fenced, kind: str
+) -> None:
+    fenced.other.execute((CHANGING | BINDING)[kind].encode())
     with pytest.raises((FenceRefused, WritersLeft)):
         fenced.cut()
     fenced.call_off()
@@ -69,27 +81,6 @@ def test_what_was_made_unlogged_meanwhile_is_refused(fenced: Fenced) -> None:
     with pytest.raises(UnloggedMade):
         fenced.cut()
     fenced.call_off()
-
-
-BINDING = {
-    "view": "CREATE VIEW public.bound AS SELECT * FROM shard2.photos",
-    "rule": "CREATE RULE bound AS ON INSERT TO public.made DO INSERT INTO shard2.photos VALUES (1)",
-    "function": "CREATE FUNCTION public.bound() RETURNS void LANGUAGE sql"
-    " BEGIN ATOMIC INSERT INTO shard2.photos VALUES (1); END",
-}
-"""What is made elsewhere and bound to a table of the shard: it writes there whatever its name."""
-
-
-@pytest.mark.parametrize("kind", BINDING)
-def test_who_binds_something_elsewhere_to_the_shard_is_waited_for(
-    fenced: Fenced, kind: str
-) -> None:
-    fenced.other.execute(BINDING[kind].encode())
-    with pytest.raises((FenceRefused, WritersLeft)):
-        fenced.cut()
-    fenced.call_off()
-    fenced.other.rollback()
-    fenced.cut()
 
 
 def test_who_only_reads_is_not_waited_for(fenced: Fenced) -> None:
