@@ -134,9 +134,8 @@ class Fleet:
         return [found.program("psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", *way]
 
 
-@contextlib.contextmanager
-def running(nodes: int) -> Iterator[Fleet]:
-    """Start servers with PostgreSQL's own settings (fsync on, 128 MB of buffers), then stop them.
+def new_directory() -> tuple[Path, int]:
+    """Make a directory, and give it with the descriptor whose lock keeps it from being swept up.
 
     The directory is named and locked like the tests' directories: should this process be
     killed with -9, the next run of the tests or the benches sweeps up after it.
@@ -147,6 +146,13 @@ def running(nodes: int) -> Iterator[Fleet]:
     held = os.open(directory / "locking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     fcntl.flock(held, fcntl.LOCK_EX)
     (directory / "locking").rename(directory / ".alive")
+    return directory, held
+
+
+@contextlib.contextmanager
+def running(nodes: int) -> Iterator[Fleet]:
+    """Start servers with PostgreSQL's own settings (fsync, 128 MB of buffers), then stop them."""
+    directory, held = new_directory()
     shutil.copytree(ROOT / "migrations", directory / "migrations")
     fleet = Fleet(directory, tuple(free_ports(nodes)))
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -29,7 +28,7 @@ from shardctl.topology import loader
 from shardctl.topology.build import PASSFILE
 from tests.bench import fleet
 from tests.bench.measure import Row, milliseconds, say
-from tests.fixtures.servers.postgres import BASE, PREFIX, free_run, stop_all_below, sweep, wait_for
+from tests.fixtures.servers.postgres import free_run, stop_all_below, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -276,15 +275,8 @@ def sandbox(
 
     `programs` has those of the servers; None is what `sandbox up` finds. `prepare` may change the
     topology's text, and the migrations in the directory.
-    The directory is named and locked like the tests' directories: should this process be
-    killed with -9, the next run of the tests or the benches sweeps up after it.
     """
-    sweep()
-    directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}bench-{os.getpid()}-", dir=BASE))
-    directory.chmod(0o755)
-    held = os.open(directory / "locking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    (directory / "locking").rename(directory / ".alive")
+    directory, held = fleet.new_directory()
     one = Sandbox(directory, directory / "topology.yaml")
     try:
         shutil.copytree(fleet.ROOT / "migrations", directory / "migrations")
