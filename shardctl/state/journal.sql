@@ -31,7 +31,7 @@ WHERE id = %(id)s AND state = %(state)s
 -- The version of the map that the cutover of an unfinished move follows
 UPDATE shardctl.move
 SET plan = plan || jsonb_build_object('map_version', %(version)s::bigint),
-    revision = revision + 1, changed = clock_timestamp()
+    revision = revision + 1
 WHERE id = %(id)s AND state = ANY (%(expected)s)
 
 -- name: drained

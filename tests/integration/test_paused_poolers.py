@@ -36,13 +36,15 @@ def lab(session_directory: Path, fleet_own_made: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def fleet(lab: Lab) -> Lab:
-    """Give it with a pooler that is connected to no node."""
+def fleet(lab: Lab) -> Iterator[Lab]:
+    """Give it with a pooler that is connected to no node, and keeps its file."""
     (pooler,) = lab.topology.poolers.values()
+    before = pooler.databases_file.read_text()
     with Console(pooler, lab.topology.database, purpose="test") as console:
         console.execute("RECONNECT")
         wait_for(lambda: not console.servers())
-    return lab
+    yield lab
+    pooler.databases_file.write_text(before)
 
 
 def pauses(fleet: Lab) -> PausedPoolers:
