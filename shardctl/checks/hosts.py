@@ -30,7 +30,20 @@ if TYPE_CHECKING:
 _SECONDS = 30.0
 _FULL = 0.9
 """How full a disk may be."""
-_TOOLS = ("awk", "base64", "cp", "date", "dd", "df", "head", "ln", "mv", "readlink", "setsid")
+_TOOLS = (
+    "awk",
+    "base64",
+    "cp",
+    "date",
+    "dd",
+    "df",
+    "flock",
+    "head",
+    "ln",
+    "mv",
+    "readlink",
+    "setsid",
+)
 TOOLS_OF_GUARDS = ("psql", "setsid", "timeout", "awk")
 _NOT_RUN = (126, 127)
 _STOPPED = 3

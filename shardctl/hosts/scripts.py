@@ -7,6 +7,8 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardctl.hosts.host import Host
 
 # `run` sends a script by standard input, since arguments are limited in length. Its length comes
@@ -41,12 +43,14 @@ def run(
     user: str | None = None,
     text: str = "",
     timeout: float | None = None,
+    line: Callable[[str], None] | None = None,
 ) -> str:
     """Run one part of `scripts/NAME.sh` on `host`, and give what it prints.
 
     The script takes the part as its first argument, and ends by running it. `text`
-    is the part's standard input, `timeout` in seconds. Raises CommandFailed, CommandTimedOut.
+    is the part's standard input, `timeout` in seconds, `line` as in `Host.run`.
+    Raises CommandFailed, CommandTimedOut.
     """
     script = source(name).rstrip("\n")
     command = ["sh", "-c", _SHELL, name, str(len(script)), part, *words]
-    return host.run(command, user=user, input=script + text, timeout=timeout).stdout
+    return host.run(command, user=user, input=script + text, timeout=timeout, line=line).stdout

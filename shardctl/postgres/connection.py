@@ -63,6 +63,12 @@ class NodeUnavailable(ShardctlError):
         return libpq.answered(self.__cause__)
 
     @property
+    def asked_password(self) -> bool:
+        """Whether the server asked for a password, and libpq found none."""
+        failed = getattr(self.__cause__, "pgconn", None)
+        return failed is not None and bool(failed.needs_password)
+
+    @property
     def timed_out(self) -> bool:
         """Whether nothing answered in time, so that another login would wait as long."""
         return isinstance(self.__cause__, psycopg.errors.ConnectionTimeout)

@@ -86,7 +86,7 @@ def make(
         clones.discard(clone)  # what is left where the last step was killed
         return
     # Now, and not only when everything is copied.
-    _files(clone, source, session, addresses)
+    files(clone, source, session, addresses)
     if state in ("absent", "broken"):
         _require_no_tablespaces(source, session)
         clones.discard(clone)
@@ -99,7 +99,7 @@ def make(
     except (KeyboardInterrupt, CopyFailed):
         clones.discard(clone)
         raise
-    clones.fill(clone, _files(clone, source, session, addresses))
+    clones.fill(clone, files(clone, source, session, addresses))
     clones.place(clone)
 
 
@@ -223,10 +223,13 @@ class _Watcher:
         return row is not None
 
 
-def _files(
+def files(
     clone: Clone, source: Source, session: Connection, addresses: Sequence[str]
 ) -> dict[str, bytes]:
-    """Compose the files that make a standby of the copy, and of the standby a node."""
+    """Compose the files that make a standby of the copy, and of the standby a node.
+
+    Raises files_elsewhere, role_not_admitted.
+    """
     server, node = clone.server, source.node.name
     hba, ident = login_files(node, session)
     settings = dict(cast("list[tuple[str, str]]", session.execute(_QUERIES["settings"]).fetchall()))

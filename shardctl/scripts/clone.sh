@@ -85,6 +85,8 @@ begin() { # user, or nothing for oneself
     [ -e "$data.log" ] || : >"$own/log-is-new" || exit "$PLACE"
     [ -z "$1" ] || chown -R -h -- "$1:" "$own" || exit "$PLACE"
     mv -T -- "$own" "$work" || exit "$PLACE"
+    # A trial that saw nothing here yet ends within seconds, and holds this lock until then.
+    flock -w 60 "$parent" true || :
 }
 
 ## copy: starts the program, which goes on whatever becomes of who has started it

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.hosts import accounts
-from shardctl.hosts.local import Local
-from shardctl.moves.preflight import target, tls
-from shardctl.moves.preflight.tls import Tls
 from tests.fixtures.servers.certificates import Authority
 from tests.fixtures.servers.managers import owned
+from tests.fixtures.servers.postgres import SUPERUSER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from shardctl.moves.preflight.tls import Key
     from tests.fixtures.moves.preflight import Movable
     from tests.fixtures.servers.postgres import PgServer, StartServer
 
@@ -71,43 +67,54 @@ def test_a_clone_would_have_the_certificate_of_its_source(
     monkeypatch.setenv("PGSSLMODE", "verify-full")
     monkeypatch.setenv("PGSSLROOTCERT", str(etc / "root.crt"))
     fleet.check()
-    put(data / "server.crt", AUTHORITY.issue("db1").certificate)
-    # Of a file that it has not read again, the server still shows what it read.
-    assert "db1" in fleet.only("tls_name")
+    fleet.change(host="localhost")
+    assert "localhost" in fleet.only("tls_name")
+    fleet.change(host="127.0.0.1")
     own = {"ssl_cert_file": str(etc / "server.crt"), "ssl_key_file": str(etc / "server.key")}
     fleet.change(settings=own)
     fleet.check()
     fleet.change(settings=own | {"ssl_key_file": str(etc / "none.key")})
-    assert f"{etc}/none.key" in fleet.only("tls_files")
-    fleet.change(settings={"ssl_ca_file": "none.crt"})
-    assert "none.crt" in fleet.refused()["tls_files"]
-    (data / "server.key").unlink()
-    fleet.change(settings={})
-    assert "server.key" in fleet.refused()["tls_files"]
+    assert f"{etc}/none.key" in fleet.only("trial_failed")
+    (etc / "server.key").chmod(0o644)
+    fleet.change(settings=own)
+    assert f"{etc}/server.key" in fleet.only("trial_failed")
+    put(etc / "server.key", AUTHORITY.issue("127.0.0.1").key)
+    assert "key values mismatch" in fleet.only("trial_failed")
+    issued = AUTHORITY.issue("db1")
+    put(etc / "server.crt", issued.certificate)
+    put(etc / "server.key", issued.key)
+    assert "db1" in fleet.only("trial_login")
+    fleet.change(settings={"ssl": "off"})
+    assert "SSL" in fleet.only("trial_login")
 
 
-def test_what_is_seen_of_a_key(preflight_fleet: Movable, etc: Path) -> None:
-    account = preflight_fleet.server().account
-    context = preflight_fleet.on_this_machine(preflight_fleet.topology)
-    context.found[target.look] = target.Machine(Local(), account)
-    key, pem = etc / "server.key", (etc / "server.crt").read_text()
+def test_logins_with_passwords(
+    fleet: Movable, etc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, port = fleet.fleet.servers["a"], fleet.target.port
+    with source.connect() as session:
+        session.execute(f"ALTER ROLE {SUPERUSER} PASSWORD 'the source''s'".encode())
+        put(etc / "pg_hba.conf", RULES.replace("trust", "scram-sha-256", 1).encode())
+        session.execute("SELECT pg_reload_conf()")
+    passfile = tmp_path / "passfile"
+    monkeypatch.setenv("PGPASSFILE", str(passfile))
 
-    def look(certificate: str | None = pem) -> Key:
-        context.found[tls.look] = Tls(on=True, key=str(key), pem=certificate)
-        found = tls.look_at_key(context)
-        assert found is not None
-        return found
+    def know(password: str = "") -> None:
+        line = f"127.0.0.1:{port}:*:*:{password}\n" if password else ""
+        passfile.write_text(f"{line}127.0.0.1:{source.server.port}:*:*:the source's\n")
+        passfile.chmod(0o600)
 
-    seen = look()
-    assert (seen.mode, seen.owner, seen.encrypted, seen.fits) == (0o600, seen.user, False, True)
-    assert look(AUTHORITY.issue("127.0.0.1").certificate.decode()).fits is False
-    assert look(None).fits is None
-    key.chmod(0o644)
-    assert look().mode == 0o644
-    words = f"openssl pkey -aes256 -passout pass:x -in {key} -out {key}2".split()
-    subprocess.run(words, check=True)
-    put(key, Path(f"{key}2").read_bytes())
-    assert (look().encrypted, look().fits) == (True, None)
+    try:
+        know()
+        assert f"127.0.0.1:{port}:" in fleet.only("password")
+        know("another")
+        assert "password authentication failed" in fleet.only("trial_login")
+        know("the source's")
+        fleet.check()
+    finally:
+        with source.connect() as session:
+            put(etc / "pg_hba.conf", RULES.encode())
+            session.execute("SELECT pg_reload_conf()")
 
 
 def test_files_outside_the_data_directory_need_a_right_that_preflight_asks_for(

@@ -8,19 +8,15 @@ import socketserver
 import threading
 from typing import TYPE_CHECKING
 
-import pytest
-
 from shardctl.hosts.local import Local
 from shardctl.moves.preflight import directory as directories
-from shardctl.moves.preflight import libraries as preflight_libraries
-from shardctl.moves.preflight import login, settings
-from shardctl.moves.preflight import server as servers
-from shardctl.moves.preflight import target as targets
-from shardctl.moves.preflight.target import Machine
+from shardctl.moves.preflight import login
 from tests.fixtures.moves.harm import small_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from shardctl.moves.preflight.directory import Directory
     from tests.fixtures.moves.preflight import Movable
@@ -40,36 +36,6 @@ def programs(directory: Path, **said: str) -> Path:
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
     return directory
-
-
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"shared_bufers": "64MB"}, 'unrecognized configuration parameter "shared_bufers"'),
-        ({"work_mem": "lots"}, 'invalid value for parameter "work_mem": "lots"'),
-        ({"max_connections": "0"}, '0 is outside the valid range for parameter "max_connections"'),
-        ({"timezone": "Mars/Base"}, 'invalid value for parameter "TimeZone": "Mars/Base"'),
-        ({"lc_messages": "de_AT.none"}, 'invalid value for parameter "lc_messages"'),
-    ],
-)
-def test_settings_that_the_server_refuses(
-    preflight_fleet: Movable, wrong: dict[str, str], told: str
-) -> None:
-    context = preflight_fleet.on_this_machine(preflight_fleet.topology)
-    account = preflight_fleet.server().account
-    context.found[targets.look] = Machine(Local(), account)
-
-    def look(given: dict[str, str]) -> list[str] | None:
-        preflight_fleet.change(settings=given)
-        context.topology = preflight_fleet.topology
-        return settings.look_at_parameters(context)
-
-    fine = {"Work_Mem": "64MB", "log_line_prefix": "%m it's ", "own.name": "x", "ssl": "on"}
-    assert look(fine) == []
-    refused = look(fine | wrong)
-    assert refused is not None
-    assert len(refused) == 1
-    assert refused[0].startswith(told)
 
 
 def test_no_data_directory(preflight_fleet: Movable) -> None:
@@ -152,25 +118,3 @@ def test_the_login_is_tried_as_copy_and_standby_will_log_in(
     monkeypatch.setenv("PGTARGETSESSIONATTRS", "standby")
     changed = dataclasses.replace(topology, database=database)
     assert login.try_replication(preflight_fleet.on_this_machine(changed)) is None
-
-
-def test_libraries_that_the_source_loads(preflight_fleet: Movable) -> None:
-    assert preflight_fleet.fit is not None
-    source = preflight_fleet.fit.need(servers.look)
-    assert source.settings["shared_preload_libraries"] == ""
-    server = preflight_fleet.server()
-
-    def lacking(**settings: str) -> object:
-        found = {**source.settings, "shared_preload_libraries": "auto_explain, nosuch"}
-        return preflight_libraries.missing(
-            preflight_fleet.target,
-            found | settings,
-            server.binaries,
-            Machine(Local(), server.account),
-        )
-
-    assert lacking() == ["nosuch"]
-    assert lacking(dynamic_library_path="/nowhere") == ["auto_explain", "nosuch"]
-    assert lacking(dynamic_library_path="/nowhere:$libdir") == ["nosuch"]
-    preflight_fleet.change(settings={"shared_preload_libraries": ""})
-    assert lacking() == []

@@ -1,4 +1,4 @@
-"""Preflight of a move: checks everything that can be checked beforehand; it only reads.
+"""Preflight of a move: checks everything that can be checked beforehand; nothing of it stays.
 
 `registry.py` lists the checks. First all looks run, several places at the same time; then
 their findings are judged without another query, and every refusal is reported at once.
@@ -69,8 +69,8 @@ class Facts:
 def check(topology: Topology, plan: MovePlan, *, purpose: str) -> Facts:
     """Check everything that a move depends on, and return the facts for its plan.
 
-    Changes nothing. `purpose` is the application_name of every session. Raises all refusals at
-    once: one ShardctlError (most are PreflightRefused), or Problems for several.
+    Leaves nothing changed. `purpose` is the application_name of every session. Raises all refusals
+    at once: one ShardctlError (most are PreflightRefused), or Problems for several.
     """
     context = look(Context(topology, plan, purpose))
     # Several looks report the same unreachable node.
@@ -97,6 +97,8 @@ def look(context: Context, subjects: Iterable[Subject] | None = None) -> Context
     fanout.at_once(*works)
     _look_at_each(context, at[Place.clone])
     _look_at_member(context, at[Place.member])
+    if at[Place.trial] and not list(judge(context)):
+        _look_at_each(context, at[Place.trial])
     return context
 
 

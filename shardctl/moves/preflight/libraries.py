@@ -1,8 +1,7 @@
-"""Libraries: those that a server loads when it starts, and those of its functions in C."""
+"""Libraries of functions in C: whether the target's host has them."""
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -22,42 +21,9 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node
 
 
-PRELOADED = "shared_preload_libraries"
 PATH = "dynamic_library_path"
 
 _SECONDS = 30.0
-_WORD = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^",]*?))\s*(?:,|$)')
-
-
-def names(setting: str) -> list[str]:
-    """List the libraries that `shared_preload_libraries` names.
-
-    >>> names('pg_stat_statements, "$libdir/my lib",repmgr'), names(" ")
-    (['pg_stat_statements', '$libdir/my lib', 'repmgr'], [])
-    """
-    found = (quoted.replace('""', '"') or plain for quoted, plain in _WORD.findall(setting))
-    return [name for name in found if name]
-
-
-def look(context: Context) -> list[str] | None:
-    """Name the libraries that the target's host lacks; None where that is unknown."""
-    settings, programs = context.need(server.look).settings, context.need(target.programs)
-    return missing(context.target, settings, programs, context.need(target.look))
-
-
-def missing(
-    node: Node, settings: Mapping[str, str], programs: Binaries, machine: Machine
-) -> list[str] | None:
-    """Name the libraries that the node's host lacks; None where that is unknown.
-
-    `settings` are the source's, which the clone gets where the node has none of its own. Raises
-    what `Host.run` raises.
-    """
-    given = _given(node, settings)
-    if PRELOADED not in given:
-        return None
-    wanted = names(given[PRELOADED])
-    return lacking(node, settings, wanted, programs=programs, machine=machine)
 
 
 def lacking(
@@ -68,7 +34,11 @@ def lacking(
     programs: Binaries,
     machine: Machine,
 ) -> list[str] | None:
-    """Name the wanted libraries that a server there would not find; see `missing`."""
+    """Name the wanted libraries that a server there would not find; None where that is unknown.
+
+    `settings` are the source's, which the clone gets where the node has none of its own. Raises
+    what `Host.run` raises.
+    """
     if not wanted:
         return []
     path = _given(node, settings).get(PATH, "$libdir")
@@ -80,24 +50,6 @@ def lacking(
 
 def _given(node: Node, settings: Mapping[str, str]) -> dict[str, str]:
     return {**settings, **{name.lower(): value for name, value in node.settings.items()}}
-
-
-def judge(context: Context) -> Iterator[TargetUnfit]:
-    """Refuse a host that lacks libraries without which the clone would not start."""
-    if lacking := context.need(look):
-        yield TargetUnfit(
-            context.target.name,
-            "preload_libraries",
-            f"its host lacks {listed(lacking)}, which {PRELOADED} names: the clone would not start",
-            hint="install the missing packages there, or leave the names out with `settings: "
-            f"{{{PRELOADED}: ...}}` of the node",
-        )
-
-
-def notes(context: Context) -> Iterator[str]:
-    """Report that the libraries could not be checked."""
-    if context.need(look) is None:
-        yield f"node {context.target.name}: not checked: whether it has the {PRELOADED}"
 
 
 def look_at_source(context: Context) -> dict[str, str]:

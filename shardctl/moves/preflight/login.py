@@ -1,9 +1,7 @@
-"""Logins that a clone needs: its own to the source, and shardctl's to the clone."""
+"""Logins that a clone needs: its own to the source, and by which rules it admits others."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl import libpq
@@ -23,68 +21,10 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, Topology
 
-_FIELD = re.compile(r"((?:[^:\\]|\\.)*):")
-"""A field of a line of a passfile."""
 _SECONDS = 30.0
 _ABSENT = 127  # the shell's exit code for a missing program
 # Neither the copy nor the standby will have the variables of this environment.
 _AS_THE_CLONE = 'unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS; exec "$@"'
-
-
-def knows_password(context: Context) -> bool:
-    """Return whether a passfile has a password for the target, if the source asks for one.
-
-    The password itself is not looked at.
-    """
-    session, node = context.session, context.target
-    keywords = {one.keyword.decode(): (one.val or b"").decode() for one in session.pgconn.info}
-    if not session.pgconn.used_password or keywords.get("password"):
-        return True
-    try:
-        text = Path(keywords.get("passfile") or Path.home() / ".pgpass").read_text()
-    except (OSError, RuntimeError):  # no home, too: the session's password is from elsewhere
-        return True
-    return _has(text, node.host, node.port, session.info.dbname, session.info.user)
-
-
-def _has(text: str, host: str, port: int, dbname: str, user: str) -> bool:
-    r"""Return whether a line of a passfile is for this login.
-
-    >>> _has("# all\ndb1:5432:*:ops:secret", "db1", 5432, "app", "ops")
-    True
-    >>> _has("*:5432:*:ops:secret", "db1", 5433, "app", "ops")
-    False
-    >>> _has(r"\:\:1:*:*:a\\b:secret", "::1", 5432, "app", r"a\b")
-    True
-    """
-    wanted = ("localhost" if host.startswith("/") else host, str(port), dbname, user)
-    return any(_is_for(line, wanted) for line in text.splitlines() if not line.startswith("#"))
-
-
-def _is_for(line: str, wanted: tuple[str, ...]) -> bool:
-    at = 0
-    for text in wanted:
-        match = _FIELD.match(line, at)
-        if match is None or (match[1] != "*" and re.sub(r"\\(.)", r"\1", match[1]) != text):
-            return False
-        at = match.end()
-    return True
-
-
-def judge_password(context: Context) -> Iterator[TargetUnfit]:
-    """Refuse a target whose password is in no passfile here, if its source asks for one."""
-    if context.need(knows_password):
-        return
-    node, database = context.target, context.topology.database
-    login = f"{node.host}:{node.port}:{database.name}:{database.user}"
-    yield TargetUnfit(
-        node.name,
-        "password",
-        f"the passfile has no line for {login}: shardctl could not log in to the clone, which asks "
-        "for a password as its source does",
-        hint=f"add `{login}:PASSWORD` to ~/.pgpass (or PGPASSFILE) here, and to ~/.pgpass of the "
-        "user who runs each pooler",
-    )
 
 
 def read_files(context: Context) -> None:

@@ -38,7 +38,7 @@ RETRY_S = 2.0
 """More `server_login_retry` than this is worth a note."""
 ROOM = 100
 """Free client connections of a pooler: with fewer, waiting logins could soon fill it."""
-_WIDTH = 16
+WIDTH = 16
 _SECONDS = 10.0
 _NOT_FOUND = 2  # getent's exit code for a name that does not resolve
 
@@ -86,7 +86,7 @@ class Looked:
 def look(context: Context) -> list[Looked]:
     """Look at all poolers at the same time."""
     found = fanout.run(
-        context.topology.poolers.values(), lambda one: look_at(context, one), width=_WIDTH
+        context.topology.poolers.values(), lambda one: look_at(context, one), width=WIDTH
     )
     return [outcome.result() for outcome in found]
 
@@ -228,8 +228,12 @@ def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked
     looked.lacking = hosts.missing(host, hosts.TOOLS_OF_GUARDS, user)
     if "psql" not in looked.lacking:
         # A clone is asked as its source is, and is not there yet.
+        nodes, database = topology.nodes, topology.database
         asked = [plan.source, *([plan.target] if plan.streams else [])]
-        reasons = (_why_unasked(topology, plan, host, looked.pooler, node) for node in asked)
+        reasons = (
+            why_unasked(plan, looked.pooler, paused_pooler.guard_dsn(nodes[node], database), node)
+            for node in asked
+        )
         looked.unasked = next((reason for reason in reasons if reason), "")
     if name.startswith("/") or _is_address(name):
         return
@@ -243,19 +247,14 @@ def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked
             )
 
 
-def _why_unasked(
-    topology: Topology, plan: MovePlan, host: Host, pooler: Pooler, node: NodeName
-) -> str:
-    """Ask a node as a guard would ask the target."""
-    question = Question(
-        paused_pooler.guard_dsn(topology.nodes[node], topology.database), "SELECT true"
-    )
+def why_unasked(plan: MovePlan, pooler: Pooler, dsn: str, node: NodeName) -> str:
+    """Ask a node as a guard on a pooler's host would ask the target; return why it failed."""
     try:
         rehearse(
-            host,
+            host_of(pooler),
             name=plan.id,
             directory=pooler.databases_file.parent,
-            question=question,
+            question=Question(dsn, "SELECT true"),
             user=pooler.os_user,
             asked=f"node {node}",
         )

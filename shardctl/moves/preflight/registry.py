@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from shardctl.moves import plan as planning
 from shardctl.moves.preflight import (
-    address,
     debian,
     directory,
     events,
@@ -28,7 +27,7 @@ from shardctl.moves.preflight import (
     subscription,
     table,
     target,
-    tls,
+    trial,
     wal,
 )
 from shardctl.moves.preflight.subject import Place, Subject
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan
 
 FLEET, SOURCE, TARGET, CLONE = Place.fleet, Place.source, Place.target, Place.clone
-MEMBER = Place.member
+MEMBER, TRIAL = Place.member, Place.trial
 
 _MAP = Subject("map", "the map in the databases is the plan's, and the topology agrees with it",
                FLEET, fleet.look_at_map)  # fmt: skip
@@ -79,27 +78,18 @@ CLONED: tuple[Subject, ...] = (
     _EVENTS,
     Subject("locks of the fence", "the source's lock table has room for the fence",
             SOURCE, judge=settings.judge_locks),
-    Subject("source's TLS", "which TLS files the clone gets with its data",
-            SOURCE, tls.look_at_source),
-    Subject("password", "a passfile has the password with which shardctl logs in to the clone",
-            SOURCE, login.knows_password, login.judge_password),
     Subject("login rules", "the files of pg_hba.conf that a clone needs can be read",
             SOURCE, login.read_files),
     Subject("source's clock", "the clocks of source and target differ by at most half a second",
             SOURCE, target.clock_of_source, target.judge_clocks),
+    Subject("host", "shardctl can work on the target's host",
+            TARGET, target.look),
     Subject("port", "nothing listens at the target's address",
             TARGET, target.look_at_port),
     Subject("round trip", "how long a round trip to the target takes",
             TARGET, target.measure),
-    Subject("host", "shardctl can work on the target's host",
-            TARGET, target.look),
-    Subject("addresses", "the clone listens where other machines can connect",
-            TARGET, address.look, address.judge, notes=address.notes),
     Subject("programs", "the target's host has programs of the source's major version",
             TARGET, target.programs, target.judge_version),
-    Subject("parameters", "PostgreSQL on the target's host accepts the node's settings",
-            TARGET, settings.look_at_parameters, settings.judge_parameters,
-            notes=settings.note_parameters),
     Subject("control", "the node's status command reports whether its server runs",
             TARGET, target.control),
     Subject("Debian", "Debian's tools will know the clone, if they know the source",
@@ -114,15 +104,11 @@ CLONED: tuple[Subject, ...] = (
             TARGET, target.libc, target.judge_libc, notes=target.note_libc),
     Subject("settings", "a standby of the source starts with the node's settings",
             CLONE, judge=settings.judge_standby),
-    Subject("libraries", "the target's host has the libraries that the server loads when it starts",
-            CLONE, libraries.look, libraries.judge, notes=libraries.notes),
     Subject("extensions", "the target's host has the libraries of the source's functions in C",
             CLONE, libraries.look_for_modules, libraries.judge_modules,
             notes=libraries.note_modules),
-    Subject("TLS", "the clone finds its TLS files, and its clients trust its certificate",
-            CLONE, tls.look, tls.judge, notes=tls.notes),
-    Subject("TLS key", "the clone's server accepts its key, which matches its certificate",
-            CLONE, tls.look_at_key, tls.judge_key, notes=tls.note_key),
+    Subject("trial", "a server with the clone's settings starts there, and all can log in to it",
+            TRIAL, trial.look, notes=trial.notes),
     Subject("poolers", "each pooler offers the right aliases, and its clients wait long enough",
             FLEET, poolers.look, poolers.judge, notes=poolers.notes),
     Subject("WAL", "--max-rate is valid, and the source's disk has room for --max-wal",

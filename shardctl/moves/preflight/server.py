@@ -34,7 +34,6 @@ _SETTINGS = (
     "max_logical_replication_workers",
     "max_replication_slots",
     "max_wal_size",
-    "shared_preload_libraries",
     "synchronous_standby_names",
     "wal_level",
     "wal_retrieve_retry_interval",

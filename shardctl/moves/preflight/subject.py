@@ -39,6 +39,8 @@ class Place(Enum):
     """On the target's host, one subject after the other."""
     clone = auto()
     """On the target's host, with findings from the source."""
+    trial = auto()
+    """On the target's host, once nothing else refuses the move."""
     member = auto()
     """Over a session with the target, which serves already, with findings from the source."""
 

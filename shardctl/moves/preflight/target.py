@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.checks import clock, hosts
 from shardctl.errors import ShardctlError
-from shardctl.hosts import accounts, ports
+from shardctl.hosts import accounts, ports, scripts
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost, HostUnreachable
 from shardctl.hosts.reach import HostUnfit, host_of
 from shardctl.moves import sub_step
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 PROGRAMS = ("pg_basebackup",)
 """What a clone needs besides the server's own programs."""
+
+TRIAL = ".trial"
+"""The end of the name of a trial's directory, which is beside the data directory."""
 
 _SECONDS = 30.0
 _CONNECT_S = 5.0
@@ -53,7 +56,7 @@ def look(context: Context) -> Machine:
 def look_at_port(context: Context) -> None:
     """See that nothing listens at the target's address; raises TargetUnfit."""
     node = context.target
-    if _listens(node):
+    if _listens(node) and _still_listens(context):
         raise TargetUnfit(
             node.name,
             "port_taken",
@@ -61,6 +64,17 @@ def look_at_port(context: Context) -> None:
             hint="correct the node's host and port in the topology; or, if it is a server that is "
             "not needed any more, stop it and move its data directory away",
         )
+
+
+def _still_listens(context: Context) -> bool:
+    """Look again after another preflight's trial has ended, if one runs there."""
+    machine, data = context.of(look), context.target.data_directory
+    if machine is not None and data is not None:
+        where = f"{data}{TRIAL}", str(data)
+        scripts.run(
+            machine.host, "trial", "idle", *where, user=machine.account, timeout=3 * _SECONDS
+        )
+    return _listens(context.target)
 
 
 def measure(context: Context) -> float:

@@ -1,0 +1,259 @@
+"""The trial: a server as the clone will be one, started without data, and logged in to."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from psycopg.conninfo import make_conninfo
+
+from shardctl import fanout
+from shardctl.errors import together
+from shardctl.hosts import accounts, ports, scripts
+from shardctl.hosts.host import CommandFailed
+from shardctl.moves import paused_pooler
+from shardctl.moves.preflight import directory, login, poolers, target
+from shardctl.moves.preflight.subject import QUERIES
+from shardctl.moves.refusals import PoolerUnfit, TargetUnfit
+from shardctl.postgres import clone as clones
+from shardctl.postgres import configuration, copying, hosted
+from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.masking import without_passwords
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shardctl.errors import ShardctlError
+    from shardctl.moves.preflight.poolers import Looked
+    from shardctl.moves.preflight.subject import Context
+    from shardctl.postgres.hosted import HostedServer
+    from shardctl.topology.model import Node
+
+_TLS = ("ssl_cert_file", "ssl_key_file", "ssl_ca_file", "ssl_crl_file", "ssl_dh_params_file")
+_LOGGING = ("logging_collector=off", "log_destination=stderr", "log_line_prefix=", "lc_messages=C")
+"""So that the reasons are in one place, and in one language."""
+_WITHOUT_TLS = {"sslmode": "disable", "sslrootcert": "", "channel_binding": "prefer"}
+_OFF = ("0", "f", "fa", "fal", "fals", "false", "n", "no", "of", "off")
+_CERTIFICATES = re.compile(rb"\b(?:cert|clientcert)\b")
+_REJECT = b"host all all all reject\n"
+_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the trial gets from the source."""
+
+    files: Mapping[str, bytes]
+    copied: bool
+    """Whether the clone uses TLS files that come with its data."""
+    secret: str = field(repr=False)
+    """The stored form of the password by which shardctl is logged in to the source, if any."""
+    hostaddr: str
+    """The source's address as this machine sees it."""
+
+    @property
+    def can_log_in(self) -> bool:
+        """Whether a server without TLS can judge logins by these rules."""
+        return not (self.copied and _CERTIFICATES.search(self.files[clones.HBA]))
+
+    def text(self) -> str:
+        """Write what the script reads."""
+        rules = self.files[clones.HBA]
+        if self.copied:
+            rules = rules.replace(b"\nhostssl ", b"\nhost ")
+        files = {**self.files, clones.HBA: rules if self.can_log_in else _REJECT}
+        names = (configuration.NAME, clones.AUTO, clones.HBA, clones.IDENT)
+        coded = (f"{name} {base64.b64encode(files[name]).decode()}\n" for name in names)
+        return f"{self.secret}\n{''.join(coded)}"
+
+
+def look(context: Context) -> bool:
+    """Start the server, log in to it from here and from the poolers' hosts, and remove it.
+
+    It has no database of applications, so it serves no client. Return whether it ran without TLS,
+    because the clone's files come with the data. Raises TargetUnfit, PoolerUnfit, or Problems for
+    several.
+    """
+    node, machine, data = context.target, context.need(target.look), context.target.data_directory
+    programs, place = context.need(target.programs), context.need(directory.look)
+    context.need(target.look_at_port)
+    if data is None:  # pragma: no cover  # `directory` refuses it
+        raise AssertionError(node)
+    server = hosted.of_node(
+        node, data, machine=machine.host, account=machine.account, programs=programs
+    )
+    asked = _ask(context, server)
+    problems: list[ShardctlError] = list(_names(context, asked)) if asked.copied else []
+    parent = Path(place.seen) if place.kind == "absent" else data.parent
+    where = str(parent / f"{data.name}{target.TRIAL}"), str(data)
+    options = [*_LOGGING, *(["ssl=off"] if asked.copied else [])]
+    words = [str(programs.directory), context.topology.database.user, *options]
+    run = partial(scripts.run, machine.host, "trial", timeout=_SECONDS)
+
+    def said(line: str) -> None:
+        if line == "ready":
+            try:
+                if asked.can_log_in:
+                    problems.extend(_logins(context, asked))
+            finally:
+                run("over", *where, user=machine.account)
+
+    owner = accounts.changes_folder(machine.host, parent, machine.account)
+    try:
+        run("make", *where, machine.account or "", user=owner)
+        run("try", *where, *words, user=machine.account, text=asked.text(), line=said)
+    except CommandFailed as error:
+        told = "\n  ".join(without_passwords(line) for line in error.lines)
+        problems.append(
+            TargetUnfit(
+                node.name,
+                "trial_failed",
+                f"a server with the clone's settings did not start on its host:\n  {told}",
+                hint="correct what these lines name: `settings` of the node in the topology, or "
+                "files, packages and addresses of its host",
+            )
+        )
+    finally:
+        run("unmake", *where, user=owner)
+    if problems:
+        raise together(problems)
+    return asked.copied
+
+
+def _ask(context: Context, server: HostedServer) -> _Asked:
+    """Compose the clone's files, and read how the source knows shardctl."""
+    source, database, node = context.source, context.topology.database, context.target
+    # What starts the trial reads no other configuration, as `control.start` might.
+    clone = clones.Clone(context.plan.id, context.plan.slot, replace(server, control=None))
+    with connect(
+        source, database, purpose=context.purpose, autocommit=True, observing=True
+    ) as session:
+        there = login.addresses(context.topology, node, session)
+        files = copying.files(clone, copying.Source(source, database), session, there)
+        settings = session.execute(QUERIES["settings"], {"names": ["ssl", *_TLS]})
+        copied = _is_copied(node, {name: value for name, value, _ in settings})
+        secret = b""
+        if session.pgconn.used_password:
+            password, user = session.pgconn.password or b"", database.user.encode()
+            secret = session.pgconn.encrypt_password(password, user, b"scram-sha-256")
+        return _Asked(files, copied, secret.decode(), session.info.hostaddr)
+
+
+def notes(context: Context) -> Iterator[str]:
+    """Report what the trial could not show."""
+    node = context.target
+    if context.need(look):
+        yield (
+            f"node {node.name}: not checked: its TLS files and logins by TLS: the clone copies "
+            "files from its source"
+        )
+    if node.control and node.control.start:
+        yield (
+            f"node {node.name}: not checked: parameters that only the configuration of its "
+            "control.start sets"
+        )
+
+
+def _is_copied(node: Node, settings: Mapping[str, str]) -> bool:
+    """Return whether the node's server uses TLS files that come with the source's data."""
+    wanted = {**settings, **{name.lower(): value for name, value in node.settings.items()}}
+    if wanted["ssl"].lower() in _OFF:
+        return False
+    paths = [Path(path) for name in _TLS if (path := wanted.get(name))]
+    data = node.data_directory or Path("/")
+    return any(not path.is_absolute() or path.is_relative_to(data) for path in paths)
+
+
+def _names(context: Context, asked: _Asked) -> Iterator[TargetUnfit]:
+    """Log in to the source by the target's name: libpq judges the certificate that is copied."""
+    node, source, database = context.target, context.source, context.topology.database
+    if not asked.hostaddr or node.host.startswith("/"):
+        return
+    by_name = replace(database, options={**database.options, "hostaddr": asked.hostaddr})
+    try:
+        connect(replace(source, host=node.host), by_name, purpose=context.purpose).close()
+    except NodeUnavailable as error:
+        if not error.answered and not error.asked_password:
+            yield TargetUnfit(
+                node.name,
+                "tls_name",
+                f"its certificate, copied from node {source.name}, is refused: {error.reason}",
+                hint=f"give node {node.name} files of its own with `settings: {{ssl_cert_file: "
+                f"..., ssl_key_file: ...}}`, with {node.host} in the certificate's subjectAltName",
+            )
+
+
+def _logins(context: Context, asked: _Asked) -> Iterator[ShardctlError]:
+    """Log in from here and from every pooler's host, to a database that the trial does not have."""
+    node, database = context.target, context.topology.database
+    if asked.copied:
+        database = replace(database, options={**database.options, **_WITHOUT_TLS})
+    proof = f'database "{database.name}" does not exist'
+    try:
+        connect(node, database, purpose=context.purpose).close()
+    except NodeUnavailable as error:
+        where = f"{node.host}:{node.port}:{database.name}:{database.user}"
+        if error.asked_password:
+            yield TargetUnfit(
+                node.name,
+                "password",
+                f"the passfile has no line for {where}: shardctl could not log in to the clone, "
+                "which asks for a password as its source does",
+                hint=f"add `{where}:PASSWORD` to ~/.pgpass (or PGPASSFILE) here, and to ~/.pgpass "
+                "of the user who runs each pooler",
+            )
+        elif proof not in error.reason:
+            yield TargetUnfit(
+                node.name,
+                "trial_login",
+                f"shardctl could not log in to a server with the clone's settings: {error.reason}",
+                hint="correct the node's host, port or `settings`, its TLS files, the line of "
+                "~/.pgpass, or `database.options`",
+            )
+
+    def from_pooler(looked: Looked) -> list[ShardctlError]:
+        dsn = paused_pooler.guard_dsn(node, database)
+        why = poolers.why_unasked(context.plan, looked.pooler, dsn, node.name)
+        # Without shardctl's password, the trial does not know that of the pooler's host.
+        unknown = not asked.secret and "password authentication failed" in why
+        if why and proof not in why and not unknown:
+            return [_unasked(context, looked, why)]
+        if looked.config.get("server_tls_sslmode") != "verify-full":
+            return []
+        ca = looked.config.get("server_tls_ca_file", "")
+        tls = {"sslmode": "verify-full", "sslrootcert": ca}
+        if asked.copied:  # the source has that certificate now
+            address = next(iter(ports.addresses(context.source.pooler_host)), "")
+            tls |= {"hostaddr": address, "port": str(context.source.port)}
+        why = poolers.why_unasked(context.plan, looked.pooler, make_conninfo(dsn, **tls), node.name)
+        return [_untrusted(context, looked, why)] if "certificate" in why or "SSL" in why else []
+
+    found = fanout.run(context.of(poolers.look) or (), from_pooler, width=poolers.WIDTH)
+    for outcome in found:
+        yield from outcome.result()
+
+
+def _unasked(context: Context, looked: Looked, why: str) -> PoolerUnfit:
+    node = context.target
+    return PoolerUnfit(
+        looked.pooler.name,
+        "guard_login",
+        f"a guard on its host could not log in to a server with the clone's settings: {why}",
+        hint=f"check {node.pooler_host}:{node.port} from that host, ~/.pgpass of the user who "
+        "runs the pooler, and the files that database.options name",
+    )
+
+
+def _untrusted(context: Context, looked: Looked, why: str) -> PoolerUnfit:
+    node = context.target
+    return PoolerUnfit(
+        looked.pooler.name,
+        "tls_name",
+        f"it would refuse the certificate of node {node.name} (verify-full): {why}",
+        hint=f"give node {node.name} a certificate with {node.pooler_host} in its "
+        "subjectAltName, issued by an authority that the pooler trusts",
+    )

@@ -1,0 +1,85 @@
+"""The trial server of a preflight: what it refuses, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardctl.moves.preflight.target import TRIAL
+from tests.fixtures.fleets.fleet import command_line
+from tests.fixtures.processes import ended
+from tests.fixtures.servers.postgres import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fixtures.moves.preflight import Movable
+    from tests.fixtures.moves.stopping import MovingFleet
+
+DRY = ("move-shards", "2-3", "--to", "c", "--dry-run", "--duplicate-shared")
+
+
+def trial(data: Path | None) -> Path:
+    assert data is not None
+    return data.with_name(f"{data.name}{TRIAL}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "reason"),
+    [
+        ({"shared_bufers": "64MB"}, "trial_failed", '"shared_bufers"'),
+        ({"lc_messages": "de_AT.none"}, "trial_failed", '"lc_messages"'),
+        ({"shared_preload_libraries": "nosuch"}, "trial_failed", '"nosuch"'),
+        (
+            {"ssl": "on", "ssl_cert_file": "/nowhere/a.crt", "ssl_key_file": "/nowhere/a.key"},
+            "trial_failed",
+            "/nowhere/a",
+        ),
+        ({"listen_addresses": "203.0.113.1"}, "trial_failed", "203.0.113.1"),
+        ({"listen_addresses": "127.0.0.2"}, "trial_login", "refused"),
+    ],
+)
+def test_what_the_server_itself_refuses(
+    preflight_fleet: Movable, settings: dict[str, str], code: str, reason: str
+) -> None:
+    preflight_fleet.change(settings=settings)
+    assert reason in preflight_fleet.only(code)
+    place = trial(preflight_fleet.target.data_directory).parent
+    assert not any(found.name.startswith("c") for found in place.iterdir())
+
+
+def test_a_poolers_host_that_cannot_log_in(preflight_pooled: Movable) -> None:
+    preflight_pooled.change(host="127.0.0.2", pooler_host="127.0.0.1")
+    assert "refused" in preflight_pooled.only("guard_login")
+
+
+def test_only_what_a_trial_left_is_removed(preflight_fleet: Movable) -> None:
+    left = trial(preflight_fleet.target.data_directory)
+    preflight_fleet.make(left)
+    (left / "photo.jpg").touch()
+    assert "not empty" in preflight_fleet.only("trial_failed")
+    (left / "photo.jpg").rename(left / "shardctl.trial")
+    (left / "data").mkdir()
+    preflight_fleet.check()
+    assert not left.exists()
+
+
+def test_a_killed_preflight_leaves_nothing_and_two_at_once_wait_for_each_other(
+    fleet_points: MovingFleet,
+) -> None:
+    def begun() -> subprocess.Popen[Any]:
+        return subprocess.Popen(command_line(fleet_points.write(), *DRY), stderr=subprocess.PIPE)
+
+    left = trial(fleet_points.place)
+    with ended(begun()) as killed:
+        wait_for((left / "shardctl.trial").exists)
+        killed.send_signal(signal.SIGKILL)
+    with ended(begun()) as one, ended(begun()) as other:
+        for process in (one, other):
+            _, said = process.communicate()
+            assert process.returncode == 0, said
+    assert not left.exists()
+    assert not fleet_points.place.exists()
