@@ -28,7 +28,6 @@ from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
-from shardctl.moves.standbys import StandbysBehind
 from shardctl.moves.step import TargetUncleaned
 from shardctl.moves.steps import copy, reserve
 from shardctl.moves.stopped import MoveStopped
@@ -261,30 +260,6 @@ def fill_sequences(fleet_own: Lab) -> None:
         for _ in range(2):
             session.execute("INSERT INTO shard2.few (note) VALUES ('here')")
             session.execute("SELECT nextval('shard2.down'), nextval('shard2.plenty')")
-
-
-def test_a_standby_that_comes_while_clients_wait_keeps_the_cutover_from_its_decision(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be promoted without the fence; the cutover is undone."""
-    expect = marks.expect_fence
-
-    def comes(context: MoveContext, attempt: int, **given: Any) -> None:
-        expect(context, attempt, **given)
-        if attempt != marks.REHEARSED:
-            monkeypatch.undo()
-            fleet_own.ask("a", "SELECT pg_create_physical_replication_slot('of_standby', true)")
-
-    monkeypatch.setattr(marks, "expect_fence", comes)
-    with pytest.raises(MoveStopped) as caught:
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert isinstance(caught.value.error, StandbysBehind)
-    assert fleet_own.copy("a").state is MoveState.undone
-    assert fleet_own.leads("shard2") == "a"
-    assert fleet_own.put(2)
-    fleet_own.ask("a", "SELECT pg_drop_replication_slot('of_standby')")
-    fleet_own.abort()
-    assert left(fleet_own) == []
 
 
 @pytest.mark.long

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.fixtures.moves.stopping import MovingFleet
 
 DRY = ("move-shards", "2-3", "--to", "c", "--dry-run", "--duplicate-shared")
+LONG = pytest.mark.long
 
 
 def trial(data: Path | None) -> Path:
@@ -31,14 +32,17 @@ def trial(data: Path | None) -> Path:
     ("settings", "code", "reason"),
     [
         ({"shared_bufers": "64MB"}, "trial_failed", '"shared_bufers"'),
-        ({"lc_messages": "de_AT.none"}, "trial_failed", '"lc_messages"'),
-        ({"shared_preload_libraries": "nosuch"}, "trial_failed", '"nosuch"'),
+        pytest.param(
+            {"shared_preload_libraries": "nosuch"}, "trial_failed", '"nosuch"', marks=LONG
+        ),
         (
             {"ssl": "on", "ssl_cert_file": "/nowhere/a.crt", "ssl_key_file": "/nowhere/a.key"},
             "trial_failed",
             "/nowhere/a",
         ),
-        ({"listen_addresses": "203.0.113.1"}, "trial_failed", "203.0.113.1"),
+        pytest.param(
+            {"listen_addresses": "203.0.113.1"}, "trial_failed", "203.0.113.1", marks=LONG
+        ),
         ({"listen_addresses": "127.0.0.2"}, "trial_login", "refused"),
     ],
 )
@@ -67,6 +71,7 @@ def test_only_what_a_trial_left_is_removed(preflight_fleet: Movable) -> None:
     assert not left.exists()
 
 
+@LONG
 def test_a_killed_preflight_leaves_nothing_and_two_at_once_wait_for_each_other(
     fleet_points: MovingFleet,
 ) -> None:

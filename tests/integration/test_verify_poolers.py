@@ -140,9 +140,9 @@ def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
     def finding(**untrue: Any) -> Finding:
         fleet.pg_bouncers = true
         fleet.change(**untrue)
-        [found] = examine(fleet, None, "poolers")
-        assert found.pooler == "p1"
-        return found
+        found = examine(fleet, None, "poolers")
+        assert [one.pooler for one in found] == ["p1"], found
+        return found[0]
 
     login = finding(admin_user=fleet.role)
     assert (login.code, fleet.role in login.hint) == ("unreachable", True)
