@@ -91,7 +91,7 @@ def _keep(report: Verified) -> None:
 
     try:
         metrics.write(metrics.file_of(log_file().parent, report.cluster), metrics.of_verify(report))
-    except (OSError, Refused) as error:  # what verify found is no less true
+    except (OSError, Refused) as error:  # what verify found is reported all the same
         say(f"shardctl: {error}")
 
 

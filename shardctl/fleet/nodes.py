@@ -6,14 +6,11 @@ import json
 import shlex
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardctl import inputs
 from shardctl.checks import settings
 from shardctl.errors import Incomplete, Misused, Problems, Refused, ShardctlError, together
-from shardctl.hosts import files
-from shardctl.hosts.local import Local
 from shardctl.meter import listed
 from shardctl.moves import file
 from shardctl.postgres.connection import NodeUnavailable, connect
@@ -24,6 +21,7 @@ from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
@@ -69,6 +67,16 @@ class Change:
         away = {one.node for one in self.init.left_out}
         owning = [node.name for node in self.before.owning() if node.name not in away]
         return owning if self.command == ADD or self.gone else [*owning, self.node.name]
+
+    def put(self) -> str:
+        """Return the new text for the file that is as it was; raises topology_changed."""
+        if _text(self.before.path) != self.text:
+            raise Refused(
+                "topology_changed",
+                f"{self.before.path} changed after shardctl read it; nothing was done",
+                hint="run the command again",
+            )
+        return self.edited
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
@@ -132,14 +140,7 @@ def carry_out(change: Change, progress: Progress, notice: Callable[[str], None])
     with lock.held(change.before, change.locked, command=change.command) as sessions:
         if change.command == REMOVE:
             _prove(change.before, node, gone=change.gone)
-        if _text(path) != change.text:
-            raise Refused(
-                "topology_changed",
-                f"{path} changed after shardctl read it; nothing was done",
-                hint="run the command again",
-            )
-        files.write(Local(), path, change.edited)
-        files.remove(Local(), Path(f"{path}{files.BACKUP}"))
+        file.put(path, change.put)
         for name, session in sessions.items():
             if name != node.name:
                 events.record(session, change.command, f"{node.name} at {node.host}:{node.port}")

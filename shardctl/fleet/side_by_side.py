@@ -230,5 +230,5 @@ class _Relay:
         while (message := self._queue.get()) is not None:
             try:
                 self._pipe.send(message)
-            except OSError:  # nobody reads any more
+            except OSError:  # the parent has ended
                 return

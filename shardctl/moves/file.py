@@ -22,7 +22,7 @@ from shardctl.moves.refusals import PreflightRefused
 from shardctl.topology import edit, loader, ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from shardctl.moves.plan import MovePlan
     from shardctl.topology.model import NodeName, ShardId, Topology
@@ -116,18 +116,31 @@ def replace(topology: Topology, values: dict[tuple[str, ...], str]) -> None:
     """
     path = topology.path
     named = {place[1] for place in values}
+
+    def edited() -> str:
+        text, new = _edited(topology, values)
+        if _beside(loader.parse(text.encode(), path), named) != _beside(topology, named):
+            raise FileNotEdited(path, "the file changed after shardctl read it", values)
+        loader.parse(new.encode(), path)
+        return new
+
     try:
-        with _locked(path):
-            text, new = _edited(topology, values)
-            if _beside(loader.parse(text.encode(), path), named) != _beside(topology, named):
-                raise FileNotEdited(path, "the file changed after shardctl read it", values)
-            loader.parse(new.encode(), path)
-            files.write(Local(), path, new)
-            files.remove(Local(), Path(f"{path}{files.BACKUP}"))
+        put(path, edited)
     except (loader.TopologyInvalid, files.FileRefused) as error:
         raise FileNotEdited(path, error.message, values) from error
+
+
+def put(path: Path, edited: Callable[[], str]) -> None:
+    """Give the file the text that `edited` returns while no other command replaces the file.
+
+    Raises FileRefused, and what `edited` raises, with nothing done.
+    """
+    try:
+        with _locked(path):
+            files.write(Local(), path, edited())
+            files.remove(Local(), Path(f"{path}{files.BACKUP}"))
     except OSError as error:
-        raise FileNotEdited(path, error.strerror or str(error), values) from error
+        raise files.FileRefused(path, error.strerror or str(error)) from error
 
 
 def _beside(topology: Topology, named: Collection[str]) -> Topology:

@@ -4,7 +4,7 @@
 #   idle    waits until another one has ended
 #   make    makes its directory for the user who runs the server
 #   try     makes and starts the server, prints `ready`, and stops and removes it after `over`; prints
-#           empty lines until then, so that it notices when nothing reads them any more
+#           empty lines until then, so that it notices when they are not read any more
 #   over    ends it
 #   unmake  removes the directory where the server's user may not
 #
@@ -51,7 +51,7 @@ try() { # words of `hold`
     wait "$!"
 }
 
-# One that has ended may stay as a zombie, but is nobody's parent.
+# One that has ended may stay as a zombie, but has no children any more.
 is_asked() {
     read -r _ _ _ parent _ <"/proc/$$/stat" && [ "$parent" = "$asked" ]
 }
