@@ -171,8 +171,9 @@ def measured_ms(context: MoveContext, session: Connection) -> float:
 
 def _try(context: MoveContext, session: Connection, more: Mapping[str, bool] = _NOTHING) -> float:
     revision = 1 << 40  # above that of any move
+    found = session.execute(QUERIES["sequences"], {"schemas": list(context.plan.schemas)})
     given = {"attempt": marks.REHEARSED, "state": "promoting", "revision": revision, **more}
-    decision = sql.Literal(json.dumps({**given, "sequences": []}))
+    decision = sql.Literal(json.dumps(given | {"sequences": [row[0] for row in found]}))
     with session.transaction(force_rollback=True):
         marks.put(session, context.plan.id, marks.ARRIVED, attempt=marks.REHEARSED)
         began = time.monotonic()

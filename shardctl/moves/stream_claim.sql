@@ -34,6 +34,12 @@ RETURNING note
 SELECT note FROM shardctl.stream
 WHERE move = %(move)s AND what = 'decision' ORDER BY attempt DESC LIMIT 1
 
+-- name: sequences
+-- What a decision has of each sequence, without a value to set: that could not be rolled back
+SELECT jsonb_build_object('schema', n.nspname, 'name', c.relname, 'last', NULL)
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%(schemas)s) AND c.relkind = 'S'
+
 -- name: has_claim
 -- Whether the function by which the target claims is there
 SELECT to_regprocedure(format('shardctl.%%I(jsonb)', %(name)s::text)) IS NOT NULL
