@@ -18,10 +18,6 @@ UPDATE shardctl.cluster SET map_version = {map_version};
 UPDATE shardctl.map AS m SET node = {target}
 FROM shardctl.move AS v WHERE v.id = {move} AND m.shard = ANY (v.shards);
 
--- name: map_version
--- The node's row, locked, unless its map is of a later move
-SELECT map_version FROM shardctl.cluster WHERE map_version <= %(version)s FOR UPDATE
-
 -- name: warm
 -- Let the server read and compile what opens blocks; a standby refuses its write
 DO $warm$

@@ -16,7 +16,7 @@ from psycopg import sql
 
 from shardctl.access import fence
 from shardctl.errors import ShardctlError, Unfinished, together
-from shardctl.moves import claims, cross_schema, file, undoing
+from shardctl.moves import cross_schema, file, undoing
 from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
 from shardctl.moves.paused_pooler import PauseFailed, guard_dsn
@@ -275,12 +275,8 @@ def write_map(
     if row is None or (row.cluster, row.node) != (context.topology.cluster, node):
         return
     with session.transaction():
-        # A process that was suspended for days must not write an outdated map.
-        if session.execute(claims.QUERIES["map_version"], {"version": version}).fetchone() is None:
-            return
-        cluster.write_map(session, context.topology, owners)
-        cluster.set_map_version(session, version)
-        if row.map_version < version:
+        written = cluster.replace_map(session, context.topology, owners, version)
+        if written and row.map_version < version:
             result = f"move {context.plan.id}: map version {version}"
             events.record(session, "move-shards", result)
 

@@ -269,16 +269,15 @@ def _results(failed: Mapping[ShardId, ShardctlError]) -> list[str]:
 def write_map(topology: Topology, plan: NodePlan, *, command: str) -> None:
     """Write the whole map to a node, when the shards of all nodes exist.
 
-    Before, a map with a version would claim of another node what is not true yet. Raises
-    psycopg.Error, NodeUnavailable.
+    Before, a map with a version would claim of another node what is not true yet. That of a move
+    which has ended meanwhile stays. Raises psycopg.Error, NodeUnavailable.
     """
     if plan.map_version is None:
         return
     node = topology.nodes[plan.node]
     with connect(node, topology.database, purpose=lock.purpose(command)) as connection:
-        cluster.write_map(connection, topology, topology.owners())
-        cluster.set_map_version(connection, plan.map_version)
-        events.record(connection, command, f"map version {plan.map_version}")
+        if cluster.replace_map(connection, topology, topology.owners(), plan.map_version):
+            events.record(connection, command, f"map version {plan.map_version}")
 
 
 def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, command: str) -> None:

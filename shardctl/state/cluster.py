@@ -154,6 +154,14 @@ def write_map(connection: Connection, topology: Topology, owners: dict[ShardId, 
     )
 
 
-def set_map_version(connection: Connection, version: int) -> None:
-    """Raise the version of the map; it never goes back."""
-    connection.execute(QUERIES["set_map_version"], {"version": version})
+def replace_map(
+    connection: Connection, topology: Topology, owners: dict[ShardId, NodeName], version: int
+) -> bool:
+    """Write the whole map and its version in a transaction; return False if a newer one is there.
+
+    Moves of other nodes write it without this node's lock, so a command may come late with its own.
+    """
+    if connection.execute(QUERIES["set_map_version"], {"version": version}).fetchone() is None:
+        return False
+    write_map(connection, topology, owners)
+    return True

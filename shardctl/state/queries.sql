@@ -38,8 +38,8 @@ ON CONFLICT (shard) DO UPDATE SET schema = excluded.schema, node = excluded.node
 WHERE (map.schema, map.node) IS DISTINCT FROM (excluded.schema, excluded.node)
 
 -- name: set_map_version
--- The version only grows
-UPDATE shardctl.cluster SET map_version = %(version)s WHERE map_version < %(version)s
+-- The version only grows; the row is locked until the map that comes with it is there, too
+UPDATE shardctl.cluster SET map_version = %(version)s WHERE map_version <= %(version)s RETURNING true
 
 -- name: migrations
 -- Which file, with which checksum, ran in which shards

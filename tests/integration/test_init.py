@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from shardctl.errors import Problems
 from shardctl.ids.layout import Layout
+from shardctl.provision import apply as applying
 from shardctl.provision import fleet
 from shardctl.provision.refusals import OwnershipDiffers
 from tests.fixtures.refusals import raises_code
@@ -48,6 +49,26 @@ def test_init_leaves_events_and_a_second_one_none(fleet_8: Fleet) -> None:
         ("init", "done"),
         ("init", "map version 1"),
     ]
+
+
+def test_a_map_that_a_move_writes_meanwhile_stays(
+    fleet_8: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A move of other nodes has this node's lock as little as this command has theirs."""
+    version = "UPDATE shardctl.cluster SET map_version = {}"
+    fleet_8.execute("a", version.format(2))  # node b was away then
+    work = applying.apply
+
+    def moved_meanwhile(*given: Any, **named: Any) -> applying.Applied:
+        fleet_8.execute("b", "UPDATE shardctl.map SET node = 'c' WHERE shard = 0")
+        fleet_8.execute("b", version.format(3))
+        return work(*given, **named)
+
+    monkeypatch.setattr(applying, "apply", moved_meanwhile)
+    done = fleet_8.here("init")
+    assert done.returncode == 0, done.stderr
+    found = "SELECT map_version, m.node FROM shardctl.cluster, shardctl.map AS m WHERE shard = 0"
+    assert fleet_8.query("b", found) == [(3, "c")]
 
 
 def test_a_new_database_lets_no_stranger_in(new_fleet: Fleet) -> None:
