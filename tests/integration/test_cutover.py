@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -89,3 +90,11 @@ def test_new_ids_are_above_those_of_a_source_whose_clock_is_ahead(
     for shard in (2, 3):
         above = f"SELECT shardctl.id_time(shard{shard}.next_id()) > drained_at FROM shardctl.move"
         assert fleet_spares.ask("a", above) == [(True,)]
+    # Without blocks only the clock keeps ids apart.
+    world.topology = replace(world.topology, id=replace(world.topology.id, generator="classic"))
+    fleet_spares.execute(
+        "a", "UPDATE shardctl.move SET drained_at = clock_timestamp() + '200 milliseconds'"
+    )
+    fleet_spares.execute("a", claims.opening(world).as_string())
+    passed = "SELECT clock_timestamp() > drained_at FROM shardctl.move"
+    assert fleet_spares.ask("a", passed) == [(True,)]

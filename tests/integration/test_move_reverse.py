@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.moves import reversing
+from shardctl.fanout import Silent
+from shardctl.moves import prune, reverse_kept, reversing, service
 from shardctl.moves.steps import follow
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.stream_moves import entry, left, moved, replace_step, reverse, state
@@ -38,6 +39,35 @@ def identity(lab: Lab, node: str) -> str:
     return str(found)
 
 
+def keep_what_it_needs(lab: Lab) -> None:
+    """See that prune drops no copies that a reverse needs, whatever it was told before."""
+    known = service.read(lab.topology)
+    found = prune.plan(lab.topology, known, accept_unconfirmed=True, now=True, purpose="test")
+    assert [(one.node, one.shard) for one in found] == [("a", 2), ("a", 3)]
+    assert all(one.why_not and "can be reversed" in one.why_not for one in found)
+    with pytest.raises(prune.PruneUnfinished):
+        prune.carry_out(lab.topology, found, Silent())
+
+
+def keep_and_undo(lab: Lab, context: MoveContext) -> None:
+    """Make what a reverse needs, and undo that, as an abort does."""
+    before, step = left(lab), reverse_kept.STEP
+    step.run(context)
+    assert f"shardctl_{context.plan.reverse}" in str(left(lab))
+    assert step.undo is not None
+    step.undo(context)
+    assert left(lab) == before
+
+
+def refuse(lab: Lab, schema: str) -> None:
+    """See that the copies on node a accept no write, as one node owns a shard at a time."""
+    with lab.connect("a") as session:
+        session.execute("SET session_replication_role = replica")
+        with pytest.raises(psycopg.Error) as caught:
+            session.execute(f"UPDATE {schema}.photos SET user_id = 1".encode())
+    assert caught.value.sqlstate == "25006"
+
+
 def test_shards_go_back_with_what_clients_have_changed(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,6 +83,7 @@ def test_shards_go_back_with_what_clients_have_changed(
     def then_change(context: MoveContext) -> None:
         follow.subscribe(context)
         change_one(fleet_own, "a", "there")
+        keep_and_undo(fleet_own, context)
 
     replace_step(monkeypatch, follow.STREAM_STEP, then_change)
     there = moved(fleet_own, identity_full=True)
@@ -65,10 +96,18 @@ def test_shards_go_back_with_what_clients_have_changed(
     assert there.can() == ["reverse", "finish"]
     assert there.as_json()["reverse"]["state"] == "open"
     assert there.as_json()["reverse"]["wal_bytes"] is not None
+    keep_what_it_needs(fleet_own)
+    refuse(fleet_own, there.move.retired[0])
     second = fleet_own.put(2)
     with fleet_own.alias("shard2") as session:
         session.execute("UPDATE photos SET user_id = 77 WHERE id = %s", [first])
         session.execute("DELETE FROM photos WHERE id <> %s AND id <> %s", [first, second])
+
+    def closed(context: MoveContext) -> None:
+        refuse(fleet_own, "shard2")
+        follow.subscribe(context)
+
+    replace_step(monkeypatch, follow.STREAM_STEP, closed)
     reverse(fleet_own, there.move.id)
     assert fleet_own.leads("shard2") == "a"
     third = fleet_own.put(2)
@@ -93,9 +132,7 @@ def test_shards_go_back_with_what_clients_have_changed(
 def test_a_move_can_be_finished(fleet_own: Lab) -> None:
     there = moved(fleet_own)
     assert left(fleet_own) != []
-    with fleet_own.connect("a") as session, pytest.raises(psycopg.Error) as caught:
-        session.execute(f"UPDATE {there.move.retired[0]}.photos SET user_id = 1".encode())
-    assert caught.value.sqlstate == "25006"
+    refuse(fleet_own, there.move.retired[0])
     reversing.finish(fleet_own.topology, there)
     assert left(fleet_own) == []
     assert state(fleet_own, there.move.id) == "finished"

@@ -20,6 +20,7 @@ from shardctl.moves import (
     marks,
     plan,
     prune,
+    reversing,
     service,
     stream_claim,
     stream_cutover,
@@ -37,7 +38,8 @@ from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
 from tests.fixtures.moves.own import lose
-from tests.fixtures.moves.stream_moves import fill, left, on_source, planned
+from tests.fixtures.moves.own import run as execute
+from tests.fixtures.moves.stream_moves import entry, fill, left, on_source, planned
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -51,9 +53,12 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.Mon
     fill_sequences(fleet_own)
     refused = refuse_meanwhile(fleet_own, monkeypatch)
     monkeypatch.setattr(stream_cutover, "_look_closer", lambda _: pytest.fail("it is untouched"))
+    differing = compare_others_first(fleet_own, monkeypatch)
     # `verify` runs while clients wait.
     context = fleet_own.start(planned(fleet_own, [2, 3], "b", max_pause_s=30.0))
     assert refused == ["25006"]  # closed copies refuse every client until the claim
+    assert [*map(len, differing)] == [2, 1]
+    lose_a_lock(fleet_own, context)
     assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.done
     assert fleet_own.copy("b").proof == "compared"
     assert {f"shard{n}" for n in range(2, 8)} <= fleet_own.schemas("b")
@@ -65,10 +70,12 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.Mon
     assert fleet_own.ask("b", insert) == [(2001,)]
     assert fleet_own.ask("b", "SELECT nextval('shard2.down')") == [(-2001,)]
     assert fleet_own.ask("b", "SELECT nextval('shard2.plenty')") == [(2 + claims.MARGIN + 1,)]
+    assert fleet_own.ask("b", "SELECT nextval('shard2.unused')") == [(7,)]
     report = fleet_own.copy("b").report
     assert report is not None
     found = report["rehearsal"]
     assert (found["tables"], found["rows"], found["differing"]) == (4, 7004, [])
+    assert (report["tables"], report["rows"]) == (4, 7004)
     assert found["size_bytes"] > 7004 * 30
     assert found["time"] == found["first_time"]
     assert report["predicted_pause_ms"] == found["predicted_pause_ms"] > 0
@@ -173,6 +180,11 @@ def refuse_meanwhile(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> list[st
     hold = stream_cutover.hold_snapshot
 
     def write(context: MoveContext) -> None:
+        for node in "ab":  # other commands find that this one has the node, and its turn
+            with fleet_own.connect(node) as session:
+                for holder in (lock.holder(session), lock.cutting_over(session)):
+                    assert holder is not None
+                    assert context.purpose in holder
         with fleet_own.connect("b") as session:
             session.execute("SET session_replication_role = replica")
             try:
@@ -195,6 +207,47 @@ def claiming(context: MoveContext, decision: dict[str, Any]) -> sql.Composed:
         name=sql.Identifier(stream_claim.function(context.plan.id)),
         decision=sql.Literal(json.dumps(decision)),
     )
+
+
+def compare_others_first(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Compare with changed copies on the source first; give the tables that differ, each time."""
+    found: list[tuple[str, ...]] = []
+    compare = confirm.compare
+
+    def changed(context: MoveContext) -> confirm.Compared | None:
+        few = f"{context.plan.retired[0]}.few"
+        photos = f"{context.plan.retired[1]}.photos"
+        last = f"UPDATE {photos} SET user_id = -user_id WHERE id = (SELECT max(id) FROM {photos})"
+        note = f"UPDATE {few} SET note = reverse(note) WHERE id = 1"
+        for change, undo in (
+            ((note, last), (note, last)),
+            ((f"ALTER TABLE {few} RENAME id TO n",), (f"ALTER TABLE {few} RENAME n TO id",)),
+        ):
+            execute(fleet_own, "a", *change)
+            with pytest.raises(confirm.CopiesDiffer) as caught:
+                compare(context)
+            found.append(caught.value.tables)
+            execute(fleet_own, "a", *undo)
+        return compare(context)
+
+    monkeypatch.setattr(confirm, "compare", changed)
+    return found
+
+
+def lose_a_lock(fleet_own: Lab, context: MoveContext) -> None:
+    """See that a process which has lost the target's lock notices that."""
+    for node in (context.plan.source, context.plan.target):
+        context.lock(node)
+    stream_cutover.require_locks(context)
+    with pytest.raises(lock.NodeLocked), fleet_own.connect("b") as session:
+        lock.take(session, "b")
+    fleet_own.ask("b", END)
+    with pytest.raises(NodeLost):
+        stream_cutover.require_locks(context)
+    context.close()
+
+
+END = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
 
 
 @pytest.mark.long
@@ -257,6 +310,8 @@ def fill_sequences(fleet_own: Lab) -> None:
         )
         session.execute("CREATE SEQUENCE shard2.down AS smallint INCREMENT -1000 NO MINVALUE")
         session.execute("CREATE SEQUENCE shard2.plenty")
+        session.execute("CREATE SEQUENCE shard2.unused")
+        session.execute("SELECT setval('shard2.unused', 7, false)")
         for _ in range(2):
             session.execute("INSERT INTO shard2.few (note) VALUES ('here')")
             session.execute("SELECT nextval('shard2.down'), nextval('shard2.plenty')")
@@ -345,16 +400,24 @@ def test_indexes_that_are_broken_off_are_made_again_without_the_rows(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = "SELECT pg_relation_filenode('shard2.photos')"
+    execute(fleet_own, "a", "CREATE TABLE shard2.bare (n integer)")
     monkeypatch.setattr(copy, "_gather_statistics", lose)
     with pytest.raises(MoveStopped):
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+        fleet_own.start(planned(fleet_own, [2, 3], "b", keep_reverse_s=600.0, identity_full=True))
     monkeypatch.undo()
+    for node in "ab":  # as a move between other nodes leaves it
+        execute(fleet_own, node, "UPDATE shardctl.cluster SET map_version = 7")
     assert fleet_own.entry().steps[-1].step == "copy"
     copied, last = fleet_own.ask("b", file), fleet_own.put(2)
     fleet_own.resume()
     assert fleet_own.ask("b", file) == copied
     assert (last,) in fleet_own.ask("b", "SELECT id FROM shard2.photos")
     assert fleet_own.copy("b").proof == "compared"
+    for node in "ab":
+        assert fleet_own.ask(node, "SELECT map_version FROM shardctl.cluster") == [(8,)]
+    reversing.finish(fleet_own.topology, entry(fleet_own, fleet_own.copy("b").id))
+    identity = "SELECT relreplident::text FROM pg_class WHERE oid = 'shard2.bare'::regclass"
+    assert fleet_own.ask("b", identity) == [("d",)]
     assert left(fleet_own) == []
     assert fleet_own.problems() == []
 

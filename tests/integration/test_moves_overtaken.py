@@ -35,6 +35,7 @@ def test_a_process_that_was_overtaken_past_its_decision_changes_nothing(
             for node in ("a", "b"):
                 fleet_own.ask(node, _END)
             fleet_own.resume()
+            assert fleet_own.copy("b").proof == "forked"  # the snapshot is this process's
             fleet_own.start(planned(fleet_own, [2, 3], "a", keep_reverse_s=0.0))
             found = service.read(fleet_own.topology)
             gone = prune.plan(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.moves import plan as planning
-from shardctl.moves.paused_pooler import PauseFailed, PauseLost
+from shardctl.moves.paused_pooler import PausedPooler, PauseFailed, PauseLost
 from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.pgbouncer import serving
 from shardctl.pgbouncer.console import Console, waited_s
@@ -165,10 +165,19 @@ def test_a_client_that_cancels_what_a_pause_waits_for_is_noted(fleet: Lab) -> No
         assert [paused.cancelled for paused in at_work.all] == [()]
 
 
-def test_a_file_that_cannot_be_replaced_is_written(fleet: Lab) -> None:
+def test_a_file_that_cannot_be_replaced_is_written_before_clients_go_on(
+    fleet: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan, topology = fleet.plan([0, 1], "c"), fleet.topology
     with PausedPoolers(topology, topology, plan, purpose="shardctl test") as at_work:
         (paused,) = at_work.all
+        put_in_place = PausedPooler.put_in_place
+
+        def while_paused(one: PausedPooler) -> None:
+            at_work.require_held()
+            put_in_place(one)
+
+        monkeypatch.setattr(PausedPooler, "put_in_place", while_paused)
         at_work.open()
         at_work.stage()
         paused.staged.unlink()  # as mv over a connection that breaks, or a guard, leaves it
@@ -177,6 +186,10 @@ def test_a_file_that_cannot_be_replaced_is_written(fleet: Lab) -> None:
         at_work.route()
         assert at_work.await_served() == []
         assert paused.pooler.databases_file.read_text() == paused.text
+        newer = paused.text.replace("; map version: 2", "; map version: 3")
+        paused.pooler.databases_file.write_text(newer)
+        paused.write()  # as a process that comes late
+        assert paused.pooler.databases_file.read_text() == newer != paused.text
     assert fleet.put(0) > 0
 
 

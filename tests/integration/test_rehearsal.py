@@ -10,6 +10,7 @@ from shardctl.errors import ShardctlError
 from shardctl.moves import live_comparison, rehearsal
 from shardctl.moves.rehearsal import RehearsalRefused
 from tests.fixtures.moves.own import lose
+from tests.fixtures.moves.own import run as execute
 from tests.fixtures.moves.stream_moves import fill, left, planned, replace_step, untouched
 from tests.fixtures.servers.postgres import wait_for
 
@@ -37,13 +38,16 @@ def test_a_difference_is_named_by_table_and_key(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(fleet_own)
+    monkeypatch.setattr(live_comparison, "BLOCKS", 4)  # what differs is in the last part
     run = rehearsal.STEP.run
     [(user,)] = fleet_own.ask("a", "SELECT max(id) FROM shard3.photos")
+    [(other,)] = fleet_own.ask("a", "SELECT max(id) FROM shard2.photos")
 
     def changed(context: MoveContext) -> None:
         change_copy(
             fleet_own,
             f"DELETE FROM shard3.photos WHERE id = {user}",
+            f"UPDATE shard2.photos SET user_id = 0 WHERE id = {other}",  # as many rows
             "UPDATE shard2.\"Odd %s\" SET c = '' WHERE a = 7",
             "INSERT INTO shard2.\"Odd %s\" VALUES (0, ',', '')",
         )
@@ -52,12 +56,14 @@ def test_a_difference_is_named_by_table_and_key(
     replace_step(monkeypatch, rehearsal.STEP, changed)
     error = refused(fleet_own)
     assert error.code == "rehearsal_differs"
-    for named in (str(user), "shard3.photos", "2,001", "shard2.Odd", '(0,",")', "(7,b'7)"):
+    keys = (str(user), str(other), '(0,",")', "(7,b'7)")
+    for named in ("shard2.photos", "shard3.photos", "2,001", "shard2.Odd", *keys):
         assert named in str(error)
     untouched(fleet_own)
     report = fleet_own.copy("a").report
     assert report is not None
-    assert len(report["rehearsal"]["differing"]) == 2
+    found = report["rehearsal"]
+    assert (len(found["differing"]), found["tables"]) == (3, 0)
 
 
 @pytest.mark.long
@@ -78,11 +84,14 @@ def test_a_pause_that_is_too_long_ends_the_move_before_it(
 def test_a_rehearsal_holds_nothing_when_it_has_ended(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor when it has failed: no lock, no snapshot, no session."""
+    """Nor when it has failed: no lock, no snapshot, no session, and no identity."""
+    execute(fleet_own, "a", "CREATE TABLE shard2.bare (n integer)")
+    identity = "SELECT relreplident::text FROM pg_class WHERE oid = 'shard2.bare'::regclass"
     with monkeypatch.context() as patch:
         patch.setattr(live_comparison, "compare", lose)
         with pytest.raises(ShardctlError):
-            fleet_own.start(planned(fleet_own, [2, 3], "b"))
+            fleet_own.start(planned(fleet_own, [2, 3], "b", identity_full=True))
+    assert fleet_own.ask("a", identity) == [("f",)]
     held = (
         "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction' UNION ALL"
         " SELECT pid FROM pg_locks WHERE mode IN ('ShareLock', 'ShareRowExclusiveLock')"
@@ -90,3 +99,4 @@ def test_a_rehearsal_holds_nothing_when_it_has_ended(
     wait_for(lambda: fleet_own.ask("a", held) == fleet_own.ask("b", held) == [])
     fleet_own.abort()
     assert left(fleet_own) == []
+    assert fleet_own.ask("a", identity) == [("d",)]

@@ -11,12 +11,14 @@ from psycopg import errors, sql
 from psycopg.rows import dict_row
 from psycopg.types.numeric import FloatLoader
 
-from shardctl.router import PoolSettings, ShardedDatabase
+from shardctl.router import PoolSettings, ShardedDatabase, StatementEvent
 from shardctl.router.errors import MapUnread, NodeUnknown, NotOpen
 from shardctl.topology.routes import ShardNotFound
 from tests.fixtures.fleets.routed import FACES, Threads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.pooled import PooledFleet
     from tests.fixtures.fleets.routed import Open
@@ -177,9 +179,10 @@ def test_work_is_done_again_when_nothing_of_it_was_written(
     met[:] = [errors.DeadlockDetected()] * 2
     with pytest.raises(errors.DeadlockDetected):
         db.transaction(6, work, "x", attempts=2)
-    met[:] = [errors.UniqueViolation()]
-    with pytest.raises(errors.UniqueViolation):
-        db.transaction(6, work, "x")
+    for other in (errors.UniqueViolation, psycopg.OperationalError):
+        met[:] = [other()]
+        with pytest.raises(other):
+            db.transaction(6, work, "x")
 
 
 def test_connections_are_made_as_the_application_wants_them(fleet_routed: Fleet) -> None:
@@ -216,6 +219,23 @@ def test_the_applications_own_errors_are_its_own(fleet_routed: Fleet, router: Op
     with pytest.raises(psycopg.errors.NotNullViolation):
         db.insert("photos", 1, {"user_id": None})
     assert (db.stats().map_reads, db.stats().repeated) == (0, 0)
+
+
+def test_what_may_have_been_executed_is_not_repeated(fleet_routed: Fleet, router: Open) -> None:
+    told: list[StatementEvent] = []
+    db = router(fleet_routed.topology(), on_statement=told.append)
+    db.insert("photos", 1, {"user_id": 1})
+    ends = "pg_terminate_backend(pg_backend_pid(), 60000)"
+    calls: list[Callable[[], Any]] = [
+        lambda: db.execute(f"SELECT {ends}", number=1),
+        lambda: db.update("photos", 1, {"caption": "lost"}, ends),
+        lambda: db.select_keys("id", "photos", [1], ends, key_field="user_id"),
+    ]
+    for call in calls:
+        told.clear()
+        with pytest.raises(psycopg.OperationalError):
+            call()
+        assert [one.repeated for one in told] == [False]
 
 
 def test_a_node_tells_the_map_where_there_is_no_topology(fleet_routed: Fleet, router: Open) -> None:
