@@ -30,6 +30,7 @@ from shardctl.moves import (
 from shardctl.moves.confirm_sessions import SnapshotLost
 from shardctl.moves.context import Use
 from shardctl.moves.live_comparison import Results
+from shardctl.moves.refusals import COPY_INSTEAD
 from shardctl.moves.step import Step
 from shardctl.moves.sub_step import RoundTrips, of_machine
 from shardctl.postgres import queries
@@ -57,7 +58,7 @@ class RehearsalRefused(Refused):
 def prove(context: MoveContext) -> None:
     """Compare both sides, predict the pause, and note both in the journal.
 
-    Raises RehearsalRefused, and what `live_proof.taken` raises.
+    Raises RehearsalRefused, reverse_pause_too_long, and what `live_proof.taken` raises.
     """
     plan, began = context.plan, time.monotonic()
     stop, gone = threading.Event(), threading.Event()
@@ -139,26 +140,42 @@ def _note(context: MoveContext, report: dict[str, Any]) -> None:
 
 
 def _judge(context: MoveContext, report: dict[str, Any]) -> None:
-    """Refuse a copy that differs, and a pause that is predicted to be too long."""
+    """Refuse a copy that differs, and a pause that is predicted to be too long.
+
+    Raises RehearsalRefused, or reverse_pause_too_long of a reverse, which stops.
+    """
     plan, differing = context.plan, report["differing"]
     if differing:
-        raise RehearsalRefused(
+        error = RehearsalRefused(
             "rehearsal_differs",
             f"move {plan.id}: in its rehearsal, source and target differed: "
             f"{sentences(differing)}; shardctl aborts the move",
             hint="check whether something else has written on the target or dropped rows from the "
             "stream, then start the move again; if it happens again, please report it as a bug",
         )
+        if plan.reverses is not None:
+            error.hint = f"check whether something else has written on the target; {COPY_INSTEAD}"
+        raise error
     predicted_ms, most_ms = report["predicted_pause_ms"], plan.options.max_pause_s * 1000
-    if predicted_ms > most_ms:
-        raise RehearsalRefused(
-            "rehearsal_pause_too_long",
-            f"move {plan.id}: after its rehearsal, clients are predicted to wait "
-            f"{predicted_ms:,.0f} ms, but --max-pause is {most_ms:,.0f} ms; shardctl aborts the "
-            "move",
-            hint="start the move again with a longer --max-pause, move fewer shards at a time, or "
-            "move them when the servers have less to do",
+    if predicted_ms <= most_ms:
+        return
+    if plan.reverses is not None:
+        # To abort it would end the possibility to reverse, for what may be over in a minute.
+        raise Refused(
+            "reverse_pause_too_long",
+            f"move {plan.id}: after the rehearsal of the reverse, clients are predicted to wait "
+            f"{predicted_ms:,.0f} ms, but --max-pause is {most_ms:,.0f} ms",
+            hint=f"run `shardctl moves resume {plan.id}` when the servers have less to do, or with "
+            "a longer --max-pause",
         )
+    raise RehearsalRefused(
+        "rehearsal_pause_too_long",
+        f"move {plan.id}: after its rehearsal, clients are predicted to wait "
+        f"{predicted_ms:,.0f} ms, but --max-pause is {most_ms:,.0f} ms; shardctl aborts the "
+        "move",
+        hint="start the move again with a longer --max-pause, move fewer shards at a time, or "
+        "move them when the servers have less to do",
+    )
 
 
 def _lost(context: MoveContext) -> Refused:

@@ -155,6 +155,18 @@ def exceeding(session: Connection, plan: MovePlan) -> int | None:
     return slot.held_bytes if slot is not None and exceeds else None
 
 
+def require_kept(session: Connection, plan: MovePlan) -> None:
+    """See that the limit leaves a reverse its slot, which nothing replaces; raises reverse_wal."""
+    if plan.reverses is not None and (held := exceeding(session, plan)):
+        raise SourceUnfit(
+            plan.source,
+            "reverse_wal",
+            f"it holds back {megabytes(held)} of WAL for the reverse already, and at a limit of "
+            f"{megabytes(plan.options.max_wal_bytes or 0)} it drops that",
+            hint="give a larger --max-wal, for example twice as much as is held back",
+        )
+
+
 def forget(session: Connection, move: Move) -> None:
     """Delete the exceeded limit from the journal: the copy is made again."""
     rest = {name: value for name, value in (move.report or {}).items() if name != journal.WAL_LIMIT}

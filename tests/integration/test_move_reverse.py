@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import prune, reverse_kept, reversing, service
+from shardctl.moves import prune, rehearsal, reverse_kept, reversing, service
 from shardctl.moves.steps import follow
+from shardctl.moves.stopped import MoveStopped
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.stream_moves import entry, left, moved, replace_step, reverse, state
 from tests.fixtures.refusals import raises_code
@@ -166,3 +168,28 @@ def test_an_aborted_move_leaves_nothing_for_a_reverse(
     fleet_own.abort()
     assert left(fleet_own) == []
     assert fleet_own.copy("b").state is MoveState.aborted
+
+
+@pytest.mark.long
+def test_a_reverse_stops_where_a_move_would_abort_or_drop_its_slot(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it goes on from is not made again."""
+    there = moved(fleet_own)
+    fleet_own.put(2)
+    with pytest.raises(ShardctlError) as caught:
+        reverse(fleet_own, there.move.id, max_wal_bytes=1 << 10)
+    assert [one.code for one in caught.value.parts()] == ["reverse_wal"]
+    parts = rehearsal.measured_parts
+    monkeypatch.setattr(
+        rehearsal, "measured_parts", lambda *given: parts(*given) | {"claim": 5_500.0}
+    )
+    with pytest.raises(MoveStopped) as stopped:
+        reverse(fleet_own, there.move.id)
+    assert stopped.value.parts()[0].code == "reverse_pause_too_long"
+    assert fleet_own.leads("shard2") == "b"
+    monkeypatch.undo()
+    fleet_own.resume()
+    assert state(fleet_own, there.move.id) == "reversed"
+    assert fleet_own.leads("shard2") == "a"
+    assert left(fleet_own) == []

@@ -12,7 +12,8 @@ from shardctl.errors import Refused
 from shardctl.ids.generator import quote_identifier
 from shardctl.meter import duration, listed
 from shardctl.moves import ddl, marks, reverse_kept
-from shardctl.moves.preflight import member, replication
+from shardctl.moves import wal as room
+from shardctl.moves.preflight import member, replication, wal
 from shardctl.moves.preflight.subject import QUERIES, STREAM_QUERIES
 from shardctl.moves.refusals import COPY_INSTEAD, NodeUnfit, SourceUnfit, TargetUnfit
 from shardctl.postgres import catalog, queries, slots
@@ -129,8 +130,11 @@ def origin_rights(session: Connection) -> tuple[str, ...]:
 
 
 def look_at_source(context: Context) -> tuple[ShardctlError, ...]:
-    """Compare the structure of the shards; raises reverse_lost."""
+    """Compare the structure of the shards; raises reverse_lost, reverse_wal."""
     require_slot(context.session, context.plan)
+    if context.need(wal.look).limit(context.plan) is not None:
+        settled = room.settled(context.plan, context.source, context.session)
+        room.require_kept(context.session, settled)
     return tuple(at_source(context.session, context.plan))
 
 

@@ -198,7 +198,7 @@ def run_stream(context: MoveContext) -> None:
     """Take both locks, write the journal on both nodes, bound what a slot that is there holds.
 
     Raises MoveUnderWay where another move was begun at the same moment, TargetUnfit where the
-    target has schemas of these names, NodeLocked, and leash_not_armed.
+    target has schemas of these names, NodeLocked, reverse_wal, and leash_not_armed.
     """
     source, target = context.plan.source, context.plan.target
     context.lock(source)
@@ -230,6 +230,7 @@ def run_stream(context: MoveContext) -> None:
     if known is not None and journal.wal_limit(known) is not None:
         wal.forget(session, known)
     if slots.keeps(session, (plan := context.plan).slot):
+        wal.require_kept(session, plan)
         wal.bound(context, plan.source, plan.slot, plan.options.max_wal_bytes or 0)
 
 
