@@ -75,8 +75,9 @@ def with_entry(text: str, section: str, name: str, value: str | None) -> str:
     named = [one for one in whole.entries if value is not None or one[0].text == name]
     key, last = named[-1]
     lines = body.split("\n")
-    first, stop = key.mark.line - 1, body[: last.end].rstrip().count("\n") + 1
-    while lines[stop - 1].lstrip().startswith("#"):
+    first = body.count("\n", 0, key.mark.index)
+    stop = body[: last.end].rstrip().count("\n") + 1
+    while stop > first + 1 and _is_beside(lines[stop - 1], key.mark.column):
         stop -= 1
     if value is None:
         del lines[first:stop]
@@ -84,6 +85,12 @@ def with_entry(text: str, section: str, name: str, value: str | None) -> str:
         ending = "\r" if lines[first].endswith("\r") else ""
         lines.insert(stop, f"{' ' * (key.mark.column - 1)}{name}: {value}{ending}")
     return text[:start] + "\n".join(lines)
+
+
+def _is_beside(line: str, column: int) -> bool:
+    """Return whether a line is blank, or a comment no deeper than an entry that begins there."""
+    text = line.strip()
+    return not text or (text.startswith("#") and len(line) - len(line.lstrip()) < column)
 
 
 def scalar(text: str) -> str:

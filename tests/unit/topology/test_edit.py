@@ -101,6 +101,13 @@ def test_a_long_list_of_shards_is_folded_and_read_back(old: str, head: str, tail
 NODES = "x: 1\r\nnodes:\r\n  a: {p: 1}  # first\r\n  b:\r\n    p: 2\r\n  # below\r\n\r\ny: 2\r\n"
 
 
+def test_comments_behind_the_last_entry_stay_where_they_are() -> None:
+    its = "  b:\n    p: 2\n    # of b\n"
+    text = f"# \u2028# two lines for YAML\nn:\n  a: 1\n{its}\n# All\n# of this\n\n# stays\nm: 1\n"
+    assert with_entry(text, "n", "b", None) == text.replace(its, "")
+    assert with_entry(text, "n", "c", "3") == text.replace(its, f"{its}  c: 3\n")
+
+
 def test_an_entry_comes_behind_the_last_and_goes_with_its_lines() -> None:
     more = with_entry(NODES, "nodes", "c", "{p: 3}")
     assert more == NODES.replace("p: 2\r\n", "p: 2\r\n  c: {p: 3}\r\n")
