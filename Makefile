@@ -35,6 +35,7 @@ slow: $(VENV)/.for-test ## Run what takes long or needs a quiet machine, other v
 MINUTES := 60
 SEED := $(shell date +%j)
 chaos: $(VENV)/.for-test ## Let moves and faults of a seed meet, and judge what clients saw; `make chaos MINUTES=5 SEED=7`
+	@tests/system-packages.sh libfaketime
 	@$(BIN)/python -m tests.chaos.run $(MINUTES) $(SEED) build/chaos
 
 lint: $(VENV)/.for-test ## Check style, types and who imports whom

@@ -306,6 +306,8 @@ def sandbox(
                 servers.down(one.topology(), Silent(), delete=False)
             finally:
                 stop_all_below(directory)
+                for disk in filter(Path.is_mount, directory.iterdir()):
+                    fleet.run(["umount", "-l", disk])
                 shutil.rmtree(directory)
                 os.close(held)
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
+from tests.chaos.world import CLOCKED_NODE, SMALL_NODE, SMALL_POOLER
+
 if TYPE_CHECKING:
     import random
     import subprocess
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.world import World
 
+_AHEAD = "SELECT extract(epoch FROM clock_timestamp())::float8 - %s"
 _ours = "application_name LIKE 'shardctl%'"
 _ELSEWHERE = (
     "CREATE TABLE {0}.made_elsewhere (id bigint PRIMARY KEY)",
@@ -175,12 +178,39 @@ class Harm:
 
     def aliases_read_only(self) -> None:
         """No file can be written where a pooler's aliases are, for some seconds."""
-        pooler = self.world.written()["poolers"][self._pooler()]
-        directory = Path(pooler["config"]).parent
+        directory = self.world.directory_of_pooler(self._pooler())
         mode = directory.stat().st_mode
         directory.chmod(0o555)
         time.sleep(self.random.uniform(0.5, 5))
         directory.chmod(mode)
+
+    def node_disk_filled(self) -> None:
+        """A node's disk is full for some seconds; one that needs WAL then ends by a PANIC."""
+        with self._filled(self.world.directory_of_node(SMALL_NODE).parent):
+            for _ in range(self.random.choice([0, 20])):
+                self._ask("SELECT pg_switch_wal()", SMALL_NODE)
+        while self.world.pid_of_node(SMALL_NODE) is not None:  # until it has recovered, or ended
+            with contextlib.suppress(psycopg.Error):
+                self.world.ask(SMALL_NODE, "CHECKPOINT")
+                break
+            time.sleep(0.1)
+        self.world.heal()
+
+    def pooler_disk_filled(self) -> None:
+        """The disk with a pooler's files is full for some seconds."""
+        with self._filled(self.world.directory_of_pooler(SMALL_POOLER)):
+            pass
+
+    def clock_off(self) -> None:
+        """A server's clock is some seconds ahead or behind for a while, and then right again."""
+        ahead = self.random.choice([-8, -5, 5, 8])
+        self._set_clock(ahead)
+        time.sleep(self.random.uniform(3, 8))
+        with contextlib.suppress(psycopg.Error), self.world.connect(CLOCKED_NODE) as connection:
+            shown = connection.execute(_AHEAD, [time.time()]).fetchone()
+            if shown is None or abs(shown[0] - ahead) > 3:
+                raise RuntimeError(f"a clock that is {ahead} s ahead shows {shown}")
+        self._set_clock(0)
 
     def stale_operator(self) -> None:
         """A command with the topology file of the first day."""
@@ -190,6 +220,26 @@ class Harm:
         """Another operator's command meanwhile."""
         words = self.random.choice(_COMMANDS)
         self.world.call(*words, seconds=120)
+
+    @contextlib.contextmanager
+    def _filled(self, disk: Path) -> Iterator[None]:
+        """Leave no room on a disk during the block and for some seconds."""
+        ballast = disk / "ballast"
+        try:
+            with ballast.open("wb") as file:
+                for size in (1 << 20, 1 << 12):
+                    with contextlib.suppress(OSError):
+                        while True:
+                            os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), size)
+            yield
+            time.sleep(self.random.uniform(2, 6))
+        finally:
+            ballast.unlink()
+
+    def _set_clock(self, ahead: int) -> None:
+        new = self.world.clock.with_name("new")
+        new.write_text(f"{ahead:+d}\n")
+        new.rename(self.world.clock)  # as a whole: a server reads it at any moment
 
     @contextlib.contextmanager
     def _altered(self, node: str, name: str, value: str) -> Iterator[None]:

@@ -57,6 +57,7 @@ def write(
         f"errors inside windows of faults: {_listed(inside)}",
         f"errors outside of them: {_listed(outside)}",
         f"longest waits, in ms: {_listed(longest)}",
+        *(f"left out: {name} ({why})" for name, why in run.left_out.items()),
         f"violations: {_listed(violations) or 'none'}",
         *(f"  {one.code}: {one.what}" for one in run.found[:40]),
     ]

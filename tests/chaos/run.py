@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -13,14 +14,26 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardctl.postgres import embedded
+import yaml
+
+from shardctl.hosts import accounts
+from shardctl.postgres import binaries, embedded
 from tests.bench import fleet, moving
 from tests.chaos import checker, faults, history, page, schedule
 from tests.chaos.checker import Ended, Violation
-from tests.chaos.world import World, as_mapping, finish, ranges
+from tests.chaos.world import (
+    CLOCKED_NODE,
+    SMALL_NODE,
+    SMALL_POOLER,
+    World,
+    as_mapping,
+    finish,
+    ranges,
+)
 from tests.fixtures.servers.postgres import free_run
 
 if TYPE_CHECKING:
@@ -36,6 +49,15 @@ GUARDED_S = 12.0
 AFTERWARDS_S = 15.0
 """How long after a fault clients may still meet its errors."""
 TRIES = 6
+_CLONE_NEWNS = 0x20000
+_CLOCKED = """\
+#!/bin/sh
+here=${0%/*}
+export LD_PRELOAD="$here/library" FAKETIME_TIMESTAMP_FILE="$here/clock" FAKETIME_CACHE_DURATION=1
+export FAKETIME_DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1
+exec "$here/real/postgres" "$@"
+"""
+"""A server whose clock is wrong by the seconds in a file, which it reads every other second."""
 
 
 @dataclass
@@ -51,6 +73,8 @@ class Run:
     owners: list[list[str]] = field(default_factory=list)
     found: list[Violation] = field(default_factory=list)
     moves: int = 0
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Faults that cannot be done here, and why."""
 
     def say(self, what: str, **more: Any) -> None:
         """Note what was done, when, and what came of it."""
@@ -69,6 +93,8 @@ class Run:
         beside = self._beside(nodes, one, chance) if one.act == "beside" else None
         harm = faults.Harm(self.world, command, nodes, shards, chance)
         for share, name in one.faults:
+            if name in self.left_out:
+                continue
             while watcher.is_alive() and time.time() < began + share * USUAL_S:
                 watcher.join(0.05)
             since = time.time()
@@ -251,12 +277,13 @@ def main(minutes: float, seed: int, directory: Path) -> int:
     programs = max(embedded.directories()) if seed % 2 else None
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    with moving.sandbox(SHARDS, NODES, SPARES, programs=programs, prepare=_prepared) as sandbox:
+    prepare = partial(_prepared, programs=programs)
+    with moving.sandbox(SHARDS, NODES, SPARES, programs=programs, prepare=prepare) as sandbox:
         first = sandbox.path.with_name("first.yaml")
         shutil.copy(sandbox.path, first)
         world = World(sandbox, first)
         with (directory / "schedule").open("w", buffering=1) as log:
-            run = Run(world, directory, log)
+            run = Run(world, directory, log, left_out=world.left_out())
             run.owners.append(world.owners())
             until = time.monotonic() + minutes * 60
             with world.watched(), clients(world, directory):
@@ -277,17 +304,56 @@ def main(minutes: float, seed: int, directory: Path) -> int:
     return 1 if run.found else 0
 
 
-def _prepared(text: str, directory: Path) -> str:
-    """Add a second pooler and the tables of chaos to a sandbox that is about to be made."""
+def _prepared(text: str, directory: Path, *, programs: Path | None) -> str:
+    """Make tables, small disks and a clock for a sandbox, and give its topology with these."""
     source = Path(__file__).with_name("tables.sql").read_text()
     (directory / "migrations" / "0003_chaos.sql").write_text(source)
-    port = free_run(1).start
-    [line] = [one for one in text.splitlines() if one.startswith("  p1:")]
-    second = line.replace("p1", "p2").replace(
-        f"port: {line.split('port: ')[1].split(',')[0]}", f"port: {port}"
-    )
-    return text.replace(line, f"{line}\n{second}")
+    account = accounts.server_account(None)
+    # Mounts of this process's own go with it and all that it has started, whatever ends them.
+    disks = account is not None and ctypes.CDLL(None).unshare(_CLONE_NEWNS) == 0
+    if account is not None and disks:
+        fleet.run(["mount", "--make-rprivate", "/"])
+        for name in (SMALL_NODE, SMALL_POOLER):
+            disk = directory / f"disk-{name}"
+            disk.mkdir()
+            fleet.run(["mount", "-t", "tmpfs", "-o", "size=1g,mode=755", "none", disk])
+            shutil.chown(disk, account)
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    if library is not None:
+        real, clocked = binaries.find(programs, account=account).directory, directory / "clocked"
+        clocked.mkdir()
+        for name in ("initdb", "pg_ctl"):
+            (clocked / name).symlink_to(real / name)
+        (clocked / "real").symlink_to(real)
+        (clocked / "library").symlink_to(library)
+        (clocked / "clock").write_text("+0\n")
+        (clocked / "postgres").write_text(_CLOCKED)
+        (clocked / "postgres").chmod(0o755)
+    return arranged(text, directory, free_run(1).start, disks=disks, clock=library is not None)
+
+
+def arranged(text: str, directory: Path, port: int, *, disks: bool, clock: bool) -> str:
+    """Write a second pooler into a topology, and which node and pooler have what `_prepared` made.
+
+    Of two nodes with places of their own, neither is the first: its place is that of the passfile.
+    """
+    of = yaml.safe_load(text)
+    first = of["poolers"]["p1"]
+    of["poolers"][SMALL_POOLER] = second = first | {"port": port}
+    second["config"] = first["config"].replace("/p1/", f"/{SMALL_POOLER}/")
+    if disks:
+        second["config"] = f"{directory}/disk-{SMALL_POOLER}/pgbouncer.ini"
+        of["nodes"][SMALL_NODE] |= {
+            "data_directory": f"{directory}/disk-{SMALL_NODE}/data",
+            "settings": {"max_wal_size": "96MB", "min_wal_size": "32MB"},
+        }
+    if clock:
+        of["nodes"][CLOCKED_NODE]["bin_directory"] = f"{directory}/clocked"
+    found: str = yaml.safe_dump(of, sort_keys=False, default_flow_style=None, width=1000)
+    return found
 
 
 if __name__ == "__main__":
+    for each in fleet.ENDING:
+        signal.signal(each, lambda number, _: sys.exit(128 + number))
     sys.exit(main(float(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])))

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from tests.bench.moving import Sandbox
 
+SMALL_NODE, SMALL_POOLER, CLOCKED_NODE = "b", "p2", "c"
+"""Where disks are filled, and the node whose server has a clock of its own."""
+
 ROWS = (
     "SELECT r.row, r.version, r.id, r.serial, ARRAY["
     "(SELECT version FROM {0}.chaos_notes WHERE row_id = r.id),"
@@ -203,9 +206,8 @@ class World:
 
     def pid_of_pooler(self, pooler: str) -> int | None:
         """Give the process of a pooler that runs."""
-        file = Path(self.written()["poolers"][pooler]["config"]).with_name("pgbouncer.pid")
         with contextlib.suppress(OSError, ValueError):
-            pid = int(file.read_text())
+            pid = int((self.directory_of_pooler(pooler) / "pgbouncer.pid").read_text())
             os.kill(pid, 0)
             return pid
         return None
@@ -221,6 +223,24 @@ class World:
     def directory_of_node(self, node: str) -> Path:
         """Give where a node's data is."""
         return Path(self.written()["nodes"][node]["data_directory"])
+
+    def directory_of_pooler(self, pooler: str) -> Path:
+        """Give where a pooler's files are."""
+        return Path(self.written()["poolers"][pooler]["config"]).parent
+
+    @property
+    def clock(self) -> Path:
+        """The file with the seconds by which the clock of CLOCKED_NODE's server is wrong."""
+        return self.sandbox.directory / "clocked" / "clock"
+
+    def left_out(self) -> dict[str, str]:
+        """Give the faults that this machine or user cannot have, and why."""
+        disks = {
+            "node_disk_filled": self.directory_of_node(SMALL_NODE).parent,
+            "pooler_disk_filled": self.directory_of_pooler(SMALL_POOLER),
+        }
+        found = {name: "no tmpfs" for name, disk in disks.items() if not disk.is_mount()}
+        return found if self.clock.exists() else found | {"clock_off": "no libfaketime"}
 
     def guards(self) -> list[int]:
         """Give the processes of the guards on the poolers' host."""

@@ -7,14 +7,18 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
-from tests.chaos import checker, schedule
+from shardctl.sandbox import new
+from shardctl.topology import loader
+from tests.chaos import checker, run, schedule
 from tests.chaos.checker import Ended
 from tests.chaos.faults import FAULTS
 from tests.chaos.history import Operation, Pause, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 History = tuple[list[Operation], list[Row]]
 
@@ -136,3 +140,17 @@ def test_a_seed_repeats_the_schedule_in_which_every_fault_comes() -> None:
     assert {name for one in first for _, name in one.faults} == set(FAULTS)
     stops = {one.at[0] for one in islice(schedule.rounds(7), 200) if one.at is not None}
     assert stops == set(range(1, schedule.SUBSTEPS + 1))
+
+
+def test_small_disks_and_a_clock_change_nothing_else_of_the_fleet(tmp_path: Path) -> None:
+    text = new.render(shards=8, nodes=4, spare=1, port=7000, data_root=tmp_path / "data")
+    wanted = yaml.safe_load(text)
+    wanted["poolers"]["p2"] = wanted["poolers"]["p1"] | {"port": 8000}
+    wanted["poolers"]["p2"]["config"] = f"{tmp_path}/disk-p2/pgbouncer.ini"
+    wanted["nodes"]["b"]["data_directory"] = f"{tmp_path}/disk-b/data"
+    wanted["nodes"]["b"]["settings"] = {"max_wal_size": "96MB", "min_wal_size": "32MB"}
+    wanted["nodes"]["c"]["bin_directory"] = f"{tmp_path}/clocked"
+    file = tmp_path / "topology.yaml"
+    file.write_text(run.arranged(text, tmp_path, 8000, disks=True, clock=True))
+    assert yaml.safe_load(file.read_text()) == wanted
+    assert loader.load(file).shard_count == 8
