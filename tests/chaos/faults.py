@@ -191,7 +191,7 @@ class Harm:
                 self._ask("SELECT pg_switch_wal()", SMALL_NODE)
         while self.world.pid_of_node(SMALL_NODE) is not None:  # until it has recovered, or ended
             with contextlib.suppress(psycopg.Error):
-                self.world.ask(SMALL_NODE, "CHECKPOINT")
+                self.world.ask(SMALL_NODE, "SELECT 1")
                 break
             time.sleep(0.1)
         self.world.heal()
