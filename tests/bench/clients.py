@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import selectors
-import statistics
 import subprocess
 import sys
 import time
@@ -47,16 +46,9 @@ class Waits:
 
     def longest(self, window: Window) -> float:
         """Give the seconds that a client waited longest for what it asked or had asked then."""
-        return max(self._within(window))
-
-    def median(self, window: Window) -> float:
-        """Give the seconds of the request in the middle."""
-        return statistics.median(self._within(window))
-
-    def _within(self, window: Window) -> list[float]:
         first = bisect_right(self.ends, window[0])
         pairs = zip(self.begins[first:], self.ends[first:], strict=True)
-        return [end - begin for begin, end in pairs if begin < window[1]]
+        return max(end - begin for begin, end in pairs if begin < window[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -34,7 +33,6 @@ ROOT = Path(__file__).parents[2]
 SHARDCTL = Path(sys.executable).with_name("shardctl")
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 _ANY_PORT = 6100  # replaced by free ones before a server sees it
 
 
@@ -106,26 +104,6 @@ class Fleet:
             with self.connect(index, user="postgres", dbname="postgres") as connection:
                 connection.execute("CHECKPOINT")
         os.sync()
-
-    def cpu(self) -> float:
-        """Read the seconds of CPU that the servers, and programs run from here, took so far.
-
-        A process of a server counts as soon as it began, a program when it has ended.
-        """
-        ours = resource.getrusage(resource.RUSAGE_CHILDREN)
-        total = ours.ru_utime + ours.ru_stime
-        states = servers.status(self.topology(len(self.ports)))
-        running = {one.pid for one in states if one.pid is not None}
-        for file in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # it has just ended
-                pid, _, rest = file.read_text().partition(" (")
-                # After the name: state, parent; 11 fields on, its own times and its children's.
-                fields = rest.rpartition(")")[2].split()
-                if int(pid) in running:
-                    total += sum(map(int, fields[11:15])) / _TICKS
-                elif int(fields[1]) in running:
-                    total += sum(map(int, fields[11:13])) / _TICKS
-        return total
 
     def psql(self, index: int = 0, *, user: str = "app") -> list[str | Path]:
         """Begin a psql command line: the program itself, not Debian's wrapper, which is slower."""

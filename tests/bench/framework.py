@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from tests.bench import fleet, pooling
-from tests.bench.measure import Row, alternate, compare, per
+from tests.bench.measure import Row, alternate, compare, per, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.measure import Scale
+    from tests.bench.measure import Scale, Side
 
 SHARDS = 64
 KEY = 5
@@ -85,27 +84,16 @@ def _rows(scale: Scale) -> list[Row]:
     count, given = scale.of(200, 10), {"user_id": KEY, "caption": "dusk", "image_url": "/1.jpg"}
     found = Ours.objects.create(**given).pk
 
-    def timed(call: Callable[[], Any]) -> Callable[[], float]:
-        def side() -> float:
-            began = time.perf_counter()
-            for _ in range(count):
-                call()
-            return time.perf_counter() - began
-
-        return side
+    def of(call: Callable[[Any], Any], model: Any) -> Side:
+        return timed(lambda: [call(model) for _ in range(count)])
 
     rows = []
-    for what, of in {
+    for what, call in {
         "insert": lambda model: model.objects.create(**given),
         "select": lambda model: model.objects.get(user_id=KEY, pk=found),
     }.items():
-        sides = {
-            "ours": timed(lambda of=of: of(Ours)),  # type: ignore[misc]
-            "stock": timed(lambda of=of: of(Stock)),  # type: ignore[misc]
-        }
-        for side in sides.values():
-            side()
-        times = alternate(sides, scale.of(31, 2))
+        sides = {"ours": of(call, Ours), "stock": of(call, Stock)}
+        times = alternate(sides, scale.of(31, 2), warm=True)
         rows.append(
             compare(
                 f"Django: one-row {what}",

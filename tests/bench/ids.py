@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.bench import fleet
-from tests.bench.measure import Row, alternate, compare, per, say, seconds
+from tests.bench.measure import Row, alternate, compare, per, say, seconds, timed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,72 +44,33 @@ GRANT USAGE, SELECT, UPDATE ON SEQUENCE insta5.table_id_seq TO app;
 
 OURS = f"shard{SHARD}.next_id()"
 THEIRS = "insta5.next_id()"
-COUNTER_ALONE = "nextval('insta5.table_id_seq')"
 
 
 def one_session(scale: Scale) -> list[Row]:
     """Time one id in one session, as the role `app`, which is not a superuser.
 
-    Fair: the same query for all, in one warm session of one server; the cost of the query
+    Fair: the same query for both, in one warm session of one server; the cost of the query
     around the function (generate_series, count) is left in on both sides, which brings the
-    ratio nearer to 1, against us. A second row has a statement and a round trip for each
-    id, as an application that asks for single ids has.
+    ratio nearer to 1, against us.
     """
     ids, rounds = scale.of(200_000, 2_000), scale.of(9, 2)
-    calls = scale.of(5_000, 200)
     with fleet.running(1) as running:
         _make(running)
         with running.connect() as connection:
 
             def many(expression: str) -> Side:
-                query = f"SELECT count({expression}) FROM generate_series(1, {ids})"
+                query = f"SELECT count({expression}) FROM generate_series(1, {ids})".encode()
+                return timed(lambda: connection.execute(query))
 
-                def side() -> float:
-                    began = time.perf_counter()
-                    connection.execute(query.encode())
-                    return time.perf_counter() - began
-
-                return side
-
-            def single(expression: str) -> Side:
-                query = f"SELECT {expression}".encode()
-
-                def side() -> float:
-                    began = time.perf_counter()
-                    for _ in range(calls):
-                        connection.execute(query).fetchone()
-                    return time.perf_counter() - began
-
-                return side
-
-            contenders = {e: many(e) for e in (OURS, THEIRS, COUNTER_ALONE)}
-            for side in contenders.values():
-                side()  # warm: plans, caches
-            times = alternate(contenders, rounds)
-            trips = alternate({e: single(e) for e in (OURS, THEIRS)}, rounds)
-    each = per(ids, "id")
+            times = alternate({e: many(e) for e in (OURS, THEIRS)}, rounds, warm=True)
     return [
         compare(
             "next_id() strict, one session",
             times[OURS],
             times[THEIRS],
             against="published",
-            shown=each,
+            shown=per(ids, "id"),
             target=0.5,
-        ),
-        compare(
-            "  beside nextval() alone",
-            times[OURS],
-            times[COUNTER_ALONE],
-            against="nextval()",
-            shown=each,
-        ),
-        compare(
-            "  one id a statement, over TCP",
-            trips[OURS],
-            trips[THEIRS],
-            against="published",
-            shown=per(calls, "id"),
         ),
     ]
 

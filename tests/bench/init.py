@@ -17,13 +17,12 @@ from shardctl.provision import fleet as provision
 from shardctl.provision import shard as ddl
 from shardctl.provision.job import Retrying
 from tests.bench import fleet
-from tests.bench.measure import Row, alternate, compare, per, say, seconds
+from tests.bench.measure import Row, alternate, compare, per, say, seconds, timed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shardctl.fanout import Progress
     from shardctl.provision.plan import NodePlan, ShardWork
     from shardctl.topology.model import Topology
     from tests.bench.fleet import Fleet
@@ -65,15 +64,11 @@ def two_thousand(scale: Scale) -> list[Row]:
     map. Before every run the database is dropped, the servers write a checkpoint and the
     kernel its pages. At the end of each, the catalogs must be equal, names, rights and all.
 
-    The row of CPU time, of clients and servers together, says whether a ratio of wall times
-    comes from more work or from neighbours on the machine; it has no target.
-
     A second `init` is timed in this process, where nothing has to start; its first is, too.
     """
     shards, rounds = scale.of(2_000, 20), scale.of(5, 1)
     censuses: set[tuple[object, ...]] = set()
     again: list[float] = []
-    cpu: dict[str, list[float]] = {"process": [], "psql": []}
     with fleet.running(2) as running:
         topology = running.init(4)  # makes the role; all sides find it
         topology = running.topology(shards)
@@ -81,51 +76,35 @@ def two_thousand(scale: Scale) -> list[Row]:
 
         def process() -> float:
             _fresh(running)
-            used, began = running.cpu(), time.perf_counter()
-            fleet.run(command)
-            took = time.perf_counter() - began
-            cpu["process"].append(running.cpu() - used)
+            took = timed(lambda: fleet.run(command))()
             censuses.add(_census(running))
             return took
 
         def in_process() -> float:
             _fresh(running)
-            took = _init(topology, Silent())
+            took = _init(topology)
             censuses.add(_census(running))
-            again.append(statistics.median(_nothing_to_do(topology) for _ in range(5)))
+            nothing = timed(lambda: provision.plan_init(topology))
+            again.append(statistics.median(nothing() for _ in range(5)))
             return took
 
         def psql() -> float:
             _fresh(running)
             commands = _prepare_psql(running, topology)
             running.settle()
-            used, began = running.cpu(), time.perf_counter()
+            began = time.perf_counter()
             with fleet.together(commands) as processes:
                 fleet.wait_all(processes)
             took = time.perf_counter() - began
-            cpu["psql"].append(running.cpu() - used)
             censuses.add(_census(running))
             return took
 
         times = alternate({"process": process, "psql": psql, "in process": in_process}, rounds)
-        whole_again = []
-        for _ in range(rounds):
-            began = time.perf_counter()
-            fleet.run(command)
-            whole_again.append(time.perf_counter() - began)
     if len(censuses) != 1:
         raise RuntimeError(f"the sides made different things: {censuses}")
     what, against = f"init, {shards:,} shards x 2 tables, 2 nodes", f"{PSQLS} psql a node"
     return [
         compare(what, times["process"], times["psql"], against=against, shown=seconds, target=1.1),
-        compare(
-            "  without Python's start",
-            times["in process"],
-            times["psql"],
-            against=against,
-            shown=seconds,
-        ),
-        compare("  CPU time", cpu["process"], cpu["psql"], against=against, shown=seconds),
         compare(
             "a second init",
             again,
@@ -134,13 +113,6 @@ def two_thousand(scale: Scale) -> list[Row]:
             shown=seconds,
             target=0.05,
         ),
-        compare(
-            "  with Python's start",
-            whole_again,
-            times["process"],
-            against="the first",
-            shown=seconds,
-        ),
     ]
 
 
@@ -148,29 +120,20 @@ def growth(scale: Scale) -> list[Row]:
     """Time a shard of 8,192 against one of 1,000, on the same 4 nodes.
 
     Fair: Python's start is left out, since a fixed cost would make the small fleet look
-    slow. The database and its functions are such a cost, too; so a second row has only the
-    time from the first shard's begin to the last one's end. The small fleet is made three
-    times for each time the large one is; its median counts.
+    slow. The small fleet is made three times for each time the large one is; its median counts.
     """
     few, many = scale.of(1_000, 12), scale.of(8_192, 40)
     rounds = scale.of(2, 1)
-    phases: dict[int, list[float]] = {few: [], many: []}
     with fleet.running(4) as running:
         running.init(4)
 
-        def of(shards: int) -> tuple[float, float]:
+        def of(shards: int) -> float:
             topology = running.topology(shards)
             _fresh(running)
-            watch = _Watch()
-            whole = _init(topology, watch) / shards
-            if watch.done != shards:
-                raise RuntimeError(f"{watch.done} of {shards} shards were made")
-            return whole, (watch.last - watch.first) / shards
+            return _init(topology) / shards
 
         def side(shards: int, times: int) -> float:
-            runs = [of(shards) for _ in range(times)]
-            phases[shards].append(statistics.median(phase for _, phase in runs))
-            took = statistics.median(whole for whole, _ in runs)
+            took = statistics.median(of(shards) for _ in range(times))
             say(f"{shards} shards: {took * 1000:.2f} ms a shard")
             return took
 
@@ -188,34 +151,7 @@ def growth(scale: Scale) -> list[Row]:
             target=1.2,
             note=f"{statistics.median(times['many']) * many:.1f} s for all {many:,}",
         ),
-        compare(
-            "  only the time of making shards",
-            phases[many],
-            phases[few],
-            against=f"of {few:,} shards",
-            shown=per(1, "shard"),
-            target=1.2,
-        ),
     ]
-
-
-class _Watch(Silent):
-    """A progress that notes when the first shard was begun and the last one was done."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.first = float("inf")
-        self.last = 0.0
-        self.done = 0
-
-    def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:  # noqa: ARG002  # a Progress
-        with self._lock:
-            self.first = min(self.first, time.perf_counter())
-
-    def advance(self, key: str, done: int = 1) -> None:  # noqa: ARG002  # a Progress
-        with self._lock:
-            self.last = time.perf_counter()
-            self.done += done
 
 
 def _fresh(running: Fleet) -> None:
@@ -223,20 +159,14 @@ def _fresh(running: Fleet) -> None:
     running.settle()
 
 
-def _init(topology: Topology, progress: Progress) -> float:
+def _init(topology: Topology) -> float:
     """Do what the command does once its modules are imported."""
     began = time.perf_counter()
     plan = provision.plan_init(topology)
-    provision.carry_out(plan, provision.Options(), progress)
-    return time.perf_counter() - began
-
-
-def _nothing_to_do(topology: Topology) -> float:
-    began = time.perf_counter()
-    plan = provision.plan_init(topology)
+    provision.carry_out(plan, provision.Options(), Silent())
     took = time.perf_counter() - began
-    if plan.nodes:
-        raise RuntimeError("the second init found something to do")
+    if provision.plan_init(topology).nodes:
+        raise RuntimeError("not all shards were made")
     return took
 
 

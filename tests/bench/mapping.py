@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import TYPE_CHECKING
 
 from sqlalchemy import BigInteger, create_engine, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shardctl.contrib.sqlalchemy import ShardSessions
-from tests.bench.measure import Row, alternate, compare, per
+from tests.bench.measure import Row, alternate, compare, per, timed
 from tests.bench.routing import _fill, _pooled_database
 
 if TYPE_CHECKING:
@@ -67,24 +66,18 @@ def sessions(scale: Scale) -> list[Row]:
         rows = []
         for what, work in {"insert": _insert, "select": _select}.items():
 
-            def sharded(work: Callable[[Session, int], None] = work) -> float:
-                began = time.perf_counter()
+            def sharded(work: Callable[[Session, int], None] = work) -> None:
                 for key in keys:
                     with ours(key) as session:
                         work(session, key)
-                return time.perf_counter() - began
 
-            def plainly(work: Callable[[Session, int], None] = work) -> float:
-                began = time.perf_counter()
+            def plainly(work: Callable[[Session, int], None] = work) -> None:
                 for key in keys:
                     with Session(stock, expire_on_commit=False) as session, session.begin():
                         work(session, key)
-                return time.perf_counter() - began
 
-            sides = {"ours": sharded, "stock": plainly}
-            for side in sides.values():
-                side()
-            times = alternate(sides, scale.of(41, 2))
+            sides = {"ours": timed(sharded), "stock": timed(plainly)}
+            times = alternate(sides, scale.of(41, 2), warm=True)
             rows.append(
                 compare(
                     f"sqlalchemy: a session with one {what}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,8 +66,23 @@ class Row:
         }
 
 
-def alternate(sides: Mapping[str, Side], rounds: int) -> dict[str, list[float]]:
+def timed(work: Callable[[], object]) -> Side:
+    """Make a side of which all counts."""
+
+    def side() -> float:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    return side
+
+
+def alternate(
+    sides: Mapping[str, Side], rounds: int, *, warm: bool = False
+) -> dict[str, list[float]]:
     """Time every side once a round; each round runs in the opposite order of the one before.
+
+    `warm` runs each once before: statements are prepared, pages are in memory.
 
     A B, B A, A B ...: whatever drifts (a table that grows, a disk that fills, a neighbour on
     the machine) meets both sides alike, and neither side always runs second. A round that breaks
@@ -74,6 +90,8 @@ def alternate(sides: Mapping[str, Side], rounds: int) -> dict[str, list[float]]:
     """
     times: dict[str, list[float]] = {name: [] for name in sides}
     order = list(sides)
+    for name in order if warm else ():
+        sides[name]()
     for number in range(rounds):
         try:
             took = {name: sides[name]() for name in order}

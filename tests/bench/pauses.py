@@ -15,7 +15,7 @@ from psycopg import sql
 from shardctl.pgbouncer import batch, serving
 from shardctl.pgbouncer.console import pause_command, resume_command
 from tests.bench import clients, fleet, pooling
-from tests.bench.measure import alternate, compare, per, say
+from tests.bench.measure import alternate, compare, per, say, timed
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -31,15 +31,11 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-CONSOLES = (4, 16)
+CONSOLES = 16
 CLIENTS = 8
 """Those at work through aliases that are paused, spread over these."""
 
-_LOADS = {
-    "idle": "",
-    "inserting": "INSERT INTO bench (note) VALUES ('a note')",
-    "20 ms transactions": "SELECT pg_sleep(0.02)",
-}
+_LOADS = {"idle": "", "inserting": "INSERT INTO bench (note) VALUES ('a note')"}
 """What the clients of aliases that are paused do, over and over; nothing when idle."""
 _MOST_SECONDS = 60.0
 
@@ -63,9 +59,7 @@ def pause(scale: Scale) -> list[Row]:
     Fair: each alias has one connection to its server, which PAUSE closes. The reference pauses
     one alias after the other over a psycopg session. Under load, 8 clients insert, a row a
     transaction, through 8 of the aliases (all through the one, where it is one), and another
-    asks `SELECT 1` of an alias that is not paused. Since PAUSE waits for transactions, 100
-    aliases are also paused under some of 20 ms, where the number of consoles tells most.
-    RESUME follows as soon as all pauses hold.
+    asks `SELECT 1` of an alias that is not paused. RESUME follows as soon as all pauses hold.
 
     The wall time has the ends of the servers' processes in it, as with RELOAD; the note tells
     how long the pooler ran, and how long it waited for a core.
@@ -79,55 +73,49 @@ def pause(scale: Scale) -> list[Row]:
             for count in (1, scale.of(100, 12), shards):
                 say(f"  {count} aliases")
                 _make_tables(running, pooled, _spread(pooled.aliases[:count]))
-                for load in _LOADS if 1 < count < shards else list(_LOADS)[:2]:
-                    rows += _pauses(pooled, users[:count], load, scale)
+                rows += [_pauses(pooled, users[:count], load, scale) for load in _LOADS]
     return rows
 
 
-def _pauses(pooled: Pooled, users: Sequence[Connection], load: str, scale: Scale) -> list[Row]:
-    """Time each way by turns to pause these users' aliases."""
+def _pauses(pooled: Pooled, users: Sequence[Connection], load: str, scale: Scale) -> Row:
+    """Pause these users' aliases over many consoles, and one by one."""
     aliases = pooled.aliases[: len(users)]
     rounds = scale.of(3 if len(aliases) > 100 else 5, 1)  # each costs as many new connections
-    numbers = CONSOLES if len(aliases) > 1 else CONSOLES[-1:]
     statement = _LOADS[load]
     busy = _spread(aliases) if statement else []
     with ExitStack() as stack:
         session = stack.enter_context(pooled.connect("pgbouncer", user="postgres"))
-        consoles = [stack.enter_context(pooled.console()) for _ in range(max(numbers))]
-        ways = {0: _one_by_one(session, aliases)}
-        ways |= {number: _together(consoles[:number], aliases) for number in numbers}
-        found = {number: Pauses() for number in ways}
+        consoles = [stack.enter_context(pooled.console()) for _ in range(CONSOLES)]
+        ways = {
+            "one by one": _one_by_one(session, aliases),
+            "together": _together(consoles, aliases),
+        }
+        found = {way: Pauses() for way in ways}
         at_work: list[Clients] = []
         if statement:
             paused = clients.working(pooled.pooler, busy, statement)
             another = clients.working(pooled.pooler, [pooled.another], clients.SHORT)
             at_work = [stack.enter_context(each) for each in (paused, another)]
         sides = {
-            str(number): _pause(pooled, users, way, found[number], console=consoles[0], busy=busy)
-            for number, way in ways.items()
+            name: _pause(pooled, users, way, found[name], console=consoles[0], busy=busy)
+            for name, way in ways.items()
         }
         times = alternate(sides, rounds)
         waits = [each.end() for each in at_work]
-    rows = []
-    for number in numbers:
-        seen = found[number]
-        notes = [f"RESUME {pooling.median(seen.resumes)}"]
-        for who, wait in zip(("longest wait", "another alias'"), waits, strict=False):
-            notes.append(f"{who} {pooling.median(wait.longest(window) for window in seen.windows)}")
-        ran = per(len(aliases), "alias")(statistics.median(seen.ran))
-        notes += [f"pooler ran {ran}", f"waited {pooling.median(seen.held_up)} for a core"]
-        what = f"PAUSE, {len(aliases):,} alias{'es' if len(aliases) > 1 else ''}, {load}, "
-        rows.append(
-            compare(
-                f"{what if number == numbers[0] else '  '}{number} consoles",
-                times[str(number)],
-                times["0"],
-                against="one by one",
-                shown=pooling.milliseconds,
-                note=", ".join(notes),
-            )
-        )
-    return rows
+    seen = found["together"]
+    notes = [f"RESUME {pooling.median(seen.resumes)}"]
+    for who, wait in zip(("longest wait", "another alias'"), waits, strict=False):
+        notes.append(f"{who} {pooling.median(wait.longest(window) for window in seen.windows)}")
+    ran = per(len(aliases), "alias")(statistics.median(seen.ran))
+    notes += [f"pooler ran {ran}", f"waited {pooling.median(seen.held_up)} for a core"]
+    return compare(
+        f"PAUSE, {len(aliases):,} alias{'es' if len(aliases) > 1 else ''}, {load}",
+        times["together"],
+        times["one by one"],
+        against="one by one",
+        shown=pooling.milliseconds,
+        note=", ".join(notes),
+    )
 
 
 def _pause(
@@ -154,11 +142,8 @@ def _pause(
         now_ran, now_held_up = pooled.scheduled()
         seen.ran.append(now_ran - ran)
         seen.held_up.append(now_held_up - held_up)
-        resuming = time.perf_counter()
-        resume_all()
-        resumed = time.perf_counter()
-        seen.resumes.append(resumed - resuming)
-        seen.windows.append((began, resumed))
+        seen.resumes.append(timed(resume_all)())
+        seen.windows.append((began, time.perf_counter()))
         return paused - began
 
     return side

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.bench import clients, fleet, pooling
-from tests.bench.measure import Row, alternate, compare, per, say
+from tests.bench.measure import Row, alternate, compare, per, say, timed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,6 @@ class Reloads:
     """What was seen at RELOADs of one kind, a value a round."""
 
     versions: list[float] = field(default_factory=list)
-    databases: list[float] = field(default_factory=list)
     usual: list[Window] = field(default_factory=list)
     reloading: list[Window] = field(default_factory=list)
     ran: list[float] = field(default_factory=list)
@@ -59,7 +58,6 @@ def reload(scale: Scale) -> list[Row]:
     how long.
     """
     rows: list[Row] = []
-    medians: dict[int, list[float]] = {}
     memory: dict[str, int] = {}
     sizes = (8, scale.of(pooling.IN_USE, 16), scale.of(8_192, 32))
     with fleet.running(2) as running:
@@ -68,24 +66,16 @@ def reload(scale: Scale) -> list[Row]:
             say(f"  {shards} aliases")
             with pooling.pooled(running, shards) as pooled, ExitStack() as stack:
                 memory[f"{shards:,} aliases"] = pooled.memory()
-                rows += _reloads(pooled, [], scale)[0]
+                rows += _reloads(pooled, [], scale)
                 if shards != sizes[-1]:
                     users = [stack.enter_context(pooled.connect(a)) for a in pooled.aliases]
-                    found, medians[shards] = _reloads(pooled, users, scale)
-                    rows += found
+                    rows += _reloads(pooled, users, scale)
                     memory[f"{shards:,} aliases in use"] = pooled.memory()
-    few, many = sizes[:2]
-    what, against = f"SELECT 1, {many:,} aliases in use", f"{few} in use"
-    rows.append(
-        compare(what, medians[many], medians[few], against=against, shown=pooling.milliseconds)
-    )
     return [*rows, *_memory(memory)]
 
 
-def _reloads(
-    pooled: Pooled, users: Sequence[Connection], scale: Scale
-) -> tuple[list[Row], list[float]]:
-    """Time both kinds of RELOAD; also give the medians of a client's requests, without any."""
+def _reloads(pooled: Pooled, users: Sequence[Connection], scale: Scale) -> list[Row]:
+    """Time both kinds of RELOAD."""
     kinds = {"nothing changed": Reloads(), "all moved": Reloads()}
     with (
         pooled.console() as console,
@@ -120,19 +110,7 @@ def _reloads(
                 note=f"pooler waited {pooling.median(seen.held_up)} for a core",
             ),
         ]
-    if not users:
-        read = [seconds for seen in kinds.values() for seconds in seen.databases]
-        versions = [seconds for seen in kinds.values() for seconds in seen.versions]
-        rows.append(
-            compare(
-                "  reading SHOW DATABASES",
-                read,
-                versions,
-                against="SHOW VERSION",
-                shown=pooling.milliseconds,
-            )
-        )
-    return rows, [waits.median(w) for seen in kinds.values() for w in seen.usual]
+    return rows
 
 
 def _reload(
@@ -156,9 +134,7 @@ def _reload(
         seen.ran.append(pooled.scheduled()[0] - ran)
         time.sleep(max(0.0, _WATCHED - took))
         seen.reloading.append((began, time.perf_counter()))
-        began = time.perf_counter()
         offered = console.databases()
-        seen.databases.append(time.perf_counter() - began)
         seen.held_up.append(max(0.0, pooled.scheduled()[1] - waited - usually))
         if any(offered[entry.alias].port != entry.port for entry in pooled.entries()):
             raise RuntimeError("RELOAD took no effect")
@@ -169,12 +145,8 @@ def _reload(
 
 def _version(console: Console) -> float:
     """Time the shortest answer: the median of 21."""
-    times = []
-    for _ in range(21):
-        began = time.perf_counter()
-        console.version()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    once = timed(console.version)
+    return statistics.median(once() for _ in range(21))
 
 
 def _memory(found: dict[str, int]) -> list[Row]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
-import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tests.bench import moving
-from tests.bench.measure import Row, compare, milliseconds, rounds, say, seconds
+from tests.bench.measure import Row, compare, rounds, say, seconds, timed
 from tests.bench.stream_moves import FILLED, fill
 
 if TYPE_CHECKING:
@@ -67,16 +66,6 @@ def rehearse(scale: Scale) -> list[Row]:
             met=sum(near) >= least,
             note=", ".join(f"{said:.0f}/{was:.0f}" for said, was in pairs) + " ms",
         ),
-        *(
-            Row(
-                f"  measured: {name}",
-                milliseconds(statistics.median(one["parts_ms"][name] for one in found) / 1000),
-                "",
-                note=_listed([one["parts_ms"][name] for one in found]),
-            )
-            for name in found[0]["parts_ms"]
-        ),
-        *moving.sub_steps([moved for moved, _ in done]),
     ]
 
 
@@ -140,13 +129,8 @@ def _by_hand(fleet: Sandbox, moved: Moved, target: str) -> float:
             listed = session.execute(_TABLES.replace("%I", "%%I"), [names[node]]).fetchall()
             sums[node] = [session.execute(query).fetchone() for (query,) in listed]
 
-    threads = [threading.Thread(target=ask, args=(node,)) for node in names]
-    began = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    took = time.perf_counter() - began
+    with ThreadPoolExecutor(2) as threads:
+        took = timed(lambda: list(threads.map(ask, names)))()
     if sums[source] != sums[target]:
         raise RuntimeError("the sums differ")
     return took

@@ -6,8 +6,6 @@ import asyncio
 import heapq
 import itertools
 import random
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from shardctl.router import AsyncShardedDatabase, PoolSettings, ShardedDatabase
 from shardctl.router.connections import is_quiet
 from tests.bench import fleet, moving, pooling
-from tests.bench.measure import Row, alternate, compare, milliseconds, per
+from tests.bench.measure import Row, alternate, compare, milliseconds, per, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,29 +50,21 @@ def one_row(scale: Scale) -> list[Row]:
         rows = []
         for what, (ours, by_hand) in _CALLS.items():
 
-            def routed(ours: Ours = ours) -> float:
-                began = time.perf_counter()
+            def routed(ours: Ours = ours) -> None:
                 for key in keys:
                     ours(db, key)
-                return time.perf_counter() - began
 
-            def pooled(by_hand: ByHand = by_hand) -> float:
-                began = time.perf_counter()
+            def pooled(by_hand: ByHand = by_hand) -> None:
                 for key in keys:
                     with pools[key].connection() as connection:
                         by_hand(connection, key)
-                return time.perf_counter() - began
 
-            def plainly(by_hand: ByHand = by_hand) -> float:
-                began = time.perf_counter()
+            def plainly(by_hand: ByHand = by_hand) -> None:
                 for key in keys:
                     by_hand(plain[key], key)
-                return time.perf_counter() - began
 
-            sides = {"ours": routed, "pool": pooled, "plain": plainly}
-            for side in sides.values():
-                side()
-            times = alternate(sides, scale.of(41, 2))
+            sides = {"ours": timed(routed), "pool": timed(pooled), "plain": timed(plainly)}
+            times = alternate(sides, scale.of(41, 2), warm=True)
             name, shown = f"router: one-row {what}", per(count, "row")
             against = {"psycopg": ("plain", _TARGETS[what]), "psycopg_pool": ("pool", 1.1)}
             rows += [
@@ -97,9 +87,10 @@ def _insert_by_hand(connection: Any, key: int) -> None:
     ).fetchone()
 
 
-def _select_by_hand(connection: Any, key: int) -> None:
+def _select_by_hand(connection: Any, key: int, row: int | None = None) -> None:
     connection.execute(
-        f"SELECT id, caption FROM shard{key}.bench_photos WHERE id = %s".encode(), [key]
+        f"SELECT id, caption FROM shard{key}.bench_photos WHERE id = %s".encode(),
+        [key if row is None else row],
     ).fetchall()
 
 
@@ -133,30 +124,21 @@ def looks(scale: Scale) -> list[Row]:
         running.settle()
         with _pool(db, 0).connection() as connection:
 
-            def looking() -> float:
-                began = time.perf_counter()
+            def looking() -> None:
                 for _ in range(count):
                     _require(is_quiet(connection))
-                return time.perf_counter() - began
 
-            def asking() -> float:
-                began = time.perf_counter()
+            def asking() -> None:
                 for _ in range(count):
                     connection.execute("")
-                return time.perf_counter() - began
 
-            def selecting() -> float:
-                began = time.perf_counter()
+            def selecting() -> None:
                 for number in range(count):
-                    connection.execute(
-                        "SELECT id, caption FROM shard0.bench_photos WHERE id = %s", [number]
-                    ).fetchall()
-                return time.perf_counter() - began
+                    _select_by_hand(connection, 0, number)
 
-            sides = {"looking": looking, "asking": asking, "selecting": selecting}
-            for side in sides.values():
-                side()
-            times = alternate(sides, scale.of(41, 2))
+            sides = {"looking": timed(looking), "asking": timed(asking)}
+            sides["selecting"] = timed(selecting)
+            times = alternate(sides, scale.of(41, 2), warm=True)
         return [
             compare(
                 "router: a look at a connection before its use",
@@ -190,20 +172,15 @@ def many_keys(scale: Scale) -> list[Row]:
         keys = drawn.sample(range(1_000), KEYS)
         pools = {key: _pool(db, key) for key in range(SHARDS)}
 
-        def ours() -> float:
-            began = time.perf_counter()
+        def ours() -> None:
             found = db.select_keys(
                 ["id", "caption"], "bench_photos", keys, key_field="id", order_by="-id"
             )
-            took = time.perf_counter() - began
             _require(len(found) == KEYS)
-            return took
 
-        def singly() -> float:
-            began = time.perf_counter()
+        def singly() -> None:
             for key in keys:
                 db.select(["id", "caption"], "bench_photos", key, "id = %s", [key])
-            return time.perf_counter() - began
 
         def ask(of_shard: dict[int, list[int]]) -> list[Any]:
             statement = " UNION ALL ".join(
@@ -216,22 +193,17 @@ def many_keys(scale: Scale) -> list[Row]:
                 ).fetchall()
                 return found
 
-        def by_hand() -> float:
-            began = time.perf_counter()
+        def by_hand() -> None:
             nodes: dict[int, dict[int, list[int]]] = {}
             for key in keys:
                 shard = key % SHARDS
                 nodes.setdefault(id(pools[shard]), {}).setdefault(shard, []).append(key)
             answers = threads.map(ask, nodes.values())
             found = list(heapq.merge(*answers, key=lambda row: row[0], reverse=True))
-            took = time.perf_counter() - began
             _require(len(found) == KEYS)
-            return took
 
-        sides = {"ours": ours, "singly": singly, "by hand": by_hand}
-        for side in sides.values():
-            side()
-        times = alternate(sides, scale.of(41, 2))
+        sides = {"ours": timed(ours), "singly": timed(singly), "by hand": timed(by_hand)}
+        times = alternate(sides, scale.of(41, 2), warm=True)
         name = f"router: {KEYS} keys over {SHARDS} shards on {nodes} nodes, select_keys"
         against = {"single selects": ("singly", 0.35), "UNION ALL by hand": ("by hand", 1.2)}
         return [
@@ -242,7 +214,7 @@ def many_keys(scale: Scale) -> list[Row]:
         ]
 
 
-def many_rows(scale: Scale) -> list[Row]:  # noqa: C901  # its sides share what they run on
+def many_rows(scale: Scale) -> list[Row]:
     """Insert 10,000 rows over 64 shards: against COPY and multi-row INSERT by hand, a node each."""
     count = scale.of(10_000, 200)
     with _pooled_database() as (running, topology, db), ThreadPoolExecutor(2) as threads:
@@ -253,12 +225,8 @@ def many_rows(scale: Scale) -> list[Row]:  # noqa: C901  # its sides share what 
             {"user_id": number, "image_url": f"/{number}.jpg"} for number in range(count)
         ]
 
-        def ours() -> float:
-            began = time.perf_counter()
-            written = db.insert_many("photos_by_user", rows, key_field="user_id")
-            took = time.perf_counter() - began
-            _require(written == count)
-            return took
+        def ours() -> None:
+            _require(db.insert_many("photos_by_user", rows, key_field="user_id") == count)
 
         def of_nodes() -> Iterator[dict[int, list[Any]]]:
             nodes: dict[int, dict[int, list[Any]]] = {}
@@ -283,18 +251,12 @@ def many_rows(scale: Scale) -> list[Row]:  # noqa: C901  # its sides share what 
                     given = [row[name] for row in mine for name in ("user_id", "image_url")]
                     connection.execute((into + values).encode(), given)
 
-        def by_hand(write: Callable[[dict[int, list[Any]]], None]) -> Callable[[], float]:
-            def timed() -> float:
-                began = time.perf_counter()
-                list(threads.map(write, of_nodes()))
-                return time.perf_counter() - began
-
-            return timed
-
-        sides = {"ours": ours, "COPY": by_hand(copy), "INSERT": by_hand(insert)}
-        for side in sides.values():
-            side()
-        times = alternate(sides, scale.of(11, 2))
+        sides = {
+            "ours": timed(ours),
+            "COPY": timed(lambda: list(threads.map(copy, of_nodes()))),
+            "INSERT": timed(lambda: list(threads.map(insert, of_nodes()))),
+        }
+        times = alternate(sides, scale.of(11, 2), warm=True)
         return [
             compare(
                 f"router: {count:,} rows over {SHARDS} shards, insert_many",
@@ -329,26 +291,17 @@ def top_of_all(scale: Scale) -> list[Row]:
                 found: list[Any] = connection.execute(statement).fetchall()
                 return found
 
-        def ours() -> float:
-            began = time.perf_counter()
+        def ours() -> None:
             found = db.scatter(["id", "caption"], "bench_photos", order_by="-id", limit=TOP)
-            took = time.perf_counter() - began
             _require(len(found) == TOP)
-            return took
 
-        def by_hand() -> float:
-            began = time.perf_counter()
+        def by_hand() -> None:
             answers = threads.map(ask, nodes.values())
             merged = heapq.merge(*answers, key=lambda row: row[0], reverse=True)
-            found = list(itertools.islice(merged, TOP))
-            took = time.perf_counter() - began
-            _require(len(found) == TOP)
-            return took
+            _require(len(list(itertools.islice(merged, TOP))) == TOP)
 
-        sides = {"ours": ours, "by hand": by_hand}
-        for side in sides.values():
-            side()
-        times = alternate(sides, scale.of(41, 2))
+        sides = {"ours": timed(ours), "by hand": timed(by_hand)}
+        times = alternate(sides, scale.of(41, 2), warm=True)
         return [
             compare(
                 f"router: top {TOP} of {total // SHARDS * SHARDS:,} rows, scatter",
@@ -362,7 +315,7 @@ def top_of_all(scale: Scale) -> list[Row]:
         ]
 
 
-def tasks(scale: Scale) -> list[Row]:  # noqa: C901  # its sides share what they run on
+def tasks(scale: Scale) -> list[Row]:
     """Let 100 tasks select on the asynchronous face, and 100 threads on the other.
 
     Both have pools of the same size, and the same shards in the same order.
@@ -372,18 +325,13 @@ def tasks(scale: Scale) -> list[Row]:  # noqa: C901  # its sides share what they
         _fill(running, topology, 1_000)
         running.settle()
 
-        def in_threads() -> float:
-            def work(client: int) -> None:
-                for number in range(each):
-                    db.select("caption", "bench_photos", client + number, "id = %s", [number])
+        def in_thread(client: int) -> None:
+            for number in range(each):
+                db.select("caption", "bench_photos", client + number, "id = %s", [number])
 
-            clients = [threading.Thread(target=work, args=(n,)) for n in range(CLIENTS)]
-            began = time.perf_counter()
-            for one in clients:
-                one.start()
-            for one in clients:
-                one.join()
-            return time.perf_counter() - began
+        def all_threads() -> None:
+            with ThreadPoolExecutor(CLIENTS) as clients:
+                list(clients.map(in_thread, range(CLIENTS)))
 
         with asyncio.Runner() as runner:
             other = AsyncShardedDatabase(topology, pool=_POOL)
@@ -394,20 +342,14 @@ def tasks(scale: Scale) -> list[Row]:  # noqa: C901  # its sides share what they
                         "caption", "bench_photos", client + number, "id = %s", [number]
                     )
 
-            async def all_tasks() -> float:
-                began = time.perf_counter()
+            async def all_tasks() -> None:
                 async with asyncio.TaskGroup() as group:
                     for client in range(CLIENTS):
                         group.create_task(work(client))
-                return time.perf_counter() - began
 
-            def in_tasks() -> float:
-                return runner.run(all_tasks())
-
-            sides = {"tasks": in_tasks, "threads": in_threads}
-            for side in sides.values():
-                side()
-            times = alternate(sides, scale.of(15, 2))
+            tasks = timed(lambda: runner.run(all_tasks()))
+            sides = {"tasks": tasks, "threads": timed(all_threads)}
+            times = alternate(sides, scale.of(15, 2), warm=True)
             runner.run(other.close())
         return [
             compare(
@@ -429,13 +371,8 @@ def connections(scale: Scale) -> list[Row]:
     """
     shards, each = scale.of(1_024, 64), scale.of(128, 10)
     with _pooled_database(shards=shards) as (running, topology, _):
-
-        def few() -> float:
-            return _both_faces(topology, each, PoolSettings(max_size=3))
-
-        def default() -> float:
-            return _both_faces(topology, each, PoolSettings())
-
+        few = timed(lambda: _both_faces(topology, each, PoolSettings(max_size=3)))
+        default = timed(lambda: _both_faces(topology, each, PoolSettings()))
         few()
         with_few = _backends(running)
         default()
@@ -453,8 +390,8 @@ def connections(scale: Scale) -> list[Row]:
     return [row, moving.limit("  connections at a node", most, str(most), most=6, target="<= 6")]
 
 
-def _both_faces(topology: Topology, each: int, pool: PoolSettings) -> float:
-    """Insert and select in 8 threads and 8 tasks at once; give the seconds."""
+def _both_faces(topology: Topology, each: int, pool: PoolSettings) -> None:
+    """Insert and select in 8 threads and 8 tasks at once."""
 
     def row(n: int) -> tuple[str, int, dict[str, Any]]:
         return "photos_by_user", n, {"user_id": n, "image_url": "/1.jpg"}
@@ -481,12 +418,10 @@ def _both_faces(topology: Topology, each: int, pool: PoolSettings) -> float:
             for client in range(8):
                 group.create_task(work(client))
 
-    began = time.perf_counter()
     with ThreadPoolExecutor(1) as beside:
         threads = beside.submit(in_threads)
         asyncio.run(in_tasks())
         threads.result()
-    return time.perf_counter() - began
 
 
 def _backends(running: Fleet) -> list[int]:

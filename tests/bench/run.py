@@ -38,7 +38,6 @@ from tests.bench import (
     stream_moves,
     streams,
     testing,
-    upgrade,
     verify,
 )
 from tests.bench.measure import BROKEN, Row, Scale, say
@@ -67,7 +66,6 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "rehearse": rehearsals.rehearse,
     "rehearse-compare": rehearsals.comparison,
     "reverse": reversing.back,
-    "upgrade": upgrade.upgrade,
     "move-logins": logins.logins,
     "clone": cloning.clone,
     "back-and-forth": cloning.back_and_forth,
@@ -88,7 +86,7 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "rebalance-apply": rebalancing.to_four,
     "starts": cli.starts,
     "decode-many": cli.many_ids,
-    "test-fleet": testing.start_and_reset,
+    "test-fleet": testing.start,
 }
 """Every bench by name; all run unless some are named."""
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from shardctl.topology.model import ShardId
 from tests.bench import moving
 from tests.bench.measure import Row, compare, milliseconds, rounds, say, seconds
-from tests.bench.moves import PACED, Found, Seen, _medians, _with, _without
+from tests.bench.moves import Found, Seen, _medians, _with, _without, at_a_pace, at_rest
 from tests.bench.streams import PEAK_MB
 
 if TYPE_CHECKING:
@@ -58,21 +57,13 @@ def move(scale: Scale) -> list[Row]:
             side()
         return streamed, cloned, scripted
 
-    def at_a_pace(number: int) -> Found:
-        say(f"  move {number + 1}, with a paced load ({moving.busy()})")
-        with moving.sandbox(8, 2, 0) as fleet:
-            fleet.settle()
-            return _with(fleet, _STREAM, lasting / 3, rate=PACED)[1]
-
     done = rounds(scale.of(5, 1), all_three)
-    paced = rounds(scale.of(5, 1), at_a_pace)
+    paced = rounds(scale.of(5, 1), partial(at_a_pace, _STREAM, lasting / 3))
     streamed, cloned, scripted = (Seen.of(side) for side in zip(*done, strict=True))
     return [
         *waits("stream 2 of 8 shards", streamed.during, cloned.during, against="a clone"),
-        of_script(streamed.during, scripted.scripted),
         at_rest(paced, most=PACED_MS),
         moving.flaws("streamed moves", [*streamed.during, *paced]),
-        replace(moving.flaws("the script", scripted.scripted), target="-", met=None),
         compare(
             "  the pause alone",
             [one.pause for one in streamed.moves],
@@ -82,15 +73,6 @@ def move(scale: Scale) -> list[Row]:
             target=SCRIPT,
             note=f"the script's: {_medians(scripted.scripts)}",
         ),
-        compare(
-            "  the pause alone",
-            [one.pause for one in streamed.moves],
-            [one.pause for one in cloned.moves],
-            against="a clone",
-            shown=milliseconds,
-        ),
-        Row("  the whole command", seconds(statistics.median(m.took for m in streamed.moves)), ""),
-        *moving.sub_steps(streamed.moves),
     ]
 
 
@@ -141,23 +123,7 @@ def by_script(number: int, lasting: float, seen: Seen) -> None:
         fleet.settle()
         with fleet.load() as load:
             seen.scripts.append(fleet.script("b", 2, 3, name="stream_script"))
-            seen.scripted.append(load.end(lasting))
-
-
-def of_script(
-    streamed: Sequence[Found], scripted: Sequence[Found], *, target: float | None = None
-) -> Row:
-    """Set the longest waits on moved shards against those of the quick script."""
-    scripts = _longest(scripted)
-    return compare(
-        "  of the script's",
-        [wait / 1000 for wait in _longest(streamed)],
-        [wait / 1000 for wait in scripts],
-        against="a quick script",
-        shown=milliseconds,
-        target=target,
-        note=", ".join(f"{wait:.1f}" for wait in scripts),
-    )
+            load.end(lasting)
 
 
 def waits(
@@ -192,19 +158,6 @@ def _longest(founds: Sequence[Found]) -> list[float]:
     return [found["longest_moved_ms"] for found in founds]
 
 
-def at_rest(paced: Sequence[Found], *, most: float) -> Row:
-    """Show the longest waits of clients that rest between their operations."""
-    rested = _longest(paced)
-    return moving.limit(
-        f"  with {PACED} operations a second a client: median of {len(rested)}",
-        statistics.median(rested),
-        f"{statistics.median(rested):.1f} ms",
-        most=most,
-        target=f"<= {most:g} ms",
-        note=", ".join(f"{wait:.1f}" for wait in rested),
-    )
-
-
 def many(scale: Scale) -> list[Row]:
     """Move 200 of 400 shards with 3 small tables each to the other node; the load's is the third.
 
@@ -233,7 +186,6 @@ def many(scale: Scale) -> list[Row]:
             note=", ".join(shown),
         ),
         _peak("  memory of shardctl", moves),
-        *moving.sub_steps(moves),
     ]
 
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,92 +14,37 @@ import pytest
 from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
 from shardctl.postgres import binaries
-from shardctl.sandbox.local import LocalServer
 from tests.bench import moving
 from tests.fixtures.network.pages import commands
-from tests.fixtures.servers.postgres import PATIENCE_S, free_ports, wait_for
+from tests.fixtures.network.sandboxed import Sandboxed
+from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tests.bench.moving import Sandbox
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.timeout(900)
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "nodes.md"
-POSTGRES = "sudo -u postgres "
 ROW = "INSERT INTO shard{0}.photos_by_user (user_id, image_url) VALUES ({0}, 'x') RETURNING id"
 
 
-@dataclass(frozen=True)
-class Typed:
+class Typed(Sandboxed):
     """The page's machines: db1 to db4 are servers here, of which db1 and db2 are nodes a and b."""
-
-    fleet: Sandbox
-    ports: Mapping[str, int]
 
     def block(self, name: str) -> str:
         """Type the commands of a block, and give all that they print."""
-        return "".join(self._type(one.host, one.text) for one in commands(PAGE, name))
-
-    def server(self, machine: str) -> LocalServer:
-        account = accounts.server_account(None)
-        return LocalServer(
-            name=machine,
-            host="127.0.0.1",
-            port=self.ports[machine],
-            data_directory=self.fleet.directory
-            / "data"
-            / {"db1": "a", "db2": "b"}.get(machine, machine),
-            binaries=binaries.find(None, account=account),
-            account=account,
-            settings={"wal_level": "logical"},
-        )
+        return "".join(self.type(one.host, one.text) for one in commands(PAGE, name))
 
     def prepare(self, machine: str) -> None:
-        """Start an empty server, as the page has it by its reference to another one."""
-        one = self.server(machine)
-        one.init(superuser="postgres", passfile=self.fleet.passfile, secret=["postgres"])
-        one.start()
-
-    def lose(self, machine: str) -> None:
-        one = self.server(machine)
-        one.stop(mode="immediate")
-        shutil.rmtree(one.data_directory)
+        """Start an empty server."""
+        self.create(machine)
+        self.server(machine).start()
 
     def ask(self, shard: int, statement: str) -> list[int]:
         """Ask the node that has a shard, and give the first column."""
         owner = self.fleet.topology().owners()[shard]  # type: ignore[index]  # a number
         with self.fleet.connect(owner) as session:
             return [one for one, *_ in session.execute(statement.format(shard).encode())]
-
-    def _type(self, host: str, text: str) -> str:
-        for machine, port in self.ports.items():
-            login = f"PGHOST=127.0.0.1 PGPORT={port} PGUSER=postgres "
-            text = text.replace(f"ssh {machine} {POSTGRES}", login)
-            if machine == host:
-                text = text.replace(POSTGRES, login)
-            address = f"10.0.0.{machine[-1]}"
-            text = text.replace(f"--host {address}", f"--host 127.0.0.1 --port {port}")
-            text = text.replace(f"{address}, port: 5432", f"127.0.0.1, port: {port}")
-        text = text.replace("/backup/", f"{self.fleet.directory}/")
-        if text == "pg_ctlcluster 15 photos stop":
-            self.server(host).stop(mode="fast")
-            return ""
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        done = subprocess.run(
-            ["/bin/bash", "-e", "-u", "-o", "pipefail", "-c", text],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=5 * PATIENCE_S,
-            cwd=self.fleet.directory,
-            env=os.environ | {"PATH": path, "SHARDCTL_TOPOLOGY": str(self.fleet.path)},
-        )
-        assert done.returncode == 0, f"{text}: exit code {done.returncode}\n{done.stdout}"
-        return done.stdout
 
 
 def streaming(text: str, _directory: Path) -> str:
@@ -117,7 +58,9 @@ def typed() -> Iterator[Typed]:
     with moving.sandbox(8, 2, 0, prepare=streaming) as fleet:
         ports = {"db1": fleet.node("a").port, "db2": fleet.node("b").port}
         ports |= dict(zip(("db3", "db4"), free_ports(2), strict=True))
-        made = Typed(fleet, ports)
+        nodes = {"db1": "a", "db2": "b", "db3": "db3", "db4": "db4"}
+        programs = binaries.find(None, account=accounts.server_account(None))
+        made = Typed(fleet, ports, nodes, dict.fromkeys(ports, programs))
         for shard in range(8):
             made.ask(shard, ROW)
         yield made
