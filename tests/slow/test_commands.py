@@ -8,14 +8,11 @@ import pty
 import re
 import signal
 import subprocess
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 from rich.cells import cell_len
 
-from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import CLONE
 from tests.fixtures import commands
 from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.fleets.pooled import PooledFleet, leads, offered
@@ -26,13 +23,9 @@ from tests.integration.test_move_progress import begin
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-    from typing import Any
-
-    import psycopg
 
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.pooled import PooledFleet
-    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
 
 LIKES = "CREATE TABLE likes (id bigint DEFAULT next_id());"
@@ -63,22 +56,6 @@ def test_without_a_terminal_nothing_is_changed(fleet_8: Fleet) -> None:
         assert without_yes(fleet_8, command).returncode == 0
 
 
-def test_poolers_are_not_changed_without_a_terminal(fleet_unapplied: PooledFleet) -> None:
-    file = fleet_unapplied.pg_bouncer.databases_file
-    before = file.read_bytes()
-    assert_wants_yes(without_yes(fleet_unapplied, "pgbouncer", "apply"), "write and RELOAD")
-    assert file.read_bytes() == before
-    assert fleet_unapplied.here("pgbouncer", "apply").returncode == 0
-    assert without_yes(fleet_unapplied, "pgbouncer", "apply").returncode == 0
-
-
-def test_a_move_is_not_resumed_without_a_terminal(fleet_spares: MovedFleet) -> None:
-    with closing(fleet_spares.world([0], "c")) as world:
-        next(step for step in METHODS[CLONE].steps if step.name == "reserve").run(world)
-    assert_wants_yes(without_yes(fleet_spares, "moves", "resume"), "unfinished")
-    assert [one["state"] for one in fleet_spares.listed()] == ["unfinished"]
-
-
 @pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
 def test_on_a_terminal_the_plan_comes_and_then_the_question(
     fleet_8: Fleet, answer: str, code: int
@@ -98,36 +75,6 @@ def test_on_a_terminal_the_plan_comes_and_then_the_question(
     assert (b"declined" in errors) == (answer == "n")
     made = fleet_8.query("a", "SELECT to_regclass('shard0.likes') IS NOT NULL")
     assert made == [(answer == "y",)]
-
-
-WAITS = "SELECT FROM pg_locks WHERE relation IS NOT NULL AND NOT granted AND database = %s::oid"
-OID = "SELECT oid FROM pg_database WHERE datname = current_database()"
-
-
-def interrupted(fleet: Fleet, holder: psycopg.Connection[Any], *arguments: str) -> tuple[int, str]:
-    """Press Ctrl-C when the command waits for a lock, which is held until it has ended."""
-    [(database,)] = holder.execute(OID).fetchall()
-    argv = command_line(fleet.write(), *arguments)
-    with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        wait_for(lambda: holder.execute(WAITS, [database]).fetchall())
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=120)
-    return process.returncode, errors
-
-
-def test_verify_deep_is_cancelled_and_waits_for_no_timeout(fleet_8: Fleet) -> None:
-    log = fleet_8.servers["a"].log()
-    with fleet_8.connect("a", autocommit=False) as holder:
-        for shard in range(4):
-            holder.execute(f"LOCK TABLE shard{shard}.photos IN ACCESS EXCLUSIVE MODE".encode())
-        code, errors = interrupted(fleet_8, holder, "verify", "--deep", "--check", "ids")
-        said = fleet_8.servers["a"].log().removeprefix(log)
-    assert code == 130, errors
-    assert errors.startswith("interrupted: cancelling the running statements\n"), errors
-    assert "canceling statement due to user request" in said
-    assert "canceling statement due to lock timeout" not in said
 
 
 def test_what_cannot_be_taken_back_is_not_cancelled(fleet_8: Fleet) -> None:

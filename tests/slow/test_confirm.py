@@ -10,11 +10,9 @@ from psycopg import sql
 
 from shardctl.moves import confirm
 from shardctl.moves.confirm import CopiesDiffer
-from shardctl.moves.context import Use
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import CLONE
 from shardctl.moves.step import drive
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -177,30 +175,3 @@ def test_copies_that_differ_are_kept_for_good_and_the_move_can_be_closed(
     assert left.returncode == 0
     assert left.stdout.count("compare it by hand") == 4
     assert fleet_spares.query("a", f"SELECT user_id FROM {world.plan.retired[1]}.photos") == [(2,)]
-
-
-def test_a_move_whose_snapshot_was_lost_is_unconfirmed_and_pruned_when_that_is_accepted(
-    fleet_spares: MovedFleet,
-) -> None:
-    world = fleet_spares.cut_over([2, 3], "c")
-    holder = world.sessions[world.plan.target, Use.snapshot].info.backend_pid
-    fleet_spares.execute("c", f"SELECT pg_terminate_backend({holder})")
-    wait_for(
-        lambda: not fleet_spares.query("c", f"SELECT FROM pg_stat_activity WHERE pid = {holder}")
-    )
-    assert confirm.compare(world) is None
-    finish(world)
-    world.close()
-    assert journals(fleet_spares) == 2 * [("unconfirmed", "forked")]
-    (listed,) = fleet_spares.listed()
-    assert (listed["state"], listed["can"]) == ("unconfirmed", ["prune"])
-    assert not (fleet_spares.places["c"] / "shardctl.clone").exists()
-
-    kept = fleet_spares.here("prune", "--now", "--yes")
-    assert kept.returncode == 0
-    assert kept.stdout.count("--accept-unconfirmed drops it anyway") == 4
-    assert "nothing" not in kept.stdout
-    done = fleet_spares.here("prune", "--now", "--yes", "--accept-unconfirmed")
-    assert (done.returncode, "4 retired schemas" in done.stderr) == (0, True)
-    assert [m["state"] for m in fleet_spares.listed()] == ["done"]
-    assert fleet_spares.problems() == []

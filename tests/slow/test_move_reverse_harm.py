@@ -10,9 +10,9 @@ import pytest
 from shardctl.checks.verify import verify
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import reverse_kept, reversing, service, stream_cutover
+from shardctl.moves import reverse_kept, reversing, service
 from shardctl.moves.plan import Options
-from shardctl.moves.steps import follow, reopen
+from shardctl.moves.steps import reopen
 from shardctl.moves.stopped import MoveStopped
 from tests.fixtures.moves.own import messages
 from tests.fixtures.moves.stream_moves import entry, left, moved, replace_step, reverse, state
@@ -121,29 +121,6 @@ def test_a_reverse_waits_for_an_old_source_that_is_away_and_outlives_restarts(
     assert fleet_own.problems() == []
 
 
-@pytest.mark.parametrize("node", ["a", "b"])
-def test_a_server_that_crashes_while_the_copies_follow_holds_the_reverse_up(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, node: str
-) -> None:
-    there = moved(fleet_own)
-    put = fleet_own.put(2)
-
-    def then_crash(context: MoveContext) -> None:
-        follow.subscribe(context)
-        fleet_own.server(node).stop(mode="immediate")
-        fleet_own.server(node).start()
-
-    replace_step(monkeypatch, follow.STREAM_STEP, then_crash)
-    with pytest.raises(MoveStopped):
-        reverse(fleet_own, there.move.id)
-    monkeypatch.undo()
-    fleet_own.resume()
-    assert state(fleet_own, there.move.id) == "reversed"
-    assert (put,) in fleet_own.ask("a", "SELECT id FROM shard2.photos")
-    assert left(fleet_own) == []
-    assert fleet_own.problems() == []
-
-
 def test_of_two_operators_one_reverses_or_finishes(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,26 +197,3 @@ def test_a_source_that_lacks_the_retired_copies_is_refused(fleet_own: Lab) -> No
     said = refused(fleet_own, there.move.id)
     assert "retired_missing" in said
     assert there.move.retired[1] in said
-
-
-def test_a_reverse_that_is_aborted_gives_the_names_back_and_ends_the_possibility(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = moved(fleet_own)
-
-    def stop(_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(stream_cutover, "hold_snapshot", stop)
-    with pytest.raises(MoveStopped):
-        reverse(fleet_own, there.move.id)
-    monkeypatch.undo()
-    assert state(fleet_own, there.move.id) == "begun"
-    assert fleet_own.leads("shard2") == "b"
-    fleet_own.abort()
-    assert state(fleet_own, there.move.id) == "finished"
-    assert set(there.move.retired) <= fleet_own.schemas("a")
-    assert "shard2" not in fleet_own.schemas("a")
-    assert left(fleet_own) == []
-    assert fleet_own.problems() == []
-    assert fleet_own.put(2)

@@ -13,7 +13,6 @@ from shardctl.fanout import Silent
 from shardctl.moves import doctor, prune, reversing, service
 from shardctl.moves.plan import Options
 from shardctl.state import lock
-from tests.fixtures.moves.own import run
 from tests.fixtures.moves.stream_moves import entry, left, moved, planned, reverse, state
 from tests.fixtures.servers.postgres import wait_for
 
@@ -115,18 +114,6 @@ def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> No
     assert left(fleet_own) == []
     lent = "SELECT relreplident::text FROM pg_class WHERE oid = 'shard2.bare'::regclass"
     assert fleet_own.ask("b", lent) == [("d",)]
-
-
-def test_it_ends_at_the_limit_of_its_wal(fleet_own: Lab) -> None:
-    there = moved(fleet_own, max_wal_bytes=8 << 20)
-    rows = "SELECT repeat('x', 1000) FROM generate_series(1, 20000)"
-    run(fleet_own, "b", f"CREATE TABLE public.filled AS {rows}")
-    wait_for(lambda: not fleet_own.ask("b", "SELECT FROM pg_replication_slots"))
-    assert state(fleet_own, there.move.id) == "lost"
-    assert entry(fleet_own, there.move.id).can() == ["finish"]
-    assert ("reverse_lost", there.move.id) in found(fleet_own)
-    reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
-    assert left(fleet_own) == []
 
 
 def test_what_a_node_that_was_away_has_of_it_is_cleared_by_doctor(fleet_own: Lab) -> None:

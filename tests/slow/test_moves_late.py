@@ -35,34 +35,11 @@ from tests.fixtures.moves.own import (
     messages,
     prepare_behind_the_fence,
 )
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.fixtures.moves.own import Lab
-
-
-def test_a_fence_that_arrives_after_the_guards_have_fired_changes_nothing(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_up = fence.put_up
-
-    def late(*given: Any, **named: Any) -> None:
-        wait_for(lambda: fleet_own.copy("a").revision > named["revision"])
-        put_up(*given, **named)
-
-    monkeypatch.setattr(fence, "put_up", late)
-    error = fleet_own.stopped([2, 3], "c", max_pause_s=1.0)
-    assert "NotAtCutover" in messages(error)
-    assert error.exit_code == 3
-    assert error.state is MoveState.undone
-    assert {"shard2", "shard3"} <= fleet_own.schemas("a")
-    fleet_own.put(2)
-    monkeypatch.undo()
-    fleet_own.resume()
-    assert fleet_own.leads("shard2") == "c"
-    assert fleet_own.left() == set()
 
 
 def test_who_decides_late_does_not_decide_for_the_operator_who_came_after(
@@ -211,26 +188,6 @@ def test_a_move_whose_target_was_destroyed_when_it_was_to_take_over_can_be_calle
     assert not (fleet_own.directory / "nodes" / "c").exists()
     assert fleet_own.ask("a", "SELECT count(*) FROM pg_replication_slots") == [(0,)]
     assert fleet_own.problems() == []
-
-
-def test_ids_lie_above_earlier_ones_though_the_targets_clock_is_behind(fleet_own: Lab) -> None:
-    first = fleet_own.put(2)
-    mark_drained = journal.mark_drained
-
-    def ahead(session: Any, move: str, **named: Any) -> str | None:
-        """Let the source's clock have been a minute ahead when it was drained."""
-        done = mark_drained(session, move, **named)
-        session.execute("UPDATE shardctl.move SET drained_at = drained_at + '1 minute'")
-        return done
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal, "mark_drained", ahead)
-        fleet_own.move([2, 3], "c")
-    ((at,),) = fleet_own.ask("c", "SELECT drained_at FROM shardctl.move")
-    second, third = fleet_own.put(2), fleet_own.put(2)
-    assert first < second < third
-    ((above,),) = fleet_own.ask("c", f"SELECT shardctl.id_time({second}) > '{at}'")
-    assert above
 
 
 def test_a_prepared_transaction_that_locks_an_id_sequence_is_ended_and_not_waited_for(

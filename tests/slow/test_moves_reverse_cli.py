@@ -53,15 +53,3 @@ def test_migrations_of_its_shards_want_that_it_is_given_up(fleet_own: Lab) -> No
     command(fleet_own, "migrate", "--finish-reverse", "--yes")
     [listed] = command(fleet_own, "moves", "list")["moves"]
     assert (listed["id"], listed["reverse"]["state"]) == (move, "finished")
-
-
-def test_finish_gives_it_up(fleet_own: Lab) -> None:
-    move = command(fleet_own, "move-shards", "2-3", "--to", "b", "--yes")["id"]
-    before = command(fleet_own, "moves", "finish", move, "--dry-run")
-    assert before["reverse"]["state"] == "open"
-    after = command(fleet_own, "moves", "finish", move, "--yes")
-    assert (after["reverse"]["state"], after["can"]) == ("finished", [])
-    command(fleet_own, "prune", "--now", "--yes")
-    assert not [name for name in fleet_own.schemas("a") if "retired" in name]
-    refused = command(fleet_own, "moves", "finish", move, "--yes", code=1)
-    assert {one["code"] for one in refused["errors"]} == {"nothing_to_finish"}

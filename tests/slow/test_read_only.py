@@ -10,7 +10,6 @@ import psycopg
 
 from shardctl.access import read_only_fleet
 from shardctl.access.read_only import Wanted
-from shardctl.checks.status import observe
 from shardctl.fanout import Silent
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import ShardId
@@ -29,7 +28,6 @@ from tests.fixtures.servers.postgres import wait_for
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.moves.own import Lab
-    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
 
 INSERT = b"INSERT INTO shard2.photos (user_id) VALUES (1)"
@@ -107,40 +105,6 @@ def test_off_lets_writes_in_though_a_reader_keeps_the_triggers_from_going(
         assert triggers(fleet_tables, "a") == {"shard2": OF_A_SHARD}
     switch_off(fleet_tables, 1, 2)
     assert triggers(fleet_tables, "a") == {}
-
-
-WRITE = "INSERT INTO photos (user_id) VALUES (1)"
-
-
-def read_only(fleet: MovedFleet) -> dict[str, list[int]]:
-    """Tell which shards of which node `status` calls read-only."""
-    seen = observe(fleet.topology(), sample_s=0, progress=Silent())
-    return {node.name: sorted(node.read_only) for node in seen.nodes if node.read_only}
-
-
-def test_a_read_only_shard_moves_and_stays_so_until_it_is_off(fleet_spares: MovedFleet) -> None:
-    with fleet_spares.pg_bouncer.connect("shard2") as session:
-        session.execute(WRITE)
-    switch_on(fleet_spares, 1, 2)
-    fleet_spares.move([2, 3], "c")
-    assert read_only(fleet_spares) == {"a": [1], "c": [2]}
-    assert fleet_spares.listed()[0]["state"] == "done"
-    with fleet_spares.pg_bouncer.connect("shard2") as session:
-        with refused(2):
-            session.execute(WRITE)
-        assert session.execute("SELECT count(*) FROM photos").fetchone() == (1,)
-    with fleet_spares.pg_bouncer.connect("shard3") as session:
-        session.execute(WRITE)
-    done = fleet_spares.here("prune", "--yes")
-    assert (done.returncode, "done: 4 retired schemas" in done.stderr) == (0, True), done.stderr
-    assert triggers(fleet_spares, "a") == {"shard1": 1}
-    assert triggers(fleet_spares, "c") == {"shard2": 1}
-    assert fleet_spares.problems() == []
-    switch_off(fleet_spares, 2)
-    with fleet_spares.pg_bouncer.connect("shard2") as session:
-        session.execute(WRITE)
-    assert read_only(fleet_spares) == {"a": [1]}
-    assert fleet_spares.problems() == []
 
 
 def test_a_read_only_shard_is_streamed_and_stays_so_until_it_is_off(fleet_own: Lab) -> None:
