@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +19,7 @@ from shardctl.hosts import accounts
 from shardctl.postgres import binaries
 from shardctl.sandbox import new, servers
 from shardctl.topology import edit, loader
-from tests.bench.measure import say
-from tests.fixtures.servers.postgres import BASE, PREFIX, free_ports, sweep, wait_for
+from tests.fixtures.servers.postgres import free_ports, new_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,39 +109,18 @@ class Fleet:
         return [found.program("psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", *way]
 
 
-def new_directory() -> tuple[Path, int]:
-    """Make a directory, and give it with the descriptor whose lock keeps it from being swept up.
-
-    The directory is named and locked like the tests' directories: should this process be
-    killed with -9, the next run of the tests or the benches sweeps up after it.
-    """
-    sweep()
-    directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}bench-{os.getpid()}-", dir=BASE))
-    directory.chmod(0o755)
-    held = os.open(directory / "locking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    (directory / "locking").rename(directory / ".alive")
-    return directory, held
-
-
 @contextlib.contextmanager
 def running(nodes: int) -> Iterator[Fleet]:
     """Start servers with PostgreSQL's own settings (fsync, 128 MB of buffers), then stop them."""
-    directory, held = new_directory()
-    shutil.copytree(ROOT / "migrations", directory / "migrations")
-    fleet = Fleet(directory, tuple(free_ports(nodes)))
-    try:
-        topology = fleet.topology(nodes)
-        servers.up(topology, Silent())
-        yield fleet
-    finally:
-        with _undisturbed():
-            try:
+    with new_directory("bench-", undisturbed()) as directory:
+        shutil.copytree(ROOT / "migrations", directory / "migrations")
+        fleet = Fleet(directory, tuple(free_ports(nodes)))
+        try:
+            servers.up(fleet.topology(nodes), Silent())
+            yield fleet
+        finally:
+            with undisturbed():
                 servers.down(fleet.topology(nodes), Silent(), delete=True)
-            finally:
-                _end_all_in(directory)
-                shutil.rmtree(directory)
-                os.close(held)
 
 
 def run(argv: list[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -181,27 +157,8 @@ def wait_all(processes: list[subprocess.Popen[bytes]]) -> None:
         raise RuntimeError(f"exit codes {codes}")
 
 
-def _end_all_in(directory: Path) -> None:
-    """Kill what still works in the directory: the servers' own end was interrupted, or failed."""
-    if left := _processes_in(directory):
-        say(f"killing what did not end by itself: {left}")
-    for pid in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not _processes_in(directory))
-
-
-def _processes_in(directory: Path) -> list[int]:
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has just ended, or is a zombie
-            if (process / "cwd").readlink().is_relative_to(directory):
-                found.append(int(process.name))
-    return found
-
-
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Let nothing end this process while it stops its servers; programs that it runs still end."""
     before = {each: signal.signal(each, lambda *_: None) for each in ENDING}
     try:

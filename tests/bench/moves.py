@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,39 +19,18 @@ Found = dict[str, Any]
 """The report of a load."""
 
 MEDIAN_MS, WORST_MS = 80, 200
+MEDIAN, WORST = 0.45, 0.7
+"""How long clients of a streamed move may wait, of what they wait in a clone's."""
+SCRIPT = 1.3
+"""How long the pause of a streamed move may be, of the quick script's."""
 MANY_MS = 1_000
 PRUNE_MS = 100
 PACED = 50
 """Operations a second of each client that rests between them: two cores are then half idle."""
+PACED_MS = 25
 
-
-_CLONED = ("2-3", "--to", "c")
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What was seen of moves beside clients who never rest, a value a round."""
-
-    moves: list[Moved] = field(default_factory=list)
-    during: list[Found] = field(default_factory=list)
-    still: list[Found] = field(default_factory=list)
-    scripts: list[Scripted] = field(default_factory=list)
-    scripted: list[Found] = field(default_factory=list)
-
-    def add(self, move: Moved, load: Found) -> None:
-        """Take a move by shardctl in, and the load meanwhile."""
-        self.moves.append(move)
-        self.during.append(load)
-
-    @classmethod
-    def of(cls, rounds: Sequence[Seen]) -> Seen:
-        """Put together what was seen in several rounds."""
-        return cls(
-            *(
-                [value for one in rounds for value in getattr(one, each.name)]
-                for each in fields(cls)
-            )
-        )
+CLONE = ("2-3", "--to", "c")
+STREAM = ("2-3", "--to", "b", "--method", "stream")
 
 
 def move(scale: Scale) -> list[Row]:
@@ -72,95 +50,25 @@ def move(scale: Scale) -> list[Row]:
     """
     lasting = scale.of(15, 5)
 
-    def both(number: int) -> Seen:
-        seen = Seen()
-        sides = [
-            partial(ours, number, lasting, seen, _CLONED),
-            partial(_scripts, number, lasting, seen),
-        ]
-        for one in sides if number % 2 == 0 else reversed(sides):
-            one()
-        return seen
+    def both(number: int) -> list[Any]:
+        ours = partial(_and_without, number, lasting)
+        return _in_turn(number, ours, partial(_scripted, number, "c", "script", lasting))
 
-    seen = Seen.of(rounds(scale.of(5, 1), both))
-    rested = rounds(scale.of(5, 1), partial(at_a_pace, _CLONED, lasting / 3))
-    return [
-        *_waits(seen),
-        at_rest(rested),
-        moving.flaws("moves", [*seen.during, *rested]),
-        staying(seen, target=2),
-        compare(
-            "  the pause alone",
-            [one.pause for one in seen.moves],
-            [one.pause for one in seen.scripts],
-            against="a quick script",
-            shown=milliseconds,
-            note=f"the script's: {_medians(seen.scripts)}",
-        ),
-        *moving.sub_steps(seen.moves),
-    ]
-
-
-def at_a_pace(words: Sequence[str], lasting: float, number: int) -> Found:
-    """Move in a new fleet, beside clients that rest between their operations."""
-    say(f"  move {number + 1}, with a paced load ({moving.busy()})")
-    with moving.sandbox(8, 2, 1) as fleet:
-        fleet.settle()
-        return _with(fleet, words, lasting, rate=PACED)[1]
-
-
-def at_rest(rested: Sequence[Found], *, most: float | None = None) -> Row:
-    """Show the longest waits of those clients."""
-    waits = [found["longest_moved_ms"] for found in rested]
+    done = rounds(scale.of(5, 1), both)
+    (moves, during, still), (scripts, scripted) = (zip(*side, strict=True) for side in _sides(done))
+    rested = rounds(scale.of(5, 1), partial(_at_a_pace, CLONE, lasting / 3))
+    waits, theirs = _longest(during), _longest(scripted)
     median = statistics.median(waits)
-    return Row(
-        f"  with {PACED} operations a second a client: median of {len(waits)}",
-        f"{median:.1f} ms",
-        "",
-        target="-" if most is None else f"<= {most:g} ms",
-        met=None if most is None else median <= most,
-        note=", ".join(f"{wait:.1f}" for wait in waits),
-    )
-
-
-def staying(seen: Seen, *, target: float) -> Row:
-    """Set the longest wait on shards that stay against that on the same shards without a move."""
-    moved = seen.during[0]["moved"]
-    stayed = [[_longest(found, moved=moved) for found in s] for s in (seen.during, seen.still)]
-    return compare(
-        "  shards that stay: longest wait",
-        *stayed,
-        against="without a move",
-        shown=milliseconds,
-        target=target,
-    )
-
-
-def _waits(seen: Seen) -> list[Row]:
-    """Set the longest waits on moved shards against the script's, and against the aims."""
-    waits = [found["longest_moved_ms"] for found in seen.during]
-    scripted = [found["longest_moved_ms"] for found in seen.scripted]
-    held_up, script_held_up = (
-        ", ".join(f"{found['held_up_ms']:.0f}" for found in founds)
-        for founds in (seen.during, seen.scripted)
-    )
+    stayed = [[_longest_of_those_that_stay(one) for one in founds] for founds in (during, still)]
     return [
-        compare(
-            "move 2 of 8 shards: longest wait",
-            [wait / 1000 for wait in waits],
-            [wait / 1000 for wait in scripted],
-            against="a quick script",
-            shown=milliseconds,
-            note=f"the script's: {', '.join(f'{wait:.1f}' for wait in scripted)}; "
-            f"its load held up itself: {script_held_up} ms",
-        ),
+        _waits("move", waits, theirs, against="a quick script", note=_held_up(scripted)),
         moving.limit(
             f"  median of {len(waits)}",
-            statistics.median(waits),
-            f"{statistics.median(waits):.1f} ms",
+            median,
+            f"{median:.1f} ms",
             most=MEDIAN_MS,
             target=f"<= {MEDIAN_MS} ms",
-            note=f"{moving.busy()}; load held up itself: {held_up} ms",
+            note=f"{moving.busy()}; {_held_up(during)}",
         ),
         moving.limit(
             "  worst",
@@ -168,43 +76,183 @@ def _waits(seen: Seen) -> list[Row]:
             f"{max(waits):.1f} ms",
             most=WORST_MS,
             target=f"<= {WORST_MS} ms",
-            note=", ".join(f"{wait:.1f}" for wait in waits),
+            note=_listed(waits),
         ),
+        _at_rest(rested),
+        moving.flaws("moves", [*during, *rested]),
+        compare(
+            "  shards that stay: longest wait",
+            *stayed,
+            against="without a move",
+            shown=milliseconds,
+            target=2,
+        ),
+        _pauses(moves, scripts),
+        *moving.sub_steps(moves),
     ]
 
 
-def ours(number: int, lasting: float, seen: Seen, words: Sequence[str]) -> None:
-    """Move by shardctl in a new fleet, and let the same load run without a move."""
+def stream(scale: Scale) -> list[Row]:
+    """Move 2 of 8 shards, five times, with 8 clients who never rest: streamed, and by a clone.
+
+    Each move has a new fleet of two nodes; the streamed one goes to the other of them, which
+    serves its own shards meanwhile. So does that of a quick script, in turn with both: see
+    `tests/bench/stream_script.py` for what it leaves out.
+    """
+    lasting = scale.of(15, 5)
+
+    def all_three(number: int) -> list[Any]:
+        ours = (partial(_moved, number, words, lasting) for words in (STREAM, CLONE))
+        return _in_turn(number, *ours, partial(_scripted, number, "b", "stream_script", lasting))
+
+    done = rounds(scale.of(5, 1), all_three)
+    (moves, during), (_, cloning), (scripts, _) = (zip(*side, strict=True) for side in _sides(done))
+    rested = rounds(scale.of(5, 1), partial(_at_a_pace, STREAM, lasting / 3))
+    waits, theirs = _longest(during), _longest(cloning)
+    return [
+        _waits("stream", waits, theirs, against="a clone", target=MEDIAN),
+        moving.limit(
+            "  worst, of the worst of a clone",
+            max(waits) / max(theirs),
+            f"{max(waits):.1f} ms",
+            most=WORST,
+            target=f"<= {WORST}",
+            note=f"{_listed(waits)}; {_held_up(during)}",
+        ),
+        _at_rest(rested, most=PACED_MS),
+        moving.flaws("streamed moves", [*during, *rested]),
+        _pauses(moves, scripts, target=SCRIPT),
+    ]
+
+
+def _in_turn(number: int, *sides: Callable[[], Any]) -> list[Any]:
+    """Do all sides, in the opposite order each time, and give in this order what came of them."""
+    done = {side: side() for side in (sides if number % 2 == 0 else reversed(sides))}
+    return [done[side] for side in sides]
+
+
+def _sides(done: Sequence[list[Any]]) -> list[tuple[Any, ...]]:
+    """Give what came of each side, a value a round."""
+    return list(zip(*done, strict=True))
+
+
+def _moved(number: int, words: Sequence[str], lasting: float) -> tuple[Moved, Found]:
+    """Move by shardctl in a new fleet with the load."""
+    say(f"  move {number + 1}: {' '.join(words)} ({moving.busy()})")
+    with moving.sandbox(8, 2, 1) as fleet:
+        fleet.settle()
+        return _with(fleet, words, lasting)
+
+
+def _and_without(number: int, lasting: float) -> tuple[Moved, Found, Found]:
+    """Clone by shardctl in a new fleet, and let the same load run without a move."""
     say(f"  move {number + 1} ({moving.busy()})")
     with moving.sandbox(8, 2, 1) as fleet:
-        sides: list[Callable[[], None]] = [
-            lambda: seen.still.append(_without(fleet, lasting)),
-            lambda: seen.add(*_with(fleet, words, lasting)),
-        ]
-        for side in sides if number % 2 == 0 else reversed(sides):
+
+        def still() -> Found:
             fleet.settle()
-            side()
+            return _without(fleet, lasting)
+
+        def moved() -> tuple[Moved, Found]:
+            fleet.settle()
+            return _with(fleet, CLONE, lasting)
+
+        without, (move, during) = _in_turn(number, still, moved)
+        return move, during, without
 
 
-def _scripts(number: int, lasting: float, seen: Seen) -> None:
-    """Move by the script in a new fleet, which has had the same load before as shardctl's."""
+def _scripted(number: int, target: str, name: str, lasting: float) -> tuple[Scripted, Found]:
+    """Move by a script in a new fleet, which has had the same load before as shardctl's."""
     say(f"  the script's move {number + 1} ({moving.busy()})")
     with moving.sandbox(8, 2, 1) as fleet:
-        if number % 2 == 0:
+        if number % 2 == 0 and name == "script":
             fleet.settle()
             _without(fleet, lasting)
         fleet.settle()
         with fleet.load() as load:
-            seen.scripts.append(fleet.script("c", 2, 3))
-            seen.scripted.append(load.end(lasting))
+            return fleet.script(target, 2, 3, name=name), load.end(lasting)
 
 
-def _medians(scripts: Sequence[Scripted]) -> str:
-    """Tell how long each sub-step of the script took in the median."""
-    return ", ".join(
+def _at_a_pace(words: Sequence[str], lasting: float, number: int) -> Found:
+    """Move in a new fleet, beside clients that rest between their operations."""
+    say(f"  move {number + 1}, with a paced load ({moving.busy()})")
+    with moving.sandbox(8, 2, 1) as fleet:
+        fleet.settle()
+        return _with(fleet, words, lasting, rate=PACED)[1]
+
+
+def _at_rest(rested: Sequence[Found], *, most: float | None = None) -> Row:
+    """Show the longest waits of those clients."""
+    waits = _longest(rested)
+    median = statistics.median(waits)
+    return Row(
+        f"  with {PACED} operations a second a client: median of {len(waits)}",
+        f"{median:.1f} ms",
+        "",
+        target="-" if most is None else f"<= {most:g} ms",
+        met=None if most is None else median <= most,
+        note=_listed(waits),
+    )
+
+
+def _waits(
+    name: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    *,
+    against: str,
+    target: float | None = None,
+    note: str = "",
+) -> Row:
+    """Set the longest waits on moved shards against those of other moves."""
+    return compare(
+        f"{name} 2 of 8 shards: longest wait",
+        [wait / 1000 for wait in ours],
+        [wait / 1000 for wait in theirs],
+        against=against,
+        shown=milliseconds,
+        target=target,
+        note=f"{against}: {_listed(theirs)}{note and f'; {note}'}",
+    )
+
+
+def _pauses(
+    moves: Sequence[Moved], scripts: Sequence[Scripted], *, target: float | None = None
+) -> Row:
+    """Set the pauses by themselves against those of a script, with its sub-steps."""
+    steps = (
         f"{name} {milliseconds(statistics.median(one.spans[name] for one in scripts))}"
         for name in scripts[0].spans
     )
+    return compare(
+        "  the pause alone",
+        [one.pause for one in moves],
+        [one.pause for one in scripts],
+        against="a quick script",
+        shown=milliseconds,
+        target=target,
+        note=f"the script's: {', '.join(steps)}",
+    )
+
+
+def _longest(founds: Sequence[Found]) -> list[float]:
+    """Give the longest wait on moved shards of each load, in milliseconds."""
+    return [found["longest_moved_ms"] for found in founds]
+
+
+def _longest_of_those_that_stay(found: Found) -> float:
+    """Give the seconds of the longest wait on the shards that do not move."""
+    stayed: list[float] = [s["longest_ms"] for s in found["shards"] if s["shard"] not in (2, 3)]
+    return max(stayed) / 1000
+
+
+def _held_up(founds: Sequence[Found]) -> str:
+    shown = ", ".join(f"{found['held_up_ms']:.0f}" for found in founds)
+    return f"load held up itself: {shown} ms"
+
+
+def _listed(waits: Sequence[float]) -> str:
+    return ", ".join(f"{wait:.1f}" for wait in waits)
 
 
 def many(scale: Scale) -> list[Row]:
@@ -278,9 +326,3 @@ def _prune(fleet: Sandbox, lasting: float) -> tuple[Found, float]:
     with fleet.load("node") as load:
         took = fleet.prune()
         return load.end(lasting), took
-
-
-def _longest(found: Found, *, moved: list[int]) -> float:
-    """Give the seconds of the longest wait on the shards that are not among these."""
-    stayed: list[float] = [s["longest_ms"] for s in found["shards"] if s["shard"] not in moved]
-    return max(stayed) / 1000

@@ -28,7 +28,7 @@ from shardctl.topology import loader
 from shardctl.topology.build import PASSFILE
 from tests.bench import fleet
 from tests.bench.measure import Row, milliseconds, say
-from tests.fixtures.servers.postgres import free_run, stop_all_below, wait_for
+from tests.fixtures.servers.postgres import free_run, new_directory, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -276,9 +276,8 @@ def sandbox(
     `programs` has those of the servers; None is what `sandbox up` finds. `prepare` may change the
     topology's text, and the migrations in the directory.
     """
-    directory, held = fleet.new_directory()
-    one = Sandbox(directory, directory / "topology.yaml")
-    try:
+    with new_directory("bench-", fleet.undisturbed()) as directory:
+        one = Sandbox(directory, directory / "topology.yaml")
         shutil.copytree(fleet.ROOT / "migrations", directory / "migrations")
         text = new.render(
             shards=shards,
@@ -295,21 +294,20 @@ def sandbox(
                 r"(?m)(data_directory: [^}]*)\}$", rf"\1, bin_directory: {programs}}}", text
             )
         one.path.write_text(prepare(text, directory), encoding="utf-8")
-        one.call("sandbox", "up")
-        one.call("init", "--yes")
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("PGPASSFILE", str(one.passfile))
-            yield one
-    finally:
-        with fleet._undisturbed():
-            try:
-                servers.down(one.topology(), Silent(), delete=False)
-            finally:
-                stop_all_below(directory)
-                for disk in filter(Path.is_mount, directory.iterdir()):
-                    fleet.run(["umount", "-l", disk])
-                shutil.rmtree(directory)
-                os.close(held)
+        try:
+            one.call("sandbox", "up")
+            one.call("init", "--yes")
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv("PGPASSFILE", str(one.passfile))
+                yield one
+        finally:
+            with fleet.undisturbed():
+                try:
+                    servers.down(one.topology(), Silent(), delete=False)
+                finally:
+                    stop_all_below(directory)
+                    for disk in filter(Path.is_mount, directory.iterdir()):
+                        fleet.run(["umount", "-l", disk])
 
 
 def sub_steps(moves: Sequence[Moved]) -> list[Row]:

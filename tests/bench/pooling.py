@@ -137,7 +137,7 @@ def pooled(running: Fleet, shards: int) -> Iterator[Pooled]:
             console.reload()
         yield one
     finally:
-        with fleet._undisturbed():
+        with fleet.undisturbed():
             stop_all_below(folder)
 
 

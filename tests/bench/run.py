@@ -60,7 +60,7 @@ BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
     "pause-aliases": pauses.pause,
     "move": moves.move,
     "move-many": moves.many,
-    "stream-move": stream_moves.move,
+    "stream-move": moves.stream,
     "stream-many": stream_moves.many,
     "stream-slowed": stream_moves.slowed,
     "rehearse": rehearsals.rehearse,

@@ -1,17 +1,16 @@
-"""Streamed moves beside clients at work, set against clones and a quick script in the same run."""
+"""Streamed moves with many tables, beside a slow copy, and beside a router with a spare node."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from shardctl.topology.model import ShardId
 from tests.bench import moving
-from tests.bench.measure import Row, compare, milliseconds, rounds, say, seconds
-from tests.bench.moves import Found, Seen, _medians, _with, _without, at_a_pace, at_rest
+from tests.bench.measure import Row, rounds, say, seconds
+from tests.bench.moves import STREAM, Found, _held_up, _listed, _longest, _with, _without
 from tests.bench.streams import PEAK_MB
 
 if TYPE_CHECKING:
@@ -20,60 +19,13 @@ if TYPE_CHECKING:
     from tests.bench.measure import Scale
     from tests.bench.moving import Moved, Sandbox
 
-MEDIAN, WORST = 0.45, 0.7
-"""How long clients of a streamed move may wait, of what they wait in a clone's."""
-PACED_MS = 25
 BEYOND_MS = 50
 """How much longer than the pause a request of the router may take beside a move."""
-SCRIPT = 1.3
-"""How long the pause may be, of the quick script's."""
 MANY_S = 20
 """How long the move of 200 shards with three small tables each may take, all in all."""
 SLOWED = 0.8
 """What clients get done while a copy runs, of what they do without."""
 FILLED = (ShardId(2), ShardId(3))
-_STREAM = ["2-3", "--to", "b", "--method", "stream"]
-_CLONE = ["2-3", "--to", "c"]
-
-
-def move(scale: Scale) -> list[Row]:
-    """Move 2 of 8 shards, five times, with 8 clients who never rest: streamed, and by a clone.
-
-    Each move has a new fleet of two nodes; the streamed one goes to the other of them, which
-    serves its own shards meanwhile. So does that of a quick script, in turn with both: see
-    `tests/bench/stream_script.py` for what it leaves out.
-    """
-    lasting = scale.of(15, 5)
-
-    def all_three(number: int) -> tuple[Seen, Seen, Seen]:
-        streamed, cloned, scripted = Seen(), Seen(), Seen()
-
-        sides = [
-            partial(by_shardctl, number, lasting, streamed, _STREAM),
-            partial(by_shardctl, number, lasting, cloned, _CLONE),
-            partial(by_script, number, lasting, scripted),
-        ]
-        for side in sides if number % 2 == 0 else reversed(sides):
-            side()
-        return streamed, cloned, scripted
-
-    done = rounds(scale.of(5, 1), all_three)
-    paced = rounds(scale.of(5, 1), partial(at_a_pace, _STREAM, lasting / 3))
-    streamed, cloned, scripted = (Seen.of(side) for side in zip(*done, strict=True))
-    return [
-        *waits("stream 2 of 8 shards", streamed.during, cloned.during, against="a clone"),
-        at_rest(paced, most=PACED_MS),
-        moving.flaws("streamed moves", [*streamed.during, *paced]),
-        compare(
-            "  the pause alone",
-            [one.pause for one in streamed.moves],
-            [one.pause for one in scripted.scripts],
-            against="a quick script",
-            shown=milliseconds,
-            target=SCRIPT,
-            note=f"the script's: {_medians(scripted.scripts)}",
-        ),
-    ]
 
 
 def beside_a_spare(scale: Scale) -> list[Row]:
@@ -88,11 +40,11 @@ def beside_a_spare(scale: Scale) -> list[Row]:
         say(f"  move {number + 1} ({moving.busy()})")
         with moving.sandbox(8, 2, 1) as fleet:
             fleet.settle()
-            return _with(fleet, _STREAM, lasting, aliases="router")
+            return _with(fleet, STREAM, lasting, aliases="router")
 
     done = rounds(scale.of(5, 1), once)
-    waits = [found["longest_moved_ms"] for _, found in done]
-    held_up = ", ".join(f"{found['held_up_ms']:.0f}" for _, found in done)
+    founds = [found for _, found in done]
+    waits = _longest(founds)
     beyond = [wait - one.pause * 1000 for wait, (one, _) in zip(waits, done, strict=True)]
     return [
         moving.limit(
@@ -101,61 +53,10 @@ def beside_a_spare(scale: Scale) -> list[Row]:
             f"{max(beyond):.1f} ms",
             most=BEYOND_MS,
             target=f"<= {BEYOND_MS} ms",
-            note=f"{moving.busy()}; longest: {', '.join(f'{wait:.1f}' for wait in waits)}; load "
-            f"held up itself: {held_up} ms",
+            note=f"{moving.busy()}; longest: {_listed(waits)}; {_held_up(founds)}",
         ),
-        moving.flaws("moves", [found for _, found in done]),
+        moving.flaws("moves", founds),
     ]
-
-
-def by_shardctl(number: int, lasting: float, seen: Seen, words: Sequence[str]) -> None:
-    """Move in a new fleet with the load."""
-    say(f"  move {number + 1}: {words[-1]} ({moving.busy()})")
-    with moving.sandbox(8, 2, 1) as fleet:
-        fleet.settle()
-        seen.add(*_with(fleet, words, lasting))
-
-
-def by_script(number: int, lasting: float, seen: Seen) -> None:
-    """Move to a node that serves, by the quick script, in a new fleet with the load."""
-    say(f"  move {number + 1}: by the script ({moving.busy()})")
-    with moving.sandbox(8, 2, 1) as fleet:
-        fleet.settle()
-        with fleet.load() as load:
-            seen.scripts.append(fleet.script("b", 2, 3, name="stream_script"))
-            load.end(lasting)
-
-
-def waits(
-    name: str, streamed: Sequence[Found], others: Sequence[Found], *, against: str
-) -> list[Row]:
-    """Set the longest waits on moved shards against those of other moves: median and worst."""
-    ours, theirs = _longest(streamed), _longest(others)
-    held_up = ", ".join(f"{found['held_up_ms']:.0f}" for found in streamed)
-    return [
-        compare(
-            f"{name}: longest wait",
-            [wait / 1000 for wait in ours],
-            [wait / 1000 for wait in theirs],
-            against=against,
-            shown=milliseconds,
-            target=MEDIAN,
-            note=f"{against}: {', '.join(f'{wait:.1f}' for wait in theirs)}",
-        ),
-        moving.limit(
-            f"  worst, of the worst of {against}",
-            max(ours) / max(theirs),
-            f"{max(ours):.1f} ms",
-            most=WORST,
-            target=f"<= {WORST}",
-            note=f"{', '.join(f'{wait:.1f}' for wait in ours)}; load held up itself: {held_up} ms",
-        ),
-    ]
-
-
-def _longest(founds: Sequence[Found]) -> list[float]:
-    """Give the longest wait on moved shards of each load, in milliseconds."""
-    return [found["longest_moved_ms"] for found in founds]
 
 
 def many(scale: Scale) -> list[Row]:
@@ -211,7 +112,7 @@ def slowed(scale: Scale) -> list[Row]:
             fleet.settle()
             with fleet.load() as load:
                 began = time.time() - (time.monotonic() - load.began)
-                moved = fleet.move(*_STREAM, "--max-rate", f"{rate}M")
+                moved = fleet.move(*STREAM, "--max-rate", f"{rate}M")
                 found = load.end(0)
             window = (moved.began["copy"] - began, moved.began["cutover"] - began)
             busy = _a_second(found, *window)
