@@ -11,10 +11,12 @@ import pytest
 
 from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.servers.postgres import wait_for
-from tests.slow.test_commands import OID, WAITS
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
+
+WAITS = "SELECT FROM pg_locks WHERE relation IS NOT NULL AND NOT granted AND database = %s::oid"
+OID = "SELECT oid FROM pg_database WHERE datname = current_database()"
 
 
 def shell(fleet: Fleet, line: str, *arguments: str) -> subprocess.CompletedProcess[str]:

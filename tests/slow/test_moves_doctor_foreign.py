@@ -15,7 +15,7 @@ from shardctl.moves import plan
 from shardctl.postgres import connection
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from tests.fixtures.fleets.fleet import PHOTOS, Fleet
+from tests.fixtures.fleets.fleet import PHOTOS, Fleet, open_move
 from tests.fixtures.fleets.verify import SAFE
 from tests.fixtures.servers.postgres import SUPERUSER
 
@@ -146,10 +146,7 @@ def _of(statement: str, name: str) -> sql.Composed:
 def record(fleet: Operated, move: str, shard: int, *, ended: bool) -> None:
     for node in "ab":
         with closing(fleet.own(node)) as session:
-            journal.open_move(
-                session, move=move, method=plan.STREAM, source="a", target="b", shards=[shard],
-                schemas=[f"shard{shard}"], retired=["retired"], plan={"options": {"retain_s": 0}},
-            )  # fmt: skip
+            open_move(session, move, [shard], method=plan.STREAM)
             if ended:
                 journal.advance(session, move, [MoveState.reserved], MoveState.aborted)
 

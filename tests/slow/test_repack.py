@@ -11,6 +11,7 @@ from shardctl import meter
 from shardctl.maintenance import repack, repack_look
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
+from tests.fixtures.fleets.fleet import open_move
 from tests.fixtures.fleets.retired import Pruned, changed
 from tests.fixtures.refusals import raises_code
 
@@ -170,28 +171,14 @@ def test_a_topology_that_the_map_contradicts_is_refused(fleet_bloated: Repacking
         fleet_bloated.plan()
 
 
-def begin_move(fleet_bloated: Repacking) -> None:
-    with fleet_bloated.fleet.connect("a") as session:
-        journal.open_move(
-            session,
-            move="5f3a9c1e",
-            method="clone",
-            source="a",
-            target="c",
-            shards=(2,),
-            schemas=("shard2",),
-            retired=("shard2__retired_5f3a9c1e",),
-            plan={"options": {"retain_s": 0}},
-        )
-
-
 def test_a_node_whose_move_has_not_ended_is_refused_before_and_after_the_plan(
     fleet_bloated: Repacking,
 ) -> None:
     fleet_bloated.bloat(0)
     plan = fleet_bloated.plan()
     file = fleet_bloated.file(0)
-    begin_move(fleet_bloated)
+    with fleet_bloated.fleet.connect("a") as session:
+        open_move(session, "5f3a9c1e", [2], way=("a", "c"))
     try:
         with raises_code("move_unfinished", match="5f3a9c1e"):
             fleet_bloated.plan()
