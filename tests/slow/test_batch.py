@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -82,7 +81,6 @@ def resume_all(pooler: PgBouncer, consoles: Sequence[Console], aliases: Sequence
 def complete(answers: Answers, aliases: Sequence[str]) -> None:
     assert (answers.refused, answers.waiting) == ({}, ())
     assert set(answers.seconds) == set(aliases)
-    assert all(0 <= seconds < 10 for seconds in answers.seconds.values())
 
 
 def test_open_transactions_hold_up_only_their_own_aliases_while_consoles_are_left(
@@ -91,9 +89,7 @@ def test_open_transactions_hold_up_only_their_own_aliases_while_consoles_are_lef
     slow = ALIASES[2:5]
     sessions = consoles(pooler, 4)
     with transactions(pooler, slow):
-        began = time.monotonic()
         [answers] = batch.pause([(sessions, ALIASES)], seconds=1)
-        assert 1 <= time.monotonic() - began < 10  # and they go on for as long as this lasts
         assert set(answers.waiting) == set(slow)
         assert set(answers.seconds) == set(ALIASES) - set(slow)
         assert answers.refused == {}

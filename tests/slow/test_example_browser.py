@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.fixtures.photos import ROOT, reading, started
@@ -116,40 +115,6 @@ def picture(browser: webdriver.Chrome, name: str, otherwise: Path) -> None:
     browser.save_screenshot(str(place / f"{name}.png"))
 
 
-def test_sign_in_follow_post_like_and_the_feed(example: Example, browser: webdriver.Chrome) -> None:
-    as_seen(browser, phone=False, dark=False)
-    browser.get(f"{example.address}/sign-in")
-    look(browser, "main a[href$=sign-up]").click()
-    look(browser, "#id_username").send_keys("newcomer")
-    look(browser, "#id_password").send_keys("a password", Keys.ENTER)
-    text_becomes(browser, "main .none", "No photos here")
-    browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
-    assert browser.switch_to.active_element.text == "Skip to the photos"
-
-    other = looks(browser, ".people a")[0]
-    name = other.text
-    other.click()
-    look(browser, "button[value=follow]").click()
-    assert look(browser, "button[value=unfollow]").text == "Unfollow"
-    look(browser, "nav a").click()
-    assert {one.text for one in looks(browser, "article h3")} == {name}
-
-    look(browser, "#caption").send_keys("My <first> photo", Keys.ENTER)
-    text_becomes(browser, "article p", "My <first> photo")
-    assert look(browser, "article h3").text == "newcomer"
-    text_becomes(browser, "article .from", r"shard \d+ on [ab]\s.*UTC\s+id \d{19}$")
-
-    second = looks(browser, "article")[1]
-    caption = second.find_element(By.CSS_SELECTOR, "p").text
-    heart = second.find_element(By.CSS_SELECTOR, ".heart")
-    heart.click()
-    look(browser, ".heart[aria-pressed=true]")
-    looks(browser, "nav a")[1].click()
-    text_becomes(browser, "article p", re.escape(caption))
-    log: Any = browser.get_log("browser")  # type: ignore[no-untyped-call]
-    assert [one["message"] for one in log] == []
-
-
 @pytest.mark.parametrize("phone", [True, False], ids=["phone", "desktop"])
 @pytest.mark.parametrize("dark", [True, False], ids=["dark", "light"])
 def test_the_page_fits_and_nothing_moves_as_it_loads(
@@ -163,6 +128,8 @@ def test_the_page_fits_and_nothing_moves_as_it_loads(
     width = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert browser.execute_script(width) == 0
     assert browser.execute_async_script(LAYOUT_SHIFT) < 0.05
+    log: Any = browser.get_log("browser")  # type: ignore[no-untyped-call]
+    assert [one["message"] for one in log] == []
     name = f"photos-{'phone' if phone else 'desktop'}-{'dark' if dark else 'light'}"
     picture(browser, name, tmp_path)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -23,16 +22,13 @@ from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, lose, messages
 from tests.fixtures.refusals import raises_code
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from shardctl.moves.context import MoveContext
-
-
-ROUTED_S = 15.0
-"""How long a guard may take to route."""
 
 
 def stop_while_cloning(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,11 +46,8 @@ def stop_after_claim(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, shards: li
 
 
 def await_routed(fleet_own: Lab) -> None:
-    deadline = time.monotonic() + ROUTED_S
     fleet_own.put(2)  # waits until the guard has fired
-    while fleet_own.leads("shard2") != "c":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: fleet_own.leads("shard2") == "c")
 
 
 def without_poolers(fleet_own: Lab) -> None:

@@ -7,7 +7,6 @@ import json
 import signal
 from typing import TYPE_CHECKING
 
-from shardctl import meter
 from shardctl.maintenance import repack, repack_look
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
@@ -16,8 +15,6 @@ from tests.fixtures.fleets.retired import Pruned, changed
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.fixtures.fleets.bloated import Repacking
 
 
@@ -191,17 +188,3 @@ def test_a_node_whose_move_has_not_ended_is_refused_before_and_after_the_plan(
     finally:
         fleet_bloated.fleet.execute("a", "TRUNCATE shardctl.move CASCADE")
     assert fleet_bloated.file(0) == file
-
-
-def test_tables_that_the_disk_has_no_room_for_are_refused(
-    fleet_bloated: Repacking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet_bloated.bloat(0)
-    fleet_bloated.bloat(1, rows=16_000)
-    size = fleet_bloated.size(0)
-    monkeypatch.setattr(repack_look, "free_bytes", lambda *_: 2 * size)
-    verdicts = fleet_bloated.verdicts(0, 1)
-    assert verdicts["shard0.photos"] == "repack"
-    assert verdicts["shard1.photos"].startswith(
-        f"repacking it needs {meter.size(2 * fleet_bloated.size(1))} of free disk"
-    )

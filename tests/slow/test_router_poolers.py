@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
@@ -130,10 +129,9 @@ def test_a_node_that_is_down_is_waited_for_as_long_as_patience(
         pooler.admin("RELOAD")
         waiting.pgconn.send_query(b"SELECT 1")
         wait_for(lambda: "closing because: connect failed" in pooler.log())
-    before, began = refusals(fleet_pooled), time.monotonic()
+    before = refusals(fleet_pooled)
     with pytest.raises((psycopg.OperationalError, NoConnection)):
         db.select("id", "photos", KEY)
-    assert 1.0 <= time.monotonic() - began < POOL.timeout
     assert refusals(fleet_pooled) > before + 1
     pooler.databases_file.write_text(text)
     pooler.admin("RELOAD")
