@@ -20,11 +20,10 @@ from tests.fixtures.fleets.verify import SAFE
 from tests.fixtures.servers.postgres import SUPERUSER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from shardctl.postgres.connection import Connection
-    from tests.fixtures.servers.postgres import PgServer, StartServer
+    from tests.fixtures.servers.postgres import StartServer
 
 ENDED, OPEN, ELSEWHERE = "5f3a9c1e", "0badcafe", "deadbeef"
 SETTINGS = SAFE | {"wal_level": "logical", "max_replication_slots": "20"}
@@ -88,55 +87,32 @@ class Operated(Fleet):
         return found
 
 
-@pytest.fixture(scope="module", params=[15, pytest.param(18, marks=pytest.mark.embedded)])
-def doctored_servers(request: pytest.FixtureRequest, pg_server: StartServer) -> dict[str, PgServer]:
-    servers = {name: pg_server(SETTINGS, major=request.param) for name in "ab"}
-    more = ", pg_create_subscription" if request.param > 15 else ""
-    for server in servers.values():
-        with server.connect() as session:
-            session.execute(f"CREATE ROLE {OPERATOR} LOGIN REPLICATION".encode())
-            session.execute(f"GRANT pg_monitor, pg_signal_backend{more} TO {OPERATOR}".encode())
-            session.execute(b"CREATE ROLE doctored LOGIN")
-            session.execute(f"CREATE DATABASE {OTHER}".encode())
-    return servers
+@pytest.fixture(params=[15, pytest.param(18, marks=pytest.mark.embedded)])
+def major(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 @pytest.fixture(params=[SUPERUSER, OPERATOR])
 def doctored(
-    request: pytest.FixtureRequest, doctored_servers: dict[str, PgServer], tmp_path: Path
-) -> Iterator[Operated]:
+    request: pytest.FixtureRequest, pg_server: StartServer, major: int, tmp_path: Path
+) -> Operated:
     """Give a fleet beside another database, each with objects of three kinds of owners."""
-    fleet = Operated(tmp_path, doctored_servers, "doctored", "doctored", user=request.param)
-    fleet.migration("0001_photos.sql", PHOTOS)
-    for server in doctored_servers.values():
+    servers = {name: pg_server(SETTINGS, major=major) for name in "ab"}
+    more = ", pg_create_subscription" if major > 15 else ""
+    for server in servers.values():
         with server.connect() as session:
-            session.execute(f"CREATE DATABASE doctored OWNER {request.param}".encode())
-    try:
-        fleet.init()
-        yield fleet
-    finally:
-        for server in doctored_servers.values():
-            _clear(server)
-
-
-def _clear(server: PgServer) -> None:
-    for database in ("doctored", OTHER):
-        with server.connect(database) as session:
-            query = (
-                "SELECT subname FROM pg_subscription JOIN pg_database AS d ON d.oid = subdbid"
-                " WHERE d.datname = current_database()"
-            )
-            for (name,) in session.execute(query.encode()).fetchall():
-                session.execute(_of("ALTER SUBSCRIPTION {} SET (slot_name = NONE)", name))
-                session.execute(_of("DROP SUBSCRIPTION {}", name))
-            for (name,) in session.execute("SELECT pubname FROM pg_publication").fetchall():
-                session.execute(_of("DROP PUBLICATION {}", name))
-    with server.connect() as session:
-        session.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
-        session.execute("SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin")
-        session.execute(b"DROP DATABASE IF EXISTS doctored WITH (FORCE)")
-        for (name,) in session.execute(_HERE["role"].encode()).fetchall():
-            session.execute(_of("DROP ROLE {}", name))
+            for statement in (
+                f"CREATE ROLE {OPERATOR} LOGIN REPLICATION",
+                f"GRANT pg_monitor, pg_signal_backend{more} TO {OPERATOR}",
+                "CREATE ROLE doctored LOGIN",
+                f"CREATE DATABASE {OTHER}",
+                f"CREATE DATABASE doctored OWNER {request.param}",
+            ):
+                session.execute(statement.encode())
+    fleet = Operated(tmp_path, servers, "doctored", "doctored", user=request.param)
+    fleet.migration("0001_photos.sql", PHOTOS)
+    fleet.init()
+    return fleet
 
 
 def _of(statement: str, name: str) -> sql.Composed:

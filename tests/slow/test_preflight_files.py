@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     ManagedBy = Callable[[PgServer], Movable]
 
-AUTHORITY = Authority()
+authority = cache(Authority)
 ROLE = "mover"
 RULES = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n"
 
@@ -31,12 +32,12 @@ RULES = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trus
 def etc(server_directory: Path) -> Path:
     """Make a directory like /etc/postgresql, in which a server has its rules and certificate."""
     made = owned(server_directory, "etc")
-    issued = AUTHORITY.issue("127.0.0.1")
+    issued = authority().issue("127.0.0.1")
     put(made / "pg_hba.conf", RULES.encode())
     put(made / "pg_ident.conf", b"")
     put(made / "server.crt", issued.certificate)
     put(made / "server.key", issued.key)
-    (made / "root.crt").write_bytes(AUTHORITY.pem)
+    (made / "root.crt").write_bytes(authority().pem)
     return made
 
 
@@ -78,9 +79,9 @@ def test_a_clone_would_have_the_certificate_of_its_source(
     (etc / "server.key").chmod(0o644)
     fleet.change(settings=own)
     assert f"{etc}/server.key" in fleet.only("trial_failed")
-    put(etc / "server.key", AUTHORITY.issue("127.0.0.1").key)
+    put(etc / "server.key", authority().issue("127.0.0.1").key)
     assert "key values mismatch" in fleet.only("trial_failed")
-    issued = AUTHORITY.issue("db1")
+    issued = authority().issue("db1")
     put(etc / "server.crt", issued.certificate)
     put(etc / "server.key", issued.key)
     assert "db1" in fleet.only("trial_login")
