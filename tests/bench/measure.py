@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,18 +52,6 @@ class Row:
         if self.met is None:
             return "-"
         return "ok" if self.met else "MISSED"
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "ours": self.ours,
-            "reference": self.reference,
-            "ratio": self.ratio,
-            "spread": self.spread,
-            "target": self.target,
-            "met": self.met,
-            "note": self.note,
-        }
 
 
 def timed(work: Callable[[], object]) -> Side:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from psycopg import sql
 from shardctl.pgbouncer import batch, serving
 from shardctl.pgbouncer.console import pause_command, resume_command
 from tests.bench import clients, fleet, pooling
-from tests.bench.measure import alternate, compare, per, say, timed
+from tests.bench.measure import alternate, compare, say, timed
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ class Pauses:
     """What was seen at pauses of one way, a value a round."""
 
     resumes: list[float] = field(default_factory=list)
-    ran: list[float] = field(default_factory=list)
-    held_up: list[float] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
 
 
@@ -61,8 +58,7 @@ def pause(scale: Scale) -> list[Row]:
     transaction, through 8 of the aliases (all through the one, where it is one), and another
     asks `SELECT 1` of an alias that is not paused. RESUME follows as soon as all pauses hold.
 
-    The wall time has the ends of the servers' processes in it, as with RELOAD; the note tells
-    how long the pooler ran, and how long it waited for a core.
+    The time has the ends of the servers' processes in it, as with RELOAD.
     """
     rows: list[Row] = []
     shards = scale.of(pooling.IN_USE, 16)
@@ -97,7 +93,7 @@ def _pauses(pooled: Pooled, users: Sequence[Connection], load: str, scale: Scale
             another = clients.working(pooled.pooler, [pooled.another], clients.SHORT)
             at_work = [stack.enter_context(each) for each in (paused, another)]
         sides = {
-            name: _pause(pooled, users, way, found[name], console=consoles[0], busy=busy)
+            name: _pause(users, way, found[name], console=consoles[0], busy=busy)
             for name, way in ways.items()
         }
         times = alternate(sides, rounds)
@@ -106,8 +102,6 @@ def _pauses(pooled: Pooled, users: Sequence[Connection], load: str, scale: Scale
     notes = [f"RESUME {pooling.median(seen.resumes)}"]
     for who, wait in zip(("longest wait", "another alias'"), waits, strict=False):
         notes.append(f"{who} {pooling.median(wait.longest(window) for window in seen.windows)}")
-    ran = per(len(aliases), "alias")(statistics.median(seen.ran))
-    notes += [f"pooler ran {ran}", f"waited {pooling.median(seen.held_up)} for a core"]
     return compare(
         f"PAUSE, {len(aliases):,} alias{'es' if len(aliases) > 1 else ''}, {load}",
         times["together"],
@@ -119,7 +113,6 @@ def _pauses(pooled: Pooled, users: Sequence[Connection], load: str, scale: Scale
 
 
 def _pause(
-    pooled: Pooled,
     users: Sequence[Connection],
     way: Way,
     seen: Pauses,
@@ -135,13 +128,9 @@ def _pause(
         clients.use(idle)
         # A login to the server that PAUSE cuts off makes PgBouncer refuse the alias' clients.
         wait_for(lambda: _steady(console, busy))
-        ran, held_up = pooled.scheduled()
         began = time.perf_counter()
         pause_all()
         paused = time.perf_counter()
-        now_ran, now_held_up = pooled.scheduled()
-        seen.ran.append(now_ran - ran)
-        seen.held_up.append(now_held_up - held_up)
         seen.resumes.append(timed(resume_all)())
         seen.windows.append((began, time.perf_counter()))
         return paused - began

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from shardctl.errors import Interrupted
@@ -145,7 +145,7 @@ def _as_json(rows: list[Row], broken: list[str], *, took: float, quick: bool) ->
         "quick": quick,
         "machine": _machine(),
         "seconds": round(took, 1),
-        "rows": [row.as_json() for row in rows],
+        "rows": [asdict(row) for row in rows],
         "broken": broken,
     }
 

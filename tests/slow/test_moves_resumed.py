@@ -7,37 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.moves import cutover
-from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import CLONE
-from shardctl.moves.preflight import check as preflight
-from shardctl.moves.step import drive
 
 if TYPE_CHECKING:
     import pytest
 
-    from shardctl.errors import ShardctlError
     from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
-
-
-def test_a_move_goes_on_where_it_stopped_unless_the_topology_is_another(
-    fleet_spares: MovedFleet,
-) -> None:
-    world = fleet_spares.world([2, 3], "c")
-    drive(world, METHODS[CLONE].steps[:-3], lambda _: None)
-    world.close()
-    text = fleet_spares.file.read_text()
-    port = str(fleet_spares.pg_bouncer.port)
-    fleet_spares.file.write_text(text.replace(f"port: {port}", f"port: {int(port) + 1}"))
-    for verb in ("resume", "abort"):
-        done = fleet_spares.here("moves", verb, "--yes")
-        assert done.returncode == 1
-        assert "poolers.p1.port" in done.stderr
-    fleet_spares.file.write_text(text)
-    done = fleet_spares.here("moves", "resume")
-    assert done.returncode == 0, done.stderr
-    assert fleet_spares.listed()[0]["state"] == "done"
-    for verb in ("resume", "abort"):
-        assert fleet_spares.here("moves", verb, world.plan.id, "--yes").returncode == 1
 
 
 def test_a_file_that_was_changed_meanwhile_is_left_and_what_to_write_is_told(
@@ -70,26 +44,4 @@ def test_a_file_that_was_changed_meanwhile_is_left_and_what_to_write_is_told(
     assert done.returncode == 0, done.stderr
     assert "move: {retain: 1h}" in path.read_text()
     assert fleet_spares.owned() == {"a": "0-1", "b": "4-7", "c": "2-3", "d": "none"}
-    assert [m["state"] for m in fleet_spares.listed()] == ["done"]
-
-
-def test_a_file_that_was_deleted_before_the_cutover_stops_the_move_before_it(
-    fleet_spares: MovedFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = fleet_spares.write()
-    again = preflight.again
-
-    def meanwhile(*given: Any, **named: Any) -> list[ShardctlError]:
-        path.rename(path.with_suffix(".gone"))
-        return again(*given, **named)
-
-    monkeypatch.setattr(preflight, "again", meanwhile)
-    done = fleet_spares.here("move-shards", "2-3", "--to", "c", "--yes")
-    monkeypatch.undo()
-    path.with_suffix(".gone").rename(path)
-    assert done.returncode == 3
-    assert fleet_spares.query("a", "SELECT state FROM shardctl.move") == [("undone",)]
-    done = fleet_spares.here("moves", "resume")
-    assert done.returncode == 0, done.stderr
-    assert fleet_spares.owned()["c"] == "2-3"
     assert [m["state"] for m in fleet_spares.listed()] == ["done"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -12,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.fanout import Silent
-from shardctl.sandbox import new, poolers, servers
 from shardctl.topology import loader
 from shardctl.topology.model import PoolerName
 from tests.fixtures.commands import command_line, here
@@ -25,44 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardctl.topology.model import Topology
-
 
 P1 = PoolerName("p1")
-
-
-def up(topology: Topology) -> dict[str, str]:
-    return {one.pooler.name: one.did for one in poolers.up(topology, Silent())}
-
-
-def down(topology: Topology, *, delete: bool = False) -> list[servers.Down]:
-    return poolers.down(topology, Silent(), delete=delete)
-
-
-def states(topology: Topology) -> dict[str, str]:
-    return {one.pooler.name: one.state for one in poolers.status(topology)}
-
-
-def test_what_sandbox_new_writes_for_a_closed_directory_serves_the_pooler_too(
-    server_directory: Path, pgbouncer_program: str
-) -> None:
-    del pgbouncer_program
-    closed = server_directory / "closed"
-    closed.mkdir(mode=0o700)
-    root = new.write(closed / "t.yaml", shards=2, nodes=1, spare=0, port=free_run(2)[0])
-    topology = loader.load(closed / "t.yaml")
-    pooler = topology.poolers[P1]
-    try:
-        assert pooler.config == root / "p1" / "pgbouncer.ini"
-        assert pooler.databases_file.parent == root / "p1"
-        assert (root.parent == closed) == (os.geteuid() != 0)
-        assert up(topology) == {"p1": "started"}
-        assert states(topology) == {"p1": "up"}
-        down(topology, delete=True)
-        assert list(root.iterdir()) == []
-    finally:
-        down(topology)
-        shutil.rmtree(root)
 
 
 class Sandbox:
