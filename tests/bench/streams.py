@@ -7,19 +7,19 @@ import shlex
 import shutil
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shardctl.postgres.logical import clients, copying, structure
 from shardctl.postgres.logical.route import Route
 from tests.bench import fleet as fleets
-from tests.bench.measure import Row, alternate, compare, per, say, seconds
+from tests.bench.measure import Row, alternate, compare, per, say, seconds, timed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from shardctl.postgres.binaries import Binaries
     from shardctl.postgres.connection import Connection
-    from tests.bench.measure import Scale
+    from tests.bench.measure import Scale, Side
 
 SCHEMA = "shard2"
 JOBS = 4
@@ -58,10 +58,7 @@ def copy(scale: Scale) -> list[Row]:
     with fleets.running(2) as fleet:
         with _filled(fleet, _TABLES, scale.of(_ROWS, 500)) as (route, source):
             size = sum(table.bytes for table in copying.tables(source, [SCHEMA]))
-            bench = _Bench(fleet, route, source)
-            times = alternate(
-                {"ours": bench.ours, "dump": bench.dump, "pipes": bench.pipes}, rounds
-            )
+            times = alternate(_sides(fleet, route, source), rounds)
         faster = [min(pair) for pair in zip(times["dump"], times["pipes"], strict=True)]
         small = {
             count: [_each(fleet, count) for _ in range(rounds)]
@@ -97,70 +94,50 @@ def copy(scale: Scale) -> list[Row]:
     ]
 
 
-class _Bench:
-    """One side after the other, each into an empty target."""
+def _sides(fleet: fleets.Fleet, route: Route, source: Connection) -> dict[str, Side]:
+    """Make a side of each kind of copy, which begins with an empty target."""
+    major, directory = source.info.server_version // 10_000, fleet.directory
+    programs, jobs = clients.find(major), f"--jobs={JOBS}"
 
-    def __init__(self, fleet: fleets.Fleet, route: Route, source: Connection) -> None:
-        self._fleet, self._route, self._source = fleet, route, source
-        self._major = source.info.server_version // 10_000
-
-    def ours(self) -> float:
-        self._settle()
-        began = time.perf_counter()
-        structure.make_tables(self._route, [SCHEMA], major=self._major)
-        with _snapshot(self._route) as snapshot:
-            tables = copying.tables(self._source, [SCHEMA])
-            copying.copy(self._route, tables, snapshot=snapshot, jobs=JOBS)
-        structure.make_rest(self._route, [SCHEMA], major=self._major, jobs=JOBS)
-        return self._took("ours", began)
-
-    def dump(self) -> float:
-        self._settle()
-        directory = self._fleet.directory / "dump"
-        began = time.perf_counter()
-        self._pg_dump("--format=directory", f"--jobs={JOBS}", f"--file={directory}")
-        self._pg_restore(f"--jobs={JOBS}", str(directory))
-        took = self._took("pg_dump and pg_restore", began)
-        shutil.rmtree(directory)
-        return took
-
-    def pipes(self) -> float:
-        self._settle()
-        archive, tables = self._fleet.directory / "archive", self._fleet.directory / "tables"
-        listed = copying.tables(self._source, [SCHEMA])
-        tables.write_text("".join(f"{table}\n" for table in listed))
-        began = time.perf_counter()
-        self._pg_dump("--format=custom", "--schema-only", f"--file={archive}")
-        self._pg_restore("--section=pre-data", str(archive))
-        ends = [shlex.join(map(str, self._fleet.psql(n, user=SUPERUSER))) for n in (0, 1)]
-        script = _PIPES.format(jobs=JOBS, source=ends[0], target=ends[1], tables=tables)
-        fleets.run(["sh", "-c", script])
-        self._pg_restore("--section=post-data", f"--jobs={JOBS}", str(archive))
-        return self._took("psql pipes", began)
-
-    @property
-    def _programs(self) -> Binaries:
-        return clients.find(self._major)
-
-    def _pg_dump(self, *how: str) -> None:
-        route = self._route
-        argv = [self._programs.program("pg_dump"), f"--schema={SCHEMA}", *how]
+    def pg_dump(*how: str) -> None:
+        argv = [programs.program("pg_dump"), f"--schema={SCHEMA}", *how]
         fleets.run([*argv, f"--dbname={route.conninfo(route.source, {})}"])
 
-    def _pg_restore(self, *how: str) -> None:
-        route = self._route
+    def pg_restore(*how: str) -> None:
         target = f"--dbname={route.conninfo(route.target, {})}"
-        fleets.run([self._programs.program("pg_restore"), "--exit-on-error", target, *how])
+        fleets.run([programs.program("pg_restore"), "--exit-on-error", target, *how])
 
-    def _settle(self) -> None:
-        with self._route.connect(self._route.target) as session:
+    def ours() -> None:
+        structure.make_tables(route, [SCHEMA], major=major)
+        with _snapshot(route) as snapshot:
+            tables = copying.tables(source, [SCHEMA])
+            copying.copy(route, tables, snapshot=snapshot, jobs=JOBS)
+        structure.make_rest(route, [SCHEMA], major=major, jobs=JOBS)
+
+    def dump() -> None:
+        pg_dump("--format=directory", jobs, f"--file={directory / 'dump'}")
+        pg_restore(jobs, str(directory / "dump"))
+
+    def pipes() -> None:
+        archive, tables = directory / "archive", directory / "tables"
+        tables.write_text("".join(f"{table}\n" for table in copying.tables(source, [SCHEMA])))
+        pg_dump("--format=custom", "--schema-only", f"--file={archive}")
+        pg_restore("--section=pre-data", str(archive))
+        ends = [shlex.join(map(str, fleet.psql(n, user=SUPERUSER))) for n in (0, 1)]
+        script = _PIPES.format(jobs=JOBS, source=ends[0], target=ends[1], tables=tables)
+        fleets.run(["sh", "-c", script])
+        pg_restore("--section=post-data", jobs, str(archive))
+
+    def side(work: Callable[[], None]) -> float:
+        shutil.rmtree(directory / "dump", ignore_errors=True)
+        with route.connect(route.target) as session:
             structure.drop(session, [SCHEMA])
-        self._fleet.settle()
-
-    def _took(self, name: str, began: float) -> float:
-        took = time.perf_counter() - began
-        say(f"  {name}: {took:.2f} s")
+        fleet.settle()
+        took = timed(work)()
+        say(f"  {work.__name__}: {took:.2f} s")
         return took
+
+    return {work.__name__: partial(side, work) for work in (ours, dump, pipes)}
 
 
 def _each(fleet: fleets.Fleet, count: int) -> float:

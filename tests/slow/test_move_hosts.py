@@ -13,7 +13,6 @@ import pytest
 
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.writers import Clients
-from tests.fixtures.network.machines import DISK, OPERATOR
 from tests.fixtures.servers.clones import (
     Cloning,
     Recording,
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
 
-    from tests.fixtures.moves.on_machines import SpreadFleet
     from tests.fixtures.moves.stopping import MovingFleet
     from tests.fixtures.servers.sshd import Sshd
 
@@ -110,17 +108,6 @@ def test_a_node_with_its_own_commands_gets_all_that_matters(fleet_ssh_debian: Mo
     waiting = "SELECT name FROM pg_settings WHERE pending_restart AND name !~ '^unix_socket'"
     assert fleet_ssh_debian.ask("c", waiting) == []
     assert fleet_ssh_debian.ask("c", "SHOW archive_mode") == [("off",)]
-
-
-def test_a_whole_move_under_traffic(fleet_machines: SpreadFleet) -> None:
-    move(fleet_machines, fleet_machines.here)
-    pruned = fleet_machines.here("prune", "--yes")
-    assert pruned.returncode == 0, pruned.stderr
-    found = fleet_machines.verify()
-    assert [f for f in found if f.severity != "note" and f.check != "settings"] == []
-    assert fleet_machines.machine.run("ls", DISK, user=OPERATOR) == "home\n", (
-        "nothing was made here"
-    )
 
 
 __all__ = ["clone_source", "cloning"]  # fixtures
