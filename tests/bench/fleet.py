@@ -92,6 +92,15 @@ class Fleet:
             with self.connect(index, user="postgres", dbname="postgres") as connection:
                 connection.execute("DROP DATABASE IF EXISTS app WITH (FORCE)")
 
+    def restart(self, setting: str, value: int) -> None:
+        """Give all servers another value of a setting that counts from a start on."""
+        for index in range(len(self.ports)):
+            with self.connect(index, user="postgres", dbname="postgres") as connection:
+                connection.execute(f"ALTER SYSTEM SET {setting} = {value}".encode())
+        topology = self.topology(len(self.ports))
+        servers.down(topology, Silent(), delete=False)
+        servers.up(topology, Silent())
+
     def settle(self) -> None:
         """Write out what earlier work left dirty, in the servers and in the kernel.
 

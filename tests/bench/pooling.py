@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from shardctl.fanout import Silent
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer import server as pgbouncer
 from shardctl.pgbouncer.console import Console
 from shardctl.pgbouncer.server import Server
-from shardctl.sandbox import servers
 from shardctl.topology import aliases as names
 from tests.bench import fleet
 from tests.fixtures.servers.postgres import free_ports, local_pooler, stop_all_below
@@ -107,12 +105,9 @@ def prepare(running: Fleet, connections: int) -> None:
     """
     for index in range(len(running.ports)):
         with running.connect(index, user="postgres", dbname="postgres") as connection:
-            connection.execute(f"ALTER SYSTEM SET max_connections = {connections}".encode())
             connection.execute("CREATE ROLE app LOGIN")
             connection.execute("CREATE DATABASE app OWNER app")
-    topology = running.topology(len(running.ports))
-    servers.down(topology, Silent(), delete=False)
-    servers.up(topology, Silent())
+    running.restart("max_connections", connections)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import signal
@@ -13,6 +12,7 @@ import pytest
 
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.writers import Clients
+from tests.fixtures.processes import matching
 from tests.fixtures.servers.clones import (
     Cloning,
     Recording,
@@ -54,11 +54,7 @@ def logins(sshd: Sshd) -> int:
 def copies(fleet: MovingFleet) -> bool:
     """Tell whether a copy is being made in the place of node c."""
     work = fleet.place.with_name(f"{fleet.place.name}.clone")
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            if (process / "cwd").readlink() == work:
-                return True
-    return False
+    return bool(matching(lambda process: (process / "cwd").readlink() == work))
 
 
 def wait_until_copying(fleet: MovingFleet, sshd: Sshd) -> None:
