@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
 import subprocess
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from shardctl.hosts import accounts
@@ -19,11 +18,12 @@ from tests.bench.measure import Row, alternate, compare, say, seconds
 from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.bench.measure import Scale
     from tests.bench.moving import Moved, Sandbox
 
 MEGABYTES = 150
-TABLES = ("photos_by_user", "likes")
 
 _FREE = 15 << 30
 """Bytes of disk without which the full run is not begun: three clones, the source, a copy."""
@@ -36,9 +36,6 @@ _FILL = """\
 INSERT INTO {schema}.photos_by_user (user_id, image_url)
 SELECT i % 1000, repeat(md5(i::text), 30) FROM generate_series(1, {rows}) AS i
 """
-_SUMS = """\
-SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0)::text FROM {schema}.{table} AS t
-"""
 
 
 def clone(scale: Scale) -> list[Row]:
@@ -47,7 +44,7 @@ def clone(scale: Scale) -> list[Row]:
     From the begin of `reserve` to the end of the cutover, by the journal, against
     pg_basebackup with the same options and the start of a standby of what it copied, timed from
     outside. Both write to the same disk; before each side servers and kernel write out what is
-    dirty. `confirm` against the same sums asked for by psql, in as many sessions, right after:
+    dirty. `confirm` against the same sums asked for by hand, in as many sessions, right after:
     the tables are in memory then for both.
     """
     rounds = scale.of(3, 1)
@@ -68,7 +65,10 @@ def clone(scale: Scale) -> list[Row]:
             first, target = done * _EACH, list(fleet.topology().nodes)[1 + done]
             say(f"  move {done + 1} to {target} ({moving.busy()})")
             moves.append(fleet.move(f"{first}-{first + _EACH - 1}", "--to", target))
-            by_hand.append(_sum_by_hand(fleet, moves[-1], target, range(first, first + _EACH)))
+            schemas = [f"shard{shard}" for shard in range(first, first + _EACH)]
+            by_hand.append(
+                moving.sum_by_hand(fleet, moves[-1], "a", target, schemas, sessions=_SESSIONS)
+            )
             return moves[-1].until_cutover
 
         def reference() -> float:
@@ -95,7 +95,7 @@ def clone(scale: Scale) -> list[Row]:
             "  confirm",
             [one.steps["confirm"] for one in moves],
             by_hand,
-            against=f"sums in {_SESSIONS} psql a node",
+            against=f"sums in {_SESSIONS} sessions a node",
             shown=seconds,
             target=1.2,
         ),
@@ -149,24 +149,16 @@ def _fill(fleet: Sandbox, rows: int) -> None:
     """Give every shard so many rows of 1 KB, over two sessions."""
     topology = fleet.topology()
     schemas = [topology.schema(shard) for shard in sorted(topology.owners())]
-    commands = [
-        [*_psql(fleet, "a"), *(w for s in part for w in ("-c", _FILL.format(schema=s, rows=rows)))]
-        for part in (schemas[::2], schemas[1::2])
-    ]
-    with fleets.together(commands) as started:
-        fleets.wait_all(started)
+
+    def fill(part: list[str]) -> None:
+        with fleet.connect("a") as connection:
+            for schema in part:
+                connection.execute(_FILL.format(schema=schema, rows=rows).encode())
+
+    with ThreadPoolExecutor(2) as both:
+        list(both.map(fill, (schemas[::2], schemas[1::2])))
     with fleet.connect("a") as connection:
         connection.execute("VACUUM (FREEZE, ANALYZE)")
-
-
-def _psql(fleet: Sandbox, name: str) -> list[str | Path]:
-    node, database = fleet.node(name), fleet.topology().database
-    way = ["-h", node.host, "-p", str(node.port), "-U", database.user, "-d", database.name]
-    return [_program("psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", *way]
-
-
-def _program(name: str) -> str:
-    return binaries.find(None, account=accounts.server_account(None)).program(name)
 
 
 def _size(fleet: Sandbox) -> int:
@@ -180,14 +172,15 @@ def _copy(fleet: Sandbox) -> float:
     node = fleet.node("a")
     directory = fleet.directory / "reference"
     account = accounts.server_account(None)
+    program = binaries.find(None, account=account).program
     directory.mkdir(mode=0o700)
     if account is not None:
         shutil.chown(directory, account)
     data = directory / "data"
     source = f"host={node.host} port={node.port} user=postgres"
-    copying = [_program("pg_basebackup"), "-D", str(data), "-d", source, "--no-password", "-R"]
+    copying = [program("pg_basebackup"), "-D", str(data), "-d", source, "--no-password", "-R"]
     copying += ["--wal-method=stream", "--checkpoint=fast", "--progress", "--no-manifest"]
-    control = [_program("pg_ctl"), "-s", "-w", "-D", str(data)]
+    control = [program("pg_ctl"), "-s", "-w", "-D", str(data)]
     starting = [*control, "-l", str(directory / "log"), "-t", "300"]
     starting += ["-o", f"-p {free_ports(1)[0]}", "start"]
     try:
@@ -207,25 +200,6 @@ def _as_account(argv: list[str], account: str | None) -> None:
         argv, check=True, user=account, cwd="/", stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-
-
-def _sum_by_hand(fleet: Sandbox, moved: Moved, target: str, shards: range) -> float:
-    """Time the sums of all moved tables on both sides at once, over two sessions each."""
-    topology = fleet.topology()
-    schemas = [topology.schema(shard) for shard in topology.owners() if shard in shards]
-    commands = []
-    for node, names in (
-        ("a", [f"{schema}__retired_{moved.id}" for schema in schemas]),
-        (target, schemas),
-    ):
-        texts = [_SUMS.format(schema=s, table=t) for t in TABLES for s in names]
-        for number in range(_SESSIONS):
-            words = [word for text in texts[number::_SESSIONS] for word in ("-c", text)]
-            commands.append([*_psql(fleet, node), *words])
-    began = time.perf_counter()
-    with fleets.together(commands, [Path(os.devnull)] * len(commands)) as started:
-        fleets.wait_all(started)
-    return time.perf_counter() - began
 
 
 def _left(fleet: Sandbox) -> list[str]:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -43,6 +44,11 @@ IN_PAUSE = ("pause", "route")
 
 _ALL_ALIASES = "aliases: [shard, node]"
 _RETIRED = r"SELECT nspname FROM pg_namespace WHERE nspname LIKE '%\_\_retired\_%'"
+_SUMS = """
+SELECT format('SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) FROM %%I.%%I AS t',
+              schemaname, tablename)
+FROM pg_tables WHERE schemaname = ANY (%s) ORDER BY 1
+"""
 _NO_LOCKS = "out of shared memory"
 _LOAD_S = 600
 """Seconds after which a load ends that nobody has ended."""
@@ -308,6 +314,35 @@ def sandbox(
                     stop_all_below(directory)
                     for disk in filter(Path.is_mount, directory.iterdir()):
                         fleet.run(["umount", "-l", disk])
+
+
+def sum_by_hand(
+    fleet: Sandbox,
+    moved: Moved,
+    source: str,
+    target: str,
+    schemas: Sequence[str],
+    *,
+    sessions: int = 1,
+) -> float:
+    """Sum up all moved tables on both nodes at the same time; give the seconds of the slower."""
+    names = {target: schemas, source: [f"{schema}__retired_{moved.id}" for schema in schemas]}
+    sums: dict[str, list[Any]] = {source: [], target: []}
+
+    def ask(node: str, part: int) -> None:
+        with fleet.connect(node) as session:
+            queries = session.execute(_SUMS, [list(names[node])]).fetchall()[part::sessions]
+            sums[node] += [session.execute(query).fetchone() for (query,) in queries]
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(2 * sessions) as threads:
+        asked = [threads.submit(ask, node, part) for node in names for part in range(sessions)]
+        for one in asked:
+            one.result()
+    took = time.perf_counter() - began
+    if sorted(sums[source]) != sorted(sums[target]):
+        raise RuntimeError("the sums differ")
+    return took
 
 
 def sub_steps(moves: Sequence[Moved]) -> list[Row]:

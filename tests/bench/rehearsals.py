@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import statistics
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tests.bench import moving
-from tests.bench.measure import Row, compare, rounds, say, seconds, timed
+from tests.bench.measure import Row, compare, rounds, say, seconds
 from tests.bench.stream_moves import FILLED, fill
 
 if TYPE_CHECKING:
@@ -85,7 +84,9 @@ def comparison(scale: Scale) -> list[Row]:
             report = _report(fleet, moved)
             ours.append(report["elapsed_ms"] / 1000)
             sizes.append(report["size_bytes"])
-            hands.append(_by_hand(fleet, moved, target))
+            live = [fleet.topology().schema(shard) for shard in FILLED]
+            source = "ab"[target == "a"]
+            hands.append(moving.sum_by_hand(fleet, moved, source, target, live))
             say(f"  ours {ours[-1]:.2f} s, by hand {hands[-1]:.2f} s")
             fleet.call("prune", "--now", "--yes")
     return [
@@ -108,29 +109,3 @@ def _report(fleet: Sandbox, moved: Moved) -> dict[str, Any]:
     shown = json.loads(fleet.call("moves", "show", moved.id, "-o", "json"))
     found: dict[str, Any] = shown["report"]["rehearsal"]
     return found
-
-
-_TABLES = """
-SELECT format('SELECT count(*), sum(hashtextextended(t::text, 0)) FROM %I.%I AS t',
-              schemaname, tablename)
-FROM pg_tables WHERE schemaname = ANY (%s) ORDER BY 1
-"""
-
-
-def _by_hand(fleet: Sandbox, moved: Moved, target: str) -> float:
-    """Sum up all moved tables on both nodes at the same time; give the seconds of the slower."""
-    source = "ab"[target == "a"]
-    live = [fleet.topology().schema(shard) for shard in FILLED]
-    names = {target: live, source: [f"{schema}__retired_{moved.id}" for schema in live]}
-    sums: dict[str, list[Any]] = {}
-
-    def ask(node: str) -> None:
-        with fleet.connect(node) as session:
-            listed = session.execute(_TABLES.replace("%I", "%%I"), [names[node]]).fetchall()
-            sums[node] = [session.execute(query).fetchone() for (query,) in listed]
-
-    with ThreadPoolExecutor(2) as threads:
-        took = timed(lambda: list(threads.map(ask, names)))()
-    if sums[source] != sums[target]:
-        raise RuntimeError("the sums differ")
-    return took

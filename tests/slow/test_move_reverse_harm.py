@@ -70,25 +70,6 @@ def test_ddl_on_the_shards_since_the_move_is_named(fleet_own: Lab) -> None:
     assert "shard3.more was made" in said
 
 
-def test_ddl_that_comes_while_the_copies_follow_stops_the_reverse(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = moved(fleet_own)
-
-    def then_alter(context: MoveContext) -> None:
-        reopen.run(context)
-        with fleet_own.connect("b") as session:
-            session.execute("CREATE INDEX late ON shard2.photos (user_id)")
-
-    replace_step(monkeypatch, reopen.STEP, then_alter)
-    with pytest.raises(MoveStopped) as caught:
-        reverse(fleet_own, there.move.id)
-    assert "shard2.photos was altered" in messages(caught.value)
-    fleet_own.abort()
-    assert fleet_own.leads("shard2") == "b"
-    assert left(fleet_own) == []
-
-
 def test_an_old_source_that_has_failed_over_is_refused(fleet_own: Lab) -> None:
     there = moved(fleet_own)
     fleet_own.server("a").stop()

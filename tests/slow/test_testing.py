@@ -13,7 +13,6 @@ import psycopg
 import pytest
 
 from shardctl import testing
-from shardctl.postgres import binaries, embedded
 from shardctl.testing import directory
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import serving, wait_for
@@ -52,22 +51,6 @@ def test_with_xdist_every_worker_has_a_fleet_of_its_own(application: Application
     ]
     assert len(first) == len(second) == 4
     assert first.isdisjoint(second)
-    assert application.fleets() == []
-
-
-@pytest.mark.embedded
-def test_it_works_with_the_embedded_servers(application: Application) -> None:
-    directory = str(list(embedded.directories())[-1])
-    application.write("pytest.ini", "[pytest]\nshard_fleet_shards = 2\n")
-    version = "SELECT current_setting('server_version_num')::int / 10000"
-    application.write(
-        "test_version.py",
-        "import psycopg\n"
-        "def test_version(fleet):\n"
-        "    with psycopg.connect(fleet.dsn('a')) as connection:\n"
-        f"        assert connection.execute({version!r}).fetchone() == (18,)\n",
-    )
-    application.pytest("test_version.py", environment={binaries.VARIABLE: directory})
     assert application.fleets() == []
 
 
