@@ -1,9 +1,11 @@
-"""Moves over SSH, between machines of their own, and of a source in a cluster of repmgr."""
+"""Moves over SSH, and of a source in a cluster of repmgr."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,25 +23,63 @@ from tests.fixtures.servers.clones import (
     photos,
 )
 from tests.fixtures.servers.managers import RepmgrNode, registered
-from tests.fixtures.servers.postgres import PgServer, wait_for
+from tests.fixtures.servers.postgres import PgServer, free_ports, wait_for
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.fixtures.moves.stopping import MovingFleet
-    from tests.fixtures.servers.sshd import Sshd
+    from tests.fixtures.servers.sshd import Sshd, SshHome
+
+
+@pytest.fixture
+def fleet_ssh(fleet_points: MovingFleet, sshd: Sshd, ssh_home: SshHome) -> MovingFleet:
+    """Give a fleet to whose hosts the servers' own user logs in."""
+    assert ssh_home.directory.is_dir()
+    said = f"host: {sshd.host}, port: {sshd.port}, user: {sshd.login}"
+    fleet_points.of_all = f"ssh: {{{said}, key_file: {sshd.user_key}, accept_new: true}}"
+    fleet_points.file.unlink()
+    return fleet_points
+
+
+@pytest.fixture
+def fleet_ssh_debian(fleet_ssh: MovingFleet, sshd: Sshd, server_directory: Path) -> MovingFleet:
+    """Give one whose target has its configuration elsewhere, and is started as Debian does it.
+
+    What stands there would lead nobody to the clone, and let nobody in.
+    """
+    major = fleet_ssh.servers["a"].server.binaries.major
+    program = shutil.which("pg_ctlcluster")
+    if program is None or not Path(f"/usr/lib/postgresql/{major}/bin").is_dir():
+        pytest.skip("postgresql-common, or a server of that version, is not installed here")
+    etc = server_directory / "etc" / str(major) / "main"
+    etc.mkdir(parents=True)
+    (etc / "postgresql.conf").write_text(
+        f"data_directory = '{fleet_ssh.place}'\nhba_file = '{etc}/pg_hba.conf'\n"
+        f"ident_file = '{etc}/pg_ident.conf'\nport = {free_ports(1)[0]}\n"
+        f"unix_socket_directories = ''\nmax_connections = 10\n"
+    )
+    (etc / "start.conf").write_text("manual\n")
+    for empty in ("pg_hba.conf", "pg_ident.conf", "pg_ctl.conf"):
+        (etc / empty).touch()
+    # Without this link the log is in /var/log/postgresql, where only `postgres` may write.
+    (etc / "log").symlink_to(server_directory / "log")
+    if os.geteuid() == 0:
+        for path in (server_directory, etc, *etc.glob("*.conf")):
+            shutil.chown(path, sshd.login)
+    command = f"env PG_CLUSTER_CONF_ROOT={server_directory}/etc {program} {major} main"
+    verbs = ", ".join(f"{verb}: {command} {verb}" for verb in ("start", "stop", "status"))
+    fleet_ssh.of_target = f", control: {{{verbs}}}"
+    return fleet_ssh
 
 
 MOVE = ("move-shards", "2-3", "--to", "c", "--yes", "--retain", "0s", "--duplicate-shared")
 
 
-def move(
-    fleet: MovingFleet, run: Callable[..., subprocess.CompletedProcess[str]] | None = None
-) -> None:
+def move(fleet: MovingFleet) -> None:
     """Move under traffic, and see that nobody noticed."""
     with Clients(fleet) as clients:
-        done = (run or fleet.shardctl)(*MOVE)
+        done = fleet.shardctl(*MOVE)
         assert done.returncode == 0, done.stderr
         clients.wait_served()
     assert clients.codes() == set(), clients.errors()

@@ -15,8 +15,7 @@ from shardctl.moves.preflight.schemas import Version
 from shardctl.moves.wal import Wal
 from shardctl.pgbouncer import faults
 from shardctl.topology.model import Control
-from tests.fixtures.moves.facts import MB, P1, PLACE, A, C, fit, pooled
-from tests.fixtures.moves.stream_facts import streamed
+from tests.fixtures.moves.facts import MB, P1, PLACE, A, C, fit, pooled, streamed
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.facts import MoveFacts
