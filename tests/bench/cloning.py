@@ -14,7 +14,7 @@ from shardctl.postgres import binaries
 from shardctl.sandbox import servers
 from tests.bench import fleet as fleets
 from tests.bench import moving
-from tests.bench.measure import Row, alternate, compare, say, seconds
+from tests.bench.measure import Row, alternate, compare, limit, say, seconds
 from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
@@ -99,13 +99,7 @@ def clone(scale: Scale) -> list[Row]:
             shown=seconds,
             target=1.2,
         ),
-        moving.limit(
-            "  shardctl's peak memory",
-            peak,
-            f"{peak:.0f} MB",
-            most=MEGABYTES,
-            target=f"< {MEGABYTES} MB",
-        ),
+        limit("  shardctl's peak memory", peak, MEGABYTES, "MB"),
     ]
 
 

@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from tests.bench.measure import Row, milliseconds
+from tests.bench.measure import Row, limit, milliseconds
 from tests.fixtures.photos import reading, started
 
 if TYPE_CHECKING:
@@ -28,12 +28,11 @@ def feed(scale: Scale) -> list[Row]:
     took = sorted(ms for one in clients for ms in one.took_ms)
     median, slow = statistics.median(took), took[-len(took) // 20]
     return [
-        Row(
-            name=f"example: a feed page, {CLIENTS} clients",
-            ours=milliseconds(median / 1000),
-            reference="-",
-            target=f"<= {MOST_MS:g} ms",
-            met=median <= MOST_MS,
+        limit(
+            f"example: a feed page, {CLIENTS} clients",
+            median,
+            MOST_MS,
+            "ms",
             note=f"{len(took)} pages; one of 20 takes {milliseconds(slow / 1000)} or more",
         )
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.pgbouncer.console import Console
 from tests.bench import moving
-from tests.bench.measure import Row, milliseconds, say
+from tests.bench.measure import Row, limit, milliseconds, say
 
 if TYPE_CHECKING:
     from tests.bench.measure import Scale
@@ -55,12 +55,11 @@ def _moves(aliases: int, most_ms: float, moves: int) -> list[Row]:
         with fleet.load(words=_words()) as load:
             still = load.end(moved["elapsed_s"])
     return [
-        moving.limit(
+        limit(
             f"{moves} moves of 4 of {aliases:,} aliases, {PER_S} logins a second: longest request",
             moved["longest_ms"],
-            f"{moved['longest_ms']:.0f} ms",
-            most=most_ms,
-            target=f"<= {most_ms} ms",
+            most_ms,
+            "ms",
             note=f"without a move: {still['longest_ms']:.0f} ms; {_reported(moved)}; "
             f"pauses {milliseconds(min(pauses))} to {milliseconds(max(pauses))}; {moving.busy()}",
         ),

@@ -142,6 +142,12 @@ def compare(
     )
 
 
+def limit(name: str, value: float, most: float, unit: str, *, note: str = "") -> Row:
+    """Make a row of something that is to be at most `most`."""
+    target = f"<= {most:g} {unit}".rstrip()
+    return Row(name, f"{value:.2f} {unit}", "", target=target, met=value <= most, note=note)
+
+
 def per(count: int, unit: str) -> Callable[[float], str]:
     """Show seconds as a small unit for each of `count` things."""
 

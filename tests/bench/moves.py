@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.bench import moving
-from tests.bench.measure import Row, compare, milliseconds, rounds, say, seconds
+from tests.bench.measure import Row, compare, limit, milliseconds, rounds, say, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,22 +62,14 @@ def move(scale: Scale) -> list[Row]:
     stayed = [[_longest_of_those_that_stay(one) for one in founds] for founds in (during, still)]
     return [
         _waits("move", waits, theirs, against="a quick script", note=_held_up(scripted)),
-        moving.limit(
+        limit(
             f"  median of {len(waits)}",
             median,
-            f"{median:.1f} ms",
-            most=MEDIAN_MS,
-            target=f"<= {MEDIAN_MS} ms",
+            MEDIAN_MS,
+            "ms",
             note=f"{moving.busy()}; {_held_up(during)}",
         ),
-        moving.limit(
-            "  worst",
-            max(waits),
-            f"{max(waits):.1f} ms",
-            most=WORST_MS,
-            target=f"<= {WORST_MS} ms",
-            note=_listed(waits),
-        ),
+        limit("  worst", max(waits), WORST_MS, "ms", note=_listed(waits)),
         _at_rest(rested),
         moving.flaws("moves", [*during, *rested]),
         compare(
@@ -111,12 +103,11 @@ def stream(scale: Scale) -> list[Row]:
     waits, theirs = _longest(during), _longest(cloning)
     return [
         _waits("stream", waits, theirs, against="a clone", target=MEDIAN),
-        moving.limit(
+        limit(
             "  worst, of the worst of a clone",
             max(waits) / max(theirs),
-            f"{max(waits):.1f} ms",
-            most=WORST,
-            target=f"<= {WORST}",
+            WORST,
+            "",
             note=f"{_listed(waits)}; {_held_up(during)}",
         ),
         _at_rest(rested, most=PACED_MS),
@@ -281,21 +272,19 @@ def many(scale: Scale) -> list[Row]:
     pauses = [one.pause * 1000 for one in moves]
     pruned = [found["longest_ms"] for found in pruning]
     return [
-        moving.limit(
+        limit(
             f"move {shards // 2} of {shards:,} shards, node aliases: pause, worst of {len(pauses)}",
             max(pauses),
-            f"{max(pauses):.0f} ms",
-            most=MANY_MS,
-            target="< 1 s",
+            MANY_MS,
+            "ms",
             note=f"{moving.busy()}; the step: {seconds(max(m.steps['cutover'] for m in moves))}",
         ),
         moving.flaws("moves", during),
-        moving.limit(
+        limit(
             f"  prune of {shards // 2} schemas a node: others' longest wait",
             max(pruned),
-            f"{max(pruned):.0f} ms",
-            most=PRUNE_MS,
-            target=f"< {PRUNE_MS} ms",
+            PRUNE_MS,
+            "ms",
             note=f"without: {max(found['longest_ms'] for found in still):.0f} ms; "
             f"{moving.busy()}; prune took {seconds(statistics.median(took))}",
         ),

@@ -375,11 +375,6 @@ def sub_steps(moves: Sequence[Moved]) -> list[Row]:
     ]
 
 
-def limit(name: str, value: float, shown: str, *, most: float, target: str, note: str = "") -> Row:
-    """Make a row of something that is to be at most `most`, in whichever unit."""
-    return Row(name, shown, "", target=target, met=value <= most, note=note)
-
-
 def flaws(name: str, loads: Sequence[dict[str, Any]]) -> Row:
     """Make the row of what loads have found wrong: errors, lost and duplicate rows, and others."""
     errors = sum(one["count"] for load in loads for one in load["errors"].values())

@@ -7,7 +7,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from tests.bench import moving
-from tests.bench.measure import Row, compare, rounds, say, seconds
+from tests.bench.measure import Row, compare, limit, rounds, say, seconds
 from tests.bench.stream_moves import FILLED, fill
 
 if TYPE_CHECKING:
@@ -48,12 +48,11 @@ def rehearse(scale: Scale) -> list[Row]:
     near = [abs(said - was) <= max(NEAR * was, NEAR_MS) for said, was in pairs]
     least = round(RIGHT * len(near))
     return [
-        moving.limit(
+        limit(
             "rehearse: writers held beyond open transactions",
             statistics.median(held),
-            f"{statistics.median(held):.1f} ms",
-            most=HELD_MS,
-            target=f"<= {HELD_MS} ms",
+            HELD_MS,
+            "ms",
             note=f"{_listed(held)}; open transactions: "
             + _listed([one["waited_ms"] for one in found]),
         ),

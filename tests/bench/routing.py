@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.router import AsyncShardedDatabase, PoolSettings, ShardedDatabase
 from shardctl.router.connections import is_quiet
-from tests.bench import fleet, moving, pooling
-from tests.bench.measure import Row, alternate, compare, milliseconds, per, timed
+from tests.bench import fleet, pooling
+from tests.bench.measure import Row, alternate, compare, limit, milliseconds, per, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -387,7 +387,7 @@ def connections(scale: Scale) -> list[Row]:
         note=f"connections at the nodes: {with_few}; with pools of 10: {with_default}",
     )
     most = max(with_few)
-    return [row, moving.limit("  connections at a node", most, str(most), most=6, target="<= 6")]
+    return [row, limit("  connections at a node", most, 6, "")]
 
 
 def _both_faces(topology: Topology, each: int, pool: PoolSettings) -> None:

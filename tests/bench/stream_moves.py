@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.topology.model import ShardId
 from tests.bench import moving
-from tests.bench.measure import Row, rounds, say, seconds
+from tests.bench.measure import Row, limit, rounds, say, seconds
 from tests.bench.moves import STREAM, Found, _held_up, _listed, _longest, _with, _without
 from tests.bench.streams import PEAK_MB
 
@@ -47,12 +47,11 @@ def beside_a_spare(scale: Scale) -> list[Row]:
     waits = _longest(founds)
     beyond = [wait - one.pause * 1000 for wait, (one, _) in zip(waits, done, strict=True)]
     return [
-        moving.limit(
+        limit(
             "router, a spare not running: longest request beyond the pause",
             max(beyond),
-            f"{max(beyond):.1f} ms",
-            most=BEYOND_MS,
-            target=f"<= {BEYOND_MS} ms",
+            BEYOND_MS,
+            "ms",
             note=f"{moving.busy()}; longest: {_listed(waits)}; {_held_up(founds)}",
         ),
         moving.flaws("moves", founds),
@@ -78,12 +77,11 @@ def many(scale: Scale) -> list[Row]:
     steps = [name for name in moves[0].steps if "." not in name]
     shown = (f"{name} {seconds(statistics.median(m.steps[name] for m in moves))}" for name in steps)
     return [
-        moving.limit(
+        limit(
             f"stream {shards // 2} of {shards} shards with 3 tables: the whole command",
             statistics.median(took),
-            seconds(statistics.median(took)),
-            most=MANY_S,
-            target=f"<= {MANY_S} s",
+            MANY_S,
+            "s",
             note=", ".join(shown),
         ),
         _peak("  memory of shardctl", moves),
@@ -167,4 +165,4 @@ def _a_second(found: Found, first: float, last: float) -> float:
 
 def _peak(name: str, moves: Sequence[Moved]) -> Row:
     peak = max(one.peak_kb for one in moves) / 1024
-    return moving.limit(name, peak, f"{peak:.0f} MB", most=PEAK_MB, target=f"<= {PEAK_MB} MB")
+    return limit(name, peak, PEAK_MB, "MB")

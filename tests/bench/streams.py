@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from shardctl.postgres.logical import clients, copying, structure
 from shardctl.postgres.logical.route import Route
 from tests.bench import fleet as fleets
-from tests.bench.measure import Row, alternate, compare, per, say, seconds, timed
+from tests.bench.measure import Row, alternate, compare, limit, per, say, seconds, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,13 +84,7 @@ def copy(scale: Scale) -> list[Row]:
             shown=per(1, "table"),
             target=1.2,
         ),
-        Row(
-            "  memory of the process that copied both",
-            f"{peak:.0f} MB",
-            "",
-            target=f"<= {PEAK_MB} MB",
-            met=peak <= PEAK_MB,
-        ),
+        limit("  memory of the process that copied both", peak, PEAK_MB, "MB"),
     ]
 
 

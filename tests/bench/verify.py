@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.bench import fleet
-from tests.bench.measure import Row, alternate, compare, per, say, seconds
+from tests.bench.measure import Row, alternate, compare, limit, per, say, seconds
 
 if TYPE_CHECKING:
     from shardctl.topology.model import Topology
@@ -60,13 +60,7 @@ def many_shards(scale: Scale) -> list[Row]:
                     shown=seconds,
                     target=3,
                 ),
-                Row(
-                    f"  its peak memory, {shards:,} shards",
-                    f"{peak:.0f} MB",
-                    "",
-                    target=f"< {MEGABYTES} MB",
-                    met=peak < MEGABYTES,
-                ),
+                limit(f"  its peak memory, {shards:,} shards", peak, MEGABYTES, "MB"),
             ]
     few, many = sorted(times)
     name = f"  time per shard, {many:,} against {few:,}"
