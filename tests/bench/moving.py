@@ -29,7 +29,7 @@ from shardctl.topology import loader
 from shardctl.topology.build import PASSFILE
 from tests.bench import fleet
 from tests.bench.measure import Row, milliseconds, say
-from tests.fixtures.servers.postgres import free_run, new_directory, wait_for
+from tests.fixtures.servers.postgres import free_run, new_directory, stop_all_below, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
