@@ -10,7 +10,8 @@ from shardctl.cli import changing, picture
 from shardctl.cli.command import HereChanging, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
-from shardctl.cli.output import emit, plural, print_json
+from shardctl.cli.output import emit, plural, print_json, say
+from shardctl.errors import Refused
 
 if TYPE_CHECKING:
     from shardctl.state.map import NodeMap
@@ -78,9 +79,11 @@ def diff(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
     Changes nothing. Exit code 1 if they differ, as with a file from before a move.
     """
     topology = load_topology(ctx)
-    reported = _newest(topology)
+    reported, doubt = _newest(topology)
     rows = _differences(topology, _owners(reported))
     emit(output, _HEADER, rows, _as_json(topology, reported), nothing=_same(topology, reported))
+    if doubt is not None:
+        say(f"note: {doubt.message}")
     if rows:
         raise typer.Exit(1)
 
@@ -99,7 +102,9 @@ def pull(
     from shardctl.moves import file
 
     topology = load_topology(ctx)
-    reported = _newest(topology)
+    reported, doubt = _newest(topology)
+    if doubt is not None:
+        raise doubt
     owners = _owners(reported)
     rows = _differences(topology, owners)
     values = file.placement(topology, owners) if rows else {}
@@ -118,19 +123,38 @@ def pull(
     )
 
 
-def _newest(topology: Topology) -> NodeMap:
-    """Read the newest map of the nodes that answer; raises map_unanswered."""
-    from shardctl.errors import Refused
-    from shardctl.state.newest import newest
+def _newest(topology: Topology) -> tuple[NodeMap, Refused | None]:
+    """Read the newest map of the nodes that answer; raises map_unanswered.
 
-    reported = newest(topology, command="topology diff", within_s=_WITHIN_S)
-    if reported is None:
+    With what is not proved by it: a move that only its two nodes have recorded, which are away.
+    """
+    from shardctl.state.newest import reports
+    from shardctl.topology import ranges
+
+    found = reports(topology, command="topology diff", within_s=_WITHIN_S)
+    if not found:
         raise Refused(
             "map_unanswered",
             f"no node reported a map of cluster {topology.cluster} within {_WITHIN_S:g} s",
             hint="run `shardctl status` to see why; `shardctl init` writes the first map",
         )
-    return reported
+    newest = max(found, key=lambda one: one.map.version)
+    answered = {one.node for one in found}
+    unproved = {
+        between: shards
+        for between, shards in _grouped(topology, _owners(newest)).items()
+        if answered.isdisjoint(between)
+    }
+    if not unproved:
+        return newest, None
+    shards = ranges.of(shard for some in unproved.values() for shard in some)
+    nodes = ", ".join(sorted({node for between in unproved for node in between}))
+    return newest, Refused(
+        "owners_unproved",
+        f"map version {newest.map.version} of node {newest.node} may be old: who owns shards "
+        f"{shards} is known to {nodes} only, which did not answer",
+        hint="start one of these nodes, then run the command again",
+    )
 
 
 def _owners(reported: NodeMap) -> dict[ShardId, NodeName]:

@@ -27,10 +27,16 @@ _CONNECT_S = 2
 
 
 def newest(topology: Topology, *, command: str, within_s: float) -> NodeMap | None:
-    """Ask all nodes at once, with one query each, and give the newest map of this cluster.
+    """Give the newest map that `reports` has; None where there is none."""
+    found = reports(topology, command=command, within_s=within_s)
+    return max(found, key=lambda one: one.map.version, default=None)
 
-    None where no node has reported one within this time, in s. A thread that still waits then is
-    left to itself, for a login cannot be given up sooner than libpq does.
+
+def reports(topology: Topology, *, command: str, within_s: float) -> list[NodeMap]:
+    """Ask all nodes at once, with one query each, and give their maps of this cluster.
+
+    Those that have reported one within this time, in s. A thread that still waits then is left to
+    itself, for a login cannot be given up sooner than libpq does.
     """
     answers: queue.SimpleQueue[NodeMap | None] = queue.SimpleQueue()
     quick = {**topology.database.options, "connect_timeout": str(_CONNECT_S)}
@@ -52,7 +58,7 @@ def newest(topology: Topology, *, command: str, within_s: float) -> NodeMap | No
             break
         if answer is not None and answer.map.same_cluster(wanted):
             found.append(answer)
-    return max(found, key=lambda one: one.map.version, default=None)
+    return found
 
 
 def _ask(topology: Topology, node: Node, command: str) -> NodeMap | None:

@@ -52,3 +52,19 @@ def test_a_node_that_the_file_lacks_and_a_fleet_that_does_not_answer_are_named(
     with fleet_8.at_ports(a=free_ports(1)[0]):
         done = fleet_8.here("topology", "diff", "-o", "json")
     assert (done.returncode, json.loads(done.stdout)["errors"][0]["code"]) == (1, "map_unanswered")
+
+
+def test_an_old_map_takes_no_shard_from_a_node_that_does_not_answer(fleet_8: Fleet) -> None:
+    fleet_8.shards = {"a": "0-1", "b": "4-7", "c": "2-3"}
+    ports = dict(zip("ac", free_ports(2), strict=True))
+    with fleet_8.at_ports(**ports):
+        text = fleet_8.write().read_text()
+        done = fleet_8.here_as_written("topology", "pull", "--yes")
+        assert done.returncode == 1, done.stderr
+        assert "shards 2-3 is known to a, c only" in done.stderr
+        assert fleet_8.file.read_text() == text
+    with fleet_8.at_ports(c=ports["c"]):
+        done = fleet_8.here("topology", "pull", "--yes")
+    assert done.returncode == 0, done.stderr
+    owners = loader.load(fleet_8.file).owners()
+    assert [shard for shard, node in owners.items() if node == "a"] == [0, 1, 2, 3]
