@@ -71,11 +71,7 @@ class Change:
     def put(self) -> str:
         """Return the new text for the file that is as it was; raises topology_changed."""
         if _text(self.before.path) != self.text:
-            raise Refused(
-                "topology_changed",
-                f"{self.before.path} changed after shardctl read it; nothing was done",
-                hint="run the command again",
-            )
+            raise file.changed(self.before.path)
         return self.edited
 
     def as_json(self) -> dict[str, Any]:

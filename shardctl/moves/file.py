@@ -65,6 +65,26 @@ def problems(topology: Topology, plan: MovePlan) -> list[PreflightRefused]:
     return [refusal]
 
 
+def changed(path: Path) -> Refused:
+    """Report a file that is not what a command has read and shown a plan of."""
+    return Refused(
+        "topology_changed",
+        f"{path} changed after shardctl read it; nothing was done",
+        hint="run the command again",
+    )
+
+
+def require_unchanged(topology: Topology, plan: MovePlan) -> None:
+    """See that the file is still what a move was planned from; raises topology_changed.
+
+    Other moves may have written the shards of other nodes. For a node that was added or removed
+    since, poolers and file would be written as before that.
+    """
+    between = {plan.source, plan.target}
+    if _beside(loader.load(topology.path), between) != _beside(topology, between):
+        raise changed(topology.path)
+
+
 def is_written(topology: Topology, plan: MovePlan) -> bool:
     """Return whether the file already has the new owners."""
     try:

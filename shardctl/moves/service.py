@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
 from shardctl.hosts import ports
-from shardctl.moves import cutover, methods, rehearsal
+from shardctl.moves import cutover, file, methods, rehearsal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
@@ -133,14 +133,15 @@ def start(
 ) -> MoveContext:
     """Run a move from its first step to its last; return the context with its timeline.
 
-    `notice` reports to the operator while a step runs. Raises map_changed, MoveUnderWay, and
-    MoveStopped with what a step raises once the move has begun.
+    `notice` reports to the operator while a step runs. Raises topology_changed, map_changed,
+    MoveUnderWay, and MoveStopped with what a step raises once the move has begun.
     """
     context = at_work(topology, decided, progress, notice)
     with closing(context):
         context.lock(decided.source)
         context.session(decided.source)
         # The operator may have looked at the plan for a long time.
+        file.require_unchanged(topology, decided)
         needed = (decided.source, decided.target)
         maps.require(topology, decided.map_version, purpose=context.purpose, needed=needed)
         reserve.require_alone(context)

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from psycopg import sql
 
+from shardctl.errors import Refused
+from shardctl.fanout import Silent
+from shardctl.moves import service
+from shardctl.moves.plan import STREAM, Options
 from shardctl.topology import loader
 from tests.fixtures.fleets.pooled import offered
 from tests.fixtures.servers.postgres import free_ports
@@ -104,6 +108,19 @@ def test_a_server_that_does_not_fit_is_not_added(fleet_joined: PooledFleet) -> N
     fleet.execute("c", "DROP SCHEMA shard3")
     fleet.migration("0002_likes.sql", "CREATE TABLE likes (id bigint);")
     assert refused(fleet, *added(fleet)) == "init_pending"
+
+
+def test_a_move_that_was_planned_before_a_node_joined_does_not_begin(
+    fleet_joined: PooledFleet,
+) -> None:
+    """It would take the node's alias from the poolers, and could not write the file at its end."""
+    before = loader.load(fleet_joined.file)
+    decided = service.plan(before, [0], "b", Options(5.0, 0.0), method=STREAM)
+    assert both(fleet_joined, *added(fleet_joined)).returncode == 0
+    with pytest.raises(Refused) as caught:
+        service.start(before, decided, Silent(), lambda _: None)
+    assert caught.value.code == "topology_changed"
+    assert service.read(before).entries == ()
 
 
 def test_what_fails_behind_the_file_is_finished_by_init(fleet_joined: PooledFleet) -> None:
