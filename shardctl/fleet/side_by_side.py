@@ -196,7 +196,7 @@ def main() -> None:
 
 def _end_with_parent() -> None:
     """Stop as by Ctrl-C when the parent has been killed."""
-    sys.stdin.buffer.read()
+    os.read(sys.stdin.fileno(), 1)  # `sys.stdin` would be locked when this process ends
     os.kill(os.getpid(), signal.SIGINT)
 
 
