@@ -186,9 +186,15 @@ class Harm:
 
     def node_disk_filled(self) -> None:
         """A node's disk is full for some seconds; one that needs WAL then ends by a PANIC."""
-        with self._filled(self.world.directory_of_node(SMALL_NODE).parent):
-            for _ in range(self.random.choice([0, 20])):
-                self._ask("SELECT pg_switch_wal()", SMALL_NODE)
+        segments = self.random.choice([0, 20])
+        with (
+            self._filled(self.world.directory_of_node(SMALL_NODE).parent),
+            contextlib.suppress(psycopg.Error),
+            self.world.connect(SMALL_NODE) as connection,
+        ):
+            for _ in range(segments):
+                connection.execute("SELECT pg_logical_emit_message(true, 'chaos', '')")
+                connection.execute("SELECT pg_switch_wal()")
         while self.world.pid_of_node(SMALL_NODE) is not None:  # until it has recovered, or ended
             with contextlib.suppress(psycopg.Error):
                 self.world.ask(SMALL_NODE, "SELECT 1")
