@@ -12,29 +12,65 @@ from shardctl.moves.plan import CLONE
 from tests.fixtures.moves import streamed
 from tests.fixtures.moves.busy import prove_streamed
 from tests.fixtures.moves.proof import prove
-from tests.fixtures.moves.stopping import finish, patient
-from tests.fixtures.moves.writers import Clients
+from tests.fixtures.moves.stopping import NEWER, OLDEST, finish, patient
+from tests.fixtures.moves.writers import ByCursor, Clients
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.stopping import MovingFleet
 
 pytestmark = pytest.mark.fault
 
+TRIPS = [
+    pytest.param(*one.values, keyless, marks=one.marks, id=f"{one.id}{'-keyless' * keyless}")
+    for keyless, those in ((False, [OLDEST, *NEWER]), (True, NEWER[:2]))
+    for one in those
+]
+KEYLESS = """
+ALTER TABLE shard{0}.writes DROP CONSTRAINT writes_pkey;
+CREATE INDEX ON shard{0}.writes (token); -- 16 and newer look for whole rows by it
+"""
 
-def test_a_round_trip_between_versions_loses_nothing(fleet_versions: MovingFleet) -> None:
+
+def lent(fleet: MovingFleet) -> list[str]:
+    """Name the node of each live table of the moved shards that has a replica identity lent."""
+    query = (
+        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relreplident <> 'd'"
+        " AND relnamespace::regnamespace::text IN ('shard2', 'shard3')"
+    )
+    return [node for node in fleet.servers for _ in fleet.ask(node, query)]
+
+
+@pytest.mark.parametrize(("fleet_versions", "keyless"), TRIPS, indirect=["fleet_versions"])
+def test_a_round_trip_between_versions_loses_nothing(
+    fleet_versions: MovingFleet, *, keyless: bool
+) -> None:
     """A reverse may go to an older version."""
-    choice = dataclasses.replace(fleet_versions.choice, keep_reverse_s=3600.0)
-    fleet_versions.choice = choice
-    with Clients(fleet_versions, target="b") as clients:
-        for verb in ("start", "reverse"):
-            mover = fleet_versions.mover(verb)
-            assert mover.end(seconds=120) == 0, mover.said
-            clients.wait_served()
+    fleet = fleet_versions
+    fleet.choice = dataclasses.replace(fleet.choice, keep_reverse_s=3600.0, identity_full=keyless)
+    for shard in range(fleet.count if keyless else 0):
+        fleet.execute("a" if shard < 4 else "b", KEYLESS.format(shard))
+    with Clients(fleet, target="b") as clients:
+        (cursor,) = (one for one in clients.direct if isinstance(one, ByCursor))
+        mover = fleet.mover("start")
+        assert mover.end(seconds=120) == 0, mover.said
+        clients.wait_served()
+        arrived = dict(fleet.ask("b", "SELECT token, version FROM shard3.writes"))
+        assert cursor.missing(arrived) == set()
+        assert lent(fleet) == ["b", "b"] * keyless
+        change = "UPDATE shard3.writes SET version = version + 1 RETURNING token"
+        changed = fleet.ask("b", change)
+        mover = fleet.mover("reverse")
+        assert mover.end(seconds=120) == 0, mover.said
+        clients.wait_served()
+        found = fleet.ask("a", "SELECT token FROM shard3.writes WHERE version > 0")
+        assert set(changed) <= set(found)
     assert clients.errors() == []
-    assert fleet_versions.owner == "a"
-    assert fleet_versions.state() == fleet_versions.state("b") == "done"
-    assert streamed.left(fleet_versions) == []
-    prove(fleet_versions, clients, version=3)
+    assert "55000" not in {one.code for one in cursor.failures}  # what a lack of identity gives
+    assert fleet.owner == "a"
+    assert fleet.state() == fleet.state("b") == "done"
+    assert lent(fleet) == []
+    assert streamed.left(fleet) == []
+    prove(fleet, clients, version=3)
 
 
 def test_a_table_made_over_the_fence_ends_the_cutover(fleet_versions: MovingFleet) -> None:
