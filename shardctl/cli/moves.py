@@ -28,7 +28,10 @@ from shardctl.cli.output import emit, plural, say
 if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.moves.doctor import Left
+    from shardctl.moves.plan import MovePlan
+    from shardctl.moves.preflight.check import Facts
     from shardctl.state.ledger import Entry
+    from shardctl.topology.model import Topology
 
 app = command_app(
     help="List, show, resume, abort or reverse moves, and clear what they left.",
@@ -243,23 +246,26 @@ def reverse(
     continues it, and `moves abort` undoes it until its point of no return; after an abort, the
     move can no longer be reversed. A reverse itself cannot be reversed.
     """
-    from shardctl.moves import reversing, service
+    from shardctl.moves import one_at_a_time, reversing, service
     from shardctl.moves.plan import Options
     from shardctl.state import lock
     from shardctl.topology import ranges
 
-    topology = load_topology(ctx)
-    entry = find(topology, move)
-    options = Options(
-        (max_pause or topology.move.max_pause).total_seconds(),
-        entry.move.plan["options"]["retain_s"],
-        max_wal_bytes=max_wal or topology.move.max_wal,
-        terminate=terminate,
-        ignore_standby=ignore_standby,
-    )
-    decided = reversing.plan(topology, entry, options)
-    facts = service.preflight(topology, decided)
-    lock.require_all_free(topology, service.locked(decided), command=service.COMMAND)
+    def planned(now: Topology) -> tuple[Topology, Entry, MovePlan, Facts]:
+        entry = find(now, move)
+        options = Options(
+            (max_pause or now.move.max_pause).total_seconds(),
+            entry.move.plan["options"]["retain_s"],
+            max_wal_bytes=max_wal or now.move.max_wal,
+            terminate=terminate,
+            ignore_standby=ignore_standby,
+        )
+        decided = reversing.plan(now, entry, options)
+        facts = service.preflight(now, decided)
+        lock.require_all_free(now, service.locked(decided), command=service.COMMAND)
+        return now, entry, decided, facts
+
+    topology, entry, decided, facts = one_at_a_time.undisturbed(load_topology(ctx), planned)
     held = entry.reverse.held_bytes if entry.reverse is not None else None
 
     def carry_out(progress: Progress) -> Entry:
