@@ -19,7 +19,13 @@ from shardctl.moves.preflight import check
 from shardctl.moves.preflight import poolers as preflight_poolers
 from shardctl.moves.step import NotAbortable, drive, undo
 from shardctl.moves.steps import clone, follow, reserve
-from shardctl.moves.stopped import aborting, require_silent, require_source_gone, stopped
+from shardctl.moves.stopped import (
+    aborting,
+    require_not_aborted,
+    require_silent,
+    require_source_gone,
+    stopped,
+)
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.state import cluster, identity, leash, lock
@@ -382,12 +388,13 @@ def read(topology: Topology) -> Ledger:
 
 
 def _drive(context: MoveContext, on_step: Callable[[Step], None]) -> None:
-    """Run the remaining steps; undo a move that ends with its rehearsal.
+    """Run the remaining steps; undo a move that ends with its rehearsal. Raises move_ended.
 
     Abort one that its rehearsal rules out, or whose slot has reached its limit of WAL.
     """
     steps = context.method.steps
     context.look_for_target()
+    require_not_aborted(context)
 
     def abort() -> None:
         undo(context, steps, on_step)

@@ -158,6 +158,20 @@ def _kept(context: MoveContext, *, bounded: bool | None) -> str:
     )
 
 
+def require_not_aborted(context: MoveContext) -> None:
+    """See, under the locks, that no other operator has aborted the move; raises move_ended.
+
+    An aborted move is not undoable either, and would be completed as one that is decided.
+    """
+    move = context.journal()
+    if move is not None and move.state is MoveState.aborted:
+        raise Refused(
+            "move_ended",
+            f"move {move.id} was aborted by another command: node {move.source} owns its shards",
+            hint="run `shardctl moves list` to see all moves",
+        )
+
+
 class TargetThere(ShardctlError):
     """A target that was declared destroyed, but exists."""
 

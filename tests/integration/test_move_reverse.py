@@ -10,9 +10,11 @@ import pytest
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import prune, rehearsal, reverse_kept, reversing, service
-from shardctl.moves.steps import follow
+from shardctl.moves.plan import Options
+from shardctl.moves.steps import follow, reopen
 from shardctl.moves.stopped import MoveStopped
 from shardctl.state.journal import MoveState
+from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.stream_moves import entry, left, moved, replace_step, reverse, state
 from tests.fixtures.refusals import raises_code
 
@@ -193,3 +195,23 @@ def test_a_reverse_stops_where_a_move_would_abort_or_drop_its_slot(
     assert state(fleet_own, there.move.id) == "reversed"
     assert fleet_own.leads("shard2") == "a"
     assert left(fleet_own) == []
+
+
+def test_what_another_operator_has_aborted_meanwhile_is_not_completed(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its poolers and the topology file would lead to the node that has no shards."""
+    there = moved(fleet_own)
+    late = reversing.plan(fleet_own.topology, there, Options(5.0, 0.0))
+    replace_step(monkeypatch, reopen.STEP, lose)
+    with pytest.raises(MoveStopped):
+        reverse(fleet_own, there.move.id)
+    monkeypatch.undo()
+    seen = fleet_own.entry()
+    fleet_own.abort()
+    with raises_code("move_ended"):
+        service.start(fleet_own.topology, late, Silent(), lambda _: None)
+    with raises_code("move_ended"):
+        service.resume(fleet_own.topology, seen, Silent(), lambda _: None)
+    assert fleet_own.leads("shard2") == "b"
+    assert fleet_own.problems() == []
