@@ -108,7 +108,8 @@ SampleOption = Annotated[
 ]
 _SAMPLE = values.Duration(seconds=1)
 _THRESHOLD = Percent(0.05)
-_HEAVIEST = 1000
+_LIGHTEST, _HEAVIEST = 0.001, 1000
+"""The weights beside 0: among these, no share is too small for a number."""
 
 
 @app.command("plan")
@@ -339,9 +340,9 @@ def planned(
             weights[NodeName(node)] = float(text)
         except ValueError:
             weights[NodeName(node)] = -1.0
-        if not 0 <= weights[NodeName(node)] <= _HEAVIEST:
+        if not (weights[NodeName(node)] == 0 or _LIGHTEST <= weights[NodeName(node)] <= _HEAVIEST):
             raise UsageError(
-                f"{given!r} is not a node and its weight, from 0 to {_HEAVIEST:,}",
+                f"{given!r} is not a node and its weight: 0, or {_LIGHTEST} to {_HEAVIEST:,}",
                 hint="give for example --node-weight a=2",
             )
     wanted = rebalance.Wanted(by.value, threshold, weights, max_moves, sample.total_seconds())

@@ -21,7 +21,7 @@ from shardctl.topology import loader, ranges
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from shardctl.fanout import Progress
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, Topology
 
 COMMAND = "rebalance"
-_CHANGED = {"map_changed", "ownership_differs"}
-"""What a move is refused with before it begins, when another has changed hands just now."""
+_CHANGED = {"map_changed", "ownership_differs", "topology_changed"}
+"""What a move is refused with before it begins, when map or file have changed just now."""
 PAUSE, RESUME = "rebalance pause", "rebalance resume"
 """The commands of the events by which any terminal pauses a rebalance that runs in another one."""
 _LAST = """
@@ -112,23 +112,16 @@ class Group:
     @classmethod
     def newest(cls, ledger: Ledger) -> Group:
         """Read the group that began last out of the journal; raises no_rebalance_yet."""
-        given = next((g for one in ledger.entries if (g := one.move.plan.get("group"))), None)
+        given = next((g for one in ledger.entries if (g := _group(one))), None)
         if given is None:
             raise Misused(
                 "no_rebalance_yet",
                 "no rebalance has started yet",
                 hint="run `shardctl rebalance apply` to start one",
             )
-        entries = {
-            (entry.move.source, entry.move.target): entry
-            for entry in reversed(ledger.entries)
-            if (entry.move.plan.get("group") or {}).get("id") == given["id"]
-        }
-        parts = (
-            Part(NodeName(source), NodeName(target), _numbers(text), entries.get((source, target)))
-            for source, target, text in given["moves"]
-        )
-        return cls(given["id"], tuple(parts), given.get("parallel", 1))
+        own = [one for one in ledger.entries if _group(one).get("id") == given["id"]]
+        parts = tuple(_part(own, *one) for one in given["moves"])
+        return cls(given["id"], parts, given.get("parallel", 1))
 
     @property
     def open(self) -> list[Entry]:
@@ -144,14 +137,27 @@ class Group:
         """Give the shape of docs/reference/json.md."""
         return {"group": self.id, "moves": [part.as_json() for part in self.parts]}
 
-    def row(self) -> Mapping[str, Any]:
-        """Give what the journal keeps with each of its moves."""
+    def row(self, options: Options) -> Mapping[str, Any]:
+        """Give what the journal keeps with each of its moves, whose own limit of WAL is settled."""
         moves = [[part.source, part.target, ranges.of(part.shards)] for part in self.parts]
-        return {"id": self.id, "moves": moves, "parallel": self.parallel}
+        kept = {"id": self.id, "moves": moves, "parallel": self.parallel}
+        return kept | {"max_wal_bytes": options.max_wal_bytes}
 
 
-def _numbers(text: str) -> tuple[ShardId, ...]:
-    return tuple(ShardId(n) for first, last in ranges.parse(text) for n in range(first, last + 1))
+def _group(entry: Entry) -> Mapping[str, Any]:
+    return entry.move.plan.get("group") or {}
+
+
+def _part(entries: Iterable[Entry], source: str, target: str, text: str) -> Part:
+    """Find the newest move of a part by its shards: two parts may have the same nodes."""
+    shards = tuple(ShardId(n) for first, last in ranges.parse(text) for n in range(first, last + 1))
+    of_it = (
+        one
+        for one in entries
+        if (one.move.source, one.move.target) == (source, target)
+        if {*shards}.issuperset(one.move.shards)
+    )
+    return Part(NodeName(source), NodeName(target), shards, next(of_it, None))
 
 
 def run(
@@ -198,15 +204,18 @@ def _start(topology: Topology, group: Group, part: Part, options: Options, work:
 
     def planned(now: Topology) -> tuple[Topology, MovePlan]:
         shards = part.left(now)
+        if not shards:
+            moved = ranges.of(part.shards)
+            raise rebalance.outdated([f"another command has moved shards {moved} meanwhile"])
         decided = service.plan(now, shards, part.target, options, method=planning.STREAM)
-        decided = replace(decided, group=group.row())
+        decided = replace(decided, group=group.row(options))
         service.preflight(now, decided)
         lock.require_all_free(now, service.locked(decided), command=COMMAND)
         return now, decided
 
     while True:
         topology, decided = one_at_a_time.undisturbed(loader.load_trusted(topology.path), planned)
-        number = 1 + [(p.source, p.target) for p in group.parts].index((part.source, part.target))
+        number = 1 + [one.shards for one in group.parts].index(part.shards)
         work.notice(
             f"move {number} of {len(group.parts)}: {len(decided.shards):,} shards from "
             f"{part.source} to {part.target}"
@@ -226,7 +235,8 @@ def begin_again(topology: Topology, group: Group) -> Options:
     """Let a group that was paused or interrupted go on; return the options of its moves."""
     _record(topology, group, RESUME)
     last = next(part.entry for part in reversed(group.parts) if part.entry is not None)
-    return MovePlan.of_journal(last.move).options
+    options = MovePlan.of_journal(last.move).options
+    return replace(options, max_wal_bytes=_group(last).get("max_wal_bytes"))
 
 
 def pause(topology: Topology, group: Group) -> None:

@@ -274,11 +274,12 @@ def _changes(plan: Plan, topology: Topology) -> Iterator[str]:
     if plan.cluster != topology.cluster:
         yield f"the plan is of cluster {plan.cluster}, and this is {topology.cluster}"
         return
-    then = {node.name: node.address for node in plan.nodes}
+    then = dict.fromkeys(node for move in plan.moves for node in (move.source, move.target))
+    then |= {node.name: node.address for node in plan.nodes}
     now = {name: f"{node.host}:{node.port}" for name, node in topology.nodes.items()}
     for name in {**then, **now}:
         if name not in now:
-            yield f"node {name} has been removed"
+            yield f"there is no node {name}"
         elif name not in then:
             yield f"node {name} has been added"
         elif then[name] != now[name]:

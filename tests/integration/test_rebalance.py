@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.fleet import group
+from shardctl.moves import service
 from shardctl.moves.steps import follow
 from tests.fixtures import commands
 from tests.fixtures.fleets.balance import write_plan
@@ -58,7 +59,12 @@ def test_what_is_no_plan_or_leaves_no_node_is_refused(fleet_8: Fleet) -> None:
     failed(done, 2, "--plan excludes --by")
     done = fleet_8.here("rebalance", "plan", "--node-weight", "x=2")
     failed(done, 2, "unknown node 'x'", "nodes: a, b")
-    failed(fleet_8.here("rebalance", "plan", "--node-weight", "a=-1"), 2, "'a=-1' is not a node")
+    for weight in ("a=-1", "a=1e-320"):
+        done = fleet_8.here("rebalance", "plan", "--node-weight", weight)
+        failed(done, 2, f"'{weight}' is not a node")
+    by_hand = write_plan(fleet_8.directory / "plan.json", fleet_8.topology(), ("a", "x", [2]))
+    done = fleet_8.here("rebalance", "apply", "--plan", by_hand, "--yes")
+    failed(done, 1, "there is no node x")
     done = fleet_8.here("rebalance", "plan", "--by", "tps", "--sample", "100ms")
     failed(done, 1, "no shard was read or written")
     failed(fleet_8.here("node", "drain", "b", "--node-weight", "a=0"), 2, "has weight 0")
@@ -125,6 +131,9 @@ def test_a_group_of_moves_goes_on_where_it_was_interrupted_or_paused(
     assert left(fleet_own) == []
     assert fleet_own.problems() == []
     assert "is finished" in run(fleet_own, "rebalance", "resume", "--yes").stdout
+    newest = group.Group.newest(service.read(fleet_own.topology))
+    again = group.begin_again(fleet_own.topology, newest)
+    assert again.max_wal_bytes is None  # the limit of each source is that of its own disk
     done = run(fleet_own, "rebalance", "apply", "--plan", plan, "--dry-run", "-o", "json")
     assert done.returncode == 0, done.stderr  # its own moves are no change of the fleet
 
