@@ -45,7 +45,7 @@ GROUPS = {
         "move-shards": "Move shards to another node, and compare every row.",
         "moves": "List, show, resume, abort or reverse moves.",
         "rebalance": "Plan and carry out moves that give every node its share.",
-        "node": "Empty a node.",
+        "node": "Add a node, empty one, remove one.",
         "prune": "Drop the retired schemas of closed moves.",
     },
     "Repair": {

@@ -67,6 +67,7 @@ def events(
     def read(since: datetime) -> tuple[list[Event], list[ShardctlError]]:
         return trail.read(topology, since=since, purpose=lock.purpose("events"), nodes=nodes)
 
+    asked = datetime.now(UTC)
     found, errors = read(begin)
     if not follow:
         emit(
@@ -85,6 +86,7 @@ def events(
         print_csv([_HEADER])
     printed: set[tuple[datetime, int, str, str, str]] = set()
     reported: set[str] = set()
+    complete = begin if errors else asked
 
     def show() -> bool:
         nonlocal found, errors, reported
@@ -99,8 +101,10 @@ def events(
         return True
 
     def again() -> bool:
-        nonlocal found, errors
-        found, errors = read(max(begin, datetime.now(UTC) - _LATE))
+        nonlocal found, errors, complete
+        asked = datetime.now(UTC)
+        found, errors = read(max(begin, complete - _LATE))
+        complete = complete if errors else asked
         return show()
 
     show()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.log import log_file
+from shardctl.cli.output import say
 
 app = command_app()
 
@@ -38,8 +38,12 @@ def metrics(
 
     topology = load_topology(ctx)
     text = figures.read(topology)
-    with contextlib.suppress(FileNotFoundError):  # no verify has run
+    try:
         text += figures.file_of(log_file().parent, topology.cluster).read_text(encoding="utf-8")
+    except FileNotFoundError:  # no verify has run
+        pass
+    except OSError as error:
+        say(f"shardctl: cannot read the findings of the last verify: {error}")
     if textfile is None:
         print(text, end="")
     else:

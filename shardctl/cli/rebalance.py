@@ -248,11 +248,14 @@ def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
 @app.command(cls=Changing)
 def pause(ctx: typer.Context) -> None:
     """Let the newest rebalance stop before its next move; what runs goes on to its end."""
+    from shardctl.cli.moves_found import report_unread
     from shardctl.fleet import group as groups
     from shardctl.moves import service
 
     topology = load_topology(ctx)
-    group = groups.Group.newest(service.read(topology))
+    ledger = service.read(topology)
+    report_unread(ledger)
+    group = groups.Group.newest(ledger)
     left = group.left(topology)
     changing.run(
         ctx,

@@ -9,6 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from psycopg import sql
 
 from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.processes import ended
@@ -63,8 +64,17 @@ def test_what_a_clone_has_of_its_source_is_one_event(fleet_8: Fleet) -> None:
     assert "ann@ops1" not in {one["by"] for one in listed(fleet_8, "--since", "2026-02-01")}
 
 
+def admit(fleet: Fleet, allowed: str) -> None:
+    """Let node b accept logins to the database, or refuse them."""
+    with fleet.servers["b"].connect() as connection:
+        name = sql.Identifier(fleet.database)
+        allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
+        connection.execute(allow.format(name, sql.SQL(allowed)))
+
+
 @pytest.mark.long
-def test_events_are_followed_as_they_come(fleet_8: Fleet) -> None:
+def test_events_are_followed_as_they_come_of_a_node_that_was_away_too(fleet_8: Fleet) -> None:
+    admit(fleet_8, "false")
     command = command_line(fleet_8.write(), "events", "--follow", "-o", "json")
     environment = os.environ | {"XDG_STATE_HOME": str(fleet_8.directory / "state")}
     with ended(
@@ -74,13 +84,19 @@ def test_events_are_followed_as_they_come(fleet_8: Fleet) -> None:
     ) as process:
         assert process.stdout
         first = json.loads(process.stdout.readline())
-        values = "('ann@ops1', 'migrate', 'done')"
-        fleet_8.execute("b", f"INSERT INTO shardctl.event (who, command, result) VALUES {values}")
+        assert process.stderr
+        away = process.stderr.readline()
+        admit(fleet_8, "true")
+        values = "(now() - interval '1 hour', 'ann@ops1', 'migrate', 'done')"
+        insert = "INSERT INTO shardctl.event (at, who, command, result) VALUES"
+        fleet_8.execute("b", f"{insert} {values}")
         seen = [first]
         while seen[-1]["by"] != "ann@ops1":
             seen.append(json.loads(process.stdout.readline()))
         process.send_signal(signal.SIGINT)
         rest, told = process.communicate(timeout=120)
-    assert (process.returncode, rest, told) == (0, "", "")
+    assert (process.returncode, told) == (0, "")
+    assert "node b" in away
     assert seen[-1]["nodes"] == ["b"]
+    seen += map(json.loads, rest.splitlines())
     assert len({json.dumps(one) for one in seen}) == len(seen)

@@ -109,6 +109,8 @@ def test_a_file_for_node_exporter_is_replaced_at_once_and_has_the_poolers(
     [again] = directory.iterdir()
     assert again.stat().st_ino != inode
     assert read(again.read_text())['shardctl_pooler_paused_databases{pooler="p1"}'] == 0
+    done = fleet_pooled.here_as_written(*written, XDG_STATE_HOME=str(again))  # no directory
+    assert (done.returncode, "findings of the last verify" in done.stderr) == (0, True)
 
 
 def test_the_whole_of_a_fleets_figures_is_of_one_status(fleet_8: Fleet) -> None:
