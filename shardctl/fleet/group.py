@@ -206,7 +206,7 @@ def _start(topology: Topology, group: Group, part: Part, options: Options, work:
         shards = part.left(now)
         if not shards:
             moved = ranges.of(part.shards)
-            raise rebalance.outdated([f"another command has moved shards {moved} meanwhile"])
+            raise rebalance.outdated([f"another command has moved shards {moved}"])
         decided = service.plan(now, shards, part.target, options, method=planning.STREAM)
         decided = replace(decided, group=group.row(options))
         service.preflight(now, decided)
