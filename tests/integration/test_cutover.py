@@ -92,9 +92,7 @@ def test_new_ids_are_above_those_of_a_source_whose_clock_is_ahead(
         assert fleet_spares.ask("a", above) == [(True,)]
     # Without blocks only the clock keeps ids apart.
     world.topology = replace(world.topology, id=replace(world.topology.id, generator="classic"))
-    fleet_spares.execute(
-        "a", "UPDATE shardctl.move SET drained_at = clock_timestamp() + '200 milliseconds'"
-    )
-    fleet_spares.execute("a", claims.opening(world).as_string())
+    ahead = "UPDATE shardctl.move SET drained_at = clock_timestamp() + '500 milliseconds'; "
+    fleet_spares.execute("a", ahead + claims.opening(world).as_string())
     passed = "SELECT clock_timestamp() > drained_at FROM shardctl.move"
     assert fleet_spares.ask("a", passed) == [(True,)]

@@ -8,12 +8,17 @@ import pytest
 
 from shardctl.checks.verify import verify
 from shardctl.fanout import Silent
-from shardctl.moves import prune, service
+from shardctl.moves import cutover, prune, service
 from shardctl.provision.refusals import OwnershipDiffers
+from shardctl.state import lock
 from shardctl.state.journal import MoveState
+from shardctl.topology.model import NodeName, ShardId
+from tests.fixtures.moves.own import run
 from tests.fixtures.moves.stream_moves import planned
 
 if TYPE_CHECKING:
+    from shardctl.moves.context import MoveContext
+    from shardctl.moves.plan import MovePlan
     from tests.fixtures.moves.own import Lab
 
 
@@ -23,10 +28,33 @@ def known(fleet: Lab, node: str) -> list[tuple[object, ...]]:
     return fleet.ask(node, query)
 
 
+def in_turn(fleet: Lab, plan: MovePlan) -> MoveContext:
+    """Start a move while another is in its cutover on a node that it does not concern."""
+    with fleet.connect("c") as other:
+        other.execute("SET application_name = 'another move'")
+        assert lock.begin_cutover(other, "c") is None
+        waited: list[str] = []
+
+        def notice(message: str) -> None:
+            if "waiting for the cutover of another move" in message:
+                assert fleet.copy("b").state.undoable
+                with fleet.connect("b") as third:  # who has to wait has no turn meanwhile
+                    assert lock.cutting_over(third) is None
+                waited.append(message)
+                lock.end_cutover(other)
+
+        context = service.start(fleet.topology, plan, Silent(), lambda _: None, notice=notice)
+    assert len(waited) == 1
+    return context
+
+
 def test_a_move_and_prune_need_no_node_that_they_do_not_concern(fleet_own: Lab) -> None:
     missed = fleet_own
+    near_end = "CREATE SEQUENCE shard2.few AS smallint INCREMENT 1000"
+    run(missed, "a", near_end, *["SELECT nextval('shard2.few')"] * 2)
     missed.server("b").stop()
     missed.move([2, 3], "c")
+    assert missed.ask("c", "SELECT nextval('shard2.few')") == [(2001,)]
     assert any(notice.startswith("node b ") for notice in missed.notices)
     assert missed.copy("a").state is missed.copy("c").state is MoveState.done
     found = prune.plan(
@@ -52,6 +80,10 @@ def test_a_move_and_prune_need_no_node_that_they_do_not_concern(fleet_own: Lab) 
     with pytest.raises(OwnershipDiffers):
         planned(missed, [4], "a")  # the newest map decides, not the file nor the older map
     missed.file.write_text(now)
-    missed.start(planned(missed, [4], "a"))
+    context = in_turn(missed, planned(missed, [4], "a"))
     assert known(missed, "a") == known(missed, "b") == known(missed, "c")
+    # A process that comes late with the map of an earlier move changes nothing.
+    cutover.write_map(context, NodeName("c"), {ShardId(2): NodeName("a")}, 1)
+    context.close()
+    assert known(missed, "a") == known(missed, "c")
     assert missed.problems() == []
