@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardctl.hosts import ports
 from shardctl.moves.preflight.target import TRIAL
 from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.processes import ended
@@ -69,6 +70,7 @@ def test_only_what_a_trial_left_is_removed(preflight_fleet: Movable) -> None:
     (left / "data").mkdir()
     preflight_fleet.check()
     assert not left.exists()
+    assert ports.knock(preflight_fleet.target.host, preflight_fleet.target.port) == "closed"
 
 
 @LONG
