@@ -106,14 +106,22 @@ class Local:
             "start_new_session": True,
             "pass_fds": tuple(keep_open),
         }
-        if other is not None:
-            groups = os.getgrouplist(other.pw_name, other.pw_gid)
-            given |= {"user": other.pw_uid, "group": other.pw_gid, "extra_groups": groups}
         try:
-            return subprocess.Popen(list(argv), **given)
+            return subprocess.Popen([*(_as(other) if other else ()), *argv], **given)
         except OSError as error:
             failed = Completed("", error.strerror or str(error), 127)
             raise CommandFailed(argv, failed) from error
+
+
+def _as(other: pwd.struct_passwd) -> list[str]:
+    """Return what goes before a command to run it as that user, with that user's groups.
+
+    Not by Popen's `user`, with which Python calls fork and not vfork: that copies the tables of
+    all its memory for each command, which takes longer than setpriv from some 20 MB on.
+    """
+    groups = ",".join(map(str, os.getgrouplist(other.pw_name, other.pw_gid)))
+    ids = [f"--reuid={other.pw_uid}", f"--regid={other.pw_gid}", f"--groups={groups}"]
+    return ["setpriv", *ids, "--"]
 
 
 def is_other(user: str | None) -> bool:
