@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 
-REST_MS = 4.0
-"""Of _FIXED, what a rehearsal does not measure: pause, mark, look, the decision's commit, route."""
-REST_COMMITS = 12.0
-"""The same in commits, which take longer where it takes longer, too."""
 RENAMED_MS = 0.05
 """For each moved shard: its rename."""
 MOVED_MS = 0.17
@@ -93,10 +89,14 @@ def pause_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables
 
 
 def measured_ms(
-    topology: Topology, plan: MovePlan, round_trips: RoundTrips, parts: Mapping[str, float]
+    topology: Topology,
+    plan: MovePlan,
+    round_trips: RoundTrips,
+    tables: int,
+    parts: Mapping[str, float],
 ) -> float:
     """Estimate the same for a streamed move, from parts that its rehearsal has measured, in ms."""
-    return sum(measured_parts_ms(topology, plan, round_trips, parts).values())
+    return sum(measured_parts_ms(topology, plan, round_trips, tables, parts).values())
 
 
 def cutover_of(plan: MovePlan) -> Cutover:
@@ -136,16 +136,19 @@ _FIXED: Mapping[str, Mapping[str, float]] = MappingProxyType({
 
 Under the loads of `make bench` it takes twice that. A stream's target is a primary all the time.
 """
-_REST: Mapping[str, float] = MappingProxyType(
-    {"pause": 0.35, "look": 0.05, "decide": 0.25, "route": 0.35}
-)
-"""The shares of what a rehearsal does not measure."""
+_UNMEASURED = ("pause", "look", "decide", "route")
+"""What a rehearsal does not measure, but for the sequences that are read for the decision."""
 
 
 def parts_ms(
     topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int
 ) -> dict[str, float]:
     """Estimate what `pause_ms` does, for each sub-step for which clients wait."""
+    return _with_ways(_alone_ms(topology, plan, tables), topology, plan, round_trips)
+
+
+def _alone_ms(topology: Topology, plan: MovePlan, tables: int) -> dict[str, float]:
+    """Estimate the same without the poolers' part and without round trips."""
     found = _empty(plan) | dict(_FIXED[plan.method])
     renamed = RENAMED_MS * len(plan.schemas)
     moved = MOVED_MS * len(plan.schemas) - renamed
@@ -157,22 +160,30 @@ def parts_ms(
         found["claim"] += STAYING_MS * len(planning.leaving(topology, plan))
         found["drain"] += CLONED_TABLE_MS * tables / 2
         found["claim"] += CLONED_TABLE_MS * tables / 2
-    return _with_ways(found, topology, plan, round_trips)
+    return found
 
 
 def measured_parts_ms(
-    topology: Topology, plan: MovePlan, round_trips: RoundTrips, parts: Mapping[str, float]
+    topology: Topology,
+    plan: MovePlan,
+    round_trips: RoundTrips,
+    tables: int,
+    parts: Mapping[str, float],
 ) -> dict[str, float]:
-    """Estimate what `measured_ms` does, from the parts that a rehearsal has measured."""
-    rest = REST_MS + REST_COMMITS * parts["commit"]
-    found = _empty(plan) | {name: share * rest for name, share in _REST.items()}
-    renamed = RENAMED_MS * len(plan.schemas)
+    """Estimate what `measured_ms` does, from the parts that a rehearsal has measured.
+
+    What it has not measured takes as many times longer as what it has.
+    """
+    alone = _alone_ms(topology, plan, tables)
+    fence, claim = parts["lock_and_mark"] + parts["structure"], parts["claim"]
+    slower = (fence + claim) / (alone["fence"] + alone["claim"])
+    found = _empty(plan) | {name: slower * alone[name] for name in _UNMEASURED}
     # The look at the structure is in the fence's message.
-    found["fence"] += parts["lock_and_mark"] + renamed + parts["structure"]
+    found["fence"] += fence + RENAMED_MS * len(plan.schemas)
     # The target waits for the mark while the source looks at the structure.
     found["arrive"] += max(0.0, parts["arrive"] - parts["structure"])
     found["decide"] += parts["sequences"]
-    found["claim"] += parts["claim"]
+    found["claim"] += claim
     return _with_ways(found, topology, plan, round_trips)
 
 
@@ -186,7 +197,7 @@ def expected_ms(
     """Estimate the same from the report of a rehearsal, which is empty where there was none."""
     if (parts := rehearsed.get("parts_ms")) is None:
         return parts_ms(topology, plan, round_trips, tables)
-    return measured_parts_ms(topology, plan, round_trips, parts)
+    return measured_parts_ms(topology, plan, round_trips, tables, parts)
 
 
 def _empty(plan: MovePlan) -> dict[str, float]:

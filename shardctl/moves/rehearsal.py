@@ -5,6 +5,7 @@ It is the proof before the pause, on live data.
 
 from __future__ import annotations
 
+import secrets
 import statistics
 import threading
 import time
@@ -92,7 +93,7 @@ def prove(context: MoveContext) -> None:
     poolers = [of_machine(one) for one in context.topology.poolers.values()]
     round_trips = cutover.round_trips(context, max(poolers, default=0.0))
     parts = measured_parts(context, proof.moment, round_trips)
-    predicted_ms = prediction.measured_ms(context.topology, plan, round_trips, parts)
+    predicted_ms = prediction.measured_ms(context.topology, plan, round_trips, len(found), parts)
     report = {
         "time": written(proof.moment.at),
         "first_time": written(min((one.at for one in found), default=proof.moment.at)),
@@ -191,8 +192,8 @@ def _lost(context: MoveContext) -> Refused:
 
 QUERIES = queries.load("shardctl.moves", "rehearsal.sql")
 
-_SAMPLES, _COMMITS = 3, 9
-_COMMIT = "measured"
+_SAMPLES = 5
+_MARK, _MARK_S = "measured", 10.0
 
 
 def measured_parts(
@@ -200,8 +201,7 @@ def measured_parts(
 ) -> dict[str, float]:
     """Measure what takes longer with more tables and rows, in ms, while clients write.
 
-    A busy machine needs longer for each of them, and for what is not measured: the time of a commit
-    stands for that. `moment` has the locks and the mark, as they were. Round trips are left out.
+    `moment` has the locks, as they were. Round trips are left out.
     """
     plan = context.plan
     with context.on(plan.source):
@@ -210,30 +210,39 @@ def measured_parts(
         look: Callable[[], object] = partial(stream_fence.untouched, source, known)
         if not known:  # the whole digest is read then
             look = partial(stream_fence.left, source, plan.id, plan.schemas)
-        commit_ms = _median_ms(partial(marks.put, source, plan.id, _COMMIT), _COMMITS)
         look_ms = _median_ms(look)
         schemas = sql.SQL(", ").join(map(sql.Literal, plan.schemas))
         reading = QUERIES["sequences"].format(schemas=schemas)
         sequences_ms = _median_ms(partial(source.execute, reading))
+    arrive_ms = statistics.median(_arrive_ms(context) for _ in range(_SAMPLES))
     with context.on(plan.target):
         target = context.session(plan.target, Use.lock)
         stream_claim.make(context, target)
         claims = [stream_claim.measured_ms(context, target) for _ in range(_SAMPLES)]
     of_source = {
-        "commit": commit_ms,
         "lock_and_mark": moment.held_ms - moment.waited_ms,
         "structure": look_ms,
         "sequences": sequences_ms,
     }
-    of_target = {"arrive": moment.arrived_ms, "claim": statistics.median(claims)}
+    of_target = {"arrive": arrive_ms, "claim": statistics.median(claims)}
     return {name: max(0.0, ms - round_trips.source) for name, ms in of_source.items()} | {
         name: max(0.0, ms - round_trips.target) for name, ms in of_target.items()
     }
 
 
-def _median_ms(ask: Callable[[], object], samples: int = _SAMPLES) -> float:
+def _arrive_ms(context: MoveContext) -> float:
+    """Send a mark through the stream; return how long after its commit it is there."""
+    plan, mark = context.plan, f"{_MARK} {secrets.token_hex(4)}"
+    with context.on(plan.source):
+        marks.put(context.session(plan.source), plan.id, mark)
+    began = time.monotonic()
+    marks.wait_for(context, marks.STEPS, mark, deadline=began + _MARK_S)
+    return (time.monotonic() - began) * 1000
+
+
+def _median_ms(ask: Callable[[], object]) -> float:
     took = []
-    for _ in range(samples):
+    for _ in range(_SAMPLES):
         began = time.monotonic()
         ask()
         took.append((time.monotonic() - began) * 1000)

@@ -71,7 +71,7 @@ class Moment:
 
     `source` and `target` are snapshots; each is valid while its `Side` is open. `at` is the
     source's clock. Writers waited for at most `held_ms`, of which transactions that were open
-    before took `waited_ms`. The mark was on the target `arrived_ms` after that.
+    before took `waited_ms`.
     """
 
     at: datetime
@@ -79,7 +79,6 @@ class Moment:
     target: str
     held_ms: float
     waited_ms: float
-    arrived_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +193,12 @@ def _take(source: Side, target: Side, wanted: Wanted) -> Moment:
         queries.rows_of_all(target.locking, see)
     except psycopg.errors.QueryCanceled as error:
         raise NotSeen from error
-    arrived = time.monotonic()
     return Moment(
         at,
         source.snapshot(),
         target.snapshot(),
         held_ms=(marked - began) * 1000,
         waited_ms=waited_ms,
-        arrived_ms=(arrived - marked) * 1000,
     )
 
 

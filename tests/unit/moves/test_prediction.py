@@ -54,7 +54,8 @@ def test_every_question_adds_the_way_to_whom_it_is_asked() -> None:
     assert added(topology(ssh=", ssh: {}"), FAR) == pytest.approx(1800)
 
 
-PARTS = dict.fromkeys(("commit", "lock_and_mark", "arrive", "structure", "sequences", "claim"), 1.0)
+TABLES = 3
+PARTS = dict.fromkeys(("lock_and_mark", "arrive", "structure", "sequences", "claim"), 1.0)
 
 
 def streaming(of: Topology, max_pause_s: float = 5) -> MovePlan:
@@ -63,14 +64,20 @@ def streaming(of: Topology, max_pause_s: float = 5) -> MovePlan:
 
 def measured(**parts: float) -> float:
     here = topology()
-    return prediction.measured_ms(here, streaming(here), NEAR, PARTS | parts)
+    return prediction.measured_ms(here, streaming(here), NEAR, TABLES, PARTS | parts)
 
 
 def test_measured_parts_add_up() -> None:
     """The target waits for the mark while the source looks at the structure."""
-    least = measured()
-    for part in ("lock_and_mark", "structure", "sequences", "claim"):
-        assert measured(**{part: 11}) - least == pytest.approx(10)
+    assert measured(sequences=11) - measured() == pytest.approx(10)
     assert measured(structure=50, arrive=21) == measured(structure=50)
-    assert measured(structure=21, arrive=50) == measured(structure=50)
-    assert measured(commit=2) - least == pytest.approx(prediction.REST_COMMITS)
+    assert measured(structure=21, arrive=50) - measured(structure=21) == pytest.approx(29)
+
+
+def test_what_is_not_measured_takes_as_many_times_longer_as_what_is() -> None:
+    here = topology()
+    usual = prediction.parts_ms(here, streaming(here), NEAR, TABLES)
+    twice = {"lock_and_mark": 2 * usual["fence"], "claim": 2 * usual["claim"], "structure": 0.0}
+    thrice = {"lock_and_mark": 3 * usual["fence"], "claim": 3 * usual["claim"], "structure": 0.0}
+    of_load = sum(usual[name] for name in ("fence", "claim")) + 14
+    assert measured(**thrice) - measured(**twice) == pytest.approx(of_load)
