@@ -192,7 +192,7 @@ def _lost(context: MoveContext) -> Refused:
 
 QUERIES = queries.load("shardctl.moves", "rehearsal.sql")
 
-_SAMPLES = 5
+_ROUNDS, _ENOUGH, _ROUNDS_S = 9, 3, 2.0
 _MARK, _MARK_S = "measured", 10.0
 
 
@@ -201,7 +201,8 @@ def measured_parts(
 ) -> dict[str, float]:
     """Measure what takes longer with more tables and rows, in ms, while clients write.
 
-    `moment` has the locks, as they were. Round trips are left out.
+    The means of some rounds, each of all parts: a busy machine has quiet and loud moments. `moment`
+    has the locks, as they were. Round trips are left out.
     """
     plan = context.plan
     with context.on(plan.source):
@@ -210,43 +211,39 @@ def measured_parts(
         look: Callable[[], object] = partial(stream_fence.untouched, source, known)
         if not known:  # the whole digest is read then
             look = partial(stream_fence.left, source, plan.id, plan.schemas)
-        look_ms = _median_ms(look)
         schemas = sql.SQL(", ").join(map(sql.Literal, plan.schemas))
-        reading = QUERIES["sequences"].format(schemas=schemas)
-        sequences_ms = _median_ms(partial(source.execute, reading))
-    arrive_ms = statistics.median(_arrive_ms(context) for _ in range(_SAMPLES))
+        read = partial(source.execute, QUERIES["sequences"].format(schemas=schemas))
     with context.on(plan.target):
         target = context.session(plan.target, Use.lock)
         stream_claim.make(context, target)
-        claims = [stream_claim.measured_ms(context, target) for _ in range(_SAMPLES)]
-    of_source = {
-        "lock_and_mark": moment.held_ms - moment.waited_ms,
-        "structure": look_ms,
-        "sequences": sequences_ms,
-    }
-    of_target = {"arrive": arrive_ms, "claim": statistics.median(claims)}
-    return {name: max(0.0, ms - round_trips.source) for name, ms in of_source.items()} | {
-        name: max(0.0, ms - round_trips.target) for name, ms in of_target.items()
+    of_source = {"lock_and_mark": [moment.held_ms - moment.waited_ms]}
+    of_source |= {"structure": [], "sequences": []}
+    of_target: dict[str, list[float]] = {"arrive": [], "claim": []}
+    until = time.monotonic() + _ROUNDS_S
+    for number in range(_ROUNDS):
+        if number >= _ENOUGH and time.monotonic() > until:
+            break
+        with context.on(plan.source):
+            of_source["structure"].append(_ms(look))
+            of_source["sequences"].append(_ms(read))
+            mark = f"{_MARK} {secrets.token_hex(4)}"
+            marks.put(source, plan.id, mark)
+        deadline = time.monotonic() + _MARK_S
+        arrival = partial(marks.wait_for, context, marks.STEPS, mark, deadline=deadline)
+        of_target["arrive"].append(_ms(arrival))
+        with context.on(plan.target):
+            of_target["claim"].append(stream_claim.measured_ms(context, target))
+    return {
+        name: max(0.0, statistics.fmean(took) - way)
+        for parts, way in ((of_source, round_trips.source), (of_target, round_trips.target))
+        for name, took in parts.items()
     }
 
 
-def _arrive_ms(context: MoveContext) -> float:
-    """Send a mark through the stream; return how long after its commit it is there."""
-    plan, mark = context.plan, f"{_MARK} {secrets.token_hex(4)}"
-    with context.on(plan.source):
-        marks.put(context.session(plan.source), plan.id, mark)
+def _ms(ask: Callable[[], object]) -> float:
     began = time.monotonic()
-    marks.wait_for(context, marks.STEPS, mark, deadline=began + _MARK_S)
+    ask()
     return (time.monotonic() - began) * 1000
-
-
-def _median_ms(ask: Callable[[], object]) -> float:
-    took = []
-    for _ in range(_SAMPLES):
-        began = time.monotonic()
-        ask()
-        took.append((time.monotonic() - began) * 1000)
-    return statistics.median(took)
 
 
 _DONE = "rehearsed"
