@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
 
-RENAMED_MS = 0.05
-"""For each moved shard: its rename."""
-MOVED_MS = 0.17
-"""For each moved shard: its renames, its new id block, its locks."""
+RENAMED_MS: Mapping[str, float] = MappingProxyType({planning.CLONE: 0.05, planning.STREAM: 0.25})
+"""For each moved shard, in the fence: its rename, and what sessions read again after it."""
+MOVED_MS: Mapping[str, float] = MappingProxyType({planning.CLONE: 0.12, planning.STREAM: 0.7})
+"""For each moved shard, in the claim: its renames or its rights, its new id block, its locks."""
+CLAIMED = 1.4
+"""How many times as long as a claim that is rolled back one takes that is committed."""
 STAYING_MS = 0.02
 """For each shard that stays: its rename on the target."""
 LOCKED_TABLE_MS = 0.1
@@ -129,7 +131,7 @@ _FIXED: Mapping[str, Mapping[str, float]] = MappingProxyType({
         "promote": 26, "claim": 22, "route": 5,
     },
     planning.STREAM: {
-        "pause": 4, "fence": 6, "arrive": 2, "look": 2, "decide": 3, "claim": 3, "route": 5,
+        "pause": 4, "fence": 8, "arrive": 2, "look": 2, "decide": 3, "claim": 3.5, "route": 5,
     },
 })  # fmt: skip
 """A cutover's time without shards, aliases and load, by sub-step, in ms.
@@ -150,10 +152,8 @@ def parts_ms(
 def _alone_ms(topology: Topology, plan: MovePlan, tables: int) -> dict[str, float]:
     """Estimate the same without the poolers' part and without round trips."""
     found = _empty(plan) | dict(_FIXED[plan.method])
-    renamed = RENAMED_MS * len(plan.schemas)
-    moved = MOVED_MS * len(plan.schemas) - renamed
-    found["fence"] += renamed
-    found["claim"] += moved
+    found["fence"] += RENAMED_MS[plan.method] * len(plan.schemas)
+    found["claim"] += MOVED_MS[plan.method] * len(plan.schemas)
     if plan.streams:
         found["fence"] += LOCKED_TABLE_MS * tables
     else:
@@ -175,16 +175,16 @@ def measured_parts_ms(
     What it has not measured takes as many times longer as what it has.
     """
     alone = _alone_ms(topology, plan, tables)
-    fence, claim = parts["lock_and_mark"] + parts["structure"], parts["claim"]
+    fence, claim = parts["lock_and_mark"] + parts["structure"], CLAIMED * parts["claim"]
     slower = (fence + claim) / (alone["fence"] + alone["claim"])
     found = _empty(plan) | {name: slower * alone[name] for name in _UNMEASURED}
     # The look at the structure is in the fence's message.
-    found["fence"] += fence + RENAMED_MS * len(plan.schemas)
+    found["fence"] += fence + RENAMED_MS[plan.method] * len(plan.schemas)
     # The target waits for the mark while the source looks at the structure.
     found["arrive"] += max(0.0, parts["arrive"] - parts["structure"])
     found["decide"] += parts["sequences"]
     found["claim"] += claim
-    return _with_ways(found, topology, plan, round_trips)
+    return _with_ways(found, topology, plan, round_trips, slower=slower)
 
 
 def expected_ms(
@@ -205,12 +205,17 @@ def _empty(plan: MovePlan) -> dict[str, float]:
 
 
 def _with_ways(
-    found: dict[str, float], topology: Topology, plan: MovePlan, round_trips: RoundTrips
+    found: dict[str, float],
+    topology: Topology,
+    plan: MovePlan,
+    round_trips: RoundTrips,
+    *,
+    slower: float = 1.0,
 ) -> dict[str, float]:
-    """Add what the poolers take, and the round trips."""
+    """Add what the poolers take, `slower` times as long as where they are idle, and round trips."""
     pausing, routing = _poolers_ms(topology, plan, round_trips)
-    found["pause"] += pausing
-    found["route"] += routing
+    found["pause"] += slower * pausing
+    found["route"] += slower * routing
     for row in cutover_of(plan).between("pause", "route"):
         found[row.name] += round_trips_ms(round_trips, [row])
     return found

@@ -77,7 +77,10 @@ def test_measured_parts_add_up() -> None:
 def test_what_is_not_measured_takes_as_many_times_longer_as_what_is() -> None:
     here = topology()
     usual = prediction.parts_ms(here, streaming(here), NEAR, TABLES)
-    twice = {"lock_and_mark": 2 * usual["fence"], "claim": 2 * usual["claim"], "structure": 0.0}
-    thrice = {"lock_and_mark": 3 * usual["fence"], "claim": 3 * usual["claim"], "structure": 0.0}
-    of_load = sum(usual[name] for name in ("fence", "claim")) + 14
-    assert measured(**thrice) - measured(**twice) == pytest.approx(of_load)
+
+    def slower(times: float) -> float:
+        claim = times * usual["claim"] / prediction.CLAIMED
+        return measured(lock_and_mark=times * usual["fence"], structure=0.0, claim=claim)
+
+    of_load = sum(ms for name, ms in usual.items() if name != "arrive")
+    assert slower(3) - slower(2) == pytest.approx(of_load)
