@@ -79,8 +79,8 @@ def test_what_is_not_measured_takes_as_many_times_longer_as_what_is() -> None:
     usual = prediction.parts_ms(here, streaming(here), NEAR, TABLES)
 
     def slower(times: float) -> float:
-        claim = times * usual["claim"] / prediction.CLAIMED
-        return measured(lock_and_mark=times * usual["fence"], structure=0.0, claim=claim)
+        measures = {"lock_and_mark": usual["fence"], "structure": 0.0, "claim": usual["claim"]}
+        return measured(**{name: times * ms for name, ms in measures.items()})
 
     of_load = sum(ms for name, ms in usual.items() if name != "arrive")
     assert slower(3) - slower(2) == pytest.approx(of_load)
