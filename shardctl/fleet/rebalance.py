@@ -279,7 +279,7 @@ def _changes(plan: Plan, topology: Topology) -> Iterator[str]:
     now = {name: f"{node.host}:{node.port}" for name, node in topology.nodes.items()}
     for name in {**then, **now}:
         if name not in now:
-            yield f"there is no node {name}"
+            yield f"node {name} is not in the topology"
         elif name not in then:
             yield f"node {name} has been added"
         elif then[name] != now[name]:

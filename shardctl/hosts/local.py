@@ -116,8 +116,8 @@ class Local:
 def _as(other: pwd.struct_passwd) -> list[str]:
     """Return what goes before a command to run it as that user, with that user's groups.
 
-    Not by Popen's `user`, with which Python calls fork and not vfork: that copies the tables of
-    all its memory for each command, which takes longer than setpriv from some 20 MB on.
+    Not by Popen's `user`, with which Python calls fork and not vfork, and so copies the page tables
+    of all its memory for each command.
     """
     groups = ",".join(map(str, os.getgrouplist(other.pw_name, other.pw_gid)))
     ids = [f"--reuid={other.pw_uid}", f"--regid={other.pw_gid}", f"--groups={groups}"]

@@ -316,6 +316,14 @@ def wait_for(
             time.sleep(poll_s)
 
 
+def send(context: MoveContext, what: str) -> str:
+    """Put a mark of its own on the source; return its name, which begins with `what`."""
+    mark = f"{what} {secrets.token_hex(4)}"
+    with context.on(context.plan.source):
+        put(context.session(context.plan.source), context.plan.id, mark)
+    return mark
+
+
 def come_near(context: MoveContext, what: str, *, seconds: float) -> str:
     """Wait until a mark comes through quickly; return its name, which begins with `what`.
 
@@ -323,9 +331,8 @@ def come_near(context: MoveContext, what: str, *, seconds: float) -> str:
     """
     plan, until = context.plan, time.monotonic() + seconds
     while True:
-        began, mark = time.monotonic(), f"{what} {secrets.token_hex(4)}"
-        with context.on(plan.source):
-            put(context.session(plan.source), plan.id, mark)
+        began = time.monotonic()
+        mark = send(context, what)
         try:
             wait_for(context, STEPS, mark, deadline=until, poll_s=_NEAR_POLL_S)
         except MarkNotSeen:

@@ -5,7 +5,6 @@ It is the proof before the pause, on live data.
 
 from __future__ import annotations
 
-import secrets
 import statistics
 import threading
 import time
@@ -216,8 +215,8 @@ def measured_parts(
     with context.on(plan.target):
         target = context.session(plan.target, Use.lock)
         stream_claim.make(context, target)
-    of_source = {"lock_and_mark": [moment.held_ms - moment.waited_ms]}
-    of_source |= {"structure": [], "sequences": []}
+    locked_ms = moment.held_ms - moment.waited_ms
+    of_source = {"lock_and_mark": [locked_ms], "structure": [], "sequences": []}
     of_target: dict[str, list[float]] = {"arrive": [], "claim": []}
     until = time.monotonic() + _ROUNDS_S
     for number in range(_ROUNDS):
@@ -226,8 +225,7 @@ def measured_parts(
         with context.on(plan.source):
             of_source["structure"].append(_ms(look))
             of_source["sequences"].append(_ms(read))
-            mark = f"{_MARK} {secrets.token_hex(4)}"
-            marks.put(source, plan.id, mark)
+        mark = marks.send(context, _MARK)
         deadline = time.monotonic() + _MARK_S
         arrival = partial(marks.wait_for, context, marks.STEPS, mark, deadline=deadline)
         of_target["arrive"].append(_ms(arrival))

@@ -64,7 +64,7 @@ def test_what_is_no_plan_or_leaves_no_node_is_refused(fleet_8: Fleet) -> None:
         failed(done, 2, f"'{weight}' is not a node")
     by_hand = write_plan(fleet_8.directory / "plan.json", fleet_8.topology(), ("a", "x", [2]))
     done = fleet_8.here("rebalance", "apply", "--plan", by_hand, "--yes")
-    failed(done, 1, "there is no node x")
+    failed(done, 1, "node x is not in the topology")
     done = fleet_8.here("rebalance", "plan", "--by", "tps", "--sample", "100ms")
     failed(done, 1, "no shard was read or written")
     failed(fleet_8.here("node", "drain", "b", "--node-weight", "a=0"), 2, "has weight 0")
