@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +12,6 @@ from tests.fixtures.moves.harm import retry_soon
 from tests.fixtures.moves.loads import log_in_fully
 from tests.fixtures.moves.stopping import finish
 from tests.fixtures.moves.writers import FENCE
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.stopping import MovingFleet
@@ -31,11 +29,6 @@ With a RESUME they go on to the source, where they find the fence. Both also let
 source begin; the pause or the move's RELOAD breaks these off, and PgBouncer takes that for a node
 that is away.
 """
-
-
-def kill_pooler(fleet: MovingFleet) -> None:
-    fleet.pg_bouncer.signal(signal.SIGKILL)
-    wait_for(lambda: fleet.pg_bouncer.server.running() is None)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -127,10 +126,8 @@ def test_the_password_comes_from_the_passfile_and_is_never_told(
 
 
 def lost(console: Console, command: str, *, seconds: float = 10) -> PoolerLost:
-    began = time.monotonic()
     with pytest.raises(PoolerLost) as broke:
         console.execute(command, seconds=seconds)
-    assert time.monotonic() - began < seconds + 5
     assert (broke.value.pooler, broke.value.command) == ("p1", command)
     assert broke.value.exit_code == 3
     assert "\n" not in broke.value.message

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,10 +152,8 @@ def test_a_configuration_that_it_does_not_take_is_told_in_its_own_words(server: 
         ("admin_userz = postgres", "admin_userz"),
     ):
         server.own.write_text(f"{new}\n")
-        began = time.monotonic()
         with raises_code("pooler_did_not_start") as refused:
             server.start()
-        assert time.monotonic() - began < 10
         assert said in refused.value.message
         assert str(server.log) in refused.value.hint
         assert processes(server) == set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -77,11 +76,9 @@ def silent() -> Iterator[int]:
 def test_where_no_database_answers_the_file_does_and_that_is_said(
     fleet_8: Fleet, silent: int
 ) -> None:
-    began = time.monotonic()
     with fleet_8.at_ports(a=silent, b=free_ports(1)[0]):
         done = fleet_8.here("route", "5", "-o", "json")
         bad = fleet_8.here("route", "--id", "ann")
-    assert time.monotonic() - began < 5  # a login would wait for 10 s
     (found,) = routed(done)
     assert (found["node"], found["map"]["from"]) == ("b", "file")
     assert done.returncode == 0

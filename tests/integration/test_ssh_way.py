@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import signal
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,9 +37,7 @@ def test_a_host_that_is_not_there_is_told(sshd: Sshd) -> None:
 def test_a_host_that_takes_connections_and_hangs_is_told(sshd: Sshd, box: Ssh) -> None:
     sshd.hang()
     host = Ssh(dataclasses.replace(box.settings, connect_timeout=0.5))
-    began = time.monotonic()
     error_of(host, ["true"], HostUnreachable)
-    assert time.monotonic() - began < 10
 
 
 def test_a_user_who_may_run_nothing_is_told(start_sshd: StartSshd, ssh_home: SshHome) -> None:
