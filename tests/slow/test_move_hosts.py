@@ -91,10 +91,15 @@ def logins(sshd: Sshd) -> int:
     return sshd.log.count("Accepted publickey")
 
 
-def copies(fleet: MovingFleet) -> bool:
-    """Tell whether a copy is being made in the place of node c."""
+def copies(fleet: MovingFleet) -> list[int]:
+    """List the processes that make a copy in the place of node c."""
     work = fleet.place.with_name(f"{fleet.place.name}.clone")
-    return bool(matching(lambda process: (process / "cwd").readlink() == work))
+    return matching(lambda process: (process / "cwd").readlink() == work)
+
+
+def send_all(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        os.kill(pid, number)
 
 
 def wait_until_copying(fleet: MovingFleet, sshd: Sshd) -> None:
@@ -121,10 +126,16 @@ def test_a_copy_outlives_shardctl_and_its_connection(fleet_ssh: MovingFleet, ssh
     fleet_ssh.choice = dataclasses.replace(fleet_ssh.choice, max_rate="8M")
     mover = fleet_ssh.mover("start")
     wait_until_copying(fleet_ssh, sshd)
+    copying = copies(fleet_ssh)
+    send_all(copying, signal.SIGSTOP)  # it must not end before it is looked at
     mover.kill()
     sshd.signal(signal.SIGKILL)
     wait_for(lambda: not fleet_ssh.is_locked() and not sshd.sessions())
-    assert copies(fleet_ssh), "it goes on"
+    assert copies(fleet_ssh) == copying
+    for pid in copying:
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert "ShdPnd:\t0000000000000000" in status, "a signal waits for it"
+    send_all(copying, signal.SIGCONT)
     mover = fleet_ssh.mover("resume")
     assert mover.end() == 0, mover.said
     assert fleet_ssh.owner == "c"
