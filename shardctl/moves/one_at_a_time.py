@@ -13,9 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from shardctl.errors import Refused, ShardctlError, together
+from shardctl.hosts.reach import host_of
 from shardctl.moves import cutover, undoing
 from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
+from shardctl.moves.refusals import PoolerUnfit
+from shardctl.pgbouncer import apply
 from shardctl.provision import maps
 from shardctl.state import cluster, journal, ledger, lock, observer
 from shardctl.topology import loader, ranges
@@ -57,7 +60,10 @@ def turn(context: MoveContext) -> Iterator[None]:
     # A clone is a standby until its source has decided.
     nodes = [plan.source, plan.target] if plan.streams else [plan.source]
     try:
-        _follow(context, _wait(context, nodes))
+        told = _wait(context, nodes)
+        if len(told) < len(context.topology.nodes):
+            _require_unstaged(context)
+        _follow(context, told)
         yield
     finally:
         _leave(context, nodes)
@@ -113,6 +119,23 @@ def _wait(context: MoveContext, nodes: Collection[NodeName]) -> dict[NodeName, _
             context.notice(f"waiting for the cutover of {now}")
         waited_for = now
         time.sleep(_POLL_S * random.uniform(0.5, 1.5))  # noqa: S311  # two must not meet for ever
+
+
+def _require_unstaged(context: MoveContext) -> None:
+    """See that no pooler has the file of another move, which may be of nodes that are away.
+
+    Its guard would put it in place when its target is back. Raises file_staged.
+    """
+    for pooler in context.topology.poolers.values():
+        for staged in apply.staged_there(pooler, host_of(pooler)):
+            if staged != apply.staged(pooler, context.plan.id):
+                raise PoolerUnfit(
+                    pooler.name,
+                    "file_staged",
+                    f"{staged} belongs to a move, possibly of nodes that cannot be read",
+                    hint="start these nodes and end that move (`shardctl moves list`), then run "
+                    f"`shardctl moves resume {context.plan.id}`",
+                )
 
 
 def _enter(context: MoveContext, nodes: Iterable[NodeName]) -> str | None:

@@ -149,3 +149,33 @@ def test_no_cutover_begins_beside_one_that_died_past_its_decision(
         assert done.returncode == 0, done.stderr
     run(fleet_four, "moves", "finish", first, "--yes")
     agreed(fleet_four, 3, shard2="c", shard5="d")
+
+
+def test_no_cutover_begins_beside_the_file_of_one_whose_nodes_are_away(
+    fleet_four: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its guard will put that file in place, with the owners of before the other's cutover."""
+    step, nodes = follow.STREAM_STEP, [fleet_four.server(name) for name in "ac"]
+
+    def beside(context: MoveContext) -> None:
+        step.run(context)
+        words = ("move-shards", "2", "--to", "c", "--keep-reverse", "0")
+        with ended(begun(fleet_four, *words, before=before("route"))) as dying:
+            _, told = dying.communicate(timeout=PATIENCE_S)
+            assert dying.returncode == -signal.SIGKILL, told
+        for one in nodes:
+            one.stop(mode="immediate")
+
+    second = planned(fleet_four, [5], "d")
+    with monkeypatch.context() as patch:
+        replace_step(patch, step, beside)
+        with pytest.raises(MoveStopped) as refused:
+            fleet_four.start(second)
+    assert ".staged belongs to a move" in messages(refused.value.error)
+    for one in nodes:
+        one.start()
+    both = [one.move.id for one in service.read(fleet_four.topology).entries if one.open]
+    for move in sorted(both, key=second.id.__eq__):
+        done = run(fleet_four, "moves", "resume", move, "--yes", "--lock-wait", "1m")
+        assert done.returncode == 0, done.stderr
+    agreed(fleet_four, 3, shard2="c", shard5="d")
