@@ -43,6 +43,24 @@ def test_a_rehearsal_alone_reports_and_leaves_nothing(fleet_own: Lab) -> None:
     assert fleet_own.copy("a").report["rehearsal"] == found  # type: ignore[index]  # it has one
 
 
+def test_ddl_while_it_measures_is_named(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows stop the stream then: its marks do not arrive."""
+    parts = rehearsal.measured_parts
+
+    def altered(*given: Any) -> dict[str, float]:
+        with fleet_own.connect("a") as session:
+            session.execute("ALTER TABLE shard2.photos ADD note text")
+            session.execute("UPDATE shard2.photos SET note = ''")
+        return parts(*given)
+
+    monkeypatch.setattr(rehearsal, "measured_parts", altered)
+    with pytest.raises(MoveStopped) as stopped:
+        fleet_own.start(planned(fleet_own, [2, 3], "b", rehearse_only=True))
+    assert stopped.value.parts()[0].code == "structure_changed"
+    fleet_own.abort()
+    assert left(fleet_own) == []
+
+
 def test_a_rehearsal_that_was_interrupted_ends_when_it_is_resumed(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
