@@ -161,11 +161,16 @@ def unguarded(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def guard(topology: Topology, entry: Entry) -> None:
-    """Start the guard of a move's slot for a reverse again; raises NodeUnavailable."""
-    move, reverse = entry.move, entry.reverse
-    if reverse is None:  # pragma: no cover  # `unguarded` lists none
-        raise AssertionError
-    node, purpose = topology.nodes[NodeName(move.target)], lock.purpose("moves doctor")
+    """Start the guard of a move's slot for a reverse again; raises NodeUnavailable.
+
+    A reverse that has begun since has a guard of its own, which does not drop the slot in time.
+    """
+    purpose = lock.purpose("moves doctor")
+    now = ledger.read(topology, purpose=purpose).entry(entry.move.id)
+    move, reverse = now.move, now.reverse
+    if reverse is None or not unguarded([now]):
+        return
+    node = topology.nodes[NodeName(move.target)]
     with (
         closing(connect(node, topology.database, purpose=purpose, autocommit=True)) as own,
         closing(connect(node, topology.database, purpose=purpose, autocommit=True)) as beside,

@@ -136,6 +136,26 @@ def test_of_two_operators_one_reverses_or_finishes(
     assert fleet_own.problems() == []
 
 
+def test_a_reverse_that_has_begun_keeps_the_guard_of_its_own(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `moves doctor` has seen before would drop the slot when its time is over."""
+    there = moved(fleet_own)
+    guards = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'shardctl guard of %'"
+    seen: list[object] = []
+
+    def meanwhile(context: MoveContext) -> None:
+        seen.append(fleet_own.ask("b", guards))
+        reversing.guard(fleet_own.topology, there)
+        seen.append(fleet_own.ask("b", guards))
+        reopen.run(context)
+
+    replace_step(monkeypatch, reopen.STEP, meanwhile)
+    reverse(fleet_own, there.move.id)
+    assert seen[0]
+    assert seen[0] == seen[1]
+
+
 def test_a_reverse_that_begins_behind_a_finish_is_aborted(fleet_own: Lab) -> None:
     there = moved(fleet_own)
     late = reversing.plan(fleet_own.topology, there, Options(5.0, 0.0))
