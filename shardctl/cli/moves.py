@@ -269,6 +269,8 @@ def reverse(
     held = entry.reverse.held_bytes if entry.reverse is not None else None
 
     def carry_out(progress: Progress) -> Entry:
+        # `moves finish` may have given it up since the operator looked.
+        reversing.require_reversible(find(topology, move))
         service.start(topology, decided, progress, report_step(decided.id), notice=say)
         return service.read(topology).entry(decided.id)
 

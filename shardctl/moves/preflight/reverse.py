@@ -198,7 +198,7 @@ def look_for_rights(context: Context) -> tuple[str, ...]:
 def note_kept(context: Context) -> Iterator[str]:
     """Say for how long the move can be reversed, and what the target keeps for that."""
     seconds, node = context.plan.options.keep_reverse_s, context.plan.target
-    if context.plan.reverse is None:
+    if context.plan.reverse is None or context.plan.options.rehearse_only:
         return
     yield (
         f"the move can be reversed for {duration(seconds)} after its end (--keep-reverse): node "
