@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused
+from shardctl.meter import listed
 from shardctl.moves import ledger, reverse_kept
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import Reversed
@@ -37,11 +38,14 @@ def plan(topology: Topology, entry: Entry, options: Options) -> MovePlan:
     reverse, lsn = require_reversible(entry)
     move = entry.move
     given = replace(options, keep_reverse_s=0.0, identity_full=False)
-    decided = planning.make(topology, move.shards, move.source, 0, given, move=reverse)
-    if decided.source != move.target:
+    owners = {node for shard, node in topology.owners().items() if shard in move.shards}
+    if others := owners - {move.target}:
         raise _not_reversible(
-            entry, f"node {decided.source} owns its shards in the topology", COPY_INSTEAD
+            entry,
+            f"{topology.path} gives its shards to {listed(sorted(others))}",
+            "use the newest topology file, or run `shardctl topology pull`",
         )
+    decided = planning.make(topology, move.shards, move.source, 0, given, move=reverse)
     version = maps.version(
         topology,
         purpose=lock.purpose("moves reverse"),

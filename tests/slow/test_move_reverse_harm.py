@@ -105,7 +105,10 @@ def test_a_reverse_waits_for_an_old_source_that_is_away_and_outlives_restarts(
 def test_of_two_operators_one_reverses_or_finishes(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    yesterday = fleet_own.topology
     there = moved(fleet_own)
+    with pytest.raises(ShardctlError, match="gives its shards to a"):
+        reversing.plan(yesterday, there, Options(5.0, 0.0))
     late = reversing.plan(fleet_own.topology, there, Options(5.0, 0.0))
     refusals: list[str] = []
 
