@@ -17,6 +17,7 @@ from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.postgres.logical import identities
 from shardctl.provision import maps
 from shardctl.state import events, journal, leash, lock, reverses
+from shardctl.topology import routes
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
@@ -111,21 +112,26 @@ def finish(
 ) -> None:
     """Give up the possibility to reverse a move; its retired copies can be pruned then.
 
-    The source may be away: what it has is left to `moves doctor`. Raises NodeLocked,
-    NodeUnavailable of the target, nothing_to_finish, identity_blocked, copy_triggers_left.
+    The source may be away, or in the topology no more: what it has is left to `moves doctor`.
+    Raises NodeLocked, NodeUnavailable, UsageError of the target, nothing_to_finish,
+    identity_blocked, copy_triggers_left.
     """
-    source, target = NodeName(entry.move.source), NodeName(entry.move.target)
+    source, target = NodeName(entry.move.source), routes.node(topology, entry.move.target).name
+    nodes = [target, source] if source in topology.nodes else [target]
+    away = f"node {source} is not in {topology.path}"
     try:
-        with lock.held(topology, [target, source], command=FINISH) as sessions:
+        with lock.held(topology, nodes, command=FINISH) as sessions:
             _finish(topology, entry.move, sessions)
     except (NodeUnavailable, lock.NodeLocked) as error:
         if error.node != source:
             raise
-        with lock.held(topology, [target], command=FINISH) as sessions:
+        nodes, away = [target], error.message
+        with lock.held(topology, nodes, command=FINISH) as sessions:
             _finish(topology, entry.move, sessions)
+    if source not in nodes:
         notice(
-            f"{error.message}; its retired copies stay closed: run `shardctl moves doctor` when "
-            "that node can be changed"
+            f"{away}; its retired copies stay closed: run `shardctl moves doctor` when that node "
+            "can be changed"
         )
 
 

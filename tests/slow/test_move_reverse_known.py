@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -116,11 +117,18 @@ def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> No
     assert fleet_own.ask("b", lent) == [("d",)]
 
 
-def test_what_a_node_that_was_away_has_of_it_is_cleared_by_doctor(fleet_own: Lab) -> None:
-    there = moved(fleet_own)
+@pytest.mark.parametrize("unlisted", [False, True])
+def test_what_a_node_that_was_away_has_of_it_is_cleared_by_doctor(
+    fleet_own: Lab, *, unlisted: bool
+) -> None:
+    """Or one that an operator has taken out of the topology."""
+    there, topology = moved(fleet_own), fleet_own.topology
     notices: list[str] = []
+    if unlisted:
+        nodes = {name: node for name, node in topology.nodes.items() if name != "a"}
+        topology = dataclasses.replace(topology, nodes=nodes)
     fleet_own.server("a").stop()
-    reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id), notice=notices.append)
+    reversing.finish(topology, entry(fleet_own, there.move.id), notice=notices.append)
     assert "moves doctor" in notices[0]
     fleet_own.server("a").start()
     assert state(fleet_own, there.move.id) == "finished"
