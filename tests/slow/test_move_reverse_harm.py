@@ -12,9 +12,9 @@ from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import reverse_kept, reversing, service
 from shardctl.moves.plan import Options
-from shardctl.moves.steps import reopen
+from shardctl.moves.steps import follow, reopen
 from shardctl.moves.stopped import MoveStopped
-from tests.fixtures.moves.own import messages
+from tests.fixtures.moves.own import lose, messages
 from tests.fixtures.moves.stream_moves import entry, left, moved, replace_step, reverse, state
 
 if TYPE_CHECKING:
@@ -157,6 +157,25 @@ def test_a_reverse_that_has_begun_keeps_the_guard_of_its_own(
     reverse(fleet_own, there.move.id)
     assert seen[0]
     assert seen[0] == seen[1]
+
+
+def test_an_abort_of_a_reverse_leaves_no_slot_though_the_old_source_is_away(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = moved(fleet_own)
+    replace_step(monkeypatch, follow.STREAM_STEP, lose)
+    with pytest.raises(MoveStopped):
+        reverse(fleet_own, there.move.id)
+    fleet_own.server("a").stop(mode="immediate")
+    with pytest.raises(MoveStopped) as caught:
+        fleet_own.abort()
+    assert "neither slot nor publication" in messages(caught.value)
+    kept = "SELECT slot_name FROM pg_replication_slots UNION ALL SELECT pubname FROM pg_publication"
+    assert fleet_own.ask("b", kept) == []
+    fleet_own.server("a").start()
+    fleet_own.abort()
+    assert set(there.move.retired) <= fleet_own.schemas("a")
+    assert left(fleet_own) == []
 
 
 def test_a_reverse_that_begins_behind_a_finish_is_aborted(fleet_own: Lab) -> None:

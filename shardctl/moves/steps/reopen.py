@@ -70,8 +70,6 @@ def undo(context: MoveContext) -> None:
     begun = plan.reverses
     if begun is None:  # pragma: no cover  # it is a step of reverses alone
         raise AssertionError
-    if not context.target_lost:
-        copies.require_unclaimed(context)
     with context.on(plan.source):
         session = context.session(plan.source)
         reverse_kept.forget_on_target(session, plan.id)
@@ -79,6 +77,7 @@ def undo(context: MoveContext) -> None:
         reverses.note(session, begun.move, reverses.ENDED, "its reverse was aborted")
     if context.target_lost:
         return
+    copies.require_unclaimed(context)
     with context.on(plan.target):
         there = context.session(plan.target)
         retired = reverse.retired(plan)
