@@ -103,6 +103,8 @@ def add(topology: Topology, name: str, value: str) -> Change:
     node = after.nodes[NodeName(name)]
     seen = observe.observe(after, node, command=ADD, tables=())
     if held := _of_shards(after, seen.schemas):
+        # By an old file, which lacks a node, its live shards would look like copies to drop.
+        maps.agreed(topology, purpose=lock.purpose(ADD), strict=False)
         raise Refused(
             "node_not_empty",
             f"node {name}: {node.host}:{node.port} has schemas of shards: {listed(held)}",
@@ -259,7 +261,9 @@ def _prove(topology: Topology, node: Node, *, gone: bool) -> str:
             )
         proof = f"{which}, and its own map and schemas prove that node {name} is empty"
         said[name], held = own.said(), _of_shards(topology, own.schemas)
-    if problems := [*refusals.ownership(topology, said), *_left(node, held, said.values())]:
+    # By a file that the maps contradict, a live shard would look like a copy to drop.
+    problems: list[ShardctlError] = [*refusals.ownership(topology, said)]
+    if problems := problems or [*_left(node, held, said.values())]:
         raise together(problems)
     return proof
 
