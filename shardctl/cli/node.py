@@ -10,6 +10,7 @@ from shardctl.cli import changing, completion, options, provision, rebalance
 from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.output import say
+from shardctl.errors import Incomplete
 
 if TYPE_CHECKING:
     from shardctl.fleet.nodes import Change
@@ -133,9 +134,21 @@ def drain(
     It is `rebalance apply --node-weight NODE=0`, which also moves shards between the other nodes
     where one has more than its share; `rebalance status` shows it and `rebalance resume` goes on.
     """
+    from shardctl.topology import ranges, routes
+
     topology = load_topology(ctx)
     found = rebalance.planned(topology, node_weight=[*(node_weight or ()), f"{node}=0"])
     given = rebalance.options_of(
         topology, max_pause, max_rate, max_wal, terminate=terminate, ignore_standby=ignore_standby
     )
-    rebalance.carry_out(ctx, topology, found, given)
+    moved = {shard for move in found.moves if move.source == node for shard in move.shards}
+    left_out = []
+    if kept := [shard for shard in routes.node(topology, node).shards if shard not in moved]:
+        left_out.append(
+            Incomplete(
+                "drain_incomplete",
+                f"node {node} keeps shards {ranges.of(kept)}: no other node has room for them",
+                hint="free space on other nodes or add a node, then run the command again",
+            )
+        )
+    rebalance.carry_out(ctx, topology, found, given, left_out=left_out)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from shardctl.cli.context import Settings
+    from shardctl.errors import ShardctlError
     from shardctl.fanout import Progress
     from shardctl.fleet.group import Group, Part
     from shardctl.fleet.rebalance import NodeShare, Plan
@@ -285,6 +286,7 @@ def resume(ctx: typer.Context) -> None:
     group = groups.Group.newest(ledger)
     for entry in group.open:
         service.require_resumable(topology, entry)
+    groups.check_first(topology, group, groups.options_of(group))
     left = group.left(topology)
     changing.run(
         ctx,
@@ -353,20 +355,25 @@ def planned(
 
 
 def carry_out(
-    ctx: typer.Context, topology: Topology, found: Plan, options: Options, *, parallel: int = 1
+    ctx: typer.Context,
+    topology: Topology,
+    found: Plan,
+    options: Options,
+    *,
+    parallel: int = 1,
+    left_out: Sequence[ShardctlError] = (),
 ) -> None:
-    """Show a plan, ask, and carry it out."""
+    """Show a plan, ask, and carry it out; raises `left_out` at the end."""
     from shardctl.fleet import group as groups
     from shardctl.state import lock
 
     nodes = dict.fromkeys(node for move in found.moves for node in (move.source, move.target))
     lock.require_all_free(topology, nodes, command=groups.COMMAND)
+    group = groups.Group.of(found, parallel)
+    groups.check_first(topology, group, options)
     settings: Settings = ctx.obj
     if not settings.json:
         show_nodes(found)
-
-    def work(progress: Progress) -> Group:
-        return _run(ctx, topology, groups.Group.of(found, parallel), options, progress)
 
     shards = sum(len(move.shards) for move in found.moves)
     changing.run(
@@ -376,11 +383,12 @@ def carry_out(
         rows=move_rows(found),
         plan=found.as_json(),
         question=f"Move {plural(shards, 'shard')} in {plural(len(found.moves), 'move')}?",
-        carry_out=work,
-        result=lambda group: {**found.as_json(), **group.as_json()},
+        carry_out=lambda progress: _run(ctx, topology, group, options, progress),
+        result=lambda now: {**found.as_json(), **now.as_json()},
         nothing=summary(found),
         notes=notes(found),
         done=ending,
+        left_out=left_out,
     )
 
 

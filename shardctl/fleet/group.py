@@ -201,20 +201,8 @@ def carry_out(path: Path, group: Group, part: Part, options: Options, work: Work
 
 def _start(topology: Topology, group: Group, part: Part, options: Options, work: Work) -> str:
     """Plan, check and carry out a move; again where another has changed the map before it began."""
-
-    def planned(now: Topology) -> tuple[Topology, MovePlan]:
-        shards = part.left(now)
-        if not shards:
-            moved = ranges.of(part.shards)
-            raise rebalance.outdated([f"another command has moved shards {moved}"])
-        decided = service.plan(now, shards, part.target, options, method=planning.STREAM)
-        decided = replace(decided, group=group.row(options))
-        service.preflight(now, decided)
-        lock.require_all_free(now, service.locked(decided), command=COMMAND)
-        return now, decided
-
     while True:
-        topology, decided = one_at_a_time.undisturbed(loader.load_trusted(topology.path), planned)
+        topology, decided = _decided(loader.load_trusted(topology.path), group, part, options)
         number = 1 + [one.shards for one in group.parts].index(part.shards)
         work.notice(
             f"move {number} of {len(group.parts)}: {len(decided.shards):,} shards from "
@@ -231,9 +219,43 @@ def _start(topology: Topology, group: Group, part: Part, options: Options, work:
             return decided.id
 
 
+def _decided(
+    topology: Topology, group: Group, part: Part, options: Options
+) -> tuple[Topology, MovePlan]:
+    """Plan and check a move; return it with the topology that it was planned by."""
+
+    def planned(now: Topology) -> tuple[Topology, MovePlan]:
+        shards = part.left(now)
+        if not shards:
+            moved = ranges.of(part.shards)
+            raise rebalance.outdated([f"another command has moved shards {moved}"])
+        decided = service.plan(now, shards, part.target, options, method=planning.STREAM)
+        decided = replace(decided, group=group.row(options))
+        service.preflight(now, decided)
+        lock.require_all_free(now, service.locked(decided), command=COMMAND)
+        return now, decided
+
+    return one_at_a_time.undisturbed(topology, planned)
+
+
+def check_first(topology: Topology, group: Group, options: Options) -> None:
+    """Refuse what would be refused before anything moves; changes nothing.
+
+    Later moves are checked when their turn comes. Raises what `carry_out` raises for the first.
+    """
+    for part in group.left(topology)[:1]:
+        if not part.is_open:
+            _decided(topology, group, part, options)
+
+
 def begin_again(topology: Topology, group: Group) -> Options:
     """Let a group that was paused or interrupted go on; return the options of its moves."""
     _record(topology, group, RESUME)
+    return options_of(group)
+
+
+def options_of(group: Group) -> Options:
+    """Return the options of the group's moves, as the journal has them."""
     last = next(part.entry for part in reversed(group.parts) if part.entry is not None)
     options = MovePlan.of_journal(last.move).options
     return replace(options, max_wal_bytes=_group(last).get("max_wal_bytes"))
