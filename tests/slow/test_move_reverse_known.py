@@ -14,6 +14,7 @@ from shardctl.fanout import Silent
 from shardctl.moves import doctor, prune, reversing, service
 from shardctl.moves.plan import Options
 from shardctl.state import lock
+from tests.fixtures import commands
 from tests.fixtures.moves.stream_moves import entry, left, moved, planned, reverse, state
 from tests.fixtures.servers.postgres import wait_for
 
@@ -76,6 +77,9 @@ def test_the_next_move_of_its_shards_wants_that_it_is_given_up(fleet_own: Lab) -
         service.preflight(fleet_own.topology, other)
     assert "reverse_open" in [one.code for one in caught.value.parts()]
     assert "--finish-reverse" in " ".join(one.hint for one in caught.value.parts())
+    drain = commands.here("--topology", str(fleet_own.file), "node", "drain", "b", "--dry-run")
+    assert (drain.returncode, "run `shardctl moves finish" in drain.stderr) == (1, True)
+    assert "--finish-reverse" not in drain.stderr  # it has no such option
     service.preflight(fleet_own.topology, planned(fleet_own, [5], "a"))  # shards of its own
     clone = service.plan(fleet_own.topology, [5], "c", Options(5.0, 0.0), method="clone")
     with pytest.raises(ShardctlError) as cloned:

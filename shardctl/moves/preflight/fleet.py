@@ -161,7 +161,9 @@ def judge_reverses(context: Context) -> Iterator[PreflightRefused]:
         return
     for move, reverse in in_the_way(context):
         moved = f"it moved shards {ranges.of(move.shards)} from {move.source} to {move.target} and"
-        finish = f"run `shardctl moves finish {move.id}`, or give --finish-reverse"
+        finish = f"run `shardctl moves finish {move.id}`"
+        if context.plan.group is None:  # `rebalance` and `node drain` have no such option
+            finish += ", or give --finish-reverse"
         if reverse.state != "open":
             yield PreflightRefused(
                 f"move {move.id}",
