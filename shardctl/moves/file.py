@@ -158,7 +158,7 @@ def put(path: Path, edited: Callable[[], str]) -> None:
     try:
         with _locked(path):
             files.write(Local(), path, edited())
-            files.remove(Local(), Path(f"{path}{files.BACKUP}"))
+            files.remove(Local(), Path(f"{path.resolve()}{files.BACKUP}"))
     except OSError as error:
         raise files.FileRefused(path, error.strerror or str(error)) from error
 

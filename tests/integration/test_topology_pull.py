@@ -29,14 +29,16 @@ def test_an_old_file_gets_the_owners_of_the_map_and_keeps_its_comments(fleet_8: 
     planned = fleet_8.here_as_written("topology", "pull", "--dry-run", "--detailed-exitcode")
     assert (planned.returncode, fleet_8.file.read_text()) == (2, text)
     assert fleet_8.here_as_written("topology", "pull").returncode == 2  # without a terminal
+    fleet_8.file.symlink_to(fleet_8.file.rename(fleet_8.directory / "real.yaml").name)
     done = fleet_8.here_as_written("topology", "pull", "--yes")
     assert done.returncode == 0, done.stderr
     assert loader.load(fleet_8.file) == right
+    assert fleet_8.file.is_symlink()
     assert "# of rack 3" in fleet_8.file.read_text()
     again = fleet_8.here_as_written("topology", "pull", "--yes", "-o", "json")
     assert json.loads(again.stdout)["differences"] == []
     assert {file.name for file in fleet_8.directory.iterdir()} == {
-        "topology.yaml", "migrations", "state",
+        "topology.yaml", "real.yaml", "migrations", "state",
     }  # fmt: skip
 
 
