@@ -42,7 +42,7 @@ def metrics(
         text += figures.file_of(log_file().parent, topology.cluster).read_text(encoding="utf-8")
     except FileNotFoundError:  # no verify has run
         pass
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:  # after a crash of this host, it may be broken
         say(f"shardctl: cannot read the findings of the last verify: {error}")
     if textfile is None:
         print(text, end="")

@@ -109,8 +109,12 @@ def test_a_file_for_node_exporter_is_replaced_at_once_and_has_the_poolers(
     [again] = directory.iterdir()
     assert again.stat().st_ino != inode
     assert read(again.read_text())['shardctl_pooler_paused_databases{pooler="p1"}'] == 0
-    done = fleet_pooled.here_as_written(*written, XDG_STATE_HOME=str(again))  # no directory
-    assert (done.returncode, "findings of the last verify" in done.stderr) == (0, True)
+    broken = tmp_path / "broken" / "shardctl" / file.name
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"\xff")
+    for state in (again, tmp_path / "broken"):  # the first is no directory
+        done = fleet_pooled.here_as_written(*written, XDG_STATE_HOME=str(state))
+        assert (done.returncode, "findings of the last verify" in done.stderr) == (0, True)
 
 
 def test_the_whole_of_a_fleets_figures_is_of_one_status(fleet_8: Fleet) -> None:
