@@ -258,6 +258,7 @@ def pause(ctx: typer.Context) -> None:
     report_unread(ledger)
     group = groups.Group.newest(ledger)
     left = group.left(topology)
+    idle = "one that has not begun its first move is not in the journal; Ctrl-C ends it"
     changing.run(
         ctx,
         pending=left,
@@ -266,7 +267,10 @@ def pause(ctx: typer.Context) -> None:
         plan=group.as_json(),
         question=f"Pause rebalance {group.id} before its next move?",
         carry_out=lambda _: groups.pause(topology, group),
-        nothing=f"rebalance {group.id} is finished",
+        nothing=f"rebalance {group.id} is finished; {idle}",
+        notes=()
+        if not left or any(part.state == "running" for part in left)
+        else [f"no move of rebalance {group.id} runs now; {idle}"],
         done=lambda _: (
             f"rebalance {group.id} stops before its next move; `shardctl rebalance resume` goes on"
         ),

@@ -124,6 +124,7 @@ def test_a_group_of_moves_goes_on_where_it_was_interrupted_or_paused(
         replace_step(patch, follow.STREAM_STEP, lambda _: lose())
         failed(run(fleet_own, "rebalance", "apply", "--plan", plan, "--yes"), 3)
     assert states(fleet_own) == ["unfinished", "waiting"]
+    failed(run(fleet_own, "rebalance", "pause", "--dry-run"), 0, "no move of rebalance", "runs now")
     with monkeypatch.context() as patch:
         confirmed = group._require_confirmed
 
