@@ -126,6 +126,7 @@ def drain(
     max_pause: options.MaxPauseOption = None,
     max_rate: options.MaxRateOption = None,
     max_wal: options.MaxWalOption = None,
+    identity: options.IdentityOption = None,
     terminate: options.TerminateOption = False,
     ignore_standby: options.IgnoreStandbyOption = False,
 ) -> None:
@@ -139,7 +140,13 @@ def drain(
     topology = load_topology(ctx)
     found = rebalance.planned(topology, node_weight=[*(node_weight or ()), f"{node}=0"])
     given = rebalance.options_of(
-        topology, max_pause, max_rate, max_wal, terminate=terminate, ignore_standby=ignore_standby
+        topology,
+        max_pause,
+        max_rate,
+        max_wal,
+        identity_full=identity is not None,
+        terminate=terminate,
+        ignore_standby=ignore_standby,
     )
     moved = {shard for move in found.moves if move.source == node for shard in move.shards}
     left_out = []

@@ -77,7 +77,8 @@ def test_the_next_move_of_its_shards_wants_that_it_is_given_up(fleet_own: Lab) -
         service.preflight(fleet_own.topology, other)
     assert "reverse_open" in [one.code for one in caught.value.parts()]
     assert "--finish-reverse" in " ".join(one.hint for one in caught.value.parts())
-    drain = commands.here("--topology", str(fleet_own.file), "node", "drain", "b", "--dry-run")
+    words = ("--topology", str(fleet_own.file), "node", "drain", "b", "--dry-run")
+    drain = commands.here(*words)
     assert (drain.returncode, "run `shardctl moves finish" in drain.stderr) == (1, True)
     assert "--finish-reverse" not in drain.stderr  # it has no such option
     service.preflight(fleet_own.topology, planned(fleet_own, [5], "a"))  # shards of its own
@@ -91,6 +92,10 @@ def test_the_next_move_of_its_shards_wants_that_it_is_given_up(fleet_own: Lab) -
     assert any("can no longer be reversed" in note for note in facts.notes)
     reversing.finish_each(fleet_own.topology, facts.reversible)
     assert state(fleet_own, there.move.id) == "finished"
+    with fleet_own.connect("b") as session:
+        session.execute("CREATE TABLE shard5.bare (n bigint)")
+    assert "--identity full" in commands.here(*words).stderr
+    assert commands.here(*words, "--identity", "full").returncode == 0
     fleet_own.start(willing)
     assert fleet_own.leads("shard3") == "a"
 

@@ -176,7 +176,7 @@ def _for_clone(context: Context, error: ShardctlError) -> ShardctlError:
     plan = context.plan
     down = isinstance(error, NodeUnavailable) and error.node == plan.target and not error.answered
     if down and context.streams and not context.target.shards and plan.reverses is None:
-        error.hint += "; if it has no server, use --method clone, which makes one"
+        error.hint += "; if it has no server, use `move-shards --method clone`, which makes one"
     return error
 
 

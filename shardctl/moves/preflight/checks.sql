@@ -67,7 +67,7 @@ ORDER BY 1, 2
 --     says: it has tables without a replica identity, so clients could not update or delete their rows
 --       during the move
 --     hint: give each a primary key that is not deferrable, or REPLICA IDENTITY FULL, as --identity
---       full does until the move is over; or use --method clone
+--       full does until the move is over; or use `move-shards --method clone`
 --   generated_identity:
 --     says: it has tables whose replica identity has a generated column, which is not replicated
 --     hint: run ALTER TABLE ... REPLICA IDENTITY USING INDEX with another unique index, or use --method
@@ -75,11 +75,11 @@ ORDER BY 1, 2
 --   generated_identity_full:
 --     says: it has tables with REPLICA IDENTITY FULL (or --identity full) and generated columns, which are
 --       not replicated
---     hint: give each a primary key and REPLICA IDENTITY DEFAULT, or use --method clone
+--     hint: give each a primary key and REPLICA IDENTITY DEFAULT, or use `move-shards --method clone`
 --   identity_without_equality:
 --     says: it has tables with REPLICA IDENTITY FULL (or --identity full) and columns whose types cannot be
 --       compared
---     hint: give each a primary key and REPLICA IDENTITY DEFAULT, or use --method clone
+--     hint: give each a primary key and REPLICA IDENTITY DEFAULT, or use `move-shards --method clone`
 --   identity_full:
 --     says: 'tables with REPLICA IDENTITY FULL and no index: {names}; for each row that clients update or
 --       delete, node {target} reads the table up to that row'
@@ -172,28 +172,28 @@ ORDER BY 2
 -- stream:
 --   foreign_tables:
 --     says: it has foreign tables in moved shards, whose rows are elsewhere
---     hint: drop them, or use --method clone
+--     hint: drop them, or use `move-shards --method clone`
 --   materialized_views:
 --     says: it has populated materialized views in moved shards, which would arrive empty
 --     hint: DROP them, or REFRESH MATERIALIZED VIEW ... WITH NO DATA, until the move is over, then REFRESH
---       them on the target; or use --method clone
+--       them on the target; or use `move-shards --method clone`
 --   enum_hashes:
 --     says: it has tables that are hash-partitioned by an enum, whose hash differs between servers
---     hint: use --method clone
+--     hint: use `move-shards --method clone`
 --   forced_row_security:
 --     says: it has tables with FORCE ROW LEVEL SECURITY, which hides rows from the copy
---     hint: ALTER TABLE ... NO FORCE ROW LEVEL SECURITY until the move is over, or use --method clone
+--     hint: ALTER TABLE ... NO FORCE ROW LEVEL SECURITY until the move is over, or use `move-shards --method clone`
 --   always_triggers:
 --     says: it has triggers that also fire for replicated rows (ENABLE ALWAYS or REPLICA), which would run
 --       a second time on the target
---     hint: ALTER TABLE ... ENABLE TRIGGER (without ALWAYS), or use --method clone
+--     hint: ALTER TABLE ... ENABLE TRIGGER (without ALWAYS), or use `move-shards --method clone`
 --   extensions_inside:
 --     says: it has extensions in moved schemas, which a streamed move does not copy
---     hint: ALTER EXTENSION ... SET SCHEMA public, or use --method clone
+--     hint: ALTER EXTENSION ... SET SCHEMA public, or use `move-shards --method clone`
 --   oid_columns:
 --     says: it has columns that hold OIDs of objects (regclass and its kind), which mean other objects on
 --       another server
---     hint: keep names instead (ALTER TABLE ... ALTER COLUMN ... TYPE text), or give --method clone
+--     hint: keep names instead (ALTER TABLE ... ALTER COLUMN ... TYPE text), or use `move-shards --method clone`
 -- clone:
 --   oid_columns:
 --     says: 'columns hold OIDs of objects (regclass and the like): {names}; the clone keeps all OIDs, so

@@ -39,7 +39,7 @@
 --     code: lc_monetary
 --     says: it would read amounts of money by another lc_monetary than node {source} writes them
 --     hint: ALTER ROLE {role} SET lc_monetary there, to that of the sessions of {replica} on node
---       {source}, or use --method clone
+--       {source}, or use `move-shards --method clone`
 --   encoding_differs:
 --     code: encoding
 --     says: its database has another encoding

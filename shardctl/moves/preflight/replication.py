@@ -170,9 +170,9 @@ def judge_decoding(context: Context) -> Iterator[NodeUnfit]:
             node,
             "too_old",
             f"PostgreSQL {there.version} cannot filter what it publishes",
-            hint=f"use --method clone: a streamed move needs PostgreSQL {OLDEST} or newer",
+            hint=f"use `move-shards --method clone`: a stream needs PostgreSQL {OLDEST} or newer",
         )
-    yield from undecodable(node, there, otherwise=", or use --method clone")
+    yield from undecodable(node, there, otherwise=", or use `move-shards --method clone`")
     found = context.need(look)
     # The slot of a reverse is there already.
     slots = 1 if context.plan.reverses is None else 0
