@@ -258,7 +258,7 @@ def pause(ctx: typer.Context) -> None:
     report_unread(ledger)
     group = groups.Group.newest(ledger)
     left = group.left(topology)
-    idle = "one that has not begun its first move is not in the journal; Ctrl-C ends it"
+    idle = "one that has not started its first move is not in the journal; Ctrl-C ends it"
     changing.run(
         ctx,
         pending=left,
