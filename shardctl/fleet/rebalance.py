@@ -143,6 +143,8 @@ def plan(topology: Topology, wanted: Wanted, *, purpose: str) -> Plan:
     if unmeasured := [n for n, room in rooms.items() if room == math.inf and weights.get(n, 1)]:
         notes.append(f"how much room there is was not measured on {', '.join(unmeasured)}")
     places = {name: Place(weights.get(name, 1.0), room) for name, room in rooms.items()}
+    if notes and not any(place.weight for place in places.values()):
+        raise UsageError("no node is left that can take the shards", hint="; ".join(notes))
     sizes = {one.shard: one.size_bytes or 0 for one in measured.shards}
     load, unit = _load(measured, wanted.by)
     fleet = Fleet(topology.owners(), load, sizes, places)

@@ -18,7 +18,7 @@ from tests.fixtures.fleets.balance import write_plan
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.stream_moves import left, replace_step
 from tests.fixtures.processes import ended
-from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
@@ -72,6 +72,11 @@ def test_what_is_no_plan_or_leaves_no_node_is_refused(fleet_8: Fleet) -> None:
     done = fleet_8.here("rebalance", "plan", "--by", "tps", "--sample", "100ms")
     failed(done, 1, "no shard was read or written")
     failed(fleet_8.here("node", "drain", "b", "--node-weight", "a=0"), 2, "has weight 0")
+    shards, fleet_8.shards = fleet_8.shards, {**fleet_8.shards, "c": "none"}
+    with fleet_8.at_ports(c=free_ports(1)[0]):
+        done = fleet_8.here("node", "drain", "b", "--node-weight", "a=0")
+        failed(done, 2, "node c is left out", "Connection refused")
+    fleet_8.shards = shards
     failed(fleet_8.here("rebalance", "status"), 2, "no rebalance has started yet")
     assert fleet_8.here("rebalance", "plan").stdout.splitlines()[-1].startswith("nothing to move")
 
