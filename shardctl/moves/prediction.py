@@ -175,12 +175,13 @@ def measured_parts_ms(
 ) -> dict[str, float]:
     """Estimate what `measured_ms` does, from the parts that a rehearsal has measured.
 
-    What it has not measured takes as many times longer as what it has.
+    These were as many times slower than alone as clients and all other work made them; the rest is
+    taken to be slower by the square root of that, for these clients wait meanwhile.
     """
     alone = _alone_ms(topology, plan, tables)
     # Measured beside clients, whom the pause stops, and rolled back: a commit takes the difference.
     fence, claim = parts["lock_and_mark"] + parts["structure"], parts["claim"]
-    slower = (fence + claim) / (alone["fence"] + alone["claim"])
+    slower = math.sqrt((fence + claim) / (alone["fence"] + alone["claim"]))
     found = _empty(plan) | {name: slower * alone[name] for name in _UNMEASURED}
     # The look at the structure is in the fence's message; nothing was renamed before it.
     renamed = REREAD_MS + RENAMED_MS[plan.method] * len(plan.schemas)
