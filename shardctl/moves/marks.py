@@ -324,20 +324,27 @@ def send(context: MoveContext, what: str) -> str:
     return mark
 
 
+def wait_for_sent(
+    context: MoveContext, mark: str, *, deadline: float, poll_s: float = _POLL_S
+) -> None:
+    """Wait until a mark that was sent has come; raises MarkNotSeen, slot_gone, StructureChanged."""
+    try:
+        wait_for(context, STEPS, mark, deadline=deadline, poll_s=poll_s)
+    except MarkNotSeen:
+        ddl.require_same(context, context.plan.schemas)  # a stream stops at DDL
+        raise
+
+
 def come_near(context: MoveContext, what: str, *, seconds: float) -> str:
     """Wait until a mark comes through quickly; return its name, which begins with `what`.
 
     Raises MarkNotSeen, StructureChanged.
     """
-    plan, until = context.plan, time.monotonic() + seconds
+    until = time.monotonic() + seconds
     while True:
         began = time.monotonic()
         mark = send(context, what)
-        try:
-            wait_for(context, STEPS, mark, deadline=until, poll_s=_NEAR_POLL_S)
-        except MarkNotSeen:
-            ddl.require_same(context, plan.schemas)  # a stream stops at DDL
-            raise
+        wait_for_sent(context, mark, deadline=until, poll_s=_NEAR_POLL_S)
         if time.monotonic() - began < _NEAR_S:
             return mark
 

@@ -17,7 +17,6 @@ from shardctl.hosts.reach import host_of
 from shardctl.moves import cutover, undoing
 from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
-from shardctl.moves.refusals import PoolerUnfit
 from shardctl.pgbouncer import apply
 from shardctl.provision import maps
 from shardctl.state import cluster, journal, ledger, lock, observer
@@ -129,13 +128,8 @@ def _require_unstaged(context: MoveContext) -> None:
     for pooler in context.topology.poolers.values():
         for staged in apply.staged_there(pooler, host_of(pooler)):
             if staged != apply.staged(pooler, context.plan.id):
-                raise PoolerUnfit(
-                    pooler.name,
-                    "file_staged",
-                    f"{staged} belongs to a move, possibly of nodes that cannot be read",
-                    hint="start these nodes and end that move (`shardctl moves list`), then run "
-                    f"`shardctl moves resume {context.plan.id}`",
-                )
+                then = f"`shardctl moves resume {context.plan.id}`"
+                raise apply.FileStaged(pooler, staged, then=then)
 
 
 def _enter(context: MoveContext, nodes: Iterable[NodeName]) -> str | None:

@@ -83,6 +83,18 @@ def staged_there(pooler: Pooler, host: Host) -> list[Path]:
     return [place.with_name(name) for name in names]
 
 
+class FileStaged(Refused):
+    """A file that a move has put beside a pooler's, maybe a move of nodes that are away."""
+
+    def __init__(self, pooler: Pooler, staged: Path, *, then: str = "the command again") -> None:
+        super().__init__(
+            "file_staged",
+            f"pooler {pooler.name}: {staged} belongs to a move, possibly of nodes that cannot be "
+            "read",
+            hint=f"start these nodes and end the move (`shardctl moves list`), then run {then}",
+        )
+
+
 def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> Seen:
     """Look at one pooler and its files, and change nothing.
 

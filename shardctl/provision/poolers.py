@@ -198,13 +198,7 @@ def _look(
     host = host_of(pooler)
     # Its journal is on nodes that cannot be read: at the poolers a move shows as well.
     if unread and (staged := applying.staged_there(pooler, host)):
-        raise Refused(
-            "file_staged",
-            f"pooler {pooler.name}: {staged[0]} belongs to a move, possibly of nodes that "
-            "cannot be read",
-            hint="start these nodes and end the move (`shardctl moves list`), then run the "
-            "command again",
-        )
+        raise applying.FileStaged(pooler, staged[0])
     seen = applying.observe(topology, pooler, host, purpose=purpose)
     return applying.plan(topology, seen, map_version, force=force)
 

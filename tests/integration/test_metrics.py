@@ -112,7 +112,7 @@ def test_a_file_for_node_exporter_is_replaced_at_once_and_has_the_poolers(
     broken = tmp_path / "broken" / "shardctl" / file.name
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"\xff")
-    for state in (again, tmp_path / "broken"):  # the first is no directory
+    for state in (again, tmp_path / "broken"):  # one is a file, one has broken findings
         done = fleet_pooled.here_as_written(*written, XDG_STATE_HOME=str(state))
         assert (done.returncode, "findings of the last verify" in done.stderr) == (0, True)
 

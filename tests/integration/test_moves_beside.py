@@ -123,6 +123,14 @@ def test_a_move_that_is_killed_behind_its_fence_lets_the_other_go_on(fleet_four:
     agreed(fleet_four, 3, shard2="c", shard5="d")
 
 
+def die(lab: Lab, at: str, *options: str) -> None:
+    """Let a move of shard 2 to c kill itself before a sub-step."""
+    words = ("move-shards", "2", "--to", "c", *options)
+    with ended(begun(lab, *words, before=before(at))) as dying:
+        _, told = dying.communicate(timeout=PATIENCE_S)
+        assert dying.returncode == -signal.SIGKILL, told
+
+
 def test_no_cutover_begins_beside_one_that_died_past_its_decision(
     fleet_four: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,10 +138,7 @@ def test_no_cutover_begins_beside_one_that_died_past_its_decision(
 
     def beside(context: MoveContext) -> None:
         step.run(context)
-        words = ("move-shards", "2", "--to", "c", "--max-pause", "4s")
-        with ended(begun(fleet_four, *words, before=before("claim"))) as dying:
-            _, told = dying.communicate(timeout=PATIENCE_S)
-            assert dying.returncode == -signal.SIGKILL, told
+        die(fleet_four, "claim", "--max-pause", "4s")
 
     second = planned(fleet_four, [5], "d")
     with monkeypatch.context() as patch, writing(fleet_four, 2, 5):
@@ -159,10 +164,7 @@ def test_no_cutover_begins_beside_the_file_of_one_whose_nodes_are_away(
 
     def beside(context: MoveContext) -> None:
         step.run(context)
-        words = ("move-shards", "2", "--to", "c", "--keep-reverse", "0")
-        with ended(begun(fleet_four, *words, before=before("route"))) as dying:
-            _, told = dying.communicate(timeout=PATIENCE_S)
-            assert dying.returncode == -signal.SIGKILL, told
+        die(fleet_four, "route", "--keep-reverse", "0")
         for one in nodes:
             one.stop(mode="immediate")
 

@@ -121,13 +121,7 @@ def judge(context: Context) -> Iterator[ShardctlError]:
         yield from looked.problems
         # An open move between nodes that are away shows at the poolers only.
         if looked.staged and context.need(fleet.look).away:
-            yield PoolerUnfit(
-                looked.pooler.name,
-                "file_staged",
-                f"{looked.staged[0]} belongs to a move, possibly of nodes that cannot be read",
-                hint="start these nodes and end the move (`shardctl moves list`), then run the "
-                "command again",
-            )
+            yield apply.FileStaged(looked.pooler, looked.staged[0])
         yield from _of_host(context, looked)
         yield from _of_guard(context, looked)
         if looked.fact is not None:
