@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import zip_longest
+from operator import le
 from typing import TYPE_CHECKING
 
 from shardctl.printable import printable
@@ -113,6 +114,9 @@ def _drawn(
     from rich.cells import set_cell_size
 
     def of(row: Sequence[str]) -> Iterator[str]:
+        if _plain(row) and all(map(le, map(len, row), widths)):
+            yield f" {(' ' * _GAP).join(map(str.ljust, row, widths))} "
+            return
         cells = (_wrapped(cell, width).split("\n") for cell, width in zip(row, widths, strict=True))
         for parts in zip_longest(*cells, fillvalue=""):
             sized = map(set_cell_size, parts, widths)
@@ -155,7 +159,7 @@ def _widths(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
     """Give each column what it needs, the widest less, or None where words do not fit."""
     columns = [*zip(header, *rows, strict=True)]
     room = width - _EDGES - _GAP * (len(header) - 1)
-    widths = [max(map(_length, cells)) for cells in columns]
+    widths = [max(map(len if _plain(cells) else _length, cells)) for cells in columns]
     if sum(widths) <= room:
         return widths
     least = [min(w, max(map(_longest, cells))) for w, cells in zip(widths, columns, strict=True)]
@@ -172,9 +176,15 @@ def _widths(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
     return widths
 
 
+def _plain(cells: Iterable[str]) -> bool:
+    """Tell whether each cell is as wide as it has characters; one question for thousands."""
+    text = "".join(cells)
+    return text.isascii() and "\n" not in text
+
+
 def _length(cell: str) -> int:
     """Give the length of the longest line."""
-    if cell.isascii() and "\n" not in cell:
+    if _plain((cell,)):
         return len(cell)
     from rich.cells import cell_len
 
