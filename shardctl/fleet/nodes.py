@@ -241,26 +241,33 @@ def _prove(topology: Topology, node: Node, *, gone: bool) -> str:
         raise maps.map_unwritten()
     which = f"map version {version} of {', '.join(said)}"
     held: list[str] = []
+    unproved: str | None = None
     try:
         own = observe.observe(topology, node, command=REMOVE, tables=())
     except NodeUnavailable as error:
         if error.answered:
             raise
-        if not gone:
-            raise Refused(
-                "node_unproved",
-                f"{error.message}; its own map and schemas have to prove that it is empty",
-                hint=f"start it; if it is permanently lost, `shardctl {REMOVE} {name} --gone` "
-                "takes the maps of all other nodes as proof",
-            ) from error
-        proof = f"{error.message}; {which} proves that it owns no shards"
+        unproved = error.message
     else:
-        if gone:
-            raise Refused(
-                "node_answers", f"node {name} is not lost: it answers", hint="leave out --gone"
-            )
-        proof = f"{which}, and its own map and schemas prove that node {name} is empty"
+        if own.state is None:  # another server, or the node's own, installed anew
+            unproved = f"node {name}: the server at {node.host}:{node.port} has no map"
         said[name], held = own.said(), _of_shards(topology, own.schemas)
+    if gone and unproved is None:
+        raise Refused(
+            "node_answers", f"node {name} is not lost: it answers", hint="leave out --gone"
+        )
+    if unproved is not None and not gone:
+        raise Refused(
+            "node_unproved",
+            f"{unproved}; its own map and schemas have to prove that it is empty",
+            hint="start its server; if that is permanently lost, "
+            f"`shardctl {REMOVE} {name} --gone` takes the maps of all other nodes as proof",
+        )
+    proof = (
+        f"{which}, and its own map and schemas prove that node {name} is empty"
+        if unproved is None
+        else f"{unproved}; {which} proves that it owns no shards"
+    )
     # By a file that the maps contradict, a live shard would look like a copy to drop.
     problems: list[ShardctlError] = [*refusals.ownership(topology, said)]
     if problems := problems or [*_left(node, held, said.values())]:

@@ -183,3 +183,15 @@ def test_a_node_that_is_not_proved_empty_is_not_removed(fleet_joined: PooledFlee
     assert [*loader.load(fleet.file).nodes] == ["a", "b"]
     assert f"{fleet.database}_c" not in offered(fleet.pg_bouncer)
     assert refused(fleet, "add", "d", *added(fleet)[2:]) == "node_unfit"  # it is c
+
+
+def test_a_blank_server_at_a_nodes_address_proves_nothing(fleet_joined: PooledFleet) -> None:
+    fleet = fleet_joined
+    assert both(fleet, *added(fleet)).returncode == 0
+    for statement in ("DROP DATABASE {} WITH (FORCE)", "CREATE DATABASE {}"):
+        with fleet.servers["c"].connect() as session:
+            session.execute(sql.SQL(statement).format(sql.Identifier(fleet.database)))
+        assert refused(fleet, "remove", "c") == "node_unproved"
+    done = both(fleet, "remove", "c", "--gone")
+    assert done.returncode == 0, done.stderr
+    assert "has no map; map version 1 of a, b proves" in done.stderr
