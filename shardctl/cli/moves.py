@@ -375,7 +375,7 @@ def doctor(
         pending=[*chosen, *unguarded],
         header=_LEFT,
         rows=map(_left_row, found),
-        nothing=f"nothing to clear: moves have left nothing on {where}",
+        nothing="" if unguarded else f"nothing to clear: moves have left nothing on {where}",
         plan={"left": [one.as_json() for one in found]},
         question=f"Clear {plural(len(chosen), 'object')}{again}?",
         carry_out=clear,

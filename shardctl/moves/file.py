@@ -32,8 +32,8 @@ _LOCK_S, _POLL_S = 10.0, 0.01
 _LONG = 60
 """Longer lists of ranges get spaces, at which `edit` folds lines."""
 _WRITABLE = (
-    "make the file and its directory writable for this user, or copy the file to a writable "
-    "directory and give the copy with --topology"
+    "write `shards` without anchors and aliases, make the file and its directory writable for "
+    "this user, or copy the file to a writable directory and give the copy with --topology"
 )
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
