@@ -25,11 +25,7 @@ ROWS = (
 )
 
 
-class OnPurposeError(Exception):
-    """What a client raises in the middle of a transaction."""
-
-
-PASSED = (TimeoutError, DeadlinePassed, ShardMoved, OnPurposeError)
+PASSED = (TimeoutError, DeadlinePassed, ShardMoved)
 """What a client of a storm may meet: its own time, and a transaction that met a move."""
 
 
@@ -76,12 +72,10 @@ class Storm:
         assert [number // PER_USER for number, _ in rows] == [user for _, user in rows]
         assert len(rows) == most
 
-    async def _transaction(self, drawn: random.Random, user: int) -> None:
+    async def _transaction(self, _: random.Random, user: int) -> None:
         async with self.db.shard(user) as connection:
             found = await connection.execute("SELECT id FROM photos WHERE user_id = %s", [user])
             assert {one // PER_USER for (one,) in await found.fetchall()} == {user}
-            if drawn.random() < 0.3:
-                raise OnPurposeError
 
 
 async def blow(lab: Lab) -> None:

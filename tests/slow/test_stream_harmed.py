@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.errors import Incomplete, ShardctlError
-from shardctl.moves import marks
 from shardctl.moves.steps import follow
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.logical import identities
@@ -23,12 +22,6 @@ if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab
 
 COUNTS = "SELECT count(*), count(DISTINCT n) FROM shard2.bare"
-BY_HAND = """
-    ALTER TABLE shard2.photos DISABLE TRIGGER ALL;
-    {};
-    ALTER TABLE shard2.photos ENABLE TRIGGER ALL;
-    ALTER TABLE shard2.photos ENABLE ALWAYS TRIGGER shardctl_copy
-"""
 
 
 @pytest.fixture
@@ -113,28 +106,6 @@ def test_a_reverse_that_has_lost_its_subscription_is_refused_and_aborted(fleet_b
     fleet_bare.abort()
     assert fleet_bare.ask("b", COUNTS) == [(50, 50)]
     assert_clean(fleet_bare, "b")
-
-
-def test_a_row_that_is_there_already_is_named_and_the_move_goes_on_without_it(
-    fleet_own_bare: Lab,
-) -> None:
-    """A superuser has put it there, with the triggers out of force."""
-    fleet = fleet_own_bare
-    fleet.begin(logging_collector="'on'", wal_retrieve_retry_interval="200ms")
-    insert = "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 1)"
-
-    def collide() -> None:
-        run(fleet, "b", BY_HAND.format(insert))
-        run(fleet, "a", insert)
-
-    error = fails(fleet, follow=collide)
-    assert isinstance(error, marks.MarkNotSeen)
-    assert "(table shard2.photos)" in error.message
-    assert fleet.put(2)  # clients have not noticed
-    run(fleet, "b", BY_HAND.format("DELETE FROM shard2.photos WHERE id = -7"))
-    fleet.resume()
-    assert fleet.copy("b").proof == "compared"
-    assert_clean(fleet, "b")
 
 
 def test_who_keeps_a_replica_identity_from_being_lent_is_named(
