@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,7 +11,6 @@ from psycopg import sql
 
 from shardctl.postgres.logical import moment
 from shardctl.postgres.logical.moment import Side, Wanted
-from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
 
 if TYPE_CHECKING:
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 ACCOUNTS = "CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, cents bigint NOT NULL)"
 NOTES = "CREATE TABLE notes (id bigint PRIMARY KEY, about bigint REFERENCES accounts, note text)"
 FILLED = "INSERT INTO accounts SELECT n, 'owner ' || n, n FROM generate_series(1, 500) AS n"
-MANY_MS = 250
+LOCK_MS = 250
 """A lock timeout under which a busy machine gets through."""
 
 
@@ -39,16 +36,14 @@ def sides(streamed: Streamed) -> Iterator[tuple[Side, Side]]:
         yield Side(a, b), Side(c, d)
 
 
-def wanted(streamed: Streamed, mark: str, before: str, lock_ms: int = MANY_MS) -> Wanted:
-    return Wanted(NAME, MOVE, streamed.schemas, 2, mark, before, lock_ms)
+def wanted(streamed: Streamed, mark: str, before: str) -> Wanted:
+    return Wanted(NAME, MOVE, streamed.schemas, 2, mark, before, LOCK_MS)
 
 
-def take(
-    streamed: Streamed, source: Side, target: Side, number: int = 1, lock_ms: int = MANY_MS
-) -> Moment:
+def take(streamed: Streamed, source: Side, target: Side, number: int = 1) -> Moment:
     before = f"before {number}"
     streamed.mark(before)
-    return moment.take(source, target, wanted(streamed, f"moment {number}", before, lock_ms))
+    return moment.take(source, target, wanted(streamed, f"moment {number}", before))
 
 
 def seen(session: psycopg.Connection[tuple[object, ...]], snapshot: str) -> list[list[object]]:
@@ -62,33 +57,6 @@ def seen(session: psycopg.Connection[tuple[object, ...]], snapshot: str) -> list
             rows = session.execute(question.format(sql.Identifier(SCHEMA, table)))
             found.append([row for (row,) in rows])
     return found
-
-
-@pytest.mark.long
-def test_both_snapshots_see_the_same_rows_beside_writers(streamed: Streamed) -> None:
-    """Four writers with savepoints, rollbacks, updates and deletes go on all the time."""
-    streamed.make(ACCOUNTS, NOTES, FILLED)
-    streamed.begin()
-    stop = threading.Event()
-    threads = [
-        threading.Thread(target=_write, args=(streamed.client(0, autocommit=False), seed, stop))
-        for seed in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    different = set()
-    try:
-        for number in range(10):
-            with sides(streamed) as (source, target):
-                taken = take(streamed, source, target, number, lock_ms=60_000)
-                here = seen(streamed.source, taken.source)
-                assert here == seen(streamed.target, taken.target)
-                different.add(str(here))
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert len(different) > 5, "nobody wrote"
 
 
 def test_nobody_waits_longer_than_the_lock_timeout(
@@ -124,62 +92,3 @@ def test_nobody_waits_longer_than_the_lock_timeout(
     with sides(streamed) as (source, target):
         taken = take(streamed, source, target, 3)
         assert seen(streamed.source, taken.source) == seen(streamed.target, taken.target)
-
-
-def test_a_worker_that_does_not_come_is_not_waited_for(
-    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(moment, "SEE_MS", 500)
-    streamed.make(ACCOUNTS, NOTES, FILLED)
-    streamed.begin()
-    streamed.mark("before")
-    with sides(streamed) as (source, target):
-        ready = target.ready
-
-        def stop() -> None:
-            ready()
-            streamed.target.execute(f"ALTER SUBSCRIPTION {NAME} DISABLE".encode())
-            wait_for(lambda: not _works(streamed))
-
-        monkeypatch.setattr(target, "ready", stop)
-        with pytest.raises(moment.NotSeen):
-            moment.take(source, target, wanted(streamed, "moment", "before"))
-    assert _held(streamed) == []
-    streamed.target.execute(f"ALTER SUBSCRIPTION {NAME} ENABLE".encode())
-    streamed.mark("after")
-
-
-def _works(streamed: Streamed) -> bool:
-    question = "SELECT FROM pg_stat_subscription WHERE subname = %s AND pid IS NOT NULL"
-    return streamed.target.execute(question, [NAME]).fetchone() is not None
-
-
-def _held(streamed: Streamed) -> list[object]:
-    question = (
-        "SELECT mode FROM pg_locks WHERE relation = 'shardctl.stream'::regclass"
-        " OR locktype = 'advisory'"
-    )
-    return [*streamed.source.execute(question), *streamed.target.execute(question)]
-
-
-def _write(
-    session: psycopg.Connection[tuple[object, ...]], seed: int, stop: threading.Event
-) -> None:
-    chance = random.Random(seed)  # noqa: S311  # not a secret
-    number = 100_000 * (seed + 1)
-    while not stop.is_set():
-        with session.transaction(force_rollback=chance.random() < 0.2):
-            for _ in range(3):
-                number += 1
-                session.execute("INSERT INTO shard2.accounts VALUES (%s, 'new', 1)", [number])
-                session.execute(
-                    "INSERT INTO shard2.notes VALUES (%s, %s, 'note')", [number, number]
-                )
-                with session.transaction(force_rollback=chance.random() < 0.5):
-                    session.execute(
-                        "UPDATE shard2.accounts SET cents = cents + 1 WHERE id = %s",
-                        [chance.randint(1, 500)],
-                    )
-            session.execute(
-                "DELETE FROM shard2.notes WHERE id = %s", [number - chance.randint(0, 9)]
-            )

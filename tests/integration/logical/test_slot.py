@@ -52,21 +52,6 @@ def test_an_open_transaction_is_reported_and_a_stop_leaves_no_slot(
     assert streamed.source.execute("SELECT FROM pg_replication_slots").fetchall() == []
 
 
-def test_a_transaction_that_ends_is_waited_for(streamed: Streamed, writer: Connection) -> None:
-    def report(_: Holder) -> None:
-        writer.commit()
-
-    with slot.make(
-        streamed.route, NAME, watch=streamed.source, lock_timeout_s=60, report=report
-    ) as snapshot:
-        assert slots.keeps(streamed.source, NAME)
-        reader = streamed.client(0, autocommit=False)
-        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        reader.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'".encode())
-        assert reader.execute("SELECT count(*) FROM shardctl.event").fetchone() == (1,)
-    assert slots.keeps(streamed.source, NAME)
-
-
 def test_the_wait_is_bounded_and_a_prepared_transaction_is_named(
     streamed: Streamed, writer: Connection
 ) -> None:
