@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pwd
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl import libpq
-from shardctl.fanout import Silent
 from shardctl.hosts import accounts
-from shardctl.postgres import copying, slots, standby
+from shardctl.postgres import slots, standby
 from shardctl.postgres.copying import CopyFailed
 from tests.fixtures.processes import ended
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import (
-    HERE,
     Cloning,
     in_background,
     rules,
 )
 from tests.fixtures.servers.postgres import wait_for
-
-if TYPE_CHECKING:
-    from tests.fixtures.servers.postgres import PgServer
 
 PASSWORD = "s3cret-of-the-clone"  # noqa: S105  # of a role that lives as long as a test
 TRUST = "host all all 127.0.0.1/32 trust\nhost replication postgres 127.0.0.1/32 trust\n"
@@ -56,16 +49,6 @@ def test_rules_in_files_that_are_not_cloned_are_refused(cloning_spare: Cloning) 
         raises_code("files_elsewhere", match=str(names)),
     ):
         cloning_spare.make()
-
-
-def test_an_address_that_leads_to_another_server_is_refused(
-    cloning: Cloning, spare_source: PgServer
-) -> None:
-    session = cloning.at_source()
-    node = dataclasses.replace(cloning.source.node, port=spare_source.port)
-    source = cloning.source._replace(node=node)
-    with pytest.raises(CopyFailed, match="does not exist"):  # its slot
-        copying.make(cloning.clone, source, session, addresses=HERE, progress=Silent())
 
 
 def test_a_password_comes_from_a_passfile_and_gets_nowhere_else(cloning_spare: Cloning) -> None:

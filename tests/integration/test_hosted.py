@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
 from typing import TYPE_CHECKING
 
 from shardctl.postgres import standby
 from shardctl.topology.model import Control
 from tests.fixtures.refusals import raises_code
-from tests.fixtures.servers.postgres import free_ports, serving, wait_for
+from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from tests.fixtures.servers.clones import Cloning
@@ -33,19 +31,6 @@ def test_a_server_on_another_port_is_told(cloning: Cloning) -> None:
     server = dataclasses.replace(cloning.clone.server, port=free_ports(1)[0])
     with raises_code("server_elsewhere", match=str(cloning.port)):
         server.start()
-
-
-def test_a_killed_server_is_not_taken_for_a_running_one(cloning: Cloning) -> None:
-    cloning.start()
-    server = cloning.clone.server
-    found = server.process()
-    assert found is not None
-    assert (found.port, found.ready) == (cloning.port, True)
-    os.kill(found.pid, signal.SIGKILL)
-    wait_for(lambda: not server.running())
-    assert (cloning.data / "postmaster.pid").exists()
-    wait_for(lambda: not serving(cloning.data))
-    assert server.start() == "started"
 
 
 def test_what_its_own_commands_say_counts_with_what_is_seen(cloning: Cloning) -> None:

@@ -57,21 +57,6 @@ def owned(path: Path) -> Path:
     return path
 
 
-# How hosts are reached
-
-
-# The command
-
-
-# What is looked at on this machine
-
-
-def test_programs_that_are_not_there_are_told(server_directory: Path) -> None:
-    bare = server_directory / "bin"
-    bare.mkdir()
-    assert str(bare) in fault(one_node(server_directory, bin_directory=bare), "programs")
-
-
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can give a file to somebody else")
 
 
@@ -93,15 +78,6 @@ def test_commands_of_the_node_s_own_that_cannot_be_run_are_told(server_directory
     assert faults(with_status("exit 3")) == {}
 
 
-def test_a_user_who_is_not_there_is_told_and_nothing_else_of_that_server(
-    server_directory: Path,
-) -> None:
-    topology = one_node(server_directory, os_user="no-such-user")
-    pooled = with_pooler(topology, server_directory, os_user="no-such-user")
-    found = faults(pooled)
-    assert found.keys() == {("a", "user"), ("p1", "user")}
-
-
 def test_a_pooler_s_files_that_cannot_be_used_are_told(server_directory: Path) -> None:
     topology = with_pooler(one_node(server_directory), server_directory)
     config = server_directory / "pgbouncer.ini"
@@ -110,9 +86,6 @@ def test_a_pooler_s_files_that_cannot_be_used_are_told(server_directory: Path) -
     gone = server_directory / "gone" / "aliases.ini"
     topology = with_pooler(topology, server_directory, databases_file=gone)
     assert str(gone.parent) in fault(topology, "files", "p1")
-
-
-# Over SSH
 
 
 @pytest.fixture

@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.hosts import accounts, files, ports
+from shardctl.hosts import accounts
 from shardctl.hosts.host import SudoRefused
-from shardctl.hosts.local import Local
 from shardctl.hosts.ssh import Ssh
-from shardctl.postgres import binaries
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
@@ -40,56 +37,6 @@ def test_whoever_logs_in_runs_servers_unless_that_is_root(box: Ssh, sshd: Sshd) 
         accounts.account_on(box, "no-such-user")
     with pytest.raises(SudoRefused, match=str(sshd.login)):
         accounts.account_on(box, "daemon")
-
-
-def test_what_is_closed_to_a_user_is_found_there(
-    box: Ssh, sshd: Sshd, server_directory: Path
-) -> None:
-    closed = server_directory / "closed $HOME"
-    (closed / "below").mkdir(parents=True)
-    assert accounts.blocked_at(closed / "below", sshd.login, box) is None
-    assert accounts.blocked_at(closed / "not" / "there", sshd.login, box) is None
-    closed.chmod(0)
-    assert accounts.blocked_at(closed / "below", sshd.login, box) == closed
-
-
-def test_programs_are_those_of_the_host(
-    box: Ssh, sshd: Sshd, server_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(binaries.VARIABLE, str(server_directory))
-    found = binaries.find(None, account=sshd.login, host=box)
-    assert binaries.of_major(found.major, box) == found
-    assert binaries.find(found.directory, account=None, host=box) == found
-    with raises_code("binaries_refused"):
-        binaries.find(server_directory, account=sshd.login, host=box)
-    monkeypatch.setattr(binaries, "SYSTEM", (f"{server_directory}/*",))
-    monkeypatch.setattr(binaries, "_SYSTEMS", "of_patterns")
-    with raises_code("no_binaries"):
-        binaries.find(None, account=sshd.login, host=box)
-
-
-def test_the_program_that_listens_is_named_by_its_own_user(box: Ssh) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        mine = f"(pid {os.getpid()})"
-        assert mine in str(ports.listener(port))
-        assert ports.listener(port, box) is None or os.geteuid() != 0
-    assert ports.listener(port) is None
-
-
-def test_one_file_under_two_names_of_its_host_is_one_file(
-    box: Ssh, sshd: Sshd, server_directory: Path
-) -> None:
-    folder = server_directory / "here"
-    folder.mkdir()
-    (server_directory / "there").symlink_to(folder)
-    if os.geteuid() == 0:
-        shutil.chown(folder, sshd.login)
-    found = files.place(box, server_directory / "there" / "file")
-    assert found == files.place(Local(), folder / "file")
-    assert found.path == str(folder / "file")
-    assert found != files.place(Local(), folder / "other")
-    assert found != files.place(Local(), server_directory / "file")
 
 
 @needs_root
