@@ -7,7 +7,6 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from psycopg.errors import CheckViolation
 
 from shardctl.errors import Misused
 from tests.fixtures.refusals import raises_code
@@ -58,38 +57,6 @@ def test_a_row_gets_its_id_and_its_place_from_its_shard() -> None:
         assert found == [(one.id,)]
         assert models().Member.objects.get(pk=one.id) == one
         assert models().Member.objects.get(id=one.id)._state.db == one._state.db
-
-
-def test_what_hangs_on_a_row_is_in_its_shard() -> None:
-    from django.db.models import Count, F, Q
-
-    photo, ann = models().Photo, member()
-    first = ann.photos.create(caption="dusk", details={"a": [1]})
-    second = photo.objects.create(owner=ann, caption="dawn")
-    assert list(ann.photos.order_by("-id")) == [second, first]
-    assert photo.objects.get(pk=first.id).details == {"a": [1]}
-    assert photo.objects.filter(Q(owner=ann) & ~Q(caption="dusk")).get() == second
-    assert photo.objects.filter(owner__id=ann.id).aggregate(n=Count("id")) == {"n": 2}
-    assert photo.objects.filter(owner_id=ann.id).update(views=F("views") + 2) == 2
-    first.views = F("views") + 1
-    first.save()
-    first.refresh_from_db()
-    assert first.views == 3
-    ann_again = models().Member.objects.prefetch_related("photos").get(pk=ann.pk)
-    assert {one.caption for one in ann_again.photos.all()} == {"dusk", "dawn"}
-    assert photo.objects.select_related("owner").for_key(ann.id)[0].owner == ann
-    assert photo.objects.filter(owner=ann, caption="dawn").delete()[0] == 1
-    assert [one.pk for one in photo.objects.for_key(ann.id)] == [first.pk]
-    assert photo.objects.filter(owner=ann).union(photo.objects.filter(owner=ann)).count() == 1
-    tag = models().Tag.objects.create(owner=ann)
-    first.tags.add(tag, through_defaults={"owner": ann})
-    assert (first.tags.get(), tag.photos.get()) == (tag, first)
-    assert models().Tagged.objects.filter(photo=first).count() == 1
-    first.tags.clear()
-    assert not first.tags.exists()
-    page = models().Page.objects.create(topic="tables", number=2)
-    assert models().Page.objects.get(pk="tables").number == 2
-    assert models().Note.objects.get(topic="tables").page == page
 
 
 def test_a_query_without_a_key_is_refused_and_says_what_to_do() -> None:
@@ -186,20 +153,6 @@ def test_rows_of_many_keys_come_in_one_order() -> None:
     assert {one.topic for one in some.merge()} == {f"t{n}" for n in range(5)}
 
 
-def test_a_merge_sees_what_its_own_transaction_has_changed() -> None:
-    from django.db import transaction
-
-    made = members()
-    for one in made:
-        one.photos.create()
-    every = models().Photo.objects.for_keys(made)
-    with transaction.atomic(using=made[3]._state.db), transaction.atomic(using=made[5]._state.db):
-        here = made[3].photos.create()
-        there = made[5].photos.create()
-        assert every.merge("-id", limit=2) == [there, here]
-        assert len(every.merge("-id")) == 10
-
-
 def test_the_key_of_a_saved_row_stays() -> None:
     photo, (ann, bob) = models().Photo, members(2)
     row = ann.photos.create()
@@ -257,15 +210,6 @@ def test_a_row_can_refer_to_another_shard_and_to_another_database() -> None:
         models().Photo.objects.create(owner_id=ann.pk + 1)
     bob.delete()
     assert not like.objects.for_key(found.member_id).exists()
-
-
-def test_a_shard_refuses_a_row_of_another() -> None:
-    from django.db import IntegrityError, connections
-
-    ann, bob = members(2)
-    with connections[ann._state.db].cursor() as cursor, pytest.raises(IntegrityError) as caught:
-        cursor.execute("INSERT INTO photos_member (id, name) VALUES (%s, 'x')", [bob.pk])
-    assert isinstance(caught.value.__cause__, CheckViolation)
 
 
 def test_a_block_says_which_shard_is_meant() -> None:

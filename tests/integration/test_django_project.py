@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import unittest
@@ -74,24 +73,6 @@ def member(number: int = 0) -> Any:
 def captions(owner: Any) -> set[str]:
     rows = models().Photo.objects.for_key(owner.pk)
     return set(rows.values_list("caption", flat=True))
-
-
-def test_a_connection_is_kept_for_a_transaction_alone() -> None:
-    from django.db import connections, transaction
-
-    from shardctl.contrib.django import database
-
-    made = [member(number) for number in range(8)]
-    using = made[0]._state.db
-    with transaction.atomic(using=using), transaction.atomic(using=using):
-        assert connections[using].connection.lent is None, "nothing was asked yet"
-        made[0].photos.create()
-        assert connections[made[0]._state.db].connection.lent is not None
-    for one in made:
-        assert connections[one._state.db].connection.lent is None
-    pools = database().stats().pools
-    assert set(pools) == {"a", "b"}
-    assert all(one["pool_size"] == one["pool_available"] <= 3 for one in pools.values())
 
 
 def test_transactions_savepoints_and_what_follows_a_commit() -> None:
@@ -216,30 +197,6 @@ def test_a_transaction_that_met_a_fence_is_done_again(django_fleet: ShardFleet, 
     undone.join()
     assert (len(tried), said) == (2, [2]), "ShardMoved came through both atomic()"
     assert ann.photos.count() == 1
-
-
-def test_a_child_process_has_connections_of_its_own() -> None:
-    from django.db import OperationalError, connections, transaction
-
-    ann, codes = member(4), []
-    ann.photos.create()
-    for inside in (False, True):
-        with transaction.atomic(using=ann._state.db):
-            if inside:
-                ann.photos.count()
-            child = os.fork()
-            if not child:
-                code = 1
-                try:
-                    code = 0 if ann.photos.count() == 1 else 2
-                except OperationalError:
-                    code = 3
-                finally:
-                    os._exit(code)
-            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-            assert ann.photos.count() == 1
-    assert codes == [0, 3]
-    connections.close_all()
 
 
 def test_databases_have_the_tables_of_their_own_models() -> None:

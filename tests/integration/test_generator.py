@@ -152,19 +152,6 @@ def test_an_opened_block_is_above_everything_before(install: Install, layout: La
     assert_sound([made])
 
 
-def test_a_register_that_is_ahead_means_draw_again(install: Install) -> None:
-    database = install()
-    with database.connect() as session:
-        made = ids(session, 3000)
-        register = "SELECT pg_sequence_last_value('shard1.next_id_block')"
-        before = ask(session, register)
-        session.execute("SELECT setval('shard1.next_id_seq', 100)")
-        session.execute("SET statement_timeout = '5s'")
-        made += ids(session, 1)
-        assert ask(session, register) == before
-    assert_sound([made])
-
-
 @pytest.mark.parametrize("kind", ["strict", "classic"])
 def test_used_up_time_is_an_error_and_never_a_negative_id(install: Install, kind: str) -> None:
     ended = install(Layout(INSTAGRAM_EPOCH_MS, time_bits=38, shard_bits=16, sequence_bits=10), kind)

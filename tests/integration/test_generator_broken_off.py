@@ -9,14 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-import pytest
-from psycopg import errors
 
 from tests.fixtures.fleets.generators import (
     ONE_BIT,
     Install,
     ask,
-    assert_sound,
     ids,
 )
 
@@ -66,33 +63,3 @@ def test_ids_around_crashes_are_distinct(install: Install) -> None:
         assert kept >= set(written)
         last = "SELECT max(id) FILTER (WHERE round >= -1) < min(id) FILTER (WHERE round = -2)"
         assert ask(session, f"{last} FROM shard1.t")
-
-
-@pytest.mark.parametrize("qualified", [True, False])
-def test_prepared_inserts_fail_while_the_schema_is_renamed_and_work_again_after(
-    install: Install, qualified: bool
-) -> None:
-    database = install()
-    with database.connect() as session, database.connect() as fence:
-        session.execute("SET search_path = shard1")
-        session.execute("CREATE TABLE shard1.t (id bigint DEFAULT next_id(), v int)")
-        table = "shard1.t" if qualified else "t"
-        session.execute(f"PREPARE put AS INSERT INTO {table} (v) VALUES ($1) RETURNING id".encode())
-        made = [ask(session, f"EXECUTE put({v})") for v in range(10)]  # a generic plan by then
-        for _ in range(2):
-            fence.execute("ALTER SCHEMA shard1 RENAME TO shard1__fenced")
-            counter = "SELECT last_value FROM shard1__fenced.next_id_seq"
-            before = ask(fence, counter)
-            for _ in range(2):
-                with pytest.raises((errors.UndefinedTable, errors.InvalidSchemaName)):
-                    session.execute("EXECUTE put(-1)")
-            with pytest.raises((errors.UndefinedTable, errors.InvalidSchemaName)):
-                session.execute("INSERT INTO shard1__fenced.t (v) VALUES (-1)")
-            with pytest.raises((errors.UndefinedTable, errors.InvalidSchemaName)):
-                session.execute("SELECT shard1__fenced.next_id()")
-            assert ask(fence, counter) == before
-            assert ask(fence, "SELECT min(v) FROM shard1__fenced.t") == 0
-            fence.execute("ALTER SCHEMA shard1__fenced RENAME TO shard1")
-            made += [ask(session, "EXECUTE put(1)") for _ in range(3)]
-            made += ids(session, 3)
-    assert_sound([made])

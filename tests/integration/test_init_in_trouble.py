@@ -8,9 +8,7 @@ import psycopg
 import pytest
 
 from shardctl.errors import Problems
-from shardctl.state import journal, lock
 from shardctl.state.cluster import SchemaTaken
-from shardctl.topology import names
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
@@ -37,24 +35,6 @@ def test_an_empty_server_in_the_place_of_a_node_gets_no_empty_shards(
         assert connection.execute(
             "SELECT count(*) FROM pg_database WHERE datname = %s", (fleet_8.database,)
         ).fetchone() == (0,)
-
-
-def test_the_move_whose_cutover_keeps_init_from_a_change_is_named(fleet_8: Fleet) -> None:
-    with fleet_8.connect("a") as session:
-        journal.open_move(
-            session, move="5f3a9c1e", method="clone", source="a", target="b", shards=[2],
-            schemas=["shard2"], retired=[names.retired("shard2", "5f3a9c1e")], plan={},
-        )  # fmt: skip
-        session.execute("UPDATE shardctl.move SET state = 'fenced'")
-        session.execute("ALTER SCHEMA shard2 RENAME TO shard2__retired_5f3a9c1e")
-    done = fleet_8.here("init", "--yes")
-    assert done.returncode == 1
-    assert "5f3a9c1e" in done.stderr
-    with fleet_8.connect("a") as session:
-        session.execute("SET application_name TO 'shardctl move-shards 5f3a9c1e by ann@b'")
-        lock.take(session, "a")
-        done = fleet_8.here("init", "--yes")
-    assert "ann@b" in done.stderr
 
 
 def test_the_map_has_no_version_until_all_shards_of_all_nodes_are_there(
@@ -101,36 +81,6 @@ def test_what_a_migration_revoked_stays_revoked(fleet_8: Fleet) -> None:
         assert connection.execute("SELECT shard1.next_id()").fetchone()
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("SELECT * FROM shard1.audit")
-
-
-def test_a_grant_that_would_have_no_effect_is_refused(new_fleet: Fleet) -> None:
-    name, login = new_fleet.database, f"{new_fleet.role}_login"
-    for server in new_fleet.servers.values():
-        with server.connect() as connection:
-            connection.execute(f"CREATE ROLE {login} LOGIN")
-            connection.execute(f"CREATE ROLE {new_fleet.role} LOGIN")
-            connection.execute(f"CREATE DATABASE {name}")
-            connection.execute(f"REVOKE CONNECT ON DATABASE {name} FROM public")
-            connection.execute(f"GRANT CREATE, CONNECT ON DATABASE {name} TO {login}")
-    new_fleet.write()
-    text = new_fleet.file.read_text().replace("app_roles", f"user: {login}\n  app_roles")
-    new_fleet.file.write_text(text)
-    try:
-        for arguments in ((), ("--dry-run",)):
-            done = new_fleet.here_as_written("init", *arguments)
-            assert done.returncode == 1, done.stderr
-            assert str(name) in done.stderr
-        assert new_fleet.query("a", "SELECT to_regnamespace('shardctl')") == [(None,)]
-        for node in "ab":
-            with new_fleet.servers[node].connect() as connection:
-                connection.execute(f"GRANT CONNECT ON DATABASE {name} TO {new_fleet.role}")
-        assert new_fleet.here_as_written("init").returncode == 0
-        assert new_fleet.here_as_written("init").returncode == 0
-    finally:
-        new_fleet.drop()
-        for server in new_fleet.servers.values():
-            with server.connect() as connection:
-                connection.execute(f"DROP ROLE {login}")
 
 
 def test_adopted_sequences_are_made_fit(new_fleet: Fleet) -> None:

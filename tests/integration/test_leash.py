@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.postgres import slots
-from shardctl.postgres.logical import subscription
 from shardctl.state import leash
 from shardctl.state.format import ddl
 from tests.fixtures.servers.postgres import wait_for
@@ -122,55 +121,6 @@ def test_at_its_limit_the_server_drops_the_slot_though_who_made_it_was_killed(
     assert revision == 2
     [(result,)] = session.execute("SELECT result FROM shardctl.event").fetchall()
     assert SLOT in result
-
-
-def used(session: psycopg.Connection[Any]) -> list[Any]:
-    return session.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchall()
-
-
-@pytest.mark.long
-def test_a_subscription_that_is_stuck_loses_its_slot_though_its_worker_comes_back(
-    server: PgServer, session: psycopg.Connection[Any]
-) -> None:
-    logical(session)
-    session.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE filled".encode())
-    where = f"host=127.0.0.1 port={server.port} user=postgres dbname={DATABASE}"
-    with server.connect(DATABASE + "_target") as target:
-        create = (
-            f"CREATE SUBSCRIPTION {SLOT} CONNECTION '{where} application_name={SLOT}'"
-            f" PUBLICATION {SLOT} WITH (copy_data = false, create_slot = false)"
-        )
-        target.execute(create.encode())
-        try:
-            with server.connect(DATABASE + "_target", autocommit=False) as holder:
-                holder.execute("LOCK TABLE filled")  # what applies the stream waits for it
-                wait_for(lambda: used(session))
-                arm_and_die(server)
-                write(session, 8)
-                wait_for(lambda: not left(session))
-                wait_for(lambda: not leash.is_armed(session, SLOT))
-        finally:
-            subscription.drop(target, SLOT)
-            session.execute(f"DROP PUBLICATION {SLOT}".encode())
-
-
-def test_it_holds_no_snapshot_and_ends_when_the_slot_is_gone(
-    server: PgServer, session: psycopg.Connection[Any]
-) -> None:
-    physical(session)
-    arm_and_die(server)
-    [(number,)] = session.execute("SELECT txid_current()").fetchall()
-    wait_for(
-        lambda: session.execute(
-            "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%%$leash$%%'"
-            " AND pid <> pg_backend_pid()"
-            " AND (backend_xmin IS NULL OR age(backend_xmin) < age(%s::text::xid))",
-            [str(number)],
-        ).fetchone()
-    )
-    session.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
-    wait_for(lambda: not leash.is_armed(session, SLOT))
-    assert session.execute("SELECT report FROM shardctl.move").fetchall() == [(None,)]
 
 
 def test_a_target_has_a_minute_to_claim_what_is_decided(

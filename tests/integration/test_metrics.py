@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -115,10 +114,3 @@ def test_a_file_for_node_exporter_is_replaced_at_once_and_has_the_poolers(
     for state in (again, tmp_path / "broken"):  # one is a file, one has broken findings
         done = fleet_pooled.here_as_written(*written, XDG_STATE_HOME=str(state))
         assert (done.returncode, "findings of the last verify" in done.stderr) == (0, True)
-
-
-def test_the_whole_of_a_fleets_figures_is_of_one_status(fleet_8: Fleet) -> None:
-    status = json.loads(fleet_8.here("status", "--sample", "0", "-o", "json").stdout)
-    found = figures(fleet_8)
-    for node in status["nodes"]:
-        assert found[f'shardctl_node_shards{{node="{node["name"]}"}}'] == len(node["shards"])

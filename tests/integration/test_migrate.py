@@ -89,21 +89,6 @@ def test_migrate_tries_some_shards_first(fleet_8: Fleet) -> None:
     assert fleet_8.query("a", ran) == [(0,), (1,), (2,), (3,)]
 
 
-def test_without_a_transaction_an_index_is_made_concurrently(fleet_8: Fleet) -> None:
-    fleet_8.migration(
-        "0002_index.sql",
-        "-- shardctl: no-transaction\n"
-        "CREATE INDEX CONCURRENTLY by_user ON photos (user_id);\n"
-        "COMMENT ON INDEX by_user IS 'a; b';\n",
-    )
-    fleet_8.migration("0003_more.sql", "ALTER TABLE photos ADD COLUMN more int;")
-    migrate(fleet_8)
-    assert fleet_8.query(
-        "b", "SELECT indisvalid FROM pg_index WHERE indexrelid = 'shard5.by_user'::regclass"
-    ) == [(True,)]
-    assert fleet_8.plan().changes() == []
-
-
 def test_without_a_transaction_a_failure_keeps_what_came_before(fleet_8: Fleet) -> None:
     file = fleet_8.migration(
         "0002_index.sql",
@@ -216,19 +201,3 @@ def test_a_part_that_cannot_be_made_names_its_shard(fleet_8: Fleet) -> None:
         fleet_8.init()
     [failure] = [e for e in refused.value.errors if e.code == "shard_failed"]
     assert "shard 1" in str(failure)
-
-
-def test_a_shard_that_fails_leaves_the_others_finished(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", "CREATE TABLE shard0.likes (n int)")
-    fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
-    done = fleet_8.here("migrate")
-    assert done.returncode == 3
-    assert 'shard 0 on node a: relation "likes" already exists' in done.stderr
-    assert "node a: 3 of 4 shards are finished; shards 0 remain" in done.stderr
-    assert "Traceback" not in done.stderr
-    rows = fleet_8.query("a", "SELECT shard FROM shardctl.migration WHERE file ~ '2' ORDER BY 1")
-    assert rows == [(1,), (2,), (3,)]
-    assert fleet_8.query("b", "SELECT count(*) FROM shardctl.migration WHERE file ~ '2'") == [(4,)]
-    fleet_8.execute("a", "DROP TABLE shard0.likes")
-    assert fleet_8.here("migrate").returncode == 0
-    assert fleet_8.plan().changes() == []

@@ -12,21 +12,16 @@ from psycopg import sql
 
 from shardctl.access import stream_fence
 from shardctl.errors import ShardctlError
-from shardctl.fanout import Silent
 from shardctl.moves import (
     claims,
     confirm,
     doctor,
-    marks,
     plan,
-    prune,
     reversing,
     service,
     stream_claim,
     stream_cutover,
 )
-from shardctl.moves.context import Use
-from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import TargetUncleaned
@@ -36,7 +31,6 @@ from shardctl.postgres import slots
 from shardctl.postgres.connection import NodeLost
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
-from shardctl.topology.model import NodeName
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.own import run as execute
 from tests.fixtures.moves.stream_moves import entry, fill, left, on_source, planned
@@ -277,30 +271,6 @@ def test_what_ended_between_two_looks_behind_the_fence_is_looked_at_too(
     assert fleet_own.copy("b").proof == "compared"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("node", ["a", "b"])
-def test_a_lock_that_is_lost_behind_the_fence_undoes_the_cutover(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, node: str
-) -> None:
-    hold = stream_cutover.hold_snapshot
-
-    def ends(context: MoveContext) -> None:
-        hold(context)
-        pid = context.sessions[NodeName(node), Use.lock].info.backend_pid
-        with fleet_own.connect(node) as session:
-            session.execute("SELECT pg_terminate_backend(%s)", [pid])
-
-    monkeypatch.setattr(stream_cutover, "hold_snapshot", ends)
-    with pytest.raises(MoveStopped) as caught:
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert isinstance(caught.value.error, NodeLost)
-    monkeypatch.undo()
-    assert fleet_own.put(2)
-    fleet_own.resume()
-    assert fleet_own.copy("b").proof == "compared"
-    assert left(fleet_own) == []
-
-
 def fill_sequences(fleet_own: Lab) -> None:
     """Make sequences that are near their end, and one that is not."""
     with fleet_own.connect("a") as session:
@@ -315,64 +285,6 @@ def fill_sequences(fleet_own: Lab) -> None:
         for _ in range(2):
             session.execute("INSERT INTO shard2.few (note) VALUES ('here')")
             session.execute("SELECT nextval('shard2.down'), nextval('shard2.plenty')")
-
-
-@pytest.mark.long
-def test_what_an_operator_grants_and_sets_on_the_new_copy_survives_the_retirement(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = confirm.STEP.run
-
-    def granted(context: MoveContext) -> None:
-        with fleet_own.connect("b") as session:
-            session.execute("CREATE ROLE analyst")
-            session.execute("GRANT USAGE ON SCHEMA shard2 TO analyst")
-            session.execute("GRANT CREATE ON SCHEMA shard2 TO app")
-            session.execute("REVOKE USAGE ON SCHEMA shard3 FROM app")
-            session.execute("ALTER TABLE shard2.photos SET (autovacuum_enabled = false)")
-        run(context)
-
-    steps = [
-        replace(one, run=granted) if one is confirm.STEP else one
-        for one in METHODS[plan.STREAM].steps
-    ]
-    monkeypatch.setitem(METHODS, plan.STREAM, replace(METHODS[plan.STREAM], steps=steps))
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert fleet_own.copy("b").state is MoveState.done
-    for role, schema, right, has in (
-        ("analyst", "shard2", "USAGE", True),
-        ("app", "shard2", "CREATE", True),
-        ("app", "shard2", "USAGE", True),
-        ("app", "shard3", "USAGE", False),
-    ):
-        query = f"SELECT has_schema_privilege('{role}', '{schema}', '{right}')"
-        assert fleet_own.ask("b", query) == [(has,)], (role, schema, right)
-    options = "SELECT reloptions FROM pg_class WHERE oid = '{}.photos'::regclass"
-    assert fleet_own.ask("b", options.format("shard2")) == [(["autovacuum_enabled=false"],)]
-    assert fleet_own.ask("b", options.format("shard3")) == [(None,)]
-    assert left(fleet_own) == []
-
-
-@pytest.mark.long
-def test_prune_leaves_nothing_of_shards_that_went_and_came_back(fleet_own: Lab) -> None:
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    last = fleet_own.put(2)
-    fleet_own.start(planned(fleet_own, [2, 3], "a"))
-    found = prune.plan(
-        fleet_own.topology,
-        service.read(fleet_own.topology),
-        accept_unconfirmed=False,
-        now=True,
-        purpose=lock.purpose("prune"),
-    )
-    assert [(one.node, one.shard, one.why_not) for one in found] == [
-        ("a", 2, None), ("a", 3, None), ("b", 2, None), ("b", 3, None),
-    ]  # fmt: skip
-    prune.carry_out(fleet_own.topology, found, Silent())
-    assert fleet_own.schemas("a") == {f"shard{n}" for n in range(4)}
-    assert fleet_own.schemas("b") == {f"shard{n}" for n in range(4, 8)}
-    assert (last,) in fleet_own.ask("a", "SELECT id FROM shard2.photos")
-    assert fleet_own.problems() == []
 
 
 def test_ddl_that_stops_the_indexes_is_copied_again_by_resume_and_every_hint_says_so(
@@ -481,32 +393,3 @@ def test_an_abort_cleans_the_source_though_its_target_cannot_be_reached(
     assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.aborted
     assert left(fleet_own) == []
     assert fleet_own.problems() == []
-
-
-@pytest.mark.long
-def test_a_mark_that_comes_late_is_waited_for(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first answer of the target is that it does not have the mark yet."""
-    waits: list[str] = []
-    put_up, wait = stream_fence.put_up, marks.wait_for
-    other = fleet_own.connect("b", autocommit=False)
-    key = "INSERT INTO shardctl.stream (move, attempt, what) VALUES (%s, %s, %s)"
-
-    def held_up(session: Any, node: str, move: str, *given: Any, **named: Any) -> list[Any]:
-        other.execute(key, [move, named["attempt"], stream_fence.MARK])
-        return put_up(session, node, move, *given, **named)
-
-    def let_go(context: MoveContext, attempt: int, what: str, **given: float) -> None:
-        waits.append(what)
-        other.rollback()
-        wait(context, attempt, what, **given)
-
-    monkeypatch.setattr(marks, "_AWAIT_S", 0.01)
-    monkeypatch.setattr(stream_fence, "put_up", held_up)
-    monkeypatch.setattr(marks, "wait_for", let_go)
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    other.close()
-    assert waits[-1] == stream_fence.MARK
-    assert fleet_own.copy("b").proof == "compared"
-    assert left(fleet_own) == []

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from shardctl.hosts.files import BACKUP
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import CLONE
-from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     import subprocess
@@ -164,23 +163,3 @@ def test_half_of_a_node_goes_by_the_sizes_of_its_shards(fleet_spares: MovedFleet
     path.write_text(path.read_text().replace("'0-3'", "0").replace("'4-7'", "1-7"))
     done = fleet_spares.here("move-shards", "--from", "a", "--half", "--to", "c", "--dry-run")
     assert done.returncode == 2
-
-
-def test_a_node_that_cannot_be_asked_is_named_and_all_of_them_are_an_error(
-    fleet_spares: MovedFleet,
-) -> None:
-    a, b = free_ports(2)
-    path = fleet_spares.write()  # which is written once
-    path.write_text(
-        path.read_text().replace(f"port: {fleet_spares.servers['b'].port},", f"port: {b},")
-    )
-    done = fleet_spares.here("moves", "list", "-o", "json")
-    assert (done.returncode, one_json(done)["moves"]) == (0, [])
-    assert "node b" in done.stderr
-    path.write_text(
-        path.read_text().replace(f"port: {fleet_spares.servers['a'].port},", f"port: {a},")
-    )
-    done = fleet_spares.here("moves", "list", "-o", "json")
-    resume = fleet_spares.here("moves", "resume")
-    assert (done.returncode, len(one_json(done)["errors"])) == (1, 2)
-    assert (resume.returncode, "node a" in resume.stderr) == (1, True)

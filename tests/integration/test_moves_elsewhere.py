@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from shardctl.fanout import Silent
@@ -13,11 +12,10 @@ from shardctl.moves.stopped import MoveStopped
 from shardctl.provision import poolers as pooling
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
-from tests.fixtures.moves.failover import make_standby
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.stream_moves import left, planned, replace_step
 from tests.fixtures.refusals import raises_code
-from tests.fixtures.servers.postgres import SUPERUSER, free_ports
+from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab
@@ -49,26 +47,6 @@ def apply_poolers(fleet: Lab) -> None:
     topology = fleet.topology
     poolers = list(topology.poolers.values())
     pooling.apply(pooling.plan(topology, poolers, 1, force=False, purpose="test"), Silent())
-
-
-@pytest.mark.long
-def test_a_source_that_fails_over_to_another_address_keeps_its_move(stopped: Lab) -> None:
-    old = fleet_port(stopped, "a")
-    (port,) = free_ports(1)
-    standby = make_standby(stopped.server("a"), stopped.directory / "nodes" / "a2", port)
-    put_elsewhere(stopped, f"port: {old}", f"port: {port}")
-    with raises_code("node_unfit"):
-        stopped.resume()
-    stopped.server("a").stop(mode="immediate")
-    where = f"host=127.0.0.1 port={port} user={SUPERUSER} dbname=postgres"
-    with psycopg.connect(where, autocommit=True) as session:
-        session.execute("SELECT pg_promote(true, 30)")
-    apply_poolers(stopped)
-    stopped.resume()
-    assert stopped.copy("a").state is stopped.copy("b").state is MoveState.done
-    assert stopped.ask("b", "SELECT count(*) FROM shard2.photos") == [(1,)]
-    assert left(stopped) == []
-    standby.stop()
 
 
 def test_nodes_at_other_ports_keep_their_move_and_other_servers_do_not(stopped: Lab) -> None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 from psycopg import sql
 
-from shardctl.errors import Problems
-from shardctl.postgres.connection import NodeUnavailable
-from shardctl.provision import fleet
 from shardctl.provision.observe import check_version
-from shardctl.topology import loader
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import rules
-from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,23 +32,6 @@ def untouched(one: Fleet, node: str) -> bool:
             "SELECT count(*) FROM pg_database WHERE datname = %s", (one.database,)
         ).fetchone()
     return found == (0,)
-
-
-def with_ports(one: Fleet, **ports: int) -> None:
-    """Write the topology with other ports for these nodes."""
-    text = one.write().read_text()
-    for node, port in ports.items():
-        text = text.replace(f"port: {one.servers[node].port},", f"port: {port},")
-    one.file.write_text(text)
-
-
-def test_an_unreachable_node_is_named_and_nothing_is_changed(new_fleet: Fleet) -> None:
-    with_ports(new_fleet, b=free_ports(1)[0])
-    done = new_fleet.here_as_written("init", "-o", "json")
-    assert done.returncode == 1
-    assert "127.0.0.1" in done.stderr
-    assert json.loads(done.stdout)["errors"][0]["message"] in done.stderr
-    assert untouched(new_fleet, "a")
 
 
 def test_a_wrong_password_is_said_and_never_shown(
@@ -105,12 +82,3 @@ def test_a_server_older_than_14_is_refused() -> None:
     check_version("a", 140_000, "14.0")
     with raises_code("node_unfit"):
         check_version("a", 130_022, "13.22")
-
-
-def test_every_node_that_cannot_be_read_is_named_at_once(new_fleet: Fleet) -> None:
-    first, second = free_ports(2)
-    with_ports(new_fleet, a=first, b=second)
-    with pytest.raises(Problems) as refused:
-        fleet.plan_init(loader.load(new_fleet.file))
-    assert [type(error) for error in refused.value.errors] == [NodeUnavailable] * 2
-    assert refused.value.exit_code == 1
