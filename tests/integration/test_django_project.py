@@ -77,7 +77,6 @@ def captions(owner: Any) -> set[str]:
 
 def test_transactions_savepoints_and_what_follows_a_commit() -> None:
     from django.db import IntegrityError, transaction
-    from django.test import override_settings
 
     ann, bob = member(1), member(6)
     said: list[Any] = []
@@ -96,21 +95,7 @@ def test_transactions_savepoints_and_what_follows_a_commit() -> None:
     with pytest.raises(ZeroDivisionError), transaction.atomic(using=using):  # noqa: PT012
         ann.photos.create(caption="undone")
         _ = 1 / 0
-    with transaction.atomic(using=using):
-        ann.photos.create(caption="undone")
-        transaction.set_rollback(True, using=using)
-    with transaction.atomic(using=using), transaction.atomic(using=using):
-        with transaction.atomic(using=using):
-            pass
-        for late in (False, True):
-            with pytest.raises(ZeroDivisionError), transaction.atomic(using=using):  # noqa: PT012
-                if late:
-                    ann.photos.create(caption="undone")
-                _ = 1 / 0
-        ann.photos.create(caption="last")
-    assert captions(ann) == {"kept", "last"}
-    with override_settings(TIME_ZONE="Asia/Tokyo", USE_TZ=False):
-        assert ann.photos.exists()
+    assert captions(ann) == {"kept"}
 
 
 def test_a_function_is_run_again_in_a_transaction_of_its_shard() -> None:
@@ -121,19 +106,17 @@ def test_a_function_is_run_again_in_a_transaction_of_its_shard() -> None:
     ann, tried = member(3), []
 
     @shard_atomic("user_id")
-    def fails_once(name: str, user_id: int, code: str = "40001") -> str:
+    def fails_once(name: str, user_id: int) -> str:
         models().Photo.objects.create(owner_id=user_id, caption=name)
         tried.append(connections[ann._state.db].in_atomic_block)
         if len(tried) == 1:
             with connections[ann._state.db].cursor() as cursor:
-                cursor.execute(f"DO $$BEGIN RAISE 'no' USING ERRCODE = '{code}'; END$$")
+                cursor.execute("DO $$BEGIN RAISE 'no' USING ERRCODE = '40P01'; END$$")
         return name
 
-    for code in ("40001", "40P01"):
-        tried.clear()
-        assert fails_once(code, ann.pk, code=code) == code
-        assert tried == [True, True]
-    assert captions(ann) == {"40001", "40P01"}
+    assert fails_once("twice", ann.pk) == "twice"
+    assert tried == [True, True]
+    assert captions(ann) == {"twice"}
 
     @shard_atomic(lambda row: row.pk, attempts=5)
     def after_commit(row: Any) -> None:
@@ -146,20 +129,13 @@ def test_a_function_is_run_again_in_a_transaction_of_its_shard() -> None:
             ShardId(3), NodeName("a"), NodeName("b")
         )  # of something else that the function began
 
-    async def late(user_id: int) -> None: ...
-
-    with pytest.raises(TypeError, match="transaction"):
-        shard_atomic("user_id")(late)
-    with pytest.raises(TypeError, match="parameter 'key'"):
-        shard_atomic("key")(moved)
     tried.clear()
     with pytest.raises(ShardMoved):
         after_commit(ann)
     assert (len(tried), ann.photos.filter(caption="once").count()) == (1, 1)
 
 
-@pytest.mark.parametrize("first", ["create", "merge"])
-def test_a_transaction_that_met_a_fence_is_done_again(django_fleet: ShardFleet, first: str) -> None:
+def test_a_transaction_that_met_a_fence_is_done_again(django_fleet: ShardFleet) -> None:
     """A cutover begins in its middle, and is undone as soon as the router has looked for it."""
     from django.db import connections, transaction
 
@@ -188,8 +164,6 @@ def test_a_transaction_that_met_a_fence_is_done_again(django_fleet: ShardFleet, 
             rename(name, retired)
             undone.start()
         with transaction.atomic(using=using):
-            if first == "merge":
-                models().Photo.objects.for_keys([row]).merge()
             models().Photo.objects.create(owner_id=row, caption="once")
 
     undone = threading.Thread(target=undo, args=[known.asked_at])
@@ -201,14 +175,9 @@ def test_a_transaction_that_met_a_fence_is_done_again(django_fleet: ShardFleet, 
 
 def test_databases_have_the_tables_of_their_own_models() -> None:
     from django.apps import apps
-    from django.core.cache.backends.db import DatabaseCache
-    from django.core.management import CommandError, call_command
+    from django.core.management import call_command
     from django.db import NotSupportedError, connections
 
-    call_command("createcachetable", "cache", verbosity=0)
-    cache = DatabaseCache("cache", {})
-    cache.set("key", "kept")
-    assert cache.get("key") == "kept"
     tables = set(connections["default"].introspection.table_names())
     assert {"auth_user", "django_session"} <= tables
     assert not [name for name in tables if name.startswith("photos_")]
@@ -217,10 +186,7 @@ def test_databases_have_the_tables_of_their_own_models() -> None:
     assert shard == own
     with pytest.raises(NotSupportedError, match="shardmigrations"):
         call_command("migrate", database="shard_0002", verbosity=0)
-    call_command("makemigrations", check=True, dry_run=True, verbosity=0)
     call_command("check", fail_level="WARNING")
-    with pytest.raises((CommandError, SystemExit)):
-        call_command("shardmigrations", "nothing")
 
 
 def migrate(folder: Path, more: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -354,24 +320,19 @@ def test_the_admin_asks_for_the_key() -> None:
     assert client.login(username="root", password="x")  # noqa: S106
     asked = client.get(base, {"_popup": "1"}).content.decode()
     assert 'name="owner_id"' in asked
-    assert 'name="_popup" value="1"' in asked
     assert "dusk" not in asked
     for wrong in ("x", "-5"):
         assert "errornote" in client.get(base, {"owner_id": wrong}).content.decode()
     listed = client.get(base, {"owner_id": ann.pk}).content.decode()
     assert "dusk" in listed
     assert "of bob" not in listed
-    assert 'name="owner_id"' in client.get(f"{base}add/").content.decode()
     photo.likes.create(member=bob)
     assert "dusk" in client.get("/admin/photos/like/", {"member_id": bob.pk}).content.decode()
-    page = client.get(f"{base}{photo.pk}/change/").content.decode()
-    assert "dusk" in page
     data = {"caption": "dawn", "views": 1, "details": '{"a": 1}', "reviewer": "", "owner": ann.pk}
     saved = client.post(f"{base}{photo.pk}/change/?_changelist_filters=owner_id%3D{ann.pk}", data)
     assert (saved.status_code, saved["Location"]) == (302, f"{base}?owner_id={ann.pk}")
     assert client.post(f"{base}add/?owner_id={ann.pk}", {**data, "caption": "x"}).status_code == 302
     assert captions(ann) == {"dawn", "x"}
-    assert "dawn" in client.get(f"{base}{photo.pk}/history/").content.decode()
     assert client.post(f"{base}{photo.pk}/delete/", {"post": "yes"}).status_code == 302
     chosen = {"action": "delete_selected", "_selected_action": [ann.photos.get().pk], "post": "yes"}
     assert client.post(f"{base}?owner_id={ann.pk}", chosen).status_code == 302

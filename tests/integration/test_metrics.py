@@ -57,8 +57,6 @@ def test_figures_of_nodes_and_of_what_a_move_has_retired(fleet_retired: Pruned) 
     with fleet.at_ports(b=free_ports(1)[0]):
         found = figures(fleet)
         assert not [name for name in found if "verify" in name]
-        assert fleet.here("verify", "--check", "connection").returncode == 1  # no whole verify
-        assert figures(fleet).keys() == found.keys()
         assert fleet.here("verify").returncode == 1
         verified = figures(fleet)
     assert (found['shardctl_node_up{node="a"}'], found['shardctl_node_up{node="b"}']) == (1, 0)
@@ -108,9 +106,3 @@ def test_a_file_for_node_exporter_is_replaced_at_once_and_has_the_poolers(
     [again] = directory.iterdir()
     assert again.stat().st_ino != inode
     assert read(again.read_text())['shardctl_pooler_paused_databases{pooler="p1"}'] == 0
-    broken = tmp_path / "broken" / "shardctl" / file.name
-    broken.parent.mkdir(parents=True)
-    broken.write_bytes(b"\xff")
-    for state in (again, tmp_path / "broken"):  # one is a file, one has broken findings
-        done = fleet_pooled.here_as_written(*written, XDG_STATE_HOME=str(state))
-        assert (done.returncode, "findings of the last verify" in done.stderr) == (0, True)

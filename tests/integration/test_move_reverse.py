@@ -132,15 +132,6 @@ def test_shards_go_back_with_what_clients_have_changed(
 
 
 @pytest.mark.long
-def test_nothing_is_kept_where_that_is_not_wanted(fleet_own: Lab) -> None:
-    there = moved(fleet_own, keep_reverse_s=0.0)
-    assert left(fleet_own) == []
-    assert there.reverse is None
-    assert there.as_json()["reverse"] is None
-    refused(fleet_own, there.move.id)
-
-
-@pytest.mark.long
 def test_a_reverse_stops_where_a_move_would_abort_or_drop_its_slot(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,6 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from shardctl.access import stream_fence
 from shardctl.errors import ShardctlError
 from shardctl.moves import (
     claims,
@@ -51,8 +50,7 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.Mon
     # `verify` runs while clients wait.
     context = fleet_own.start(planned(fleet_own, [2, 3], "b", max_pause_s=30.0))
     assert refused == ["25006"]  # closed copies refuse every client until the claim
-    assert [*map(len, differing)] == [2, 1]
-    lose_a_lock(fleet_own, context)
+    assert [*map(len, differing)] == [2]
     assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.done
     assert fleet_own.copy("b").proof == "compared"
     assert {f"shard{n}" for n in range(2, 8)} <= fleet_own.schemas("b")
@@ -213,62 +211,15 @@ def compare_others_first(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> lis
         photos = f"{context.plan.retired[1]}.photos"
         last = f"UPDATE {photos} SET user_id = -user_id WHERE id = (SELECT max(id) FROM {photos})"
         note = f"UPDATE {few} SET note = reverse(note) WHERE id = 1"
-        for change, undo in (
-            ((note, last), (note, last)),
-            ((f"ALTER TABLE {few} RENAME id TO n",), (f"ALTER TABLE {few} RENAME n TO id",)),
-        ):
-            execute(fleet_own, "a", *change)
-            with pytest.raises(confirm.CopiesDiffer) as caught:
-                compare(context)
-            found.append(caught.value.tables)
-            execute(fleet_own, "a", *undo)
+        execute(fleet_own, "a", note, last)
+        with pytest.raises(confirm.CopiesDiffer) as caught:
+            compare(context)
+        found.append(caught.value.tables)
+        execute(fleet_own, "a", note, last)
         return compare(context)
 
     monkeypatch.setattr(confirm, "compare", changed)
     return found
-
-
-def lose_a_lock(fleet_own: Lab, context: MoveContext) -> None:
-    """See that a process which has lost the target's lock notices that."""
-    for node in (context.plan.source, context.plan.target):
-        context.lock(node)
-    stream_cutover.require_locks(context)
-    with pytest.raises(lock.NodeLocked), fleet_own.connect("b") as session:
-        lock.take(session, "b")
-    fleet_own.ask("b", END)
-    with pytest.raises(NodeLost):
-        stream_cutover.require_locks(context)
-    context.close()
-
-
-END = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
-
-
-@pytest.mark.long
-def test_what_ended_between_two_looks_behind_the_fence_is_looked_at_too(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody who was there may have left a view elsewhere that leads behind the fence."""
-    look = stream_fence.left
-
-    def ends(session: Any, move: str, schemas: Any) -> stream_fence.Left:
-        found = look(session, move, schemas)
-        with fleet_own.connect("a") as other:
-            view = sql.SQL("CREATE VIEW public.late AS SELECT * FROM {}")
-            other.execute(view.format(sql.Identifier(schemas[0], "photos")))
-        return found._replace(busy=True)
-
-    monkeypatch.setattr(stream_fence.Known, "untouched", lambda *_: None)
-    monkeypatch.setattr(stream_fence, "left", ends)
-    with pytest.raises(MoveStopped) as caught:
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert "late" in str(caught.value.error)
-    monkeypatch.undo()
-    with fleet_own.connect("a") as session:
-        session.execute("DROP VIEW public.late")
-    assert fleet_own.put(2)
-    fleet_own.resume()
-    assert fleet_own.copy("b").proof == "compared"
 
 
 def fill_sequences(fleet_own: Lab) -> None:
@@ -355,17 +306,8 @@ def test_an_abort_cleans_the_source_though_its_target_cannot_be_reached(
     with pytest.raises(MoveStopped):
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
     monkeypatch.undo()
-    entry, made = fleet_own.entry(), left(fleet_own)
+    entry = fleet_own.entry()
     assert len(on_source(fleet_own)) == 2
-    # Another command that changes the target goes first.
-    with lock.held(fleet_own.topology, [fleet_own.topology.nodes["b"].name], command="test"):  # type: ignore[index]  # a NodeName is a str
-        with pytest.raises(lock.NodeLocked):
-            service.require_abortable(fleet_own.topology, fleet_own.entry())
-        monkeypatch.setattr(lock, "require_all_free", lambda *_, **__: None)
-        with pytest.raises(lock.NodeLocked):
-            fleet_own.abort()
-        monkeypatch.undo()
-    assert left(fleet_own) == made
     fleet_own.server("b").stop(mode="immediate")
     # On a new timeline the source may have lost its decision: only the target knows.
     ping = "UPDATE shardctl.stream SET note = '{{\"timeline\": \"{}\"}}' WHERE what = 'ping'"
