@@ -1,13 +1,13 @@
-"""The generator on a real server: whatever sessions do, ids are distinct and increase."""
+"""The generator on a real server: whatever happens, ids are distinct and increase."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -29,12 +29,13 @@ from tests.fixtures.fleets.generators import (
     ids,
 )
 
-if TYPE_CHECKING:
-    Connection = psycopg.Connection[Any]
 
-
-def draw_at_once(install: Install, layout: Layout, count: int) -> None:
-    """Let eight sessions draw so many ids of one shard each, and look at all of them."""
+@pytest.mark.parametrize(
+    ("layout", "count"), [(Layout(), 5_000), (ONE_BIT, 250)], ids=["default", "1 bit"]
+)
+def test_concurrent_sessions_of_one_shard_never_get_an_id_twice(
+    install: Install, layout: Layout, count: int
+) -> None:
     database = install(layout)
     before = now_ms(database)
 
@@ -51,17 +52,6 @@ def draw_at_once(install: Install, layout: Layout, count: int) -> None:
     blocks = 8 * count // (1 << layout.sequence_bits) + 1
     assert max(one.time_ms for one in decoded) <= now_ms(database) + blocks
     assert len({one.sequence for one in decoded}) == 1 << layout.sequence_bits
-
-
-@pytest.mark.parametrize(
-    ("layout", "count"),
-    [(Layout(), 5_000), (ONE_BIT, 250)],
-    ids=["default", "1 bit"],
-)
-def test_concurrent_sessions_of_one_shard_never_get_an_id_twice(
-    install: Install, layout: Layout, count: int
-) -> None:
-    draw_at_once(install, layout, count)
 
 
 def now_ms(database: Installed) -> int:
@@ -96,11 +86,7 @@ def test_raising_the_time_while_others_draw_gives_no_id_twice(install: Install) 
     assert_sound(per_session)
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [Layout(), SMALL, WIDE, Layout(time_bits=30)],
-    ids=["default", "32 bits", "wide", "53 bits"],
-)
+@pytest.mark.parametrize("layout", [SMALL, WIDE], ids=["32 bits", "wide"])
 def test_the_helpers_agree_with_python(install: Install, layout: Layout) -> None:
     database = install(layout)
     chosen = random.Random(1)  # noqa: S311  # samples, not secrets
@@ -234,3 +220,47 @@ def test_a_hostile_search_path_of_an_ordinary_role_changes_nothing(
         later = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
         raised = ask(session, f"SELECT shardctl.open_block(1, '{later}')")
         assert raised == later + timedelta(milliseconds=1)
+
+
+def test_ids_around_crashes_are_distinct(install: Install) -> None:
+    database = install(ONE_BIT)
+    with database.connect() as session:
+        session.execute("CREATE TABLE shard1.t (id bigint DEFAULT shard1.next_id(), round int)")
+    written: list[int] = []
+
+    def write(number: int, started: threading.Barrier) -> list[int]:
+        query = f"INSERT INTO shard1.t (round) VALUES ({number}) RETURNING id"
+        made: list[int] = []
+        with contextlib.suppress(psycopg.OperationalError), database.connect() as session:
+            # Time runs ahead of the clock, so that a register that fell back would be seen.
+            session.execute("INSERT INTO shard1.t (round) SELECT -1 FROM generate_series(1, 1000)")
+            while True:
+                made.append(ask(session, query))
+                if len(made) == 20:
+                    started.wait(120)
+        return made
+
+    for number in range(3):
+        started = threading.Barrier(5)
+        with ThreadPoolExecutor(4) as pool:
+            writers = [pool.submit(write, number, started) for _ in range(4)]
+            try:
+                started.wait(120)
+            finally:
+                database.server.stop("immediate")
+                for writer in writers:
+                    writer.exception(30)
+                database.server.start()
+            for writer in writers:
+                made = writer.result()
+                assert all(a < b for a, b in itertools.pairwise(made))
+                written += made
+    assert len(set(written)) == len(written)
+    with database.connect() as session:
+        ids(session, 500)
+        session.execute("INSERT INTO shard1.t (round) SELECT -2 FROM generate_series(1, 1000)")
+        assert ask(session, "SELECT count(*) - count(DISTINCT id) FROM shard1.t") == 0
+        kept = {row[0] for row in session.execute("SELECT id FROM shard1.t WHERE round >= 0")}
+        assert kept >= set(written)
+        last = "SELECT max(id) FILTER (WHERE round >= -1) < min(id) FILTER (WHERE round = -2)"
+        assert ask(session, f"{last} FROM shard1.t")
