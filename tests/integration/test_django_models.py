@@ -46,6 +46,21 @@ def refused(call: Callable[[], Any], error: str, said: str | None = None) -> Non
         call()
 
 
+def test_what_hangs_on_a_row_is_in_its_shard() -> None:
+    from django.db.models import F
+
+    photo, ann = models().Photo, member()
+    first = ann.photos.create(caption="dusk", details={"a": [1]})
+    assert photo.objects.filter(owner_id=ann.id).update(views=F("views") + 2) == 1
+    ann_again = models().Member.objects.prefetch_related("photos").get(pk=ann.pk)
+    assert [one.details for one in ann_again.photos.all()] == [{"a": [1]}]
+    tag = models().Tag.objects.create(owner=ann)
+    first.tags.add(tag, through_defaults={"owner": ann})
+    assert (first.tags.get(), tag.photos.get()) == (tag, first)
+    page = models().Page.objects.create(topic="tables", number=2)
+    assert models().Note.objects.get(topic="tables").page == page
+
+
 def test_a_query_without_a_key_is_refused_and_says_what_to_do() -> None:
     photo, ann = models().Photo, member()
     for call in (

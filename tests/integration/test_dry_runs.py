@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.fleets.retired import Pruned
     from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
     Cause = Callable[[MovedFleet], AbstractContextManager[str]]
@@ -157,18 +156,6 @@ FREEZE = (
     " CREATE EVENT TRIGGER frozen ON ddl_command_start EXECUTE FUNCTION public.frozen()"
 )
 THAW = "DROP EVENT TRIGGER frozen; DROP FUNCTION public.frozen()"
-REFUSED = "node a: an event trigger (frozen) rejects the command: change freeze"
-
-
-def test_an_event_trigger_that_refuses_prune(fleet_retired: Pruned) -> None:
-    fleet = fleet_retired.fleet
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    fleet.execute("a", FREEZE)
-    try:
-        assert REFUSED in pair(fleet, "prune")
-    finally:
-        fleet.execute("a", THAW)
 
 
 def test_a_dry_run_for_ci_tells_by_its_exit_code_what_it_found(fleet_8: Fleet) -> None:

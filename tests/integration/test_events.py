@@ -40,8 +40,7 @@ def test_the_trails_of_all_nodes_are_one_by_time_with_the_files_that_ran(fleet_8
     assert all("@" in one["by"] for one in found)
     assert {*map(tuple, (one["nodes"] for one in listed(fleet_8, "--node", "b")))} == {("b",)}
     assert fleet_8.here("events", "--since", "0s").stdout.startswith("no event since ")
-    table = fleet_8.here("events", "--since", "1h").stdout
-    assert "ran: 0002_likes.sql in shards 0-3" in table
+    assert "ran: 0002_likes.sql" in fleet_8.here("events", "--since", "1h").stdout
     with fleet_8.at_ports(b=free_ports(1)[0]):
         assert {*map(tuple, (one["nodes"] for one in listed(fleet_8, code=3)))} == {("a",)}
 

@@ -74,14 +74,6 @@ def arm_and_die(server: PgServer) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
-def arm_and_pass_the_limit(server: PgServer, session: psycopg.Connection[Any]) -> None:
-    """Write beyond the limit of a slot that is kept all the same."""
-    arm_and_die(server)
-    write(session, 8)
-    with server.connect(DATABASE) as other, pytest.raises(AssertionError):
-        wait_for(lambda: not left(other), seconds=1.5)
-
-
 def left(session: psycopg.Connection[Any]) -> list[str]:
     return [name for (name,) in session.execute("SELECT slot_name FROM pg_replication_slots")]
 
@@ -117,7 +109,10 @@ def test_a_target_has_a_minute_to_claim_what_is_decided(
 ) -> None:
     physical(session)
     session.execute("UPDATE shardctl.move SET state = 'promoting', changed = clock_timestamp()")
-    arm_and_pass_the_limit(server, session)
+    arm_and_die(server)
+    write(session, 8)
+    with pytest.raises(AssertionError):
+        wait_for(lambda: not left(session), seconds=1.5)
     session.execute("UPDATE shardctl.move SET changed = changed - interval '1 min'")
     wait_for(lambda: not left(session))
     wait_for(lambda: not leash.is_armed(session, SLOT))

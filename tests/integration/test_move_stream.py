@@ -11,6 +11,7 @@ import pytest
 from psycopg import sql
 
 from shardctl.errors import ShardctlError
+from shardctl.fanout import Silent
 from shardctl.moves import (
     claims,
     confirm,
@@ -24,16 +25,19 @@ from shardctl.moves import (
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import TargetUncleaned
-from shardctl.moves.steps import copy, reserve
+from shardctl.moves.steps import copy, follow, reserve
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres import slots
 from shardctl.postgres.connection import NodeLost
+from shardctl.provision import poolers as pooling
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
+from shardctl.topology.model import NodeName
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.own import run as execute
-from tests.fixtures.moves.stream_moves import entry, fill, left, on_source, planned
-from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.moves.stream_moves import entry, fill, left, on_source, planned, replace_step
+from tests.fixtures.refusals import raises_code
+from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -278,7 +282,10 @@ def test_indexes_that_are_broken_off_are_made_again_without_the_rows(
     assert fleet_own.copy("b").proof == "compared"
     for node in "ab":
         assert fleet_own.ask(node, "SELECT map_version FROM shardctl.cluster") == [(8,)]
-    reversing.finish(fleet_own.topology, entry(fleet_own, fleet_own.copy("b").id))
+    ended = fleet_own.copy("b").id
+    reversing.finish(fleet_own.topology, entry(fleet_own, ended))
+    with raises_code("nothing_to_finish"):
+        reversing.finish(fleet_own.topology, entry(fleet_own, ended))
     identity = "SELECT relreplident::text FROM pg_class WHERE oid = 'shard2.bare'::regclass"
     assert fleet_own.ask("b", identity) == [("d",)]
     assert left(fleet_own) == []
@@ -335,3 +342,50 @@ def test_an_abort_cleans_the_source_though_its_target_cannot_be_reached(
     assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.aborted
     assert left(fleet_own) == []
     assert fleet_own.problems() == []
+
+
+@pytest.fixture
+def stopped(fleet_own: Lab) -> Lab:
+    """Give a fleet with a streamed move that stopped when its rows were copied."""
+    with pytest.MonkeyPatch.context() as patch:
+        replace_step(patch, follow.STREAM_STEP, lose)
+        with pytest.raises(MoveStopped):
+            fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    return fleet_own
+
+
+def put_elsewhere(fleet: Lab, before: str, now: str) -> None:
+    """Change the topology, once."""
+    text = fleet.file.read_text()
+    assert text.count(before) == 1
+    fleet.file.write_text(text.replace(before, now))
+
+
+def fleet_port(fleet: Lab, node: str) -> int:
+    return fleet.topology.nodes[NodeName(node)].port
+
+
+def apply_poolers(fleet: Lab) -> None:
+    """Do what `pgbouncer apply` does, when nodes listen elsewhere."""
+    topology = fleet.topology
+    poolers = list(topology.poolers.values())
+    pooling.apply(pooling.plan(topology, poolers, 1, force=False, purpose="test"), Silent())
+
+
+def test_nodes_at_other_ports_keep_their_move_and_other_servers_do_not(stopped: Lab) -> None:
+    ports = {node: fleet_port(stopped, node) for node in "ab"}
+    whole = stopped.file.read_text()
+    put_elsewhere(stopped, f"port: {ports['b']}", "port: 1")
+    put_elsewhere(stopped, f"port: {ports['a']}", f"port: {ports['b']}")
+    with raises_code("node_unfit"):
+        stopped.resume()
+    stopped.file.write_text(whole)
+    for node, port in zip("ab", free_ports(2), strict=True):
+        stopped.server(node).stop()
+        put_elsewhere(stopped, f"port: {ports[node]}", f"port: {port}")
+        stopped.server(node).start()
+    apply_poolers(stopped)
+    stopped.resume()
+    assert stopped.copy("a").state is stopped.copy("b").state is MoveState.done
+    assert stopped.ask("b", "SELECT count(*) FROM shard2.photos") == [(1,)]
+    assert left(stopped) == []
