@@ -42,8 +42,6 @@ PHOTOS = """op.create_table(
     )"""
 INDEX = """with op.get_context().autocommit_block():
         op.create_index("by_user", "photos", ["user_id"], postgresql_concurrently=True)"""
-MOODS = """kind = sa.Enum("good", "bad", name="mood")
-    op.create_table("moods", sa.Column("mood", kind, nullable=False))"""
 
 
 class Revisions:
@@ -103,10 +101,6 @@ def test_each_revision_is_a_file_that_is_written_once(revisions: Revisions) -> N
         "CREATE INDEX CONCURRENTLY by_user ON photos (user_id);\n"
     )
     assert revisions.write() == files
-    revisions.add("moods", MOODS)
-    more = revisions.write()
-    assert list(more.items())[:3] == list(files.items())
-    assert "CREATE TYPE mood AS ENUM ('good', 'bad');\n\nCREATE TABLE" in more["0010_moods.sql"]
 
 
 @pytest.mark.parametrize(

@@ -1,55 +1,26 @@
-"""Clones made and removed on real servers: what is refused, what breaks off, what is left."""
+"""Clones on real servers: of which sources none is made, what is refused, and what is left."""
 
 from __future__ import annotations
 
-import logging
+import dataclasses
 import os
-import signal
+import pwd
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from shardctl import libpq
+from shardctl.hosts import accounts
 from shardctl.postgres import clone as clones
-from shardctl.postgres import copying, slots
+from shardctl.postgres import slots, standby
 from shardctl.postgres.clone import CloneOfAnother, TargetNotEmpty
 from shardctl.postgres.copying import CopyFailed
+from shardctl.topology.model import Control
+from tests.fixtures.processes import ended
 from tests.fixtures.refusals import raises_code
-from tests.fixtures.servers.clones import (
-    SLOW,
-    Cloning,
-    Recording,
-    in_background,
-    make_and_kill,
-)
-from tests.fixtures.servers.postgres import wait_for
-
-
-def test_a_clone_is_made_once_with_its_progress_told(
-    cloning: Cloning, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "shardctl.hosts")
-    looks: set[int] = set()
-
-    class Counting(Recording):
-        def advance(self, key: str, done: int = 1) -> None:
-            super().advance(key, done)
-            looks.add(sum(" look " in one.getMessage() for one in caplog.records))
-
-    told = Counting()
-    cloning.data.mkdir(parents=True)  # an empty directory is used
-    cloning.data.chmod(0o755)
-    cloning.make(progress=told, max_rate="32M")
-    assert cloning.state() == "made"
-    assert cloning.left() == ["c"]
-    # The server's last files are seen only where they take it a moment.
-    assert [phase for phase in told.phases if phase != "finishing"][-1] == "copying"
-    total = told.phases["copying"]
-    assert 0 < told.done["copying"] <= total * 1.01
-    assert len(looks) == 1  # its host is asked nothing in the meantime
-    made = (cloning.data / "PG_VERSION").stat().st_mtime_ns
-    cloning.make()
-    assert (cloning.data / "PG_VERSION").stat().st_mtime_ns == made
-    assert cloning.data.stat().st_mode & 0o777 == 0o700
+from tests.fixtures.servers.clones import Cloning, in_background, make_and_kill, rules
+from tests.fixtures.servers.postgres import free_ports, wait_for
 
 
 def test_a_directory_with_something_in_it_is_refused_and_left(cloning: Cloning) -> None:
@@ -60,17 +31,6 @@ def test_a_directory_with_something_in_it_is_refused_and_left(cloning: Cloning) 
     assert not clones.remove(cloning.clone)
     assert (cloning.data / "thesis.tex").read_text() == "unique"
     assert cloning.left() == ["c"]
-
-
-def test_ctrl_c_ends_the_copy_and_deletes_it(cloning: Cloning) -> None:
-    class Pressing(Recording):
-        def advance(self, _key: str, _done: int = 1) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        cloning.make(progress=Pressing(), max_rate=SLOW)
-    assert cloning.left() == []
-    assert cloning.workers() == []
 
 
 @pytest.mark.long
@@ -86,29 +46,6 @@ def test_the_clone_of_another_move_is_refused_and_left(cloning: Cloning) -> None
         clones.discard(cloning.clone)
     cloning.move = mine
     assert cloning.state() == "copying"
-    cloning.make()
-    cloning.move = other
-    with pytest.raises(CloneOfAnother, match=mine):
-        cloning.make()
-    assert not clones.remove(cloning.clone)
-    cloning.move = mine
-    assert cloning.state() == "made"
-    assert cloning.ask(f"SELECT count(*) FROM pg_replication_slots WHERE slot_name ~ '{mine}'") == 1
-
-
-def test_what_a_killed_making_or_removing_leaves_is_deleted_by_the_next(cloning: Cloning) -> None:
-    trash = cloning.data.with_name(f"c.clone.{cloning.move}")
-    (trash / "base").mkdir(parents=True)
-    assert not clones.remove(cloning.clone)
-    assert cloning.left() == []
-    (trash / "base").mkdir(parents=True)
-    cloning.make()
-    assert cloning.left() == ["c"]
-    # Killed when the copy has its name, and the rest is not deleted yet.
-    cloning.clone.work.mkdir()
-    (cloning.clone.work / "move").write_text(cloning.move)
-    cloning.make()
-    assert cloning.left() == ["c"]
 
 
 def test_a_promoted_clone_is_not_deleted(cloning: Cloning) -> None:
@@ -119,7 +56,6 @@ def test_a_promoted_clone_is_not_deleted(cloning: Cloning) -> None:
     cloning.open_up(target)
     with raises_code("clone_serves"):
         clones.remove(cloning.clone)
-    clones.keep(cloning.clone)
     clones.keep(cloning.clone)
     assert not clones.remove(cloning.clone)
     assert target.execute("SELECT 1").fetchone() == (1,)
@@ -140,16 +76,152 @@ def test_a_mount_point_is_refused_before_anything_is_copied(cloning: Cloning) ->
     assert cloning.left() == ["c"]
 
 
-def test_a_killed_pg_basebackup_is_an_error_that_leaves_nothing(
-    cloning: Cloning, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(copying, "_LOOK_S", 0.1)  # its helper keeps the source's session
-    thread, raised = in_background(lambda: cloning.make(max_rate=SLOW))
-    cloning.copying()
-    os.kill(cloning.program(), signal.SIGKILL)
-    thread.join()
-    assert isinstance(raised[0], CopyFailed)
-    assert cloning.left() == []
-    wait_for(lambda: cloning.workers() == [])
+PASSWORD = "s3cret-of-the-clone"  # noqa: S105  # of a role that lives as long as a test
+TRUST = "host all all 127.0.0.1/32 trust\nhost replication postgres 127.0.0.1/32 trust\n"
+
+
+def test_tablespaces_are_refused(cloning_spare: Cloning, server_directory: Path) -> None:
+    place = server_directory / "far"
+    place.mkdir()
+    if (account := accounts.server_account(None)) is not None:
+        os.chown(place, pwd.getpwnam(account).pw_uid, -1)
+    session = cloning_spare.at_source()
+    session.execute(f"CREATE TABLESPACE far LOCATION '{place}'")
+    try:
+        with raises_code("tablespaces_refused", match="far"):
+            cloning_spare.make()
+    finally:
+        session.execute("DROP TABLESPACE far")
+    assert cloning_spare.left() == []
+
+
+def test_rules_in_files_that_are_not_cloned_are_refused(cloning_spare: Cloning) -> None:
+    names = cloning_spare.directory / "names"
+    names.write_text("visitor\n")
+    with (
+        rules(cloning_spare.server, f"{TRUST}host all @{names} 127.0.0.1/32 trust\n"),
+        raises_code("files_elsewhere", match=str(names)),
+    ):
+        cloning_spare.make()
+
+
+def test_a_password_comes_from_a_passfile_and_gets_nowhere_else(cloning_spare: Cloning) -> None:
+    cloning = cloning_spare
+    passfile = cloning.directory / "passfile"
+    passfile.write_text(f"*:*:*:copier:{PASSWORD}\n")
+    passfile.chmod(0o600)
+    if (account := cloning.clone.server.account) is not None:
+        os.chown(passfile, pwd.getpwnam(account).pw_uid, -1)
+    cloning.replication_user = "copier"
+    session = cloning.at_source()
+    session.execute(f"CREATE ROLE copier REPLICATION LOGIN PASSWORD '{PASSWORD}'")
+    # As pg_basebackup -R has left it, where the source was a standby once.
+    session.execute(f"ALTER SYSTEM SET primary_conninfo = 'host=x password={PASSWORD}'")
+    asked = TRUST + "host replication copier 127.0.0.1/32 scram-sha-256\n"
+    with rules(cloning.server, asked):
+        for options in ({}, {"passfile": str(passfile)}):  # which is the operator's machine's
+            cloning.options = options
+            with pytest.raises(CopyFailed, match="no password supplied"):
+                cloning.make()
+        cloning.subscription_options = {"passfile": str(passfile)}
+        thread, raised = in_background(lambda: cloning.make(max_rate="24M"))
+        seen = b""
+        while thread.is_alive():
+            seen += b"".join(_command_lines())
+        thread.join()
+        assert raised == []
+        standby.start(cloning.clone)
+        target = cloning.follow()
+        seen += b"".join(_command_lines())
+    session.execute("ALTER SYSTEM RESET primary_conninfo")
+    assert b"pg_basebackup" in seen
+    assert PASSWORD.encode() not in seen
+    assert PASSWORD.encode() not in (cloning.clone.server.log.read_bytes())
+    copied = [file for file in cloning.data.rglob("*") if file.is_file()]
+    assert [file for file in copied if PASSWORD.encode() in _held(file)] == []
+    assert str(passfile) in (cloning.data / "postgresql.auto.conf").read_text()
+    target.close()
+
+
+def _command_lines() -> list[bytes]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found.append((process / "cmdline").read_bytes())
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def _held(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:  # the server has removed it
+        return b""
+
+
+_ACTIVE = "SELECT active FROM pg_replication_slots WHERE slot_name = "
+
+
+def test_a_slot_that_a_stranger_uses_is_not_dropped(cloning: Cloning) -> None:
+    session, name = cloning.at_source(), cloning.clone.slot
+    slots.make(session, name)
+
+    program = cloning.clone.server.binaries.program("pg_receivewal")
+    conninfo = libpq.for_replication(*cloning.source, "stranger")
+    where = ["-D", str(cloning.directory), "--slot", name, "-d", conninfo]
+    receiving = subprocess.Popen([program, "--no-password", "--no-loop", *where])
+    with ended(receiving) as stranger:
+        wait_for(lambda: cloning.ask(f"{_ACTIVE}'{name}'"))
+        with raises_code("slot_taken", match="stranger"):
+            slots.drop(session, name, patience_s=1)
+        assert stranger.poll() is None
+    wait_for(lambda: not cloning.ask(f"{_ACTIVE}'{name}'"))
+    assert slots.drop(session, name)
+
+
+NONE = Control(start=None, stop=None, reload=None, status=None)
+
+
+def test_a_data_directory_of_another_version_is_not_started(cloning: Cloning) -> None:
     cloning.make()
-    assert cloning.state() == "made"
+    (cloning.data / "PG_VERSION").write_text("9\n")
+    with raises_code("wrong_major"):
+        standby.start(cloning.clone)
+    (cloning.data / "PG_VERSION").unlink()
+    with raises_code("wrong_major"):
+        standby.start(cloning.clone)
+
+
+def test_a_server_on_another_port_is_told(cloning: Cloning) -> None:
+    cloning.start()
+    server = dataclasses.replace(cloning.clone.server, port=free_ports(1)[0])
+    with raises_code("server_elsewhere", match=str(cloning.port)):
+        server.start()
+
+
+def test_what_its_own_commands_say_counts_with_what_is_seen(cloning: Cloning) -> None:
+    cloning.make()
+    server = cloning.clone.server
+
+    def with_status(command: str) -> bool:
+        control = dataclasses.replace(NONE, status=command)
+        return dataclasses.replace(server, control=control).running()
+
+    assert with_status("exit 0")
+    assert not with_status("exit 3")
+    assert not with_status("echo no unit >&2; exit 4"), "no server is without a pid file"
+    (cloning.data / "postmaster.pid").write_text("1\n")
+    with raises_code("control_failed"):
+        with_status("echo no unit >&2; exit 4")
+    standby.start(cloning.clone)
+    assert with_status("exit 3"), "it is there, whatever somebody says"
+
+
+def test_a_command_that_does_not_stop_it_is_told(cloning: Cloning) -> None:
+    cloning.start()
+    control = dataclasses.replace(NONE, stop="echo in vain >&2")
+    server = dataclasses.replace(cloning.clone.server, control=control)
+    with raises_code("server_did_not_stop"):
+        server.stop()
+    assert cloning.clone.server.running()

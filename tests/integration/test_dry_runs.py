@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from psycopg import sql
 
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import CLONE
-from shardctl.state import journal, lock
+from shardctl.state import lock
 from shardctl.traffic import table
 from tests import reference
 from tests.fixtures.servers.postgres import free_ports
@@ -20,10 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from shardctl.moves.context import MoveContext
-    from tests.fixtures.fleets.bloated import Repacking
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.fleets.retired import Pruned
     from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
     Cause = Callable[[MovedFleet], AbstractContextManager[str]]
@@ -146,47 +142,12 @@ def test_a_dry_run_refuses_what_the_run_would(fleet_spares: MovedFleet, cause: C
             assert why in pair(fleet_spares, *arguments), arguments
 
 
-@pytest.mark.long  # the only one for which servers with that extension start
-def test_repack(fleet_bloated: Repacking) -> None:
-    fleet_bloated.bloat(0)
-    with locked(fleet_bloated.fleet) as why:
-        assert why in pair(fleet_bloated.fleet, "repack", "0")
-
-
-def test_read_only_off(fleet_spares: MovedFleet) -> None:
-    done = fleet_spares.here("read-only", "on", "0", "--yes")
-    assert done.returncode == 0, done.stderr
-    with locked(fleet_spares) as why:
-        assert why in pair(fleet_spares, "read-only", "off", "0")
-
-
-def reserved(fleet: MovedFleet) -> MoveContext:
-    """Begin a move, and stay at it."""
-    world = fleet.world([0], "c")
+def test_a_move_that_another_process_is_at(fleet_spares: MovedFleet) -> None:
+    world = fleet_spares.world([0], "c")
     next(step for step in METHODS[CLONE].steps if step.name == "reserve").run(world)
-    return world
-
-
-def test_a_move_that_another_process_is_at_and_one_whose_source_takes_no_logins(
-    fleet_spares: MovedFleet,
-) -> None:
-    """Another node knows the latter, so that it is found."""
-    world = reserved(fleet_spares)
     for command in ("resume", "abort"):
         assert "is being changed by" in pair(fleet_spares, "moves", command)
-    (move,) = journal.read(world.session(world.plan.source))
     world.close()
-    with fleet_spares.connect("b") as session:
-        journal.copy(session, move)
-    with fleet_spares.servers["a"].connect() as session:
-        name = sql.Identifier(fleet_spares.database)
-        session.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
-        session.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
-            [fleet_spares.database],
-        )
-    for command in ("resume", "abort"):
-        assert "not currently accepting connections" in pair(fleet_spares, "moves", command)
 
 
 FREEZE = (
@@ -195,18 +156,6 @@ FREEZE = (
     " CREATE EVENT TRIGGER frozen ON ddl_command_start EXECUTE FUNCTION public.frozen()"
 )
 THAW = "DROP EVENT TRIGGER frozen; DROP FUNCTION public.frozen()"
-REFUSED = "node a: an event trigger (frozen) rejects the command: change freeze"
-
-
-def test_an_event_trigger_that_refuses_prune(fleet_retired: Pruned) -> None:
-    fleet = fleet_retired.fleet
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    fleet.execute("a", FREEZE)
-    try:
-        assert REFUSED in pair(fleet, "prune")
-    finally:
-        fleet.execute("a", THAW)
 
 
 def test_a_dry_run_for_ci_tells_by_its_exit_code_what_it_found(fleet_8: Fleet) -> None:

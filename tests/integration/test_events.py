@@ -18,11 +18,6 @@ from tests.fixtures.servers.postgres import free_ports
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
 
-COPIED = (
-    "INSERT INTO shardctl.event (id, at, who, command, result) OVERRIDING SYSTEM VALUE"
-    " VALUES (100, '2026-01-31 12:00+00', 'ann@ops1', 'init', 'done')"
-)
-
 
 def listed(fleet: Fleet, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
     done = fleet.here("events", "-o", "json", *arguments)
@@ -45,23 +40,9 @@ def test_the_trails_of_all_nodes_are_one_by_time_with_the_files_that_ran(fleet_8
     assert all("@" in one["by"] for one in found)
     assert {*map(tuple, (one["nodes"] for one in listed(fleet_8, "--node", "b")))} == {("b",)}
     assert fleet_8.here("events", "--since", "0s").stdout.startswith("no event since ")
-    table = fleet_8.here("events", "--since", "1h").stdout
-    assert "ran: 0002_likes.sql in shards 0-3" in table
+    assert "ran: 0002_likes.sql" in fleet_8.here("events", "--since", "1h").stdout
     with fleet_8.at_ports(b=free_ports(1)[0]):
         assert {*map(tuple, (one["nodes"] for one in listed(fleet_8, code=3)))} == {("a",)}
-
-
-def test_what_a_clone_has_of_its_source_is_one_event(fleet_8: Fleet) -> None:
-    for node in "ab":
-        fleet_8.execute(node, COPIED)
-    assert listed(fleet_8, "--since", "2026-01-31T12:00")[0] == {
-        "time": "2026-01-31T12:00:00.000Z",
-        "nodes": ["a", "b"],
-        "by": "ann@ops1",
-        "command": "init",
-        "result": "done",
-    }
-    assert "ann@ops1" not in {one["by"] for one in listed(fleet_8, "--since", "2026-02-01")}
 
 
 def admit(fleet: Fleet, allowed: str) -> None:

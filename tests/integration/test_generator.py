@@ -1,13 +1,13 @@
-"""The generator on a real server: whatever sessions do, ids are distinct and increase."""
+"""The generator on a real server: whatever happens, ids are distinct and increase."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -29,12 +29,13 @@ from tests.fixtures.fleets.generators import (
     ids,
 )
 
-if TYPE_CHECKING:
-    Connection = psycopg.Connection[Any]
 
-
-def draw_at_once(install: Install, layout: Layout, count: int) -> None:
-    """Let eight sessions draw so many ids of one shard each, and look at all of them."""
+@pytest.mark.parametrize(
+    ("layout", "count"), [(Layout(), 5_000), (ONE_BIT, 250)], ids=["default", "1 bit"]
+)
+def test_concurrent_sessions_of_one_shard_never_get_an_id_twice(
+    install: Install, layout: Layout, count: int
+) -> None:
     database = install(layout)
     before = now_ms(database)
 
@@ -51,17 +52,6 @@ def draw_at_once(install: Install, layout: Layout, count: int) -> None:
     blocks = 8 * count // (1 << layout.sequence_bits) + 1
     assert max(one.time_ms for one in decoded) <= now_ms(database) + blocks
     assert len({one.sequence for one in decoded}) == 1 << layout.sequence_bits
-
-
-@pytest.mark.parametrize(
-    ("layout", "count"),
-    [(Layout(), 5_000), (FOUR_BITS, 600), (ONE_BIT, 250), (WIDE, 1_000)],
-    ids=["default", "4 bits", "1 bit", "wide"],
-)
-def test_concurrent_sessions_of_one_shard_never_get_an_id_twice(
-    install: Install, layout: Layout, count: int
-) -> None:
-    draw_at_once(install, layout, count)
 
 
 def now_ms(database: Installed) -> int:
@@ -96,11 +86,7 @@ def test_raising_the_time_while_others_draw_gives_no_id_twice(install: Install) 
     assert_sound(per_session)
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [Layout(), SMALL, WIDE, Layout(time_bits=30)],
-    ids=["default", "32 bits", "wide", "53 bits"],
-)
+@pytest.mark.parametrize("layout", [SMALL, WIDE], ids=["32 bits", "wide"])
 def test_the_helpers_agree_with_python(install: Install, layout: Layout) -> None:
     database = install(layout)
     chosen = random.Random(1)  # noqa: S311  # samples, not secrets
@@ -152,19 +138,6 @@ def test_an_opened_block_is_above_everything_before(install: Install, layout: La
     assert_sound([made])
 
 
-def test_a_register_that_is_ahead_means_draw_again(install: Install) -> None:
-    database = install()
-    with database.connect() as session:
-        made = ids(session, 3000)
-        register = "SELECT pg_sequence_last_value('shard1.next_id_block')"
-        before = ask(session, register)
-        session.execute("SELECT setval('shard1.next_id_seq', 100)")
-        session.execute("SET statement_timeout = '5s'")
-        made += ids(session, 1)
-        assert ask(session, register) == before
-    assert_sound([made])
-
-
 @pytest.mark.parametrize("kind", ["strict", "classic"])
 def test_used_up_time_is_an_error_and_never_a_negative_id(install: Install, kind: str) -> None:
     ended = install(Layout(INSTAGRAM_EPOCH_MS, time_bits=38, shard_bits=16, sequence_bits=10), kind)
@@ -175,7 +148,6 @@ def test_used_up_time_is_an_error_and_never_a_negative_id(install: Install, kind
             ended.ask("SELECT shardctl.open_block(1)")
 
 
-@pytest.mark.parametrize("kind", ["strict", "classic"])
 def _evil() -> str:
     """Shadow everything that the generator's functions use."""
     parts = ["CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO PUBLIC;"]
@@ -248,3 +220,47 @@ def test_a_hostile_search_path_of_an_ordinary_role_changes_nothing(
         later = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
         raised = ask(session, f"SELECT shardctl.open_block(1, '{later}')")
         assert raised == later + timedelta(milliseconds=1)
+
+
+def test_ids_around_crashes_are_distinct(install: Install) -> None:
+    database = install(ONE_BIT)
+    with database.connect() as session:
+        session.execute("CREATE TABLE shard1.t (id bigint DEFAULT shard1.next_id(), round int)")
+    written: list[int] = []
+
+    def write(number: int, started: threading.Barrier) -> list[int]:
+        query = f"INSERT INTO shard1.t (round) VALUES ({number}) RETURNING id"
+        made: list[int] = []
+        with contextlib.suppress(psycopg.OperationalError), database.connect() as session:
+            # Time runs ahead of the clock, so that a register that fell back would be seen.
+            session.execute("INSERT INTO shard1.t (round) SELECT -1 FROM generate_series(1, 1000)")
+            while True:
+                made.append(ask(session, query))
+                if len(made) == 20:
+                    started.wait(120)
+        return made
+
+    for number in range(3):
+        started = threading.Barrier(5)
+        with ThreadPoolExecutor(4) as pool:
+            writers = [pool.submit(write, number, started) for _ in range(4)]
+            try:
+                started.wait(120)
+            finally:
+                database.server.stop("immediate")
+                for writer in writers:
+                    writer.exception(30)
+                database.server.start()
+            for writer in writers:
+                made = writer.result()
+                assert all(a < b for a, b in itertools.pairwise(made))
+                written += made
+    assert len(set(written)) == len(written)
+    with database.connect() as session:
+        ids(session, 500)
+        session.execute("INSERT INTO shard1.t (round) SELECT -2 FROM generate_series(1, 1000)")
+        assert ask(session, "SELECT count(*) - count(DISTINCT id) FROM shard1.t") == 0
+        kept = {row[0] for row in session.execute("SELECT id FROM shard1.t WHERE round >= 0")}
+        assert kept >= set(written)
+        last = "SELECT max(id) FILTER (WHERE round >= -1) < min(id) FILTER (WHERE round = -2)"
+        assert ask(session, f"{last} FROM shard1.t")

@@ -71,17 +71,3 @@ def test_what_others_may_lock_keeps_no_block_from_being_opened(fleet_8: Fleet) -
             assert session.execute(DRAW).fetchone() == (3000,)
     finally:
         fleet_8.execute("a", "DROP OWNED BY stranger; DROP ROLE stranger")
-
-
-def test_init_by_another_role_makes_the_function_that_role_s(fleet_8: Fleet) -> None:
-    owner = f"{fleet_8.role}_before"
-    function = "shardctl.open_drawn_block(regclass, regclass, bigint)"
-    fleet_8.execute("a", f"CREATE ROLE {owner}; GRANT CREATE ON SCHEMA shardctl TO {owner}")
-    try:
-        fleet_8.execute("a", f"ALTER FUNCTION {function} OWNER TO {owner}")
-        assert fleet_8.here("verify", "--check", "generator").returncode == 1
-        assert fleet_8.here("init").returncode == 0
-        with fleet_8.connect("a", user=fleet_8.role) as session:
-            assert session.execute(DRAW).fetchone() == (3000,)
-    finally:
-        fleet_8.execute("a", f"REVOKE CREATE ON SCHEMA shardctl FROM {owner}; DROP ROLE {owner}")

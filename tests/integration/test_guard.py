@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
-import sys
-import time
-
-import pytest
 
 from shardctl.hosts.local import Local
 from shardctl.pgbouncer import guard
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.guards import (
-    _ARMS_AND_PAUSES,
     AFTER,
     LATER,
     Site,
@@ -30,19 +23,6 @@ from tests.fixtures.servers.guards import (
 from tests.fixtures.servers.postgres import wait_for
 
 
-def test_clients_are_served_when_nobody_disarms_it_in_time(site: Site) -> None:
-    with site.bouncer.connect("one") as client:
-        client.execute("SELECT 1")
-        site.pause("one")
-        began = time.monotonic()
-        armed = site.arm("one")
-        assert armed.directory.stat().st_mode & 0o777 == 0o700
-        client.execute("SELECT 1")
-        assert time.monotonic() - began >= AFTER
-    wait_until_done(armed)
-    assert "none is paused (0 were not, 0 unknown)" in disarm_fired(armed)
-
-
 def test_a_guard_disarmed_in_time_has_done_nothing_and_leaves_nothing(site: Site) -> None:
     site.pause("one")
     armed = site.arm("one", after_s=LATER, staged=site.stage())
@@ -55,57 +35,6 @@ def test_a_guard_disarmed_in_time_has_done_nothing_and_leaves_nothing(site: Site
     assert site.paused() == {"one"}
     assert (site.directory / "shards.ini.new").exists()
     assert guard.disarm(armed).became == "absent"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGHUP])
-def test_the_arming_process_may_end_in_any_way(site: Site, number: signal.Signals) -> None:
-    arguments = [str(site.directory), site.console, site.user or "", str(LATER)]
-    with ended(
-        subprocess.Popen(
-            [sys.executable, "-c", _ARMS_AND_PAUSES, *arguments],
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-    ) as arming:
-        try:
-            assert arming.stdout is not None
-            assert arming.stdout.readline() == "paused\n"
-            assert site.paused() == {"one"}
-            os.killpg(arming.pid, number)
-            fire(site.guard())
-            wait_until_done(site.guard())
-            assert site.port_of("one") == site.node.port
-        finally:
-            os.killpg(arming.pid, signal.SIGKILL)
-    disarm_fired(site.guard())
-
-
-@pytest.mark.long
-def test_no_signal_but_kill_ends_a_guard_before_its_time(site: Site) -> None:
-    site.pause("one")
-    armed = site.arm("one", after_s=LATER)
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
-        os.killpg(leader(armed), number)
-    assert site.paused() == {"one"}
-    assert len(naming(armed.directory)) == 2
-    fire(armed)
-    wait_until_done(armed)
-    assert site.paused() == set()
-    disarm_fired(armed)
-
-
-def test_a_guard_that_was_killed_is_disarmed_with_its_sleep_and_said_to_be_dead(site: Site) -> None:
-    armed = site.arm("one", after_s=60)
-    os.kill(leader(armed), signal.SIGKILL)
-    wait_for(lambda: len(naming(armed.directory)) == 1)
-    guard.disarm(armed)
-    wait_for(lambda: not naming(armed.directory))
-    armed = site.arm("one", after_s=60)
-    kill_all(armed)
-    assert guard.disarm(armed).became == "died"
-    assert not armed.directory.exists()
 
 
 def test_a_pid_that_belongs_to_another_by_now_is_left_alone(site: Site) -> None:
@@ -138,12 +67,6 @@ def test_a_guard_asks_until_the_answer_is_true_while_its_clients_are_served(site
     log = disarm_fired(armed)
     assert "the answer is not true" in log
     assert "the answer is true" in log
-    site.pause("one")
-    armed = site.arm("one", question=guard.Question(dsn, "SELECT true"), staged=site.stage())
-    wait_until_done(armed)
-    log = disarm_fired(armed)
-    assert "the answer is true" in log
-    assert "(0 were not, 0 unknown)" in log  # clients have waited for the file
 
 
 def test_what_somebody_else_paused_stays_paused(site: Site) -> None:
@@ -174,17 +97,6 @@ def test_a_second_guard_of_a_name_is_refused_until_the_first_is_disarmed(site: S
     wait_until_done(armed)
     assert "exists (done)" in site.refusal(name="5f3a9c1e")
     disarm_fired(armed)
-    assert guard.disarm(site.arm("one", name="5f3a9c1e", after_s=60)).became == "disarmed"
-
-
-def test_a_guard_is_not_disarmed_by_who_armed_one_of_its_name_before(site: Site) -> None:
-    before = site.arm("one")
-    wait_until_done(before)
-    disarm_fired(site.guard())
-    armed = site.arm("one", after_s=60)
-    assert guard.disarm(before).became == "absent"
-    assert state(armed) == {"armed"}
-    assert guard.disarm(site.guard()).became == "disarmed"
 
 
 def test_a_guard_whose_directory_was_removed_resumes(site: Site) -> None:

@@ -69,15 +69,8 @@ def test_the_log_of_a_server_is_not_made_where_a_link_leads(
     server.log.symlink_to(victim)
     with pytest.raises(CommandFailed):
         server._make_log()
-    assert not victim.is_symlink()
     assert not victim.exists()
-
-
-def test_a_log_that_only_root_may_make_is_the_servers(
-    cloning: Cloning, account: str, roots: Path
-) -> None:
-    server = cloning.clone.server
-    server = dataclasses.replace(server, account=account, data_directory=roots / "c")
+    server = dataclasses.replace(server, data_directory=roots / "c")
     server._make_log()
     assert server.log.owner() == account
     assert server.log.stat().st_mode & 0o777 == 0o600

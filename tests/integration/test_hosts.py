@@ -1,4 +1,4 @@
-"""`shardctl hosts`: how hosts are reached, and every fault that `hosts check` has to find there."""
+"""`shardctl hosts`: every fault that `hosts check` has to find, and whose rights commands have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from shardctl.checks import hosts
 from shardctl.checks.hosts import State
 from shardctl.fanout import Silent
 from shardctl.hosts import accounts
+from shardctl.hosts.host import SudoRefused
+from shardctl.hosts.ssh import Ssh as SshHost
 from shardctl.topology.model import Control, Ssh
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import local_node, local_pooler, local_topology
 from tests.fixtures.servers.sshd import ROOT
 
@@ -57,21 +60,6 @@ def owned(path: Path) -> Path:
     return path
 
 
-# How hosts are reached
-
-
-# The command
-
-
-# What is looked at on this machine
-
-
-def test_programs_that_are_not_there_are_told(server_directory: Path) -> None:
-    bare = server_directory / "bin"
-    bare.mkdir()
-    assert str(bare) in fault(one_node(server_directory, bin_directory=bare), "programs")
-
-
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can give a file to somebody else")
 
 
@@ -93,15 +81,6 @@ def test_commands_of_the_node_s_own_that_cannot_be_run_are_told(server_directory
     assert faults(with_status("exit 3")) == {}
 
 
-def test_a_user_who_is_not_there_is_told_and_nothing_else_of_that_server(
-    server_directory: Path,
-) -> None:
-    topology = one_node(server_directory, os_user="no-such-user")
-    pooled = with_pooler(topology, server_directory, os_user="no-such-user")
-    found = faults(pooled)
-    assert found.keys() == {("a", "user"), ("p1", "user")}
-
-
 def test_a_pooler_s_files_that_cannot_be_used_are_told(server_directory: Path) -> None:
     topology = with_pooler(one_node(server_directory), server_directory)
     config = server_directory / "pgbouncer.ini"
@@ -110,9 +89,6 @@ def test_a_pooler_s_files_that_cannot_be_used_are_told(server_directory: Path) -
     gone = server_directory / "gone" / "aliases.ini"
     topology = with_pooler(topology, server_directory, databases_file=gone)
     assert str(gone.parent) in fault(topology, "files", "p1")
-
-
-# Over SSH
 
 
 @pytest.fixture
@@ -170,3 +146,38 @@ def test_missing_tools_and_a_clock_that_is_wrong_are_told(server_directory: Path
     assert 2000 < int(clock.split()[0]) < 4000  # half of the way there is not known
     assert found.keys() == {(None, "tools"), ("p1", "guard")}
     assert "psql" in found["p1", "guard"]
+
+
+@pytest.fixture
+def as_root(box: SshHost) -> SshHost:
+    """Log in as root."""
+    return SshHost(dataclasses.replace(box.settings, user="root"))
+
+
+def test_whoever_logs_in_runs_servers_unless_that_is_root(box: SshHost, sshd: Sshd) -> None:
+    assert accounts.account_on(box, None) is None
+    assert accounts.account_on(box, sshd.login) == sshd.login
+    with raises_code("account_refused"):
+        accounts.account_on(box, "root")
+    with raises_code("account_refused"):
+        accounts.account_on(box, "no-such-user")
+    with pytest.raises(SudoRefused, match=str(sshd.login)):
+        accounts.account_on(box, "daemon")
+
+
+@needs_root
+def test_root_who_logs_in_works_as_the_owner_of_a_poolers_directory(
+    as_root: SshHost, sshd: Sshd, server_directory: Path
+) -> None:
+    theirs = server_directory / "theirs"
+    theirs.mkdir()
+    shutil.chown(theirs, sshd.login)
+    (theirs / "roots").mkdir()
+    (server_directory / "link.ini").symlink_to(theirs / "shards.ini")
+    assert accounts.changes_file(as_root, theirs / "shards.ini") == sshd.login
+    assert accounts.changes_file(as_root, server_directory / "link.ini") == sshd.login
+    assert accounts.changes_file(as_root, server_directory / "shards.ini") is None
+    with raises_code("folder_unsafe", match=str(theirs)):
+        accounts.changes_file(as_root, theirs / "roots" / "shards.ini")
+    with raises_code("folder_unsafe", match=str(theirs)):
+        accounts.changes_folder(as_root, theirs / "roots", sshd.login)

@@ -1,17 +1,17 @@
-"""`init`: it makes what is missing, and only that."""
+"""`init`: it makes what is missing, and only that; what it refuses."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from shardctl.errors import Problems
-from shardctl.ids.layout import Layout
 from shardctl.provision import apply as applying
-from shardctl.provision import fleet
 from shardctl.provision.refusals import OwnershipDiffers
+from shardctl.state.cluster import SchemaTaken
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
@@ -19,36 +19,13 @@ if TYPE_CHECKING:
 
     from shardctl.provision.plan import Change
     from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.servers.postgres import PgServer
 
 
 def told(
     changes: Iterable[Change],
 ) -> list[tuple[str | None, str, str, tuple[int, ...], str | None]]:
     return [(c.node, c.action, c.kind, tuple(c.shards), c.name) for c in changes]
-
-
-def test_init_makes_shards_whose_rows_get_ids_of_their_shard(fleet_8: Fleet) -> None:
-    for shard, node in fleet_8.topology().owners().items():
-        [(number,)] = fleet_8.query(
-            node, f"INSERT INTO shard{shard}.photos (user_id) VALUES ({shard}) RETURNING id"
-        )
-        assert Layout().decode(number).shard == shard
-
-
-def test_a_second_init_plans_nothing(fleet_8: Fleet) -> None:
-    assert fleet_8.plan().changes() == []
-
-
-def test_init_leaves_events_and_a_second_one_none(fleet_8: Fleet) -> None:
-    assert fleet_8.shardctl("init").returncode == 0
-    events = fleet_8.query("a", "SELECT who, command, result FROM shardctl.event ORDER BY id")
-    assert all("@" in who for who, _, _ in events)
-    assert [(command, result) for _, command, result in events] == [
-        ("init", "begun"),
-        ("init", "ran: 0001_photos.sql in shards 0-3"),
-        ("init", "done"),
-        ("init", "map version 1"),
-    ]
 
 
 def test_a_map_that_a_move_writes_meanwhile_stays(
@@ -121,14 +98,12 @@ def test_what_was_dropped_or_changed_by_hand_is_put_back(fleet_8: Fleet) -> None
     )
     fleet_8.execute("a", f"REVOKE USAGE ON SEQUENCE shard3.next_id_seq FROM {fleet_8.role}")
     fleet_8.execute("b", "DROP FUNCTION shardctl.id_time(bigint)")
-    fleet_8.execute("b", f"REVOKE ALL ON shardctl.map FROM {fleet_8.role}")
     plan = fleet_8.init()
     assert told(plan.changes()) == [
         ("a", "create", "next_id", (1,), None),
         ("a", "replace", "next_id", (2,), None),
         ("a", "grant", "shard", (1, 3), fleet_8.role),
         ("b", "replace", "function", (), "shardctl.id_time"),
-        ("b", "grant", "state", (), fleet_8.role),
     ]
     assert fleet_8.plan().changes() == []
 
@@ -165,13 +140,6 @@ def test_a_schema_that_shardctl_did_not_make_is_not_adopted_silently(new_fleet: 
     assert new_fleet.plan().changes() == []
 
 
-def test_the_databases_win_over_a_stale_topology(fleet_8: Fleet) -> None:
-    fleet_8.shards = {"a": "0-4", "b": "5-7"}
-    with pytest.raises(OwnershipDiffers):
-        fleet_8.init()
-    assert fleet_8.query("a", "SELECT to_regnamespace('shard4')") == [(None,)]
-
-
 def test_a_retired_copy_forbids_making_its_shard_anew(fleet_8: Fleet) -> None:
     fleet_8.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_5f3a9c1e")
     with raises_code("schema_in_the_way", match="shard2__retired_5f3a9c1e"):
@@ -201,24 +169,6 @@ def test_a_migration_that_was_changed_after_it_ran_is_refused(fleet_8: Fleet) ->
         fleet_8.init()
     assert [error.code for error in refused.value.errors] == ["migration_changed"] * 2
     assert "0001_photos.sql" in str(refused.value.errors[0])
-
-
-def test_a_table_in_public_with_a_shards_tables_name_is_refused(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", "CREATE TABLE public.photos (n int)")
-    with raises_code("table_shadowed", match=r"public\.photos"):
-        fleet_8.plan()
-    # So is one on a role's search path, and one that a migration would make.
-    fleet_8.execute("a", "DROP TABLE public.photos")
-    fleet_8.execute("a", 'CREATE SCHEMA "Mixed Case"; CREATE TABLE "Mixed Case".photos (n int)')
-    assert fleet_8.plan().changes() == []
-    path = f"ALTER ROLE {fleet_8.role} SET search_path"
-    fleet_8.execute("a", f'{path} = "$user", "Mixed Case", public')
-    with raises_code("table_shadowed", match=r"Mixed Case\.photos"):
-        fleet_8.plan()
-    fleet_8.execute("a", f"{path} TO DEFAULT; CREATE TABLE public.likes (n int)")
-    fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
-    with raises_code("table_shadowed", match=r"public\.likes"):
-        fleet_8.plan()
 
 
 def test_a_server_of_another_cluster_or_node_is_never_changed(fleet_8: Fleet) -> None:
@@ -252,50 +202,65 @@ def test_a_plan_that_is_out_of_date_is_not_carried_out(fleet_8: Fleet) -> None:
         fleet_8.carry_out(plan)
 
 
-def test_a_role_that_is_added_later_gets_what_is_there_and_what_comes(fleet_8: Fleet) -> None:
-    first = fleet_8.role
-    fleet_8.role = f"{first}_later"
-    try:
+def test_an_empty_server_in_the_place_of_a_node_gets_no_empty_shards(
+    fleet_8: Fleet, safe_servers: dict[str, PgServer]
+) -> None:
+    fleet_8.servers = {"a": safe_servers["a"], "b": fleet_8.servers["b"]}
+    with raises_code("shard_lost"):
         fleet_8.init()
-        fleet_8.migration("0002_x.sql", "CREATE TABLE x (n int);")
-        fleet_8.init()
-        with fleet_8.connect("a", user=fleet_8.role) as connection:
-            connection.execute("INSERT INTO shard1.photos (user_id) VALUES (1)")
-            connection.execute("INSERT INTO shard1.x VALUES (1)")
-        assert fleet_8.plan().changes() == []
-    finally:
-        fleet_8.drop()
-        fleet_8.role = first
+    with fleet_8.servers["a"].connect() as connection:
+        assert connection.execute(
+            "SELECT count(*) FROM pg_database WHERE datname = %s", (fleet_8.database,)
+        ).fetchone() == (0,)
 
 
-def test_a_node_that_missed_a_move_gets_the_newest_map(fleet_8: Fleet) -> None:
-    """`test_moves_away.py` has a move that it missed."""
-    fleet_8.execute("a", "UPDATE shardctl.cluster SET map_version = 2")
-    fleet_8.execute("b", "UPDATE shardctl.map SET node = 'z' WHERE shard = 0")
+def test_the_map_has_no_version_until_all_shards_of_all_nodes_are_there(
+    new_fleet: Fleet,
+) -> None:
+    new_fleet.migration("0002_odd.sql", "DO $$ BEGIN ASSERT current_schema() <> 'shard6'; END $$;")
+    with pytest.raises(Problems) as refused:
+        new_fleet.init()
+    assert refused.value.exit_code == 3
+    for node in "ab":
+        assert new_fleet.query(node, "SELECT map_version FROM shardctl.cluster") == [(0,)]
+    assert new_fleet.query("a", "SELECT shard FROM shardctl.map ORDER BY 1") == [
+        (0,), (1,), (2,), (3,),
+    ]  # fmt: skip
+
+
+def test_what_a_migration_revoked_stays_revoked(fleet_8: Fleet) -> None:
+    fleet_8.migration(
+        "0002_audit.sql", f"CREATE TABLE audit (n int); REVOKE ALL ON audit FROM {fleet_8.role};"
+    )
     fleet_8.init()
-    newest = "SELECT map_version, shard, m.node FROM shardctl.map m, shardctl.cluster ORDER BY 2"
-    assert fleet_8.query("b", newest) == fleet_8.query("a", newest)
-    assert fleet_8.query("b", newest)[0] == (2, 0, "a")
+    fleet_8.execute("a", f"REVOKE SELECT ON SEQUENCE shard1.next_id_block FROM {fleet_8.role}")
+    plan = fleet_8.init()
+    assert told(plan.changes()) == [("a", "grant", "shard", (1,), fleet_8.role)]
+    with fleet_8.connect("a", user=fleet_8.role) as connection:
+        assert connection.execute("SELECT shard1.next_id()").fetchone()
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("SELECT * FROM shard1.audit")
 
 
-def test_an_empty_server_without_shards_becomes_a_member(new_fleet: Fleet) -> None:
-    new_fleet.shards = {"a": "0-7"}
-    new_fleet.init()
-    new_fleet.shards = {"a": "0-7", "b": "none"}
-    assert fleet.plan_migrate(new_fleet.topology()).changes() == []  # it is for shards alone
-    plan = new_fleet.plan()
-    assert any("node b" in note for note in plan.notes)
-    new_fleet.carry_out(plan)
-    lines = [(c.action, c.kind, c.name) for c in plan.changes() if c.kind != "function"]
-    assert {change.node for change in plan.changes()} == {"b"}
-    assert lines == [
-        ("create", "role", new_fleet.role),
-        ("create", "database", None),
-        ("create", "state", "shardctl"),
-        ("grant", "state", new_fleet.role),
-        ("write", "map", "version 1"),
-    ]
+def test_adopted_sequences_are_made_fit(new_fleet: Fleet) -> None:
+    with new_fleet.servers["a"].connect() as connection:
+        connection.execute(f"CREATE DATABASE {new_fleet.database}")
+    new_fleet.execute(
+        "a",
+        "CREATE SCHEMA shard2; CREATE SEQUENCE shard2.next_id_block AS integer;"
+        "CREATE SEQUENCE shard2.next_id_seq MAXVALUE 1000 CACHE 50 CYCLE",
+    )
+    plan = new_fleet.init(adopt=True)
+    assert ("a", "replace", "sequence", (2,), None) in told(plan.changes())
+    assert new_fleet.query(
+        "a", "SELECT count(DISTINCT shard2.next_id()) FROM generate_series(1, 3000)"
+    ) == [(3000,)]
     assert new_fleet.plan().changes() == []
-    assert new_fleet.query("b", "SELECT node FROM shardctl.cluster") == [("b",)]
-    maps = [new_fleet.query(node, "SELECT * FROM shardctl.map ORDER BY 1") for node in "ab"]
-    assert maps[0] == maps[1]
+
+
+def test_somebody_elses_schema_of_shardctls_name_is_refused(new_fleet: Fleet) -> None:
+    with new_fleet.servers["a"].connect() as connection:
+        connection.execute(f"CREATE DATABASE {new_fleet.database}")
+    new_fleet.execute("a", "CREATE SCHEMA shardctl")
+    with pytest.raises(SchemaTaken):
+        new_fleet.init()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,28 +79,6 @@ def test_rows_that_are_misplaced_already_are_named_and_no_more_can_come(fleet_8:
     assert fleet_8.plan().changes() == []
 
 
-def test_keys_of_other_types_and_in_new_tables(fleet_8: Fleet) -> None:
-    fleet_8.migration(
-        "0002_text.sql",
-        "CREATE TABLE named (name text PRIMARY KEY);\n-- shardctl: key named.name check\n"
-        'CREATE TABLE "Odd ones" ("The id" uuid) PARTITION BY HASH ("The id");\n'
-        'CREATE TABLE odd_0 PARTITION OF "Odd ones" FOR VALUES WITH (MODULUS 1, REMAINDER 0);\n'
-        '-- shardctl: key "Odd ones"."The id" check\n',
-    )
-    migrate(fleet_8)
-    fleet_8.execute("a", "INSERT INTO shard2.named VALUES ('ann')")
-    fleet_8.execute(
-        "b", "INSERT INTO shard5.\"Odd ones\" VALUES ('6f9619ff-8b86-d011-b42d-00cf4fc964ff')"
-    )
-    with pytest.raises(errors.CheckViolation):
-        fleet_8.execute("a", "INSERT INTO shard3.named VALUES ('ann')")
-    with pytest.raises(errors.CheckViolation):
-        fleet_8.execute(
-            "b", "INSERT INTO shard4.odd_0 VALUES ('6f9619ff-8b86-d011-b42d-00cf4fc964ff')"
-        )
-    assert fleet_8.plan().changes() == []
-
-
 def test_a_line_that_cannot_be_carried_out_is_named(fleet_8: Fleet) -> None:
     for line in ("photos.owner", "nowhere.user_id", "flags.flag"):
         file = fleet_8.migration(
@@ -137,41 +113,3 @@ def test_verify_compares_each_check_with_its_own_shards_number(fleet_healthy: Fl
         ("structure", "constraint_differs", [2], "photos.shardctl_key"),
         ("ids", "check_not_valid", [5], "photos"),
     ]
-
-
-def program(name: str) -> str:
-    found = shutil.which(name)
-    assert found is not None
-    return found
-
-
-def test_a_dump_is_restored_with_its_checks(fleet_8: Fleet) -> None:
-    fleet_8.migration("0002_check.sql", f"CREATE TABLE named (name text);\n{CHECKED}"
-                      "-- shardctl: key named.name check\n")  # fmt: skip
-    migrate(fleet_8)
-    fleet_8.execute("a", "INSERT INTO shard2.photos (user_id) VALUES (2)")
-    fleet_8.execute("a", "INSERT INTO shard2.named VALUES ('ann')")
-    server = fleet_8.servers["a"]
-    at = ["-h", "127.0.0.1", "-p", str(server.port), "-U", "postgres"]
-    restored = f"{fleet_8.database}_restored"
-    with server.connect() as session:
-        session.execute(f"CREATE DATABASE {restored}".encode())
-    try:
-        dump = subprocess.run(
-            [program("pg_dump"), *at, fleet_8.database], capture_output=True, check=True, text=True
-        ).stdout
-        done = subprocess.run(
-            [program("psql"), *at, "-v", "ON_ERROR_STOP=1", "-q", restored],
-            input=dump, capture_output=True, check=False, text=True,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        with server.connect(restored) as session:
-            assert session.execute(
-                "SELECT count(*), bool_and(convalidated) FROM pg_constraint"
-                " WHERE conname = 'shardctl_key'"
-            ).fetchone() == (8, True)
-            with pytest.raises(errors.CheckViolation):
-                session.execute("INSERT INTO shard2.named VALUES ('Zoë')")
-    finally:
-        with server.connect() as session:
-            session.execute(f"DROP DATABASE {restored}".encode())

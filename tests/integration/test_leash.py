@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.postgres import slots
-from shardctl.postgres.logical import subscription
 from shardctl.state import leash
 from shardctl.state.format import ddl
 from tests.fixtures.servers.postgres import wait_for
@@ -37,19 +36,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.fixture(
-    params=[15, *(pytest.param(m, marks=pytest.mark.embedded) for m in (16, 18))], scope="module"
-)
-def server(pg_server: StartServer, request: pytest.FixtureRequest) -> PgServer:
-    started = pg_server(SETTINGS, major=request.param)
+@pytest.fixture(scope="module")
+def server(pg_server: StartServer) -> PgServer:
+    started = pg_server(SETTINGS)
     with started.connect() as session:
         session.execute(f"CREATE DATABASE {DATABASE}".encode())
     with started.connect(DATABASE) as session:
         session.execute(ddl().encode())
-        session.execute("CREATE TABLE filled (text text)")
-    with started.connect() as session:
-        session.execute(f"CREATE DATABASE {DATABASE}_target".encode())
-    with started.connect(f"{DATABASE}_target") as session:
         session.execute("CREATE TABLE filled (text text)")
     return started
 
@@ -73,24 +66,12 @@ def physical(session: psycopg.Connection[Any]) -> None:
     assert slots.make(session, SLOT)
 
 
-def logical(session: psycopg.Connection[Any]) -> None:
-    session.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [SLOT])
-
-
 def arm_and_die(server: PgServer) -> None:
     """Arm the leash in a process that is killed as soon as it is done."""
     where = f"host=127.0.0.1 port={server.port} user=postgres dbname={DATABASE}"
     argv = [sys.executable, "-c", PROGRAM, where, MOVE, SLOT, str(LIMIT)]
     done = subprocess.run(argv, check=False, env=os.environ | {"PYTHONPATH": os.getcwd()})  # noqa: PTH109
     assert done.returncode == -signal.SIGKILL
-
-
-def arm_and_pass_the_limit(server: PgServer, session: psycopg.Connection[Any]) -> None:
-    """Write beyond the limit of a slot that is kept all the same."""
-    arm_and_die(server)
-    write(session, 8)
-    with server.connect(DATABASE) as other, pytest.raises(AssertionError):
-        wait_for(lambda: not left(other), seconds=1.5)
 
 
 def left(session: psycopg.Connection[Any]) -> list[str]:
@@ -104,11 +85,10 @@ def write(session: psycopg.Connection[Any], megabytes: int) -> None:
     )
 
 
-@pytest.mark.parametrize("make", [physical, logical])
 def test_at_its_limit_the_server_drops_the_slot_though_who_made_it_was_killed(
-    server: PgServer, session: psycopg.Connection[Any], make: Any
+    server: PgServer, session: psycopg.Connection[Any]
 ) -> None:
-    make(session)
+    session.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [SLOT])
     arm_and_die(server)
     write(session, 2)
     assert leash.is_armed(session, SLOT)
@@ -124,61 +104,15 @@ def test_at_its_limit_the_server_drops_the_slot_though_who_made_it_was_killed(
     assert SLOT in result
 
 
-def used(session: psycopg.Connection[Any]) -> list[Any]:
-    return session.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchall()
-
-
-@pytest.mark.long
-def test_a_subscription_that_is_stuck_loses_its_slot_though_its_worker_comes_back(
-    server: PgServer, session: psycopg.Connection[Any]
-) -> None:
-    logical(session)
-    session.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE filled".encode())
-    where = f"host=127.0.0.1 port={server.port} user=postgres dbname={DATABASE}"
-    with server.connect(DATABASE + "_target") as target:
-        create = (
-            f"CREATE SUBSCRIPTION {SLOT} CONNECTION '{where} application_name={SLOT}'"
-            f" PUBLICATION {SLOT} WITH (copy_data = false, create_slot = false)"
-        )
-        target.execute(create.encode())
-        try:
-            with server.connect(DATABASE + "_target", autocommit=False) as holder:
-                holder.execute("LOCK TABLE filled")  # what applies the stream waits for it
-                wait_for(lambda: used(session))
-                arm_and_die(server)
-                write(session, 8)
-                wait_for(lambda: not left(session))
-                wait_for(lambda: not leash.is_armed(session, SLOT))
-        finally:
-            subscription.drop(target, SLOT)
-            session.execute(f"DROP PUBLICATION {SLOT}".encode())
-
-
-def test_it_holds_no_snapshot_and_ends_when_the_slot_is_gone(
-    server: PgServer, session: psycopg.Connection[Any]
-) -> None:
-    physical(session)
-    arm_and_die(server)
-    [(number,)] = session.execute("SELECT txid_current()").fetchall()
-    wait_for(
-        lambda: session.execute(
-            "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%%$leash$%%'"
-            " AND pid <> pg_backend_pid()"
-            " AND (backend_xmin IS NULL OR age(backend_xmin) < age(%s::text::xid))",
-            [str(number)],
-        ).fetchone()
-    )
-    session.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
-    wait_for(lambda: not leash.is_armed(session, SLOT))
-    assert session.execute("SELECT report FROM shardctl.move").fetchall() == [(None,)]
-
-
 def test_a_target_has_a_minute_to_claim_what_is_decided(
     server: PgServer, session: psycopg.Connection[Any]
 ) -> None:
     physical(session)
     session.execute("UPDATE shardctl.move SET state = 'promoting', changed = clock_timestamp()")
-    arm_and_pass_the_limit(server, session)
+    arm_and_die(server)
+    write(session, 8)
+    with pytest.raises(AssertionError):
+        wait_for(lambda: not left(session), seconds=1.5)
     session.execute("UPDATE shardctl.move SET changed = changed - interval '1 min'")
     wait_for(lambda: not left(session))
     wait_for(lambda: not leash.is_armed(session, SLOT))

@@ -40,11 +40,8 @@ def test_migrate_runs_what_is_pending_in_the_order_of_numbers_and_shows_it_first
     assert fleet_8.query("b", "SELECT shardctl.id_shard(next_id) FROM shard6.next_id()") == [(6,)]
     fleet_8.migration("0010_b.sql", "ALTER TABLE t ADD COLUMN b int;")
     fleet_8.migration("0009_a.sql", "CREATE TABLE t (a int);")
-    fleet_8.migration("0011_c.sql", "CREATE TABLE path AS SELECT current_schemas(false) AS p;")
     migrate(fleet_8)
     assert fleet_8.query("b", "SELECT a, b FROM shard7.t") == []
-    # Each runs in its shard's schema, then public.
-    assert fleet_8.query("a", "SELECT p::text[] FROM shard3.path") == [(["shard3", "public"],)]
 
 
 def test_migrate_refuses_where_init_has_more_to_do(new_fleet: Fleet) -> None:
@@ -87,35 +84,6 @@ def test_migrate_tries_some_shards_first(fleet_8: Fleet) -> None:
     assert fleet_8.query("b", ran) == []
     migrate(fleet_8)
     assert fleet_8.query("a", ran) == [(0,), (1,), (2,), (3,)]
-
-
-def test_without_a_transaction_an_index_is_made_concurrently(fleet_8: Fleet) -> None:
-    fleet_8.migration(
-        "0002_index.sql",
-        "-- shardctl: no-transaction\n"
-        "CREATE INDEX CONCURRENTLY by_user ON photos (user_id);\n"
-        "COMMENT ON INDEX by_user IS 'a; b';\n",
-    )
-    fleet_8.migration("0003_more.sql", "ALTER TABLE photos ADD COLUMN more int;")
-    migrate(fleet_8)
-    assert fleet_8.query(
-        "b", "SELECT indisvalid FROM pg_index WHERE indexrelid = 'shard5.by_user'::regclass"
-    ) == [(True,)]
-    assert fleet_8.plan().changes() == []
-
-
-def test_without_a_transaction_a_failure_keeps_what_came_before(fleet_8: Fleet) -> None:
-    file = fleet_8.migration(
-        "0002_index.sql",
-        "-- shardctl: no-transaction\n"
-        "CREATE INDEX CONCURRENTLY IF NOT EXISTS by_user ON photos (user_id);\n"
-        "CREATE INDEX CONCURRENTLY ON nowhere (n);\n",
-    )
-    with pytest.raises(Problems) as refused:
-        migrate(fleet_8)
-    assert str(failures(refused)[0]).startswith(f"{file}:3: shard 0 ")
-    assert fleet_8.query("a", "SELECT to_regclass('shard0.by_user')::text") == [("shard0.by_user",)]
-    assert fleet_8.query("a", "SELECT count(*) FROM shardctl.migration WHERE file ~ '2'") == [(0,)]
 
 
 def test_a_lock_that_somebody_holds_is_given_up_and_named(fleet_8: Fleet) -> None:
@@ -197,15 +165,6 @@ def test_json_tells_what_came_of_it_and_not_only_the_plan(fleet_8: Fleet) -> Non
     code, unfinished = told_json(fleet_8)
     assert (code, unfinished["state"]) == (3, "unfinished")
     assert [change["node"] for change in unfinished["changes"]] == ["a", "b"]
-    fleet_8.migration("0002_odd.sql", "SELECT 1;")
-    code, changed = told_json(fleet_8)
-    assert (code, changed["state"]) == (1, "refused")
-    assert "changes" not in changed
-    fleet_8.execute("a", "DELETE FROM shardctl.migration WHERE file = '0002_odd.sql'")
-    fleet_8.execute("b", "DELETE FROM shardctl.migration WHERE file = '0002_odd.sql'")
-    code, done = told_json(fleet_8)
-    assert (code, done["state"]) == (0, "done")
-    assert "errors" not in done
 
 
 def test_a_part_that_cannot_be_made_names_its_shard(fleet_8: Fleet) -> None:
@@ -216,19 +175,3 @@ def test_a_part_that_cannot_be_made_names_its_shard(fleet_8: Fleet) -> None:
         fleet_8.init()
     [failure] = [e for e in refused.value.errors if e.code == "shard_failed"]
     assert "shard 1" in str(failure)
-
-
-def test_a_shard_that_fails_leaves_the_others_finished(fleet_8: Fleet) -> None:
-    fleet_8.execute("a", "CREATE TABLE shard0.likes (n int)")
-    fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
-    done = fleet_8.here("migrate")
-    assert done.returncode == 3
-    assert 'shard 0 on node a: relation "likes" already exists' in done.stderr
-    assert "node a: 3 of 4 shards are finished; shards 0 remain" in done.stderr
-    assert "Traceback" not in done.stderr
-    rows = fleet_8.query("a", "SELECT shard FROM shardctl.migration WHERE file ~ '2' ORDER BY 1")
-    assert rows == [(1,), (2,), (3,)]
-    assert fleet_8.query("b", "SELECT count(*) FROM shardctl.migration WHERE file ~ '2'") == [(4,)]
-    fleet_8.execute("a", "DROP TABLE shard0.likes")
-    assert fleet_8.here("migrate").returncode == 0
-    assert fleet_8.plan().changes() == []

@@ -13,10 +13,9 @@ import pytest
 
 from shardctl.fanout import Silent
 from shardctl.meter import BYTES
-from shardctl.state import journal, lock, progress
+from shardctl.state import journal, progress
 from shardctl.state.journal import MoveState, MoveUnderWay
 from shardctl.state.progress import Kept
-from shardctl.topology.model import NodeName
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -75,28 +74,6 @@ def test_progress_is_shown_and_leaves_the_journals_row_alone(fleet_8: Fleet) -> 
             assert re.search(r"\ncopying: 1.0/4.0 MB, [\d.,]+ [kM]B/s, \d+ s left\n", said)
         assert json.loads(fleet_8.here("moves", "show", "-o", "json").stdout)["progress"] is None
         assert row(session) == before
-
-
-def test_status_has_the_progress_of_a_running_move(fleet_8: Fleet) -> None:
-    with fleet_8.connect("a") as session, fleet_8.connect("a") as holder:
-        begin(session, [2])
-        lock.take(holder, NodeName("a"))
-        with kept(fleet_8) as copy:
-            copy.expect("b", "copying", 4000, BYTES)
-            copy.advance("b", 1000)
-            wait_for(lambda: any(one.bytes for one in _read(fleet_8)))
-            [move] = json.loads(fleet_8.here("status", "--sample", "0", "-o", "json").stdout)[
-                "moves"
-            ]
-            assert (move["progress"]["bytes"], move["progress"]["total_bytes"]) == (1000, 4000)
-            assert "copying: 1.0/3.9 kB" in squeezed(fleet_8)
-        [move] = json.loads(fleet_8.here("status", "--sample", "0", "-o", "json").stdout)["moves"]
-        assert move["progress"] is None
-
-
-def squeezed(fleet: Fleet) -> str:
-    """Show the fleet with single blanks."""
-    return re.sub(r" +", " ", fleet.here("status", "--sample", "0").stdout)
 
 
 def test_two_moves_of_one_shard_are_kept_apart_and_others_are_not(fleet_8: Fleet) -> None:

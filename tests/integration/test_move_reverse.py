@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -13,7 +13,6 @@ from shardctl.moves import prune, rehearsal, reverse_kept, reversing, service
 from shardctl.moves.plan import Options
 from shardctl.moves.steps import follow, reopen
 from shardctl.moves.stopped import MoveStopped
-from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.stream_moves import entry, left, moved, replace_step, reverse, state
 from tests.fixtures.refusals import raises_code
@@ -130,46 +129,6 @@ def test_shards_go_back_with_what_clients_have_changed(
     assert fleet_own.problems() == []
     refused(fleet_own, there.move.id)
     refused(fleet_own, back.move.id)
-
-
-@pytest.mark.long
-def test_a_move_can_be_finished(fleet_own: Lab) -> None:
-    there = moved(fleet_own)
-    assert left(fleet_own) != []
-    refuse(fleet_own, there.move.retired[0])
-    reversing.finish(fleet_own.topology, there)
-    assert left(fleet_own) == []
-    assert state(fleet_own, there.move.id) == "finished"
-    assert entry(fleet_own, there.move.id).can() == []
-    with raises_code("nothing_to_finish"):
-        reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
-
-
-@pytest.mark.long
-def test_nothing_is_kept_where_that_is_not_wanted(fleet_own: Lab) -> None:
-    there = moved(fleet_own, keep_reverse_s=0.0)
-    assert left(fleet_own) == []
-    assert there.reverse is None
-    assert there.as_json()["reverse"] is None
-    refused(fleet_own, there.move.id)
-
-
-@pytest.mark.long
-def test_an_aborted_move_leaves_nothing_for_a_reverse(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from shardctl.moves import stream_cutover
-
-    def stop(_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(stream_cutover, "hold_snapshot", stop)
-    with pytest.raises(Exception):  # noqa: B017, PT011
-        moved(fleet_own)
-    assert any(node == "b" for node, *_ in left(fleet_own))
-    fleet_own.abort()
-    assert left(fleet_own) == []
-    assert fleet_own.copy("b").state is MoveState.aborted
 
 
 @pytest.mark.long

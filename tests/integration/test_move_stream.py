@@ -10,37 +10,34 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from shardctl.access import stream_fence
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import (
     claims,
     confirm,
     doctor,
-    marks,
     plan,
-    prune,
     reversing,
     service,
     stream_claim,
     stream_cutover,
 )
-from shardctl.moves.context import Use
-from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import TargetUncleaned
-from shardctl.moves.steps import copy, reserve
+from shardctl.moves.steps import copy, follow, reserve
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres import slots
 from shardctl.postgres.connection import NodeLost
+from shardctl.provision import poolers as pooling
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.own import run as execute
-from tests.fixtures.moves.stream_moves import entry, fill, left, on_source, planned
-from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.moves.stream_moves import entry, fill, left, on_source, planned, replace_step
+from tests.fixtures.refusals import raises_code
+from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -57,8 +54,7 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.Mon
     # `verify` runs while clients wait.
     context = fleet_own.start(planned(fleet_own, [2, 3], "b", max_pause_s=30.0))
     assert refused == ["25006"]  # closed copies refuse every client until the claim
-    assert [*map(len, differing)] == [2, 1]
-    lose_a_lock(fleet_own, context)
+    assert [*map(len, differing)] == [2]
     assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.done
     assert fleet_own.copy("b").proof == "compared"
     assert {f"shard{n}" for n in range(2, 8)} <= fleet_own.schemas("b")
@@ -219,86 +215,15 @@ def compare_others_first(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> lis
         photos = f"{context.plan.retired[1]}.photos"
         last = f"UPDATE {photos} SET user_id = -user_id WHERE id = (SELECT max(id) FROM {photos})"
         note = f"UPDATE {few} SET note = reverse(note) WHERE id = 1"
-        for change, undo in (
-            ((note, last), (note, last)),
-            ((f"ALTER TABLE {few} RENAME id TO n",), (f"ALTER TABLE {few} RENAME n TO id",)),
-        ):
-            execute(fleet_own, "a", *change)
-            with pytest.raises(confirm.CopiesDiffer) as caught:
-                compare(context)
-            found.append(caught.value.tables)
-            execute(fleet_own, "a", *undo)
+        execute(fleet_own, "a", note, last)
+        with pytest.raises(confirm.CopiesDiffer) as caught:
+            compare(context)
+        found.append(caught.value.tables)
+        execute(fleet_own, "a", note, last)
         return compare(context)
 
     monkeypatch.setattr(confirm, "compare", changed)
     return found
-
-
-def lose_a_lock(fleet_own: Lab, context: MoveContext) -> None:
-    """See that a process which has lost the target's lock notices that."""
-    for node in (context.plan.source, context.plan.target):
-        context.lock(node)
-    stream_cutover.require_locks(context)
-    with pytest.raises(lock.NodeLocked), fleet_own.connect("b") as session:
-        lock.take(session, "b")
-    fleet_own.ask("b", END)
-    with pytest.raises(NodeLost):
-        stream_cutover.require_locks(context)
-    context.close()
-
-
-END = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
-
-
-@pytest.mark.long
-def test_what_ended_between_two_looks_behind_the_fence_is_looked_at_too(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody who was there may have left a view elsewhere that leads behind the fence."""
-    look = stream_fence.left
-
-    def ends(session: Any, move: str, schemas: Any) -> stream_fence.Left:
-        found = look(session, move, schemas)
-        with fleet_own.connect("a") as other:
-            view = sql.SQL("CREATE VIEW public.late AS SELECT * FROM {}")
-            other.execute(view.format(sql.Identifier(schemas[0], "photos")))
-        return found._replace(busy=True)
-
-    monkeypatch.setattr(stream_fence.Known, "untouched", lambda *_: None)
-    monkeypatch.setattr(stream_fence, "left", ends)
-    with pytest.raises(MoveStopped) as caught:
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert "late" in str(caught.value.error)
-    monkeypatch.undo()
-    with fleet_own.connect("a") as session:
-        session.execute("DROP VIEW public.late")
-    assert fleet_own.put(2)
-    fleet_own.resume()
-    assert fleet_own.copy("b").proof == "compared"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("node", ["a", "b"])
-def test_a_lock_that_is_lost_behind_the_fence_undoes_the_cutover(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, node: str
-) -> None:
-    hold = stream_cutover.hold_snapshot
-
-    def ends(context: MoveContext) -> None:
-        hold(context)
-        pid = context.sessions[NodeName(node), Use.lock].info.backend_pid
-        with fleet_own.connect(node) as session:
-            session.execute("SELECT pg_terminate_backend(%s)", [pid])
-
-    monkeypatch.setattr(stream_cutover, "hold_snapshot", ends)
-    with pytest.raises(MoveStopped) as caught:
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert isinstance(caught.value.error, NodeLost)
-    monkeypatch.undo()
-    assert fleet_own.put(2)
-    fleet_own.resume()
-    assert fleet_own.copy("b").proof == "compared"
-    assert left(fleet_own) == []
 
 
 def fill_sequences(fleet_own: Lab) -> None:
@@ -315,64 +240,6 @@ def fill_sequences(fleet_own: Lab) -> None:
         for _ in range(2):
             session.execute("INSERT INTO shard2.few (note) VALUES ('here')")
             session.execute("SELECT nextval('shard2.down'), nextval('shard2.plenty')")
-
-
-@pytest.mark.long
-def test_what_an_operator_grants_and_sets_on_the_new_copy_survives_the_retirement(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = confirm.STEP.run
-
-    def granted(context: MoveContext) -> None:
-        with fleet_own.connect("b") as session:
-            session.execute("CREATE ROLE analyst")
-            session.execute("GRANT USAGE ON SCHEMA shard2 TO analyst")
-            session.execute("GRANT CREATE ON SCHEMA shard2 TO app")
-            session.execute("REVOKE USAGE ON SCHEMA shard3 FROM app")
-            session.execute("ALTER TABLE shard2.photos SET (autovacuum_enabled = false)")
-        run(context)
-
-    steps = [
-        replace(one, run=granted) if one is confirm.STEP else one
-        for one in METHODS[plan.STREAM].steps
-    ]
-    monkeypatch.setitem(METHODS, plan.STREAM, replace(METHODS[plan.STREAM], steps=steps))
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    assert fleet_own.copy("b").state is MoveState.done
-    for role, schema, right, has in (
-        ("analyst", "shard2", "USAGE", True),
-        ("app", "shard2", "CREATE", True),
-        ("app", "shard2", "USAGE", True),
-        ("app", "shard3", "USAGE", False),
-    ):
-        query = f"SELECT has_schema_privilege('{role}', '{schema}', '{right}')"
-        assert fleet_own.ask("b", query) == [(has,)], (role, schema, right)
-    options = "SELECT reloptions FROM pg_class WHERE oid = '{}.photos'::regclass"
-    assert fleet_own.ask("b", options.format("shard2")) == [(["autovacuum_enabled=false"],)]
-    assert fleet_own.ask("b", options.format("shard3")) == [(None,)]
-    assert left(fleet_own) == []
-
-
-@pytest.mark.long
-def test_prune_leaves_nothing_of_shards_that_went_and_came_back(fleet_own: Lab) -> None:
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    last = fleet_own.put(2)
-    fleet_own.start(planned(fleet_own, [2, 3], "a"))
-    found = prune.plan(
-        fleet_own.topology,
-        service.read(fleet_own.topology),
-        accept_unconfirmed=False,
-        now=True,
-        purpose=lock.purpose("prune"),
-    )
-    assert [(one.node, one.shard, one.why_not) for one in found] == [
-        ("a", 2, None), ("a", 3, None), ("b", 2, None), ("b", 3, None),
-    ]  # fmt: skip
-    prune.carry_out(fleet_own.topology, found, Silent())
-    assert fleet_own.schemas("a") == {f"shard{n}" for n in range(4)}
-    assert fleet_own.schemas("b") == {f"shard{n}" for n in range(4, 8)}
-    assert (last,) in fleet_own.ask("a", "SELECT id FROM shard2.photos")
-    assert fleet_own.problems() == []
 
 
 def test_ddl_that_stops_the_indexes_is_copied_again_by_resume_and_every_hint_says_so(
@@ -415,7 +282,10 @@ def test_indexes_that_are_broken_off_are_made_again_without_the_rows(
     assert fleet_own.copy("b").proof == "compared"
     for node in "ab":
         assert fleet_own.ask(node, "SELECT map_version FROM shardctl.cluster") == [(8,)]
-    reversing.finish(fleet_own.topology, entry(fleet_own, fleet_own.copy("b").id))
+    ended = fleet_own.copy("b").id
+    reversing.finish(fleet_own.topology, entry(fleet_own, ended))
+    with raises_code("nothing_to_finish"):
+        reversing.finish(fleet_own.topology, entry(fleet_own, ended))
     identity = "SELECT relreplident::text FROM pg_class WHERE oid = 'shard2.bare'::regclass"
     assert fleet_own.ask("b", identity) == [("d",)]
     assert left(fleet_own) == []
@@ -443,17 +313,8 @@ def test_an_abort_cleans_the_source_though_its_target_cannot_be_reached(
     with pytest.raises(MoveStopped):
         fleet_own.start(planned(fleet_own, [2, 3], "b"))
     monkeypatch.undo()
-    entry, made = fleet_own.entry(), left(fleet_own)
+    entry = fleet_own.entry()
     assert len(on_source(fleet_own)) == 2
-    # Another command that changes the target goes first.
-    with lock.held(fleet_own.topology, [fleet_own.topology.nodes["b"].name], command="test"):  # type: ignore[index]  # a NodeName is a str
-        with pytest.raises(lock.NodeLocked):
-            service.require_abortable(fleet_own.topology, fleet_own.entry())
-        monkeypatch.setattr(lock, "require_all_free", lambda *_, **__: None)
-        with pytest.raises(lock.NodeLocked):
-            fleet_own.abort()
-        monkeypatch.undo()
-    assert left(fleet_own) == made
     fleet_own.server("b").stop(mode="immediate")
     # On a new timeline the source may have lost its decision: only the target knows.
     ping = "UPDATE shardctl.stream SET note = '{{\"timeline\": \"{}\"}}' WHERE what = 'ping'"
@@ -483,30 +344,48 @@ def test_an_abort_cleans_the_source_though_its_target_cannot_be_reached(
     assert fleet_own.problems() == []
 
 
-@pytest.mark.long
-def test_a_mark_that_comes_late_is_waited_for(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first answer of the target is that it does not have the mark yet."""
-    waits: list[str] = []
-    put_up, wait = stream_fence.put_up, marks.wait_for
-    other = fleet_own.connect("b", autocommit=False)
-    key = "INSERT INTO shardctl.stream (move, attempt, what) VALUES (%s, %s, %s)"
+@pytest.fixture
+def stopped(fleet_own: Lab) -> Lab:
+    """Give a fleet with a streamed move that stopped when its rows were copied."""
+    with pytest.MonkeyPatch.context() as patch:
+        replace_step(patch, follow.STREAM_STEP, lose)
+        with pytest.raises(MoveStopped):
+            fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    return fleet_own
 
-    def held_up(session: Any, node: str, move: str, *given: Any, **named: Any) -> list[Any]:
-        other.execute(key, [move, named["attempt"], stream_fence.MARK])
-        return put_up(session, node, move, *given, **named)
 
-    def let_go(context: MoveContext, attempt: int, what: str, **given: float) -> None:
-        waits.append(what)
-        other.rollback()
-        wait(context, attempt, what, **given)
+def put_elsewhere(fleet: Lab, before: str, now: str) -> None:
+    """Change the topology, once."""
+    text = fleet.file.read_text()
+    assert text.count(before) == 1
+    fleet.file.write_text(text.replace(before, now))
 
-    monkeypatch.setattr(marks, "_AWAIT_S", 0.01)
-    monkeypatch.setattr(stream_fence, "put_up", held_up)
-    monkeypatch.setattr(marks, "wait_for", let_go)
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
-    other.close()
-    assert waits[-1] == stream_fence.MARK
-    assert fleet_own.copy("b").proof == "compared"
-    assert left(fleet_own) == []
+
+def fleet_port(fleet: Lab, node: str) -> int:
+    return fleet.topology.nodes[NodeName(node)].port
+
+
+def apply_poolers(fleet: Lab) -> None:
+    """Do what `pgbouncer apply` does, when nodes listen elsewhere."""
+    topology = fleet.topology
+    poolers = list(topology.poolers.values())
+    pooling.apply(pooling.plan(topology, poolers, 1, force=False, purpose="test"), Silent())
+
+
+def test_nodes_at_other_ports_keep_their_move_and_other_servers_do_not(stopped: Lab) -> None:
+    ports = {node: fleet_port(stopped, node) for node in "ab"}
+    whole = stopped.file.read_text()
+    put_elsewhere(stopped, f"port: {ports['b']}", "port: 1")
+    put_elsewhere(stopped, f"port: {ports['a']}", f"port: {ports['b']}")
+    with raises_code("node_unfit"):
+        stopped.resume()
+    stopped.file.write_text(whole)
+    for node, port in zip("ab", free_ports(2), strict=True):
+        stopped.server(node).stop()
+        put_elsewhere(stopped, f"port: {ports[node]}", f"port: {port}")
+        stopped.server(node).start()
+    apply_poolers(stopped)
+    stopped.resume()
+    assert stopped.copy("a").state is stopped.copy("b").state is MoveState.done
+    assert stopped.ask("b", "SELECT count(*) FROM shard2.photos") == [(1,)]
+    assert left(stopped) == []

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import signal
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.errors import ShardctlError
 from shardctl.moves import service, stream_cutover
-from shardctl.moves.context import Timeline
 from shardctl.moves.steps import follow
 from shardctl.moves.stopped import MoveStopped
-from tests.fixtures.moves.beside import agreed, begun, run, states, writing
+from tests.fixtures.moves.beside import agreed, begun, run
 from tests.fixtures.moves.own import lose, messages
 from tests.fixtures.moves.own import run as execute
 from tests.fixtures.moves.stream_moves import planned, replace_step
@@ -21,9 +19,6 @@ from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import PATIENCE_S
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
-
     from shardctl.moves.context import MoveContext
     from tests.fixtures.moves.own import Lab
 
@@ -31,40 +26,6 @@ pytestmark = pytest.mark.long
 
 
 _MAP, _VERSION = "UPDATE shardctl.map SET node = ", "UPDATE shardctl.cluster SET map_version = "
-
-
-def until_waiting(process: subprocess.Popen[str]) -> str:
-    """Read what a command reports until it waits for another move's cutover."""
-    assert process.stderr is not None
-    return next(line for line in process.stderr if "waiting for the cutover of" in line)
-
-
-def test_two_moves_take_turns_at_their_cutovers(
-    fleet_four: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second begins while clients of the first are paused, and waits for the first's end."""
-    span, begun_there = Timeline.span, ExitStack()
-    second: list[subprocess.Popen[str]] = []
-
-    @contextmanager
-    def paused(self: Timeline, name: str) -> Iterator[None]:
-        if name == "fence":
-            words = ("move-shards", "5", "--to", "d", "--keep-reverse", "0")
-            second.append(begun_there.enter_context(ended(begun(fleet_four, *words))))
-            assert plan.id in until_waiting(second[0])
-            assert states(fleet_four) == {"a": "running", "b": "running"}
-            assert fleet_four.copy("b").state == "undone"  # nothing is fenced
-        with span(self, name):
-            yield
-
-    monkeypatch.setattr(Timeline, "span", paused)
-    with writing(fleet_four, 2, 5), begun_there:
-        plan = planned(fleet_four, [2], "c", max_pause_s=PATIENCE_S)
-        fleet_four.start(plan)
-        _, rest = second[0].communicate(timeout=PATIENCE_S)
-        assert second[0].returncode == 0, rest
-    assert states(fleet_four) == {"a": "done", "b": "done"}
-    agreed(fleet_four, 3, shard2="c", shard5="d")
 
 
 def test_what_shares_a_node_with_an_open_move_is_refused(
@@ -106,54 +67,12 @@ def before(name: str) -> int:
     return 1 + [row.name for row in stream_cutover.CUTOVER.rows].index(name)
 
 
-def test_a_move_that_is_killed_behind_its_fence_lets_the_other_go_on(fleet_four: Lab) -> None:
-    """Its guards undo the cutover; resumed, it follows the map that the other has written."""
-    dying = begun(fleet_four, "move-shards", "2", "--to", "c", before=before("drain"))
-    with writing(fleet_four, 5), ended(dying):
-        dying.communicate(timeout=PATIENCE_S)
-        assert dying.returncode == -signal.SIGKILL
-        done = run(fleet_four, "move-shards", "5", "--to", "d", "--keep-reverse", "0", "--yes")
-        assert done.returncode == 0, done.stderr
-    assert states(fleet_four) == {"a": "unfinished", "b": "done"}
-    assert fleet_four.copy("a").state == "undone"
-    assert fleet_four.leads("shard2") == "a"
-    assert fleet_four.put(2)
-    done = run(fleet_four, "moves", "resume", "--yes", "--lock-wait", "1m")
-    assert done.returncode == 0, done.stderr
-    agreed(fleet_four, 3, shard2="c", shard5="d")
-
-
 def die(lab: Lab, at: str, *options: str) -> None:
     """Let a move of shard 2 to c kill itself before a sub-step."""
     words = ("move-shards", "2", "--to", "c", *options)
     with ended(begun(lab, *words, before=before(at))) as dying:
         _, told = dying.communicate(timeout=PATIENCE_S)
         assert dying.returncode == -signal.SIGKILL, told
-
-
-def test_no_cutover_begins_beside_one_that_died_past_its_decision(
-    fleet_four: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step = follow.STREAM_STEP
-
-    def beside(context: MoveContext) -> None:
-        step.run(context)
-        die(fleet_four, "claim", "--max-pause", "4s")
-
-    second = planned(fleet_four, [5], "d")
-    with monkeypatch.context() as patch, writing(fleet_four, 2, 5):
-        replace_step(patch, step, beside)
-        with pytest.raises(MoveStopped) as refused:
-            fleet_four.start(second)
-    both = {one.move.id for one in service.read(fleet_four.topology).entries if one.open}
-    [first] = both - {second.id}
-    assert f"move_unfinished: move {first} of shards 2" in messages(refused.value.error)
-    assert fleet_four.copy("b").state == "undone"
-    for move in (first, second.id):
-        done = run(fleet_four, "moves", "resume", move, "--yes", "--lock-wait", "1m")
-        assert done.returncode == 0, done.stderr
-    run(fleet_four, "moves", "finish", first, "--yes")
-    agreed(fleet_four, 3, shard2="c", shard5="d")
 
 
 def test_no_cutover_begins_beside_the_file_of_one_whose_nodes_are_away(

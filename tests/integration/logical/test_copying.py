@@ -1,22 +1,23 @@
-"""The copy: every kind of column and table arrives, bounded, and once."""
+"""The copy of a stream and its slot: all arrives once, and what is in the way is named."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl.postgres import slots
 from shardctl.postgres.logical import copying, publication, slot, structure
 from tests.fixtures.refusals import raises_code
-from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA, opened
+from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Iterator
 
-    from tests.fixtures.servers.postgres import PgServer
+    from shardctl.postgres.blocking import Holder
+    from shardctl.postgres.connection import Connection
     from tests.fixtures.servers.streams import Streamed
 
 KINDS = (
@@ -52,13 +53,6 @@ TABLES = ("kinds", "mooded", "bare", "nothing", "parent", "child", "days_1", "se
 ODD = '"Odd ""table%s"'
 
 
-def look(streamed: Streamed) -> None:
-    streamed.equal(*TABLES, ODD)
-    total = sum(table.bytes for table in copying.tables(streamed.source, [SCHEMA]))
-    assert streamed.reports[-1] == (total, total)
-    assert [done for done, _ in streamed.reports] == sorted(done for done, _ in streamed.reports)
-
-
 @pytest.mark.long
 def test_every_kind_of_column_and_table_arrives(streamed: Streamed) -> None:
     streamed.make(*KINDS)
@@ -68,50 +62,9 @@ def test_every_kind_of_column_and_table_arrives(streamed: Streamed) -> None:
     assert "twice" not in found["kinds"].columns
     assert "days" not in found
     streamed.copy()
-    look(streamed)
-
-
-@pytest.mark.embedded
-def test_text_is_copied_between_versions(
-    stream_servers: Callable[[int], tuple[PgServer, PgServer]], tmp_path: Path
-) -> None:
-    with opened((stream_servers(15)[0], stream_servers(18)[1]), tmp_path) as one:
-        one.make(*KINDS)
-        one.copy()
-        look(one)
-
-
-@pytest.fixture
-def large(streamed: Streamed) -> Streamed:
-    """Give a source with two tables of some megabytes, and the structure on the target."""
-    streamed.make(
-        "CREATE TABLE large (id int, note text)", "CREATE TABLE larger (id int, note text)",
-        "INSERT INTO large SELECT n, repeat('x', 90) FROM generate_series(1, 20000) AS n",
-        "INSERT INTO larger SELECT n, repeat('y', 90) FROM generate_series(1, 90000) AS n",
-    )  # fmt: skip
-    structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
-    return streamed
-
-
-def test_a_rate_holds_for_all_pipes_together_and_rows_arrive_frozen(large: Streamed) -> None:
-    total = sum(table.bytes for table in copying.tables(large.source, [SCHEMA]))
-    with slot.make(large.route, NAME, watch=large.source, lock_timeout_s=20) as snapshot:
-        began = time.monotonic()
-        large.pour(snapshot, max_rate=total)
-        assert time.monotonic() - began > 0.6  # the rows alone are less than what is on disk
-    large.equal("large", "larger")
-    # A vacuum reads no page that is known to be frozen.
-    known = "SELECT pg_relation_size('shard2.larger', 'vm') > 0"
-    assert large.target.execute(known).fetchone() == (True,)
-
-
-def test_a_row_that_the_target_refuses_ends_the_copy_and_names_the_table(large: Streamed) -> None:
-    large.target.execute("ALTER TABLE shard2.larger ADD CHECK (id <> 70)")
-    with (
-        slot.make(large.route, NAME, watch=large.source, lock_timeout_s=20) as snapshot,
-        raises_code("copy_failed", match=r"shard2\.larger"),
-    ):
-        large.pour(snapshot)
+    streamed.equal(*TABLES, ODD)
+    total = sum(table.bytes for table in copying.tables(streamed.source, [SCHEMA]))
+    assert streamed.reports[-1] == (total, total)
 
 
 def test_row_security_never_leaves_rows_out(streamed: Streamed) -> None:
@@ -143,11 +96,77 @@ def test_a_publication_that_is_made_says_what_holds_it_up(streamed: Streamed) ->
             streamed.source, NAME, [(SCHEMA, "held")], move=MOVE, lock_timeout_s=0.05
         )
     other.rollback()
-    other.execute("LOCK TABLE shardctl.stream IN SHARE MODE")  # which it publishes, too
-    with raises_code("publication_blocked", match=who):
-        publication.create(
-            streamed.source, NAME, [(SCHEMA, "held")], move=MOVE, lock_timeout_s=0.05
-        )
-    other.rollback()
     publication.create(streamed.source, NAME, [(SCHEMA, "held")], move=MOVE)
     assert publication.oid(streamed.source, NAME)
+
+
+WRITE = "INSERT INTO shardctl.event (who, command, result) VALUES ('a', 'b', 'c')"
+
+
+@pytest.fixture
+def writer(streamed: Streamed) -> Iterator[Connection]:
+    """Give a session in a transaction that has written."""
+    session = streamed.client(0, autocommit=False, application_name="bulk load")
+    session.execute(WRITE)
+    yield session
+    session.rollback()
+
+
+def test_an_open_transaction_is_reported_and_a_stop_leaves_no_slot(
+    streamed: Streamed, writer: Connection
+) -> None:
+    seen: list[Holder] = []
+
+    def report(blocker: Holder) -> None:
+        seen.append(blocker)
+        raise KeyboardInterrupt
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=60, report=report),
+    ):
+        pass
+    (blocker,) = seen
+    assert blocker.pid == writer.info.backend_pid
+    assert "bulk load" in str(blocker)
+    assert blocker.since is not None
+    assert streamed.source.execute("SELECT FROM pg_replication_slots").fetchall() == []
+
+
+def test_the_wait_is_bounded_and_a_prepared_transaction_is_named(
+    streamed: Streamed, writer: Connection
+) -> None:
+    writer.execute("PREPARE TRANSACTION 'forgotten'")
+    writer.rollback()
+    with (
+        raises_code("slot_blocked", match="forgotten"),
+        slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=0.6),
+    ):
+        pass
+    assert not slots.keeps(streamed.source, NAME)
+
+
+def test_a_slot_that_is_lost_says_why(streamed: Streamed) -> None:
+    setting = "max_slot_wal_keep_size"
+    with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20):
+        slots.require(streamed.source, "a", NAME)
+    try:
+        set_to(streamed, f"ALTER SYSTEM SET {setting} = '1MB'")
+        wait_for(lambda: is_lost(streamed))
+        with raises_code("slot_gone", match=setting):
+            slots.require(streamed.source, "a", NAME)
+    finally:
+        set_to(streamed, f"ALTER SYSTEM RESET {setting}")
+    assert slots.drop(streamed.source, NAME)
+
+
+def is_lost(streamed: Streamed) -> bool:
+    """Write WAL and end it, and tell whether the slot has survived that."""
+    streamed.source.execute("SELECT pg_switch_wal(), txid_current()")
+    streamed.source.execute("CHECKPOINT")
+    return not slots.keeps(streamed.source, NAME)
+
+
+def set_to(streamed: Streamed, statement: str) -> None:
+    streamed.source.execute(statement.encode())
+    streamed.source.execute("SELECT pg_reload_conf()")

@@ -1,68 +1,27 @@
-"""A whole stream between two servers: exact, and what its parts have to be for that."""
+"""A whole stream between two servers: exact, and the same moment on both of them."""
 
 from __future__ import annotations
 
-import random
-import threading
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from psycopg import sql
 
-from shardctl.postgres import slots
-from shardctl.postgres.logical import closing, publication, slot, structure, subscription
+from shardctl.postgres.logical import closing, moment, subscription
+from shardctl.postgres.logical.moment import Side, Wanted
 from tests.fixtures.refusals import raises_code
-from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
+    from shardctl.postgres.logical.moment import Moment
     from tests.fixtures.servers.streams import Streamed
 
 ACCOUNTS = "CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, cents bigint NOT NULL)"
 FILLED = "INSERT INTO accounts SELECT n, 'owner ' || n, n FROM generate_series(1, 500) AS n"
-
-
-def test_a_stream_goes_on_exactly_where_its_copy_ends(streamed: Streamed) -> None:
-    """Four writers with savepoints, rollbacks and deletes go on all the time."""
-    streamed.make(ACCOUNTS, FILLED)
-    stop = threading.Event()
-    threads = [
-        threading.Thread(target=_write, args=(streamed.client(0, autocommit=False), seed, stop))
-        for seed in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        streamed.begin()
-        streamed.mark()
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    streamed.mark("end")
-    streamed.equal("accounts")
-    assert len(streamed.rows("accounts")[0]) > 100
-
-
-def _write(
-    session: psycopg.Connection[tuple[object, ...]], seed: int, stop: threading.Event
-) -> None:
-    chance = random.Random(seed)  # noqa: S311  # not a secret
-    number = 100_000 * (seed + 1)
-    while not stop.is_set():
-        with session.transaction(force_rollback=chance.random() < 0.2):
-            for _ in range(3):
-                number += 1
-                session.execute("INSERT INTO shard2.accounts VALUES (%s, 'new', 1)", [number])
-                with session.transaction(force_rollback=chance.random() < 0.5):
-                    session.execute(
-                        "UPDATE shard2.accounts SET cents = cents + 1"
-                        " WHERE id <= 500 AND mod(id, 100) = %s",
-                        [4 * chance.randrange(25) + seed],
-                    )
-                session.execute("DELETE FROM shard2.accounts WHERE id = %s", [number - 7])
 
 
 def _may_use(streamed: Streamed, role: str) -> bool:
@@ -72,47 +31,17 @@ def _may_use(streamed: Streamed, role: str) -> bool:
     return row == (True,)
 
 
-def test_a_closed_copy_refuses_all_but_its_stream(streamed: Streamed) -> None:
-    streamed.make(
-        ACCOUNTS, FILLED, "CREATE TABLE notes (id bigint PRIMARY KEY REFERENCES accounts)",
-        "INSERT INTO notes SELECT 1", "GRANT USAGE ON SCHEMA shard2 TO app",
-    )  # fmt: skip
-    streamed.begin()
-    client = streamed.client(1)
-    for role in ("origin", "replica"):
-        client.execute(f"SET session_replication_role = {role}".encode())
-        for write in WRITES:
-            with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-                client.execute(write.encode())
-    client.execute("RESET session_replication_role")
-    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-        client.execute("TRUNCATE shard2.accounts CASCADE")
-    with (
-        pytest.raises(psycopg.errors.ReadOnlySqlTransaction),
-        client.cursor().copy("COPY shard2.accounts FROM STDIN") as rows,
-    ):
-        rows.write_row((7000, "a", 1))
-    streamed.source.execute("TRUNCATE shard2.accounts CASCADE")
-    streamed.source.execute("INSERT INTO shard2.accounts VALUES (1, 'after', 1)")
-    streamed.mark()
-    streamed.equal("accounts", "notes")
-    assert len(streamed.rows("accounts")[1]) == 1
-    streamed.target.execute(
-        closing.opening(streamed.target, MOVE, closing.access(streamed.source, [SCHEMA]))
-    )
-    assert _may_use(streamed, "app")
-
-
 WRITES = (
-    "INSERT INTO shard2.accounts VALUES (7000, 'a', 1)",
-    "UPDATE shard2.accounts SET cents = 1",
-    "DELETE FROM shard2.accounts WHERE false",
-    "INSERT INTO shard2.accounts VALUES (1, 'a', 1) ON CONFLICT DO NOTHING",
-    "MERGE INTO shard2.accounts USING (VALUES (1)) AS b ON false WHEN MATCHED THEN DELETE",
+    ("replica", "INSERT INTO shard2.accounts VALUES (7000, 'a', 1)"),
+    ("replica", "UPDATE shard2.accounts SET cents = 1"),
+    ("replica", "DELETE FROM shard2.accounts WHERE false"),
+    ("origin", "TRUNCATE shard2.accounts"),
 )
 
 
-def test_opening_waits_for_no_reader_and_gives_the_rights_of_the_source(streamed: Streamed) -> None:
+def test_a_closed_copy_takes_its_stream_alone_and_is_opened_beside_readers(
+    streamed: Streamed,
+) -> None:
     streamed.make(
         ACCOUNTS, FILLED, "GRANT INSERT, SELECT, UPDATE ON accounts TO app",
         "ALTER SCHEMA shard2 OWNER TO owning",
@@ -122,6 +51,11 @@ def test_opening_waits_for_no_reader_and_gives_the_rights_of_the_source(streamed
     )  # fmt: skip
     streamed.begin()
     streamed.mark()
+    superuser = streamed.client(1)
+    for role, write in WRITES:
+        superuser.execute(f"SET session_replication_role = {role}".encode())
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            superuser.execute(write.encode())
     assert not any(_may_use(streamed, role) for role in ("app", "reader", "owning"))
     reader = streamed.client(1, autocommit=False)
     reader.execute("SELECT count(*) FROM shard2.accounts")
@@ -147,7 +81,7 @@ def test_opening_waits_for_no_reader_and_gives_the_rights_of_the_source(streamed
     assert streamed.target.execute(left).fetchall() == []
 
 
-def test_what_the_source_wrote_arrives_whatever_is_lost_on_the_way(streamed: Streamed) -> None:
+def test_what_the_source_wrote_arrives_whatever_its_origin(streamed: Streamed) -> None:
     streamed.make(ACCOUNTS, FILLED)
     streamed.begin()
     # Each move gets its own marks alone.
@@ -166,104 +100,79 @@ def test_what_the_source_wrote_arrives_whatever_is_lost_on_the_way(streamed: Str
     streamed.mark("origin")
     streamed.equal("accounts")
     assert len(streamed.rows("accounts")[1]) == 501
-    options = "SELECT substream::text, subdisableonerr, subbinary, subenabled FROM pg_subscription"
-    streaming = "true" if streamed.major == 15 else "t"
-    assert streamed.target.execute(options).fetchone() == (streaming, False, False, True)
-    for _ in range(2):
-        streamed.source.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active"
-        )
-        streamed.source.execute("UPDATE shard2.accounts SET cents = cents + 1")
-    streamed.mark("again")
-    assert _state(streamed).enabled
-    streamed.equal("accounts")
-    # A slot that streams is dropped.
-    streamed.target.execute(f"ALTER SUBSCRIPTION {NAME} DISABLE".encode())
-    assert slots.drop(streamed.source, NAME)
-    assert not slots.drop(streamed.source, NAME)
-    publication.drop(streamed.source, NAME)
-    assert publication.oid(streamed.source, NAME) is None
-    structure.drop(streamed.target, [SCHEMA])
+    streamed.source.execute("TRUNCATE shard2.accounts")
+    streamed.mark("truncated")
+    assert streamed.rows("accounts") == ([], [])
 
 
-def _state(streamed: Streamed) -> subscription.Progress:
-    found = subscription.progress(streamed.source, streamed.target, NAME, NAME)
-    assert found is not None
+NOTES = "CREATE TABLE notes (id bigint PRIMARY KEY, about bigint REFERENCES accounts, note text)"
+LOCK_MS = 250
+"""A lock timeout under which a busy machine gets through."""
+
+
+@contextmanager
+def sides(streamed: Streamed) -> Iterator[tuple[Side, Side]]:
+    """Open two sessions with each server."""
+    route = streamed.route
+    with ExitStack() as stack:
+        nodes = (route.source, route.source, route.target, route.target)
+        a, b, c, d = (stack.enter_context(route.connect(node)) for node in nodes)
+        yield Side(a, b), Side(c, d)
+
+
+def wanted(streamed: Streamed, mark: str, before: str) -> Wanted:
+    return Wanted(NAME, MOVE, streamed.schemas, 2, mark, before, LOCK_MS)
+
+
+def take(streamed: Streamed, source: Side, target: Side, number: int = 1) -> Moment:
+    before = f"before {number}"
+    streamed.mark(before)
+    return moment.take(source, target, wanted(streamed, f"moment {number}", before))
+
+
+def seen(session: psycopg.Connection[tuple[object, ...]], snapshot: str) -> list[list[object]]:
+    """Give all rows that a snapshot sees."""
+    found = []
+    with session.transaction():
+        session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        session.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        for table in ("accounts", "notes"):
+            question = sql.SQL("SELECT t::text FROM {} AS t ORDER BY 1")
+            rows = session.execute(question.format(sql.Identifier(SCHEMA, table)))
+            found.append([row for (row,) in rows])
     return found
 
 
-def test_a_subscription_is_dropped_also_when_its_source_is_gone(
-    streamed: Streamed, stopped: Callable[[], None]
+def test_nobody_waits_longer_than_the_lock_timeout(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streamed.make(ACCOUNTS, FILLED)
+    streamed.make(ACCOUNTS, NOTES, FILLED)
     streamed.begin()
-    streamed.mark()
-    stopped()
-    assert subscription.drop(streamed.target, NAME)
-    assert not subscription.drop(streamed.target, NAME)
-    assert streamed.target.execute("SELECT roname FROM pg_replication_origin").fetchall() == []
-
-
-@pytest.fixture
-def stopped(streamed: Streamed) -> Callable[[], None]:
-    """Give what stops the source; it runs again when the test ends."""
-    server = streamed.servers[0]
-
-    def stop() -> None:
-        streamed.source.close()
-        server.stop("immediate")
-        streamed.stack.callback(server.start)
-
-    return stop
-
-
-def test_autovacuum_is_off_until_the_end_and_what_was_never_validated_stays_so(
-    streamed: Streamed,
-) -> None:
-    streamed.make(
-        "CREATE TABLE plain (id bigint PRIMARY KEY)",
-        "CREATE TABLE never (id bigint PRIMARY KEY) WITH (autovacuum_enabled = false)",
-        "CREATE TABLE always (id bigint PRIMARY KEY) WITH (autovacuum_enabled = true)",
-        "CREATE TABLE split (id bigint PRIMARY KEY) PARTITION BY RANGE (id)",
-        "CREATE TABLE split_1 PARTITION OF split FOR VALUES FROM (0) TO (10)",
-        "CREATE TABLE people (id bigint PRIMARY KEY, boss bigint)",
-        "INSERT INTO people VALUES (1, 7)",
-        "ALTER TABLE people ADD CONSTRAINT led FOREIGN KEY (boss) REFERENCES people NOT VALID",
-        "ALTER TABLE people ADD CONSTRAINT low CHECK (boss < 5) NOT VALID",
-    )  # fmt: skip
-    options = (
-        "SELECT relname, reloptions FROM pg_class"
-        " WHERE relname IN ('plain', 'never', 'always') ORDER BY 1"
+    old = streamed.client(0, autocommit=False)
+    old.execute("UPDATE shard2.accounts SET cents = 0 WHERE id = 1")
+    with sides(streamed) as (source, target):
+        with pytest.raises(moment.NotLocked):
+            take(streamed, source, target)
+        client = streamed.client(0)
+        client.execute("SET lock_timeout = '100ms'")
+        client.execute("UPDATE shard2.accounts SET cents = 0 WHERE id = 2")
+        streamed.mark("the stream goes on")
+    # A snapshot for which the disk has no room leaves the gates open: the locks are not there
+    # either, so nobody asks for it.
+    full = sql.SQL(
+        "BEGIN; {passed}; DO $$ BEGIN RAISE 'no room' USING ERRCODE = 'disk_full'; END $$"
     )
-    streamed.copy()
-    streamed.equal("people")
-    valid = "SELECT conname, convalidated FROM pg_constraint WHERE conname IN ('led', 'low')"
-    for session in (streamed.source, streamed.target):
-        assert sorted(session.execute(valid)) == [("led", False), ("low", False)]
-    assert all("autovacuum_enabled=off" in row[1] for row in streamed.target.execute(options))
-    closing.close(streamed.target, MOVE, [SCHEMA])
-    closing.remove(streamed.target, MOVE, deadline=0)
-    ours = dict(streamed.target.execute(options).fetchall())
-    assert ours["plain"] is None
-    assert ours["never"] == ["autovacuum_enabled=false"]
-    assert ours["always"] == ["autovacuum_enabled=true"]
-
-
-def test_a_publication_that_is_younger_than_its_slot_stops_the_stream_or_loses_rows(
-    streamed: Streamed,
-) -> None:
-    """So `publication.create` comes first."""
-    streamed.make(ACCOUNTS, FILLED)
-    with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20) as snapshot:
-        structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
-        streamed.pour(snapshot)
-    streamed.source.execute("INSERT INTO shard2.accounts VALUES (900, 'between', 1)")
-    streamed.publish()
-    streamed.follow()
-    streamed.source.execute(
-        "INSERT INTO shardctl.stream (move, attempt, what) VALUES (%s, 1, 'mark')", [MOVE]
-    )
-    there = "SELECT 1 FROM shardctl.stream"
-    wait_for(lambda: _state(streamed).errors or streamed.target.execute(there).fetchone())
-    source, target = streamed.rows("accounts")
-    assert len(target) == len(source) - 1
+    with sides(streamed) as (source, target):
+        with monkeypatch.context() as patch:
+            patch.setitem(moment.QUERIES, "hold", full)
+            with pytest.raises(moment.NotLocked):
+                take(streamed, source, target, 2)
+        old.rollback()
+        locks = "SELECT objid FROM pg_locks WHERE locktype = 'advisory'"
+        assert source.locking.execute(locks).fetchall() == []
+        # A mark after which others came is no proof.
+        with pytest.raises(moment.NotLocked):
+            moment.take(source, target, wanted(streamed, "moment", "before 1"))
+    with sides(streamed) as (source, target):
+        taken = take(streamed, source, target, 3)
+        assert seen(streamed.source, taken.source) == seen(streamed.target, taken.target)

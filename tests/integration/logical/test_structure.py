@@ -146,9 +146,3 @@ def test_what_a_killed_shardctl_has_left_running_is_ended(streamed: Streamed) ->
         left.execute("SELECT 1")
     other.execute("SELECT 1")
     assert end_sessions(streamed.target, NAME) == 0
-
-
-@pytest.mark.embedded
-def test_the_oldest_programs_that_can_read_both_servers_are_taken() -> None:
-    assert clients.find(16).major == 16
-    assert clients.find(17).major == 18
