@@ -75,11 +75,8 @@ def go(directory: Path) -> list[str]:
 
 
 DRIVERS: dict[str, Callable[[Path], list[str]]] = {
-    "psycopg": python("psycopg"),
     "psycopg2": python("psycopg2"),
     "asyncpg": python("asyncpg"),
-    "sqlalchemy": python("sqlalchemy"),
-    "django": python("django"),
     "node-postgres": node,
     "jdbc": java,
     "pgx": go,

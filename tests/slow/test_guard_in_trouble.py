@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from shardctl.pgbouncer import guard
-from shardctl.pgbouncer.guard import Question
-from tests.fixtures.moves.harm import small_disk
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.guards import (
-    AFTER,
     LATER,
     SECRET,
     Changed,
@@ -30,64 +25,9 @@ from tests.fixtures.servers.guards import (
     disarm_fired,
     fire,
     leader,
-    naming,
     wait_until_done,
 )
-from tests.fixtures.servers.postgres import free_ports, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-@pytest.mark.parametrize(
-    "query", ["SELECT false", "SELECT NULL", "SELECT true, true", "SELECT 1/0"]
-)
-def test_any_other_answer_leaves_the_old_file(site: Site, query: str) -> None:
-    site.pause("one")
-    staged = site.stage()
-    dsn = f"host=127.0.0.1 port={site.other.port} user=postgres dbname=postgres"
-    armed = site.arm("one", question=Question(dsn, query), staged=staged)
-    wait_until_done(armed)
-    assert site.port_of("one") == site.node.port
-    assert staged.file.exists()
-    assert "the answer is not true" in disarm_fired(armed)
-
-
-@contextlib.contextmanager
-def hung(site: Site) -> Iterator[int]:
-    running = site.other.server.process()
-    assert running is not None
-    os.kill(running.pid, signal.SIGSTOP)
-    try:
-        yield site.other.port
-    finally:
-        os.kill(running.pid, signal.SIGCONT)
-
-
-@contextlib.contextmanager
-def down(_: Site) -> Iterator[int]:
-    yield free_ports(1)[0]
-
-
-@contextlib.contextmanager
-def slow(site: Site) -> Iterator[int]:
-    yield site.other.port
-
-
-@pytest.mark.parametrize("trouble", [hung, down, slow])
-def test_a_database_that_does_not_answer_does_not_hold_up_the_resuming(
-    site: Site, trouble: Callable[[Site], contextlib.AbstractContextManager[int]]
-) -> None:
-    site.pause("one")
-    staged = site.stage()
-    with trouble(site) as port:
-        dsn = f"host=127.0.0.1 port={port} user=postgres dbname=postgres"
-        query = "SELECT true FROM pg_sleep(600)" if trouble is slow else "SELECT true"
-        armed = site.arm("one", question=Question(dsn, query), staged=staged)
-        wait_until_done(armed)
-        assert site.port_of("one") == site.node.port
-        assert staged.file.exists()
-    disarm_fired(armed)
+from tests.fixtures.servers.postgres import wait_for
 
 
 def test_a_pooler_that_hangs_for_a_while_is_served_when_it_goes_on(site: Site) -> None:
@@ -103,24 +43,6 @@ def test_a_pooler_that_hangs_for_a_while_is_served_when_it_goes_on(site: Site) -
     wait_until_done(armed)
     assert site.port_of("one") == site.node.port
     disarm_fired(armed)
-
-
-def test_a_full_disk_keeps_a_guard_from_being_armed_and_not_from_firing(
-    site: Site, server_directory: Path
-) -> None:
-    small = server_directory / "small"
-    small.mkdir()
-    site.pause("one")
-    with small_disk(small, "1m"):
-        armed = site.arm("one", directory=small, after_s=LATER)
-        with contextlib.suppress(OSError):
-            (small / "full").write_bytes(b"x" * 20_000_000)
-        assert "No space left" in site.refusal(name="2", directory=small)
-        assert list(small.glob("guard-2*")) == []
-        fire(armed)
-        wait_until_done(armed)
-        assert site.paused() == set()
-        disarm_fired(armed)
 
 
 @pytest.fixture
@@ -190,28 +112,3 @@ def test_a_wrong_password_is_refused_and_not_repeated(locked: Site, passfile: Pa
     reason = locked.refusal_that_leaves_nothing(host=host)
     assert "authentication failed" in reason
     assert SECRET not in reason
-
-
-def test_disarming_at_the_moment_of_firing_has_one_of_two_outcomes(site: Site) -> None:
-    aliases = [f"alias{number}" for number in range(6)]
-    site.bouncer.offer(**dict.fromkeys(aliases, site.node.port))
-    outcomes = []
-
-    def meet(alias: str, offset: float) -> None:
-        site.pause(alias)
-        armed = site.arm(alias, name=alias)
-        time.sleep(AFTER + offset)  # the moment is what is tried
-        done = guard.disarm(armed)
-        assert done.became in {"disarmed", "fired"}, done
-        assert done.fired == (done.became == "fired")
-        assert (alias in site.paused()) == (not done.fired)
-        assert ("none is paused" in "".join(done.log)) == done.fired
-        assert not armed.directory.exists()
-        outcomes.append(done.became)
-
-    with ThreadPoolExecutor(len(aliases)) as executor:
-        for round_ in range(5):
-            offsets = [(number - 3) * 0.012 + round_ * 0.002 - 0.03 for number in range(6)]
-            list(executor.map(meet, aliases, offsets))
-    assert len(outcomes) == 30
-    assert naming(site.directory / "guard-") == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -124,56 +123,3 @@ def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> No
     assert left(fleet_own) == []
     lent = "SELECT relreplident::text FROM pg_class WHERE oid = 'shard2.bare'::regclass"
     assert fleet_own.ask("b", lent) == [("d",)]
-
-
-@pytest.mark.parametrize("unlisted", [False, True])
-def test_what_a_node_that_was_away_has_of_it_is_cleared_by_doctor(
-    fleet_own: Lab, *, unlisted: bool
-) -> None:
-    """Or one that an operator has taken out of the topology."""
-    there, topology = moved(fleet_own), fleet_own.topology
-    notices: list[str] = []
-    if unlisted:
-        nodes = {name: node for name, node in topology.nodes.items() if name != "a"}
-        topology = dataclasses.replace(topology, nodes=nodes)
-    fleet_own.server("a").stop()
-    reversing.finish(topology, entry(fleet_own, there.move.id), notice=notices.append)
-    assert "moves doctor" in notices[0]
-    fleet_own.server("a").start()
-    assert state(fleet_own, there.move.id) == "finished"
-    assert listed(fleet_own) != []
-    every = doctor.left(doctor.look(fleet_own.topology, purpose="test"))
-    assert [one.why_not for one in every] == [None] * len(every)
-    doctor.clear(fleet_own.topology, every, lambda _: None)
-    assert left(fleet_own) == []
-    assert {f"shard2__retired_{there.move.id}"} <= fleet_own.schemas("a")
-
-
-def test_a_target_that_cannot_keep_changes_is_refused(fleet_own: Lab) -> None:
-    fleet_own.ask("b", "SELECT 1")
-    with fleet_own.connect("b") as session:
-        session.execute("ALTER SYSTEM SET wal_level = replica")
-    fleet_own.server("b").stop()
-    fleet_own.server("b").start()
-    with pytest.raises(ShardctlError) as caught:
-        service.preflight(fleet_own.topology, planned(fleet_own, [2], "b", keep_reverse_s=60.0))
-    assert [one.code for one in caught.value.parts()] == ["wal_level"]
-    assert "--keep-reverse 0" in caught.value.hint
-    service.preflight(fleet_own.topology, planned(fleet_own, [2], "b"))
-
-
-def test_slots_that_open_reverses_hold_are_counted(fleet_own: Lab) -> None:
-    with fleet_own.connect("b") as session:
-        session.execute("ALTER SYSTEM SET max_replication_slots = 1")
-    fleet_own.server("b").stop()
-    fleet_own.server("b").start()
-    there = moved(fleet_own)
-    for shards, to, code in (([0], "b", "replication_slots"), ([5], "a", "replication_slots")):
-        options = {"keep_reverse_s": 60.0} if to == "b" else {}
-        other = planned(fleet_own, shards, to, **options)
-        with pytest.raises(ShardctlError) as caught:
-            service.preflight(fleet_own.topology, other)
-        assert [one.code for one in caught.value.parts()] == [code]
-        assert ("moves finish" in caught.value.hint) == (to == "b")
-    reversing.finish(fleet_own.topology, there)
-    service.preflight(fleet_own.topology, planned(fleet_own, [0], "b", keep_reverse_s=60.0))

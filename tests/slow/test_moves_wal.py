@@ -10,7 +10,6 @@ import pytest
 from shardctl.moves.plan import CLONE, STREAM
 from shardctl.state import journal, leash
 from tests.fixtures.moves import streamed
-from tests.fixtures.moves.harm import kill
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -55,22 +54,6 @@ def test_a_move_that_reaches_the_limit_aborts_itself(limited: MovingFleet, point
     assert limited.state() == "aborted"
     assert limited.owner == "a"
     assert streamed.left(limited) == []
-
-
-@METHODS
-def test_one_that_was_killed_and_reached_it_says_so_and_copies_again(limited: MovingFleet) -> None:
-    mover = limited.mover("start", "step cutover run")
-    mover.at("step cutover run")
-    mover.kill()
-    if limited.place.exists():
-        kill(limited.place)
-    exceed(limited)
-    codes = [f.code for f in limited.verify() if f.code in {"move_unfinished", "slot_unwatched"}]
-    assert codes == ["move_unfinished"]
-    going = limited.mover("resume")
-    assert going.end() == 0, going.said
-    assert limited.state() == "done"
-    assert limited.owner != "a"
 
 
 @METHODS

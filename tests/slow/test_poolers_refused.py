@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from tests.fixtures.fleets.pooled import AddPooler
 
 
-def apply(fleet: PooledFleet, *arguments: str) -> None:
-    done = fleet.here("pgbouncer", "apply", *arguments)
-    assert done.returncode == 0, done.stderr
-    assert offered(fleet.pg_bouncer) == leads(fleet)
-
-
 def test_a_wrong_password_is_said_and_none_is_shown(
     fleet_unapplied: PooledFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,18 +38,6 @@ def test_a_wrong_password_is_said_and_none_is_shown(
     texts = [done.stdout, done.stderr, pooler.databases_file.read_text()]
     texts += [log.read_text() for log in logs]
     assert not any("right-one" in text for text in texts)
-
-
-def test_a_configuration_without_the_include(fleet_unapplied: PooledFleet) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    text = pooler.config.read_text()
-    include = f"%include {pooler.databases_file}"
-    pooler.config.write_text(text.replace(include, f"; {include}"))
-    told = refused(fleet_unapplied)
-    assert str(pooler.databases_file) in told
-    assert include in told.splitlines()[-1]
-    pooler.config.write_text(text)
-    apply(fleet_unapplied)
 
 
 @pytest.mark.parametrize("where", ["config", "before", "after", "inherited"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from functools import cache
 from typing import TYPE_CHECKING
@@ -116,32 +115,3 @@ def test_logins_with_passwords(
         with source.connect() as session:
             put(etc / "pg_hba.conf", RULES.encode())
             session.execute("SELECT pg_reload_conf()")
-
-
-def test_files_outside_the_data_directory_need_a_right_that_preflight_asks_for(
-    fleet: Movable, etc: Path
-) -> None:
-    source = fleet.fleet.servers["a"]
-    topology = fleet.topology
-    topology = dataclasses.replace(
-        topology, database=dataclasses.replace(topology.database, user=ROLE)
-    )
-    with source.connect() as session:
-        session.execute(f"CREATE ROLE {ROLE} LOGIN REPLICATION IN ROLE pg_monitor".encode())
-        try:
-            schemas = ", ".join(["shardctl", *(f"shard{n}" for n in range(8))])
-            fleet.fleet.execute(
-                "a",
-                f"GRANT CONNECT ON DATABASE {fleet.fleet.database} TO {ROLE};"
-                f"GRANT USAGE ON SCHEMA {schemas} TO {ROLE};"
-                f"GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO {ROLE}",
-            )
-            told = fleet.refused(topology)["rights"]
-            assert f"pg_read_server_files (outside the data directory: {etc}/pg_hba.conf" in told
-            assert f'GRANT pg_read_server_files TO "{ROLE}"' in told
-            session.execute(f"GRANT pg_read_server_files TO {ROLE}".encode())
-            assert "pg_read_server_files" not in fleet.refused(topology)["rights"]
-        finally:
-            fleet.fleet.execute("a", f"DROP OWNED BY {ROLE}")
-            session.execute(f"DROP OWNED BY {ROLE}".encode())
-            session.execute(f"DROP ROLE {ROLE}".encode())

@@ -79,17 +79,6 @@ def test_a_key_whose_column_was_renamed_is_not_replaced_by_the_id(photos: Fleet)
     assert misplaced(photos) == ([], "")
 
 
-def test_a_key_of_text_is_not_absent_and_verify_names_what_compares_it(fleet_8: Fleet) -> None:
-    fleet_8.migration("0002_x.sql", "CREATE TABLE named (k text);\n-- shardctl: key named.k\n")
-    fleet_8.init()
-    done = fleet_8.here("verify", "--deep", "--check", "ids", "-o", "json")
-    [found] = json.loads(done.stdout)["findings"]
-    assert (found["code"], found["severity"], found["object"]) == (
-        "key_not_integer", "note", "named.k",
-    )  # fmt: skip
-    assert "`shardctl rows misplaced --table named`" in found["hint"]
-
-
 def test_partitions_and_children_are_judged_by_their_parents_key(children: Fleet) -> None:
     def listed(*arguments: str) -> list[tuple[str, str, int]]:
         done = children.here("rows", "misplaced", *arguments, "-o", "json")

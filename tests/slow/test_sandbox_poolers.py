@@ -90,18 +90,3 @@ def test_the_command_line_runs_nodes_and_poolers(sandbox: Sandbox, pgbouncer_pro
     left = {"file": str(own), "reason": "it has your own settings"}
     assert one == {"name": "p1", "did": "stopped", "left": left}
     assert not (sandbox.file.parent / ".sandbox" / "a").exists()
-
-
-def test_without_pgbouncer_the_sandbox_goes_on_and_says_so(
-    sandbox: Sandbox, hidden_pgbouncer: list[str]
-) -> None:
-    sandbox.before = hidden_pgbouncer
-    for words in (("up", "--dry-run"), ("up",)):
-        told = json.loads(sandbox(*words, "-o", "json", hidden=True))
-        assert sandbox.told.splitlines()[0] == (
-            "note: this machine has no pgbouncer (apt-get install pgbouncer); "
-            "continuing without poolers"
-        )
-        assert ([one["name"] for one in told["nodes"]], told["poolers"]) == (["a"], [])
-    told = json.loads(sandbox("status", "-o", "json", hidden=True))
-    assert (told["nodes"][0]["state"], told["poolers"][0]["state"]) == ("up", "absent")
