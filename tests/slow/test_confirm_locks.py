@@ -14,24 +14,6 @@ if TYPE_CHECKING:
     from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
 
-REFERRING = """
-CREATE FUNCTION f(integer) RETURNS integer LANGUAGE sql AS 'SELECT 1';
-CREATE TABLE plain (c regclass, cs regclass[], s regprocedure, n regnamespace);
-INSERT INTO plain VALUES ('photos', '{photos,pg_class,NULL}', 'f(integer)', 'shard2');
-CREATE DOMAIN known AS regclass CHECK (value IS NOT NULL);
-CREATE TYPE link AS (what known, n integer);
-CREATE TABLE nested (k known, one link, plain_oid oid);
-INSERT INTO nested VALUES ('photos', ('photos', 1), 'photos'::regclass)
-"""
-
-
-def test_the_same_objects_under_other_names_are_no_difference(fleet_spares: MovedFleet) -> None:
-    fleet_spares.execute("a", f"SET search_path = shard2; {REFERRING}")
-    world = fleet_spares.cut_over([2, 3], "c")
-    assert compared(world) == (TABLES + 2, 2)
-    world.close()
-
-
 TABLES = 2
 """Of two moved shards, by their migration."""
 

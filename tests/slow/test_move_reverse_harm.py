@@ -29,7 +29,7 @@ def refused(lab: Lab, move: str) -> str:
     return "\n".join(f"{one.code}: {one.message}" for one in caught.value.parts())
 
 
-def test_retired_copies_that_were_touched_are_named(fleet_own: Lab) -> None:
+def test_whatever_was_changed_since_the_move_is_named(fleet_own: Lab) -> None:
     there = moved(fleet_own)
     table = f"{there.move.retired[0]}.photos"
     with fleet_own.connect("a") as session:
@@ -40,32 +40,21 @@ def test_retired_copies_that_were_touched_are_named(fleet_own: Lab) -> None:
         session.execute(f"ALTER TABLE {table} DISABLE TRIGGER ALL".encode())
         session.execute(f"UPDATE {table} SET user_id = 1".encode())
         session.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER shardctl_copy".encode())
-    said = refused(fleet_own, there.move.id)
-    assert "retired_touched" in said
-    assert table in said
     other = there.move.retired[1]
-    for statement, named in (
-        (f"ALTER TABLE {other}.photos ADD COLUMN more integer", f"{other}.photos was altered"),
-        (f"CREATE TABLE {other}.more (id bigint)", f"{other}.more was made"),
-    ):
-        with fleet_own.connect("a") as session:
-            session.execute(statement.encode())
-        assert named in refused(fleet_own, there.move.id)
+    with fleet_own.connect("a") as session:
+        session.execute(f"CREATE TABLE {other}.more (id bigint)".encode())
+    with fleet_own.connect("b") as session:
+        session.execute("CREATE TABLE shard3.more (id bigint PRIMARY KEY)")
+    said = refused(fleet_own, there.move.id)
+    for told in ("retired_touched", table, f"{other}.more was made", "reverse_altered",
+                 "shard3.more was made"):  # fmt: skip
+        assert told in said
+    with fleet_own.connect("a") as session:
+        session.execute(f"DROP SCHEMA {other} CASCADE".encode())
+    assert f"retired_missing: {other}" in refused(fleet_own, there.move.id)
     assert state(fleet_own, there.move.id) == "open"
     reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
     assert left(fleet_own) == []
-
-
-def test_ddl_on_the_shards_since_the_move_is_named(fleet_own: Lab) -> None:
-    there = moved(fleet_own)
-    fleet_own.put(2)
-    with fleet_own.connect("b") as session:
-        session.execute("ALTER TABLE shard2.photos ALTER COLUMN user_id TYPE bigint USING user_id")
-        session.execute("CREATE TABLE shard3.more (id bigint PRIMARY KEY)")
-    said = refused(fleet_own, there.move.id)
-    assert "reverse_altered" in said
-    assert "shard2.photos was altered" in said
-    assert "shard3.more was made" in said
 
 
 def test_an_old_source_that_has_failed_over_is_refused(fleet_own: Lab) -> None:
@@ -112,12 +101,3 @@ def test_a_reverse_that_begins_behind_a_finish_is_aborted(fleet_own: Lab) -> Non
     assert set(there.move.retired) <= fleet_own.schemas("a")
     assert left(fleet_own) == []
     assert fleet_own.problems() == []
-
-
-def test_a_source_that_lacks_the_retired_copies_is_refused(fleet_own: Lab) -> None:
-    there = moved(fleet_own)
-    with fleet_own.connect("a") as session:
-        session.execute(f"DROP SCHEMA {there.move.retired[1]} CASCADE".encode())
-    said = refused(fleet_own, there.move.id)
-    assert "retired_missing" in said
-    assert there.move.retired[1] in said

@@ -10,23 +10,15 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from shardctl import fanout
-from shardctl.hosts import ssh_remote
 from shardctl.hosts.host import (
-    CommandFailed,
     CommandTimedOut,
     HostLost,
 )
-from shardctl.hosts.ssh import Ssh
-from shardctl.hosts.ssh_wrapper import Wrapped
 from tests.fixtures.servers.postgres import wait_for
-from tests.fixtures.servers.sshd import error_of, gone, running, shell, sleeping, when_running
+from tests.fixtures.servers.sshd import error_of, gone, shell, sleeping, when_running
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
+    from shardctl.hosts.ssh import Ssh
     from tests.fixtures.servers.sshd import Sshd
 
 
@@ -75,39 +67,3 @@ def test_a_connection_that_breaks_is_no_command_that_failed(
         assert "may have completed or not" not in error_of(box, sleeping(token), HostLost)
         wait_for(lambda: gone(token))
         assert box.run(["echo", "on"]).stdout == "on\n"
-
-
-def test_a_host_that_hangs_is_given_up_at_the_deadline(
-    sshd: Sshd, box: Ssh, token: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ssh_remote, "_KILLED_WITHIN", 0.5)
-    when_running(token, lambda: sshd.signal(signal.SIGSTOP))
-    assert "stopped responding" in error_of(box, sleeping(token), HostLost, timeout=3)
-    assert running(token)
-    sshd.signal(signal.SIGCONT)
-    wait_for(lambda: gone(token))
-
-
-def test_nothing_runs_of_a_command_that_did_not_arrive_whole(
-    box: Ssh, server_directory: Path
-) -> None:
-    server_directory.chmod(0o777)
-    wrapped = Wrapped(["touch", str(server_directory / "ran")], None, {}, "").script()
-    for part in range(0, len(wrapped), 37):
-        cut = wrapped[:part]
-        line = f"head -c {len(cut)} | sh -c 'eval \"$(head -c {len(wrapped)})\"'"
-        try:
-            box.run(shell(line), input=cut.decode())
-        except CommandFailed:
-            continue
-    assert not (server_directory / "ran").exists()
-
-
-def test_all_threads_go_over_one_connection(sshd: Sshd, box: Ssh) -> None:
-    def one(number: int) -> str:
-        return Ssh(box.settings).run(shell("cat; sleep 0.2"), input=f"{number}").stdout
-
-    before = sshd.log.count("Accepted publickey")
-    done = fanout.run(range(32), one, width=16)
-    assert [outcome.result() for outcome in done] == [str(number) for number in range(32)]
-    assert sshd.log.count("Accepted publickey") == before + 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.hosts import files
 from shardctl.postgres import clone as clones
-from shardctl.postgres import opening, standby
+from shardctl.postgres import opening
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import (
     APP,
@@ -14,22 +14,10 @@ from tests.fixtures.servers.clones import (
     is_barred,
     shown,
 )
-from tests.fixtures.servers.postgres import QUICK, SUPERUSER, wait_for
+from tests.fixtures.servers.postgres import SUPERUSER, wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.servers.clones import Cloning
-
-
-def test_a_clone_that_was_not_made_is_not_started(cloning: Cloning) -> None:
-    with raises_code("clone_not_made"):
-        standby.start(cloning.clone)
-
-
-def test_settings_that_a_standby_cannot_have_are_an_error_with_the_log(cloning: Cloning) -> None:
-    cloning.settings = QUICK | {"max_connections": "10", "max_wal_senders": "2"}
-    cloning.make()
-    with raises_code("server_did_not_start", match="max_connections"):
-        standby.start(cloning.clone)
 
 
 def test_a_clone_that_lets_others_in_is_not_trusted(cloning: Cloning) -> None:

@@ -19,36 +19,8 @@ if TYPE_CHECKING:
     from tests.fixtures.fleets.applications import Application
 
 
-WHERE = """
-import pathlib, time
-import psycopg
-def test_where(shard_fleet, worker_id):
-    told = [worker_id, str(shard_fleet.topology), *map(shard_fleet.dsn, shard_fleet.nodes)]
-    pathlib.Path(f"{worker_id}.new").write_text("\\n".join(told))
-    pathlib.Path(f"{worker_id}.new").rename(f"{worker_id}.told")
-    deadline = time.monotonic() + 60
-    while len(list(pathlib.Path().glob("*.told"))) < 2:
-        assert time.monotonic() < deadline, "one worker does all"
-        time.sleep(0.05)
-    for node in shard_fleet.nodes:
-        psycopg.connect(shard_fleet.dsn(node)).close()
-"""
-
-
 def test_the_pages_example_passes_and_leaves_nothing(application: Application) -> None:
     assert "6 passed" in application.pytest()
-    assert application.fleets() == []
-
-
-def test_with_xdist_every_worker_has_a_fleet_of_its_own(application: Application) -> None:
-    application.write("test_where.py", WHERE)
-    # Every test twice, at about the same time.
-    assert "14 passed" in application.pytest("-n", "2", "--dist", "each")
-    first, second = [
-        set(file.read_text().splitlines()) for file in application.directory.glob("*.told")
-    ]
-    assert len(first) == len(second) == 4
-    assert first.isdisjoint(second)
     assert application.fleets() == []
 
 

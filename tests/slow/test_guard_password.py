@@ -1,4 +1,4 @@
-"""The guard in trouble: databases, poolers, disks and hosts that do not do as they should."""
+"""A guard whose console wants a password."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
-from shardctl.pgbouncer import guard
-from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.guards import (
     LATER,
     SECRET,
@@ -28,21 +24,6 @@ from tests.fixtures.servers.guards import (
     wait_until_done,
 )
 from tests.fixtures.servers.postgres import wait_for
-
-
-def test_a_pooler_that_hangs_for_a_while_is_served_when_it_goes_on(site: Site) -> None:
-    site.pause("one")
-    console = make_conninfo(site.console, connect_timeout=2)
-    armed = site.arm("one", console=console, after_s=LATER)
-    site.bouncer.signal(signal.SIGSTOP)
-    fire(armed)
-    wait_for(lambda: "tries again" in (armed.directory / "log").read_text())
-    with raises_code("guard_busy"):
-        guard.disarm(armed, patience_s=0)
-    site.bouncer.signal(signal.SIGCONT)
-    wait_until_done(armed)
-    assert site.port_of("one") == site.node.port
-    disarm_fired(armed)
 
 
 @pytest.fixture
@@ -68,10 +49,6 @@ def passfile(locked: Site) -> Path:
     return path
 
 
-def console_with_password(site: Site) -> psycopg.Connection[Any]:
-    return psycopg.connect(site.console, password=SECRET, autocommit=True)
-
-
 def test_the_password_comes_from_the_passfile_and_is_seen_nowhere(
     locked: Site, passfile: Path
 ) -> None:
@@ -86,7 +63,7 @@ def test_the_password_comes_from_the_passfile_and_is_seen_nowhere(
     with (
         ThreadPoolExecutor(1) as executor,
         contextlib.ExitStack() as at_end,
-        console_with_password(locked) as console,
+        psycopg.connect(locked.console, password=SECRET, autocommit=True) as console,
     ):
         at_end.callback(over.set)
         console.pgconn.exec_(b'PAUSE "one"')
