@@ -21,6 +21,7 @@ from tests.fixtures.servers.guards import (
     disarm_fired,
     fire,
     leader,
+    naming,
     wait_until_done,
 )
 from tests.fixtures.servers.postgres import wait_for
@@ -86,6 +87,7 @@ def test_the_password_comes_from_the_passfile_and_is_seen_nowhere(
 def test_a_wrong_password_is_refused_and_not_repeated(locked: Site, passfile: Path) -> None:
     passfile.write_text(passfile.read_text().replace(SECRET, f"{SECRET}-old"))
     host = Changed({"PGPASSFILE": str(passfile)})
-    reason = locked.refusal_that_leaves_nothing(host=host)
+    reason = locked.refusal(host=host)
     assert "authentication failed" in reason
     assert SECRET not in reason
+    assert naming(locked.directory / "guard-") == []

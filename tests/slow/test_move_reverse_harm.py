@@ -51,7 +51,9 @@ def test_whatever_was_changed_since_the_move_is_named(fleet_own: Lab) -> None:
         assert told in said
     with fleet_own.connect("a") as session:
         session.execute(f"DROP SCHEMA {other} CASCADE".encode())
-    assert f"retired_missing: {other}" in refused(fleet_own, there.move.id)
+    assert f"retired_missing: node a: it lacks retired copies: {other}" in refused(
+        fleet_own, there.move.id
+    )
     assert state(fleet_own, there.move.id) == "open"
     reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
     assert left(fleet_own) == []
