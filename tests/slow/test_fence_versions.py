@@ -36,8 +36,3 @@ def test_what_was_made_unlogged_meanwhile_is_refused(fenced: Fenced) -> None:
     with pytest.raises(UnloggedMade):
         fenced.cut()
     fenced.call_off()
-
-
-def test_who_makes_things_elsewhere_is_not_waited_for(fenced: Fenced) -> None:
-    fenced.other.execute("CREATE TABLE public.other (id bigint); CREATE TEMP TABLE t (id bigint)")
-    fenced.cut()

