@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from psycopg import sql
@@ -15,30 +14,9 @@ from shardctl.moves.plan import CLONE
 from shardctl.moves.step import drive
 
 if TYPE_CHECKING:
-    from shardctl.moves.context import MoveContext
     from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
-ODD = "Odd \"table\" %s {} 'x' ; --"
 SHAPES = """
-CREATE TYPE mood AS ENUM ('good', 'bad');
-CREATE TYPE pair AS (a mood, b numeric);
-CREATE DOMAIN short AS text CHECK (length(value) < 50);
-CREATE TABLE kinds (
-    id bigint PRIMARY KEY, n numeric, f float8, g real, b bytea, j json, k jsonb, at timestamptz,
-    day date, span interval, cash money, m mood, p pair, pp pair[], texts text[], grid integer[][],
-    u uuid, net inet, bits bit varying, x xml, period tstzrange, short short, place point,
-    own regclass, owns regclass[], ns regnamespace, flag boolean, v tsvector, z timetz,
-    twice bigint GENERATED ALWAYS AS (id * 2) STORED, serial bigint GENERATED ALWAYS AS IDENTITY
-);
-INSERT INTO kinds VALUES (
-    1, 'NaN', 0.3, 1e-30, '\\x00ff27', '{"a":  1}', '{"b": [1, null]}', '2026-03-29 01:30+00',
-    '0044-03-15 BC', '1 year 2 days -03:04:05.678', 12.34, 'bad', ('good', 1.50),
-    '{"(bad,2)",NULL}',
-    '{a,NULL,"b,c","NULL",""}', '{{1,2},{3,NULL}}', '5f3a9c1e-0000-4000-8000-000000000001',
-    '::1/128', '10101', '<a b="c">d</a>', '[2026-01-01,)', 'é''"\\', '(1.5,-2)',
-    'kinds', '{kinds,pg_class}', NULL, true, to_tsvector('english', 'the cat'), '12:00:00+02');
-UPDATE kinds SET ns = (SELECT relnamespace FROM pg_class WHERE oid = 'kinds'::regclass);
-INSERT INTO kinds (id, f, at) VALUES (2, '-Infinity', 'infinity'), (3, 'NaN', '-infinity');
 CREATE TABLE empty (id bigint, t text);
 CREATE TABLE nothing ();
 INSERT INTO nothing DEFAULT VALUES;
@@ -48,9 +26,6 @@ CREATE TABLE dropped (a integer, b text, c text);
 INSERT INTO dropped VALUES (1, 'gone', 'stays');
 ALTER TABLE dropped DROP COLUMN b;
 ALTER TABLE dropped ADD COLUMN d integer DEFAULT 7;
-CREATE TABLE toasted (id bigint, long text);
-INSERT INTO toasted SELECT n, string_agg(md5(n::text || m), '') FROM generate_series(1, 3) n,
-    generate_series(1, 3000) m GROUP BY n;
 CREATE TABLE parted (n integer, t text) PARTITION BY RANGE (n);
 CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
 CREATE TABLE parted_2 PARTITION OF parted FOR VALUES FROM (10) TO (20) PARTITION BY LIST (n);
@@ -60,43 +35,18 @@ CREATE TABLE heir (more text) INHERITS (t);
 INSERT INTO heir VALUES (9, 'z', 'heir');
 CREATE TABLE twins (n integer);
 INSERT INTO twins SELECT 1 FROM generate_series(1, 5);
-CREATE MATERIALIZED VIEW kept AS SELECT count(*) FROM parted;
-CREATE MATERIALIZED VIEW unfilled AS SELECT 1 AS one WITH NO DATA;
-CREATE VIEW shown AS SELECT * FROM t;
 CREATE TABLE hidden (n integer);
 INSERT INTO hidden VALUES (1);
 ALTER TABLE hidden ENABLE ROW LEVEL SECURITY
 """
-TABLES, ROWS = 15, 40
-"""Of SHAPES and the odd table in shard 2, and the migrations' in shards 2 and 3."""
-
-
-def fill(fleet: MovedFleet) -> None:
-    """Give shard 2 tables of all shapes."""
-    with fleet.connect("a") as session, session.transaction():
-        session.execute("SET LOCAL search_path = shard2")
-        for statement in SHAPES.split(";\n"):
-            session.execute(statement.encode())
-        session.execute(
-            sql.SQL("CREATE TABLE {} ({} text)").format(*map(sql.Identifier, (ODD, ODD)))
-        )
-        session.execute(sql.SQL("INSERT INTO {} VALUES ('odd')").format(sql.Identifier(ODD)))
-
-
-def finish(world: MoveContext) -> None:
-    drive(world, METHODS[CLONE].steps, lambda _: None)
-
-
-def journals(fleet: MovedFleet) -> list[Any]:
-    """Give state and proof of the newest move, as source and target have them."""
-    query = "SELECT state, proof FROM shardctl.move ORDER BY started DESC LIMIT 1"
-    return [row for node in ("a", "c") for row in fleet.query(node, query)]
+TABLES, ROWS = 11, 32
+"""Of SHAPES in shard 2, and the migrations' in shards 2 and 3."""
 
 
 def test_rows_of_all_shapes_are_compared_and_every_change_of_one_is_found(
     fleet_spares: MovedFleet,
 ) -> None:
-    fill(fleet_spares)
+    fleet_spares.execute("a", f"SET search_path = shard2; {SHAPES}")
     world = fleet_spares.cut_over([2, 3], "c")
     retired = sql.Identifier(world.plan.retired[0])
     same = confirm.compare(world)
@@ -127,25 +77,19 @@ def test_rows_of_all_shapes_are_compared_and_every_change_of_one_is_found(
 
 
 CHANGES = {
-    "kinds": "UPDATE kinds SET f = f + 1e-16 WHERE id = 1",
     "twins": "DELETE FROM twins WHERE ctid = (SELECT min(ctid) FROM twins)",
     "t": "UPDATE ONLY t SET other = '' WHERE other IS NULL",
     "heir": "UPDATE heir SET more = 'Heir'",
-    "toasted": "UPDATE toasted SET long = long || ' ' WHERE id = 2",
     "parted_2a": "UPDATE parted SET t = 'y' WHERE n = 15",
     "nothing": "INSERT INTO nothing DEFAULT VALUES",
-    "empty": "INSERT INTO empty VALUES (NULL, NULL)",
 }
 """A change of one table, made by hand in the retired copy."""
 UNDO = {
-    "kinds": "UPDATE kinds SET f = 0.3 WHERE id = 1",
     "twins": "INSERT INTO twins VALUES (1)",
     "t": "UPDATE ONLY t SET other = NULL WHERE other = ''",
     "heir": "UPDATE heir SET more = 'heir'",
-    "toasted": "UPDATE toasted SET long = rtrim(long) WHERE id = 2",
     "parted_2a": "UPDATE parted SET t = 'x' WHERE n = 15",
     "nothing": "DELETE FROM nothing WHERE ctid = (SELECT max(ctid) FROM nothing)",
-    "empty": "DELETE FROM empty",
 }
 
 
@@ -156,21 +100,18 @@ def test_copies_that_differ_are_kept_for_good_and_the_move_can_be_closed(
     world = fleet_spares.cut_over([2, 3], "c")
     fleet_spares.execute("a", f"UPDATE {world.plan.retired[1]}.photos SET user_id = 2")
     with pytest.raises(CopiesDiffer) as caught:
-        finish(world)
+        drive(world, METHODS[CLONE].steps, lambda _: None)
     world.close()
     assert caught.value.exit_code == 3
     assert "shard3.photos" in caught.value.message
     (listed,) = fleet_spares.listed()
     assert (listed["state"], listed["can"]) == ("unfinished", ["resume"])
-    shown = json.loads(fleet_spares.here("moves", "show", "-o", "json").stdout)
-    assert shown["steps"][-1]["error"] == caught.value.message
-    assert shown["report"]["differing"] == ["shard3.photos: 1 rows on a, 1 on c"]
-    assert "unfinished" in fleet_spares.here("prune", "--now", "--yes").stdout
-
     # The snapshot is gone, so nobody can compare again; that must not become a lesser proof.
     done = fleet_spares.here("moves", "resume")
     assert (done.returncode, "the copies differ" in done.stderr) == (0, True), done.stderr
-    assert journals(fleet_spares) == 2 * [("unconfirmed", "differs")]
+    for node in "ac":
+        journal = fleet_spares.query(node, "SELECT state, proof FROM shardctl.move")
+        assert journal == [("unconfirmed", "differs")]
     left = fleet_spares.here("prune", "--now", "--yes", "--accept-unconfirmed")
     assert left.returncode == 0
     assert left.stdout.count("compare it by hand") == 4

@@ -12,7 +12,6 @@ import psycopg
 import pytest
 
 from shardctl.demo.tour import ROWS
-from shardctl.pgbouncer.console import Console
 from shardctl.postgres import binaries, embedded
 from shardctl.topology import loader
 from tests.fixtures.servers.postgres import _naming
@@ -63,35 +62,16 @@ def told_of_the_moves(said: str) -> None:
 def test_the_demos_rows_go_through_a_pooler_and_what_is_kept_can_be_removed(
     place: Path, pgbouncer_program: str
 ) -> None:
-    said = subprocess.run(
-        [pgbouncer_program, "--version"], capture_output=True, text=True, check=True
-    )
-    version = re.search(r"\d+\.\d+\.\d+", said.stdout)
-    assert version is not None
+    del pgbouncer_program
     done = shardctl("demo", "--keep")
     assert done.returncode == 0, done.stderr
-    assert re.search(rf"poolers started +1 x PgBouncer {version[0]} ", done.stdout)
     assert f"{8 * ROWS:,} through PgBouncer, by aliases of shards" in done.stdout
     assert f"{8 * ROWS:,} distinct, 0 in a wrong shard" in done.stdout
     told_of_the_moves(done.stdout)
-    assert re.search(rf"(?m)^ p1 +up +{version[0]} ", done.stdout)
 
     exported = re.search(r"export SHARDCTL_TOPOLOGY=(\S+)", done.stderr)
     assert exported is not None
     topology = loader.load(Path(exported[1]))
-    [pooler] = topology.poolers.values()
-    with Console(pooler, topology.database, purpose="test") as console:
-        counted = {row["database"]: row for row in console.execute("SHOW STATS_TOTALS")}
-    for shard, node in topology.owners().items():
-        schema = topology.schema(shard)
-        assert int(counted[schema]["bytes_received"] or 0) > ROWS * 20
-        at = topology.nodes[node]
-        with psycopg.connect(
-            host=at.host, port=at.port, dbname=topology.database.name, user="app"
-        ) as straight:
-            rows = straight.execute(f"SELECT count(*) FROM {schema}.photos_by_user".encode())
-            assert rows.fetchone() == (ROWS,)
-
     # As it says that one can look around, and how one ends it.
     login = re.search(r"psql -h (\S+) -p (\d+) -U (\S+) (\S+) -c 'TABLE (\S+)", done.stderr)
     assert login is not None
@@ -107,17 +87,16 @@ def test_the_demos_rows_go_through_a_pooler_and_what_is_kept_can_be_removed(
 
 
 @pytest.mark.embedded
-@pytest.mark.parametrize("major", [16, 18])
 def test_later_versions_of_postgresql_move_shards_too(
-    place: Path, pgbouncer_program: str, monkeypatch: pytest.MonkeyPatch, major: int
+    place: Path, pgbouncer_program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del pgbouncer_program
     [directory] = [
-        path for path in embedded.directories() if binaries.find(path, account=None).major == major
+        path for path in embedded.directories() if binaries.find(path, account=None).major == 18
     ]
     monkeypatch.setenv(binaries.VARIABLE, str(directory))
     done = shardctl("demo")
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(rf"(?m)^ [abcd] +primary +{major}\.\d+ ", done.stdout)) == 4
+    assert len(re.findall(r"(?m)^ [abcd] +primary +18\.\d+ ", done.stdout)) == 4
     told_of_the_moves(done.stdout)
     assert_nothing_left(place)

@@ -115,8 +115,7 @@ def picture(browser: webdriver.Chrome, name: str, otherwise: Path) -> None:
     browser.save_screenshot(str(place / f"{name}.png"))
 
 
-@pytest.mark.parametrize("phone", [True, False], ids=["phone", "desktop"])
-@pytest.mark.parametrize("dark", [True, False], ids=["dark", "light"])
+@pytest.mark.parametrize(("phone", "dark"), [(True, True), (False, False)])
 def test_the_page_fits_and_nothing_moves_as_it_loads(
     example: Example, browser: webdriver.Chrome, tmp_path: Path, phone: bool, dark: bool
 ) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.moves.preflight import managers
 from tests.fixtures.servers.managers import ROLE, following, registered
-from tests.fixtures.servers.postgres import free_ports, wait_for
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,30 +88,6 @@ def test_a_patroni_that_is_not_paused_is_refused(
     assert "`patronictl resume`" in fleet.notes()
 
 
-def test_a_server_is_patronis_when_patroni_is_away_and_its_clone_is_not(
-    patroni: PatroniNode, managed_by: ManagedBy, server_directory: Path
-) -> None:
-    fleet = managed_by(patroni.server)
-    fleet.change(port=free_ports(1)[0])
-    assert look(patroni.server) is False
-    directory = server_directory / "copy"
-    fleet.clone(directory)
-    assert (directory / "patroni.dynamic.json").exists()
-    # Its postgresql.conf is Patroni's, and names no parameter of the copy's own.
-    with fleet.running(directory) as copy:
-        assert look(copy) is None
-    patroni.process.send_signal(signal.SIGKILL)
-    wait_for(lambda: not sessions(patroni.server))
-    assert look(patroni.server) is False
-
-
 def look(server: PgServer) -> bool | None:
     with server.connect() as session:
         return managers.look_for_patroni(session)
-
-
-def sessions(server: PgServer) -> object:
-    with server.connect() as session:
-        return session.execute(
-            "SELECT FROM pg_stat_activity WHERE application_name ~ '^Patroni'"
-        ).fetchone()

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
-import shutil
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,16 +10,7 @@ import pytest
 
 from tests.fixtures.moves.proof import prove
 from tests.fixtures.moves.writers import Clients
-from tests.fixtures.processes import matching
-from tests.fixtures.servers.clones import (
-    Cloning,
-    Recording,
-    clone_source,
-    cloning,
-    photos,
-)
 from tests.fixtures.servers.managers import RepmgrNode, registered
-from tests.fixtures.servers.postgres import PgServer, free_ports, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,37 +27,6 @@ def fleet_ssh(fleet_points: MovingFleet, sshd: Sshd, ssh_home: SshHome) -> Movin
     fleet_points.of_all = f"ssh: {{{said}, key_file: {sshd.user_key}, accept_new: true}}"
     fleet_points.file.unlink()
     return fleet_points
-
-
-@pytest.fixture
-def fleet_ssh_debian(fleet_ssh: MovingFleet, sshd: Sshd, server_directory: Path) -> MovingFleet:
-    """Give one whose target has its configuration elsewhere, and is started as Debian does it.
-
-    What stands there would lead nobody to the clone, and let nobody in.
-    """
-    major = fleet_ssh.servers["a"].server.binaries.major
-    program = shutil.which("pg_ctlcluster")
-    if program is None or not Path(f"/usr/lib/postgresql/{major}/bin").is_dir():
-        pytest.skip("postgresql-common, or a server of that version, is not installed here")
-    etc = server_directory / "etc" / str(major) / "main"
-    etc.mkdir(parents=True)
-    (etc / "postgresql.conf").write_text(
-        f"data_directory = '{fleet_ssh.place}'\nhba_file = '{etc}/pg_hba.conf'\n"
-        f"ident_file = '{etc}/pg_ident.conf'\nport = {free_ports(1)[0]}\n"
-        f"unix_socket_directories = ''\nmax_connections = 10\n"
-    )
-    (etc / "start.conf").write_text("manual\n")
-    for empty in ("pg_hba.conf", "pg_ident.conf", "pg_ctl.conf"):
-        (etc / empty).touch()
-    # Without this link the log is in /var/log/postgresql, where only `postgres` may write.
-    (etc / "log").symlink_to(server_directory / "log")
-    if os.geteuid() == 0:
-        for path in (server_directory, etc, *etc.glob("*.conf")):
-            shutil.chown(path, sshd.login)
-    command = f"env PG_CLUSTER_CONF_ROOT={server_directory}/etc {program} {major} main"
-    verbs = ", ".join(f"{verb}: {command} {verb}" for verb in ("start", "stop", "status"))
-    fleet_ssh.of_target = f", control: {{{verbs}}}"
-    return fleet_ssh
 
 
 MOVE = ("move-shards", "2-3", "--to", "c", "--yes", "--retain", "0s", "--duplicate-shared")
@@ -91,24 +47,6 @@ def logins(sshd: Sshd) -> int:
     return sshd.log.count("Accepted publickey")
 
 
-def copies(fleet: MovingFleet) -> list[int]:
-    """List the processes that make a copy in the place of node c."""
-    work = fleet.place.with_name(f"{fleet.place.name}.clone")
-    return matching(lambda process: (process / "cwd").readlink() == work)
-
-
-def send_all(pids: list[int], number: signal.Signals) -> None:
-    for pid in pids:
-        os.kill(pid, number)
-
-
-def wait_until_copying(fleet: MovingFleet, sshd: Sshd) -> None:
-    """Wait until a copy is being made, and who had it begun has heard so and asks after it."""
-    wait_for(lambda: copies(fleet))
-    asked = sshd.log.count("Starting session")
-    wait_for(lambda: sshd.log.count("Starting session") > asked)
-
-
 def test_a_whole_move_over_ssh_under_traffic(fleet_ssh: MovingFleet, sshd: Sshd) -> None:
     before = logins(sshd)
     done = fleet_ssh.here(*MOVE, "--dry-run")
@@ -122,54 +60,7 @@ def test_a_whole_move_over_ssh_under_traffic(fleet_ssh: MovingFleet, sshd: Sshd)
     assert dropped.returncode == 0, dropped.stderr
 
 
-def test_a_copy_outlives_shardctl_and_its_connection(fleet_ssh: MovingFleet, sshd: Sshd) -> None:
-    fleet_ssh.choice = dataclasses.replace(fleet_ssh.choice, max_rate="8M")
-    mover = fleet_ssh.mover("start")
-    wait_until_copying(fleet_ssh, sshd)
-    copying = copies(fleet_ssh)
-    send_all(copying, signal.SIGSTOP)  # it must not end before it is looked at
-    mover.kill()
-    sshd.signal(signal.SIGKILL)
-    wait_for(lambda: not fleet_ssh.is_locked() and not sshd.sessions())
-    assert copies(fleet_ssh) == copying
-    for pid in copying:
-        status = Path(f"/proc/{pid}/status").read_text()
-        assert "ShdPnd:\t0000000000000000" in status, "a signal waits for it"
-    send_all(copying, signal.SIGCONT)
-    mover = fleet_ssh.mover("resume")
-    assert mover.end() == 0, mover.said
-    assert fleet_ssh.owner == "c"
-
-
-def test_a_node_with_its_own_commands_gets_all_that_matters(fleet_ssh_debian: MovingFleet) -> None:
-    move(fleet_ssh_debian)
-    ((config, rules, most),) = fleet_ssh_debian.ask(
-        "c", "SELECT current_setting('config_file'), current_setting('hba_file'),"
-        " current_setting('max_connections')"
-    )  # fmt: skip
-    ((of_source,),) = fleet_ssh_debian.ask("a", "SELECT current_setting('max_connections')")
-    assert not config.startswith(str(fleet_ssh_debian.place))
-    assert rules == f"{fleet_ssh_debian.place}/pg_hba.conf"
-    assert most == of_source
-    # Its directory of sockets pg_ctlcluster gives on the command line, and the file says another.
-    waiting = "SELECT name FROM pg_settings WHERE pending_restart AND name !~ '^unix_socket'"
-    assert fleet_ssh_debian.ask("c", waiting) == []
-    assert fleet_ssh_debian.ask("c", "SHOW archive_mode") == [("off",)]
-
-
-__all__ = ["clone_source", "cloning"]  # fixtures
-
 EVENTS = "SELECT array_agg(node_id || ' ' || event ORDER BY event_timestamp) FROM repmgr.events"
-ROWS = "SELECT (SELECT count(*) FROM repmgr.nodes) + (SELECT count(*) FROM repmgr.events)"
-
-
-@pytest.fixture
-def primary(
-    repmgr_program: str, clone_source: PgServer, server_directory: Path
-) -> Iterator[RepmgrNode]:
-    assert repmgr_program
-    with registered(clone_source, server_directory) as made:
-        yield made
 
 
 @pytest.fixture
@@ -191,57 +82,18 @@ def command(server_directory: Path) -> str:
     return f"sh {script}"
 
 
-def test_a_command_copies_by_the_slot_of_the_move(
-    cloning: Cloning, primary: RepmgrNode, command: str
-) -> None:
-    told = Recording()
-    cloning.make(progress=told, clone_with=command)
-    assert (cloning.state(), cloning.left()) == ("made", ["c"])
-    assert "copying" in told.phases
-    assert primary.asked(EVENTS)[-1] == "99 standby_clone"
-    assert primary.asked("SELECT count(*) FROM repmgr.nodes") == 1
-    assert [n for (n,) in cloning.at_source().execute(
-        "SELECT slot_name FROM pg_replication_slots"
-    )] == [cloning.clone.slot]  # fmt: skip
-    target = cloning.start()
-    # Nothing of repmgr's own way to its upstream is left.
-    shown = target.execute("SELECT current_setting('primary_slot_name')").fetchone()
-    assert shown == (cloning.clone.slot,)
-    assert "user=repmgr" not in (cloning.data / "postgresql.auto.conf").read_text()
-    assert photos(target) == photos(cloning.at_source())
-
-
-@pytest.mark.parametrize("given", [False, True], ids=["pg_basebackup", "command"])
 def test_a_whole_move_of_a_source_in_a_repmgr_cluster(
     fleet_points: MovingFleet,
     moved_primary: RepmgrNode,
-    server_directory: Path,
     command: str,
-    *,
-    given: bool,
 ) -> None:
     fleet_points.write()
-    if given:
-        with fleet_points.file.open("a") as file:
-            file.write(f"move: {{clone_with: {command}}}\n")
+    with fleet_points.file.open("a") as file:
+        file.write(f"move: {{clone_with: {command}}}\n")
     move(fleet_points)
-    events = moved_primary.asked(EVENTS)
-    assert ("99 standby_clone" in events) == given
+    assert "99 standby_clone" in moved_primary.asked(EVENTS)
     assert moved_primary.asked("SELECT array_agg(node_name) FROM repmgr.nodes") == ["one"]
     told = fleet_points.ask("c", "SELECT result FROM shardctl.event WHERE result ~ 'repmgr'")
     assert [text.partition(": ")[2] for (text,) in told] == [
         "removed from repmgr's cluster (database repmgr)"
     ]
-    # It can be the first of a cluster of its own, even by the source's own id.
-    there = moved_primary.server.server
-    server = dataclasses.replace(
-        there, port=fleet_points.ports["c"], data_directory=fleet_points.place
-    )
-    alone = RepmgrNode(PgServer(server), server_directory, moved_primary.id, "three")
-    alone.write()
-    assert alone.asked(ROWS) == 0
-    alone.run("primary", "register")
-    assert alone.asked("SELECT array_agg(node_name || ' ' || type) FROM repmgr.nodes") == [
-        "three primary"
-    ]
-    assert "three" in alone.run("cluster", "show")

@@ -5,16 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from shardctl.moves import reversing, service
 from tests.fixtures import commands
-from tests.fixtures.moves.stream_moves import entry
 
 if TYPE_CHECKING:
-    import pytest
-
-    from shardctl.moves.plan import MovePlan
-    from shardctl.moves.preflight.check import Facts
-    from shardctl.topology.model import Topology
     from tests.fixtures.moves.own import Lab
 
 
@@ -34,9 +27,7 @@ def test_a_move_can_be_reversed_for_an_hour_unless_told_otherwise(fleet_own: Lab
     assert "no_replica_identity" in {one["code"] for one in refused["errors"]}
     planned = command(fleet_own, *stream, "--identity", "full", "--dry-run")
     assert any("(--identity full): shard2.bare" in note for note in planned["notes"])
-    alone = command(fleet_own, *stream, "--identity", "full", "--rehearse-only", "--dry-run")
-    told = ["can be reversed" in "".join(one["notes"]) for one in (planned, alone)]
-    assert told == [True, False]
+    assert "can be reversed" in "".join(planned["notes"])
     with fleet_own.connect("a") as session:
         session.execute("DROP TABLE shard2.bare")
     move = command(fleet_own, *stream)["id"]
@@ -51,25 +42,6 @@ def test_a_move_can_be_reversed_for_an_hour_unless_told_otherwise(fleet_own: Lab
     command(fleet_own, "moves", "reverse", move, "--yes")
     assert fleet_own.leads("shard2") == "a"
     command(fleet_own, "moves", "reverse", move, "--yes", code=1)
-    assert fleet_own.leads("shard2") == "a"
-
-
-def test_what_is_finished_while_the_plan_is_looked_at_does_not_begin(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    move = command(fleet_own, "move-shards", "2-3", "--to", "b", "--yes")["id"]
-    preflight = service.preflight
-
-    def then_finished(topology: Topology, decided: MovePlan) -> Facts:
-        facts = preflight(topology, decided)
-        reversing.finish(topology, entry(fleet_own, move))
-        return facts
-
-    monkeypatch.setattr(service, "preflight", then_finished)
-    refused = command(fleet_own, "moves", "reverse", move, "--yes", code=1)
-    assert [one["code"] for one in refused["errors"]] == ["not_reversible"]
-    [listed] = command(fleet_own, "moves", "list")["moves"]
-    assert listed["id"] == move
 
 
 def test_migrations_of_its_shards_want_that_it_is_given_up(fleet_own: Lab) -> None:

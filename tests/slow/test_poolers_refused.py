@@ -7,8 +7,6 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-import pytest
-
 from shardctl.hosts import accounts
 from tests.fixtures.fleets.pooled import PooledFleet, leads, offered, refused, reloads
 
@@ -16,72 +14,15 @@ if TYPE_CHECKING:
     from tests.fixtures.fleets.pooled import AddPooler
 
 
-def apply(fleet: PooledFleet, *arguments: str) -> None:
-    done = fleet.here("pgbouncer", "apply", *arguments)
-    assert done.returncode == 0, done.stderr
-    assert offered(fleet.pg_bouncer) == leads(fleet)
-
-
-def test_a_wrong_password_is_said_and_none_is_shown(
-    fleet_unapplied: PooledFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    pooler.config.write_text(
-        pooler.config.read_text().replace("auth_type = trust", "auth_type = md5")
-    )
-    (pooler.config.parent / "users.txt").write_text('"postgres" "right-one"\n')
-    pooler.admin("RELOAD")
-    for given in (None, "wrong-one"):
-        if given:
-            monkeypatch.setenv("PGPASSWORD", given)
-        told = refused(fleet_unapplied)
-        assert "~/.pgpass" in told
-        assert "-one" not in told
-    monkeypatch.setenv("PGPASSWORD", "right-one")
-    done = fleet_unapplied.here("--verbose", "pgbouncer", "apply")
-    assert done.returncode == 0, done.stderr
-    logs = (fleet_unapplied.directory / "state").rglob("*.log")
-    texts = [done.stdout, done.stderr, pooler.databases_file.read_text()]
-    texts += [log.read_text() for log in logs]
-    assert not any("right-one" in text for text in texts)
-
-
-def test_a_configuration_without_the_include(fleet_unapplied: PooledFleet) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    text = pooler.config.read_text()
-    include = f"%include {pooler.databases_file}"
-    pooler.config.write_text(text.replace(include, f"; {include}"))
-    told = refused(fleet_unapplied)
-    assert str(pooler.databases_file) in told
-    assert include in told.splitlines()[-1]
-    pooler.config.write_text(text)
-    apply(fleet_unapplied)
-
-
-@pytest.mark.parametrize("where", ["config", "before", "after", "inherited"])
 def test_an_alias_with_the_name_of_a_database_of_the_operators(
-    fleet_unapplied: PooledFleet, where: str
+    fleet_unapplied: PooledFleet,
 ) -> None:
     pooler = fleet_unapplied.pg_bouncer
     text = pooler.config.read_text()
-    own = pooler.config.with_name("own.ini")
-    if where == "config":
-        pooler.config.write_text(f"{text}[databases]\nshard3 = host=127.0.0.1\n")
-        place = f"{pooler.config}:{text.count(chr(10)) + 2}"
-    else:
-        header = "" if where == "inherited" else "[databases]\n"
-        own.write_text(f"; ours\n{header}shard3 = host=127.0.0.1\n")
-        place = f"{own}:{2 if where == 'inherited' else 3}"
-        lines = {
-            "before": text.replace("%include", f"%include {own}\n%include"),
-            "after": f"{text}%include {own}\n",
-            "inherited": text.replace("%include", f"[databases]\n%include {own}\n%include"),
-        }
-        pooler.config.write_text(lines[where])
+    pooler.config.write_text(f"{text}[databases]\nshard3 = host=127.0.0.1\n")
     pooler.admin("RELOAD")
-    assert "shard3" in offered(pooler)
     told = refused(fleet_unapplied)
-    assert str(place) in told
+    assert f"{pooler.config}:{text.count(chr(10)) + 2}" in told
     assert offered(pooler) == {"shard3": 5432}
 
 

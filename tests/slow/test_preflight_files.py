@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from functools import cache
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ import pytest
 from shardctl.hosts import accounts
 from tests.fixtures.servers.certificates import Authority
 from tests.fixtures.servers.managers import owned
-from tests.fixtures.servers.postgres import SUPERUSER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     ManagedBy = Callable[[PgServer], Movable]
 
 authority = cache(Authority)
-ROLE = "mover"
 RULES = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n"
 
 
@@ -76,72 +73,10 @@ def test_a_clone_would_have_the_certificate_of_its_source(
     fleet.check()
     fleet.change(settings=own | {"ssl_key_file": str(etc / "none.key")})
     assert f"{etc}/none.key" in fleet.only("trial_failed")
-    (etc / "server.key").chmod(0o644)
     fleet.change(settings=own)
-    assert f"{etc}/server.key" in fleet.only("trial_failed")
-    put(etc / "server.key", authority().issue("127.0.0.1").key)
-    assert "key values mismatch" in fleet.only("trial_failed")
     issued = authority().issue("db1")
     put(etc / "server.crt", issued.certificate)
     put(etc / "server.key", issued.key)
     assert "db1" in fleet.only("trial_login")
     fleet.change(settings={"ssl": "off"})
     assert "SSL" in fleet.only("trial_login")
-
-
-def test_logins_with_passwords(
-    fleet: Movable, etc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, port = fleet.fleet.servers["a"], fleet.target.port
-    with source.connect() as session:
-        session.execute(f"ALTER ROLE {SUPERUSER} PASSWORD 'the source''s'".encode())
-        put(etc / "pg_hba.conf", RULES.replace("trust", "scram-sha-256", 1).encode())
-        session.execute("SELECT pg_reload_conf()")
-    passfile = tmp_path / "passfile"
-    monkeypatch.setenv("PGPASSFILE", str(passfile))
-
-    def know(password: str = "") -> None:
-        line = f"127.0.0.1:{port}:*:*:{password}\n" if password else ""
-        passfile.write_text(f"{line}127.0.0.1:{source.server.port}:*:*:the source's\n")
-        passfile.chmod(0o600)
-
-    try:
-        know()
-        assert f"127.0.0.1:{port}:" in fleet.only("password")
-        know("another")
-        assert "password authentication failed" in fleet.only("trial_login")
-        know("the source's")
-        fleet.check()
-    finally:
-        with source.connect() as session:
-            put(etc / "pg_hba.conf", RULES.encode())
-            session.execute("SELECT pg_reload_conf()")
-
-
-def test_files_outside_the_data_directory_need_a_right_that_preflight_asks_for(
-    fleet: Movable, etc: Path
-) -> None:
-    source = fleet.fleet.servers["a"]
-    topology = fleet.topology
-    topology = dataclasses.replace(
-        topology, database=dataclasses.replace(topology.database, user=ROLE)
-    )
-    with source.connect() as session:
-        session.execute(f"CREATE ROLE {ROLE} LOGIN REPLICATION IN ROLE pg_monitor".encode())
-        try:
-            schemas = ", ".join(["shardctl", *(f"shard{n}" for n in range(8))])
-            fleet.fleet.execute(
-                "a",
-                f"GRANT CONNECT ON DATABASE {fleet.fleet.database} TO {ROLE};"
-                f"GRANT USAGE ON SCHEMA {schemas} TO {ROLE};"
-                f"GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO {ROLE}",
-            )
-            told = fleet.refused(topology)["rights"]
-            assert f"pg_read_server_files (outside the data directory: {etc}/pg_hba.conf" in told
-            assert f'GRANT pg_read_server_files TO "{ROLE}"' in told
-            session.execute(f"GRANT pg_read_server_files TO {ROLE}".encode())
-            assert "pg_read_server_files" not in fleet.refused(topology)["rights"]
-        finally:
-            fleet.fleet.execute("a", f"DROP OWNED BY {ROLE}")
-            session.execute(f"DROP OWNED BY {ROLE}".encode())
-            session.execute(f"DROP ROLE {ROLE}".encode())

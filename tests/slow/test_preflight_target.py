@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socketserver
 import threading
@@ -10,73 +9,26 @@ from typing import TYPE_CHECKING
 
 from shardctl.hosts.local import Local
 from shardctl.moves.preflight import directory as directories
-from shardctl.moves.preflight import login
 from tests.fixtures.moves.harm import small_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
-    from shardctl.moves.preflight.directory import Directory
     from tests.fixtures.moves.preflight import Movable
 
 
-def place(preflight_fleet: Movable) -> Path:
-    assert preflight_fleet.target.data_directory is not None
-    return preflight_fleet.target.data_directory
-
-
-def programs(directory: Path, **said: str) -> Path:
-    """Make programs that say something and end with code 0."""
-    directory.mkdir()
-    directory.chmod(0o755)
-    for name, text in said.items():
-        program = directory / name
-        program.write_text(f"#!/bin/sh\n{text}\n")
-        program.chmod(0o755)
-    return directory
-
-
-def test_no_data_directory(preflight_fleet: Movable) -> None:
-    preflight_fleet.change(data_directory=None)
-    preflight_fleet.only_target("no_data_directory")
-
-
-def test_what_is_seen_of_a_place_for_a_clone(preflight_fleet: Movable) -> None:
-    there = place(preflight_fleet)
-
-    def look(path: Path) -> Directory:
-        return look_at_place(preflight_fleet, path)
-
-    seen = look(there)
-    assert (seen.kind, seen.leftover, seen.seen) == ("absent", False, str(there.parent))
-    assert seen.free_bytes is not None
-    preflight_fleet.make(there)
-    assert look(there).kind == "empty"
-    (there / "photo.jpg").touch()
-    assert (look(there).kind, look(there).holds) == ("other", ("photo.jpg",))
-    preflight_fleet.make(there.with_name("c.clone"))
-    assert look(there).leftover
-    file, link = there.with_name("file"), there.with_name("link")
-    file.touch()
-    link.symlink_to(there)
-    assert (look(file).kind, look(link).kind) == ("file", "link")
-
-
-def test_what_is_seen_of_a_small_disk_and_where_it_is_mounted(
+def test_what_is_seen_of_no_place_a_small_disk_and_where_it_is_mounted(
     preflight_fleet: Movable, server_directory: Path
 ) -> None:
     small = server_directory / "small"
     small.mkdir()
+    preflight_fleet.change(data_directory=None)
+    preflight_fleet.only_target("no_data_directory")
     with small_disk(small, "8m"):
         preflight_fleet.change(data_directory=small / "below" / "data")
         assert str(small) in preflight_fleet.only_target("disk")
-        assert look_at_place(preflight_fleet, small).kind == "mount"
-
-
-def look_at_place(preflight_fleet: Movable, path: Path) -> Directory:
-    return directories.look_at(Local(), path, account=preflight_fleet.server().account)
+        account = preflight_fleet.server().account
+        assert directories.look_at(Local(), small, account=account).kind == "mount"
 
 
 def test_a_port_that_something_else_has(preflight_fleet: Movable) -> None:
@@ -97,24 +49,3 @@ class _HangsUp(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         self.request.sendall(b"220 ready\r\n")
-
-
-def test_a_role_that_may_not_replicate(preflight_fleet: Movable) -> None:
-    topology = preflight_fleet.topology
-    topology = dataclasses.replace(
-        topology, database=dataclasses.replace(topology.database, replication_user="plain")
-    )
-    with preflight_fleet.having("CREATE ROLE plain LOGIN", "DROP ROLE plain"):
-        assert "plain" in preflight_fleet.only_target("replication_login", topology)
-
-
-def test_the_login_is_tried_as_copy_and_standby_will_log_in(
-    preflight_fleet: Movable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topology = preflight_fleet.topology
-    options = {**topology.database.options, "options": "-c role=nobody_of_this_name"}
-    database = dataclasses.replace(topology.database, options=options)
-    monkeypatch.setenv("PGOPTIONS", "-c nothing.of=this -c role=nobody_of_this_name")
-    monkeypatch.setenv("PGTARGETSESSIONATTRS", "standby")
-    changed = dataclasses.replace(topology, database=database)
-    assert login.try_replication(preflight_fleet.on_this_machine(changed)) is None

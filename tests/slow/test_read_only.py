@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from shardctl.topology.model import ShardId
 from tests.fixtures.fleets.read_only import (
     OF_A_SHARD,
     refused,
-    switch_off,
     switch_on,
     triggers,
     writing,
@@ -68,43 +66,6 @@ def test_a_writer_that_does_not_end_is_named_and_the_others_are_done(fleet_table
     assert triggers(fleet_tables, "a") == {"shard1": OF_A_SHARD, "shard3": OF_A_SHARD}
     switch_on(fleet_tables, 1, 2, 3)
     assert triggers(fleet_tables, "a")["shard2"] == OF_A_SHARD
-
-
-def test_readers_never_wait_for_it(fleet_tables: Fleet) -> None:
-    stop = threading.Event()
-
-    def read() -> int:
-        answers = 0
-        # No time on a busy machine counts for that, only time in a queue for a lock.
-        with fleet_tables.connect("a", options="-c lock_timeout=50ms") as session:
-            while not stop.is_set():
-                session.execute("SELECT count(*) FROM shard2.photos")
-                answers += 1
-        return answers
-
-    with writing(fleet_tables, "a", "shard2"), ThreadPoolExecutor(1) as beside:
-        reader = beside.submit(read)
-        try:
-            with raises_code("shards_left"):
-                switch_on(fleet_tables, 2, wait_s=2)
-        finally:
-            stop.set()
-        assert reader.result() > 1
-
-
-def test_off_lets_writes_in_though_a_reader_keeps_the_triggers_from_going(
-    fleet_tables: Fleet,
-) -> None:
-    switch_on(fleet_tables, 1, 2)
-    with fleet_tables.connect("a") as session, session.transaction():
-        session.execute("SELECT FROM shard2.photos")
-        with raises_code("shards_left") as left:
-            switch_off(fleet_tables, 1, 2, wait_s=0.3)
-        assert left.value.exit_code == 3
-        fleet_tables.execute("a", INSERT.decode())
-        assert triggers(fleet_tables, "a") == {"shard2": OF_A_SHARD}
-    switch_off(fleet_tables, 1, 2)
-    assert triggers(fleet_tables, "a") == {}
 
 
 def test_a_read_only_shard_is_streamed_and_stays_so_until_it_is_off(fleet_own: Lab) -> None:

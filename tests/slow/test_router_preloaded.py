@@ -1,13 +1,12 @@
 """A web server that loads the application first, with the router open, and forks its workers.
 
-`python -m tests.slow.test_router_preloaded FACE TOPOLOGY` is that server: it prints its port, and
+`python -m tests.slow.test_router_preloaded TOPOLOGY` is that server: it prints its port, and
 begins a worker again that was killed. A request is a line with a user, and the answer a line with
 the users of the rows that were found.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -22,9 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
-from shardctl.router import AsyncShardedDatabase, ShardedDatabase
+from shardctl.router import ShardedDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +37,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
 
 def _threads(topology: str, listener: socket.socket) -> Callable[[], None]:
-    """Open and use the router for threads; give what a worker does."""
+    """Open and use the router; give what a worker does."""
     db = ShardedDatabase(topology)
     db.scatter("id", "photos", limit=1)
 
@@ -63,30 +60,10 @@ def _threads(topology: str, listener: socket.socket) -> Callable[[], None]:
     return work
 
 
-def _tasks(topology: str, listener: socket.socket) -> Callable[[], None]:
-    """Do the same with the router for asyncio."""
-    db = AsyncShardedDatabase(topology)
-    before = asyncio.new_event_loop()
-    before.run_until_complete(db.scatter("id", "photos", limit=1))
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        user = int(await reader.readline())
-        rows = await db.select("user_id", "photos", user, "user_id = %s", [user])
-        writer.write(json.dumps(rows).encode())
-        await writer.drain()
-        writer.close()
-
-    async def serve() -> None:
-        async with await asyncio.start_server(answer, sock=listener) as server:
-            await server.serve_forever()
-
-    return lambda: asyncio.run(serve())
-
-
-def main(face: str, topology: str) -> None:
+def main(topology: str) -> None:
     """Be the server, until it is killed with its process group."""
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
-        work = {"threads": _threads, "tasks": _tasks}[face](topology, listener)
+        work = _threads(topology, listener)
         print(listener.getsockname()[1], flush=True)  # noqa: T201  # the test reads it
         workers = 0
         while True:
@@ -119,15 +96,14 @@ def _ask(port: int, drawn: random.Random) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("face", ["threads", "tasks"])
 def test_a_server_that_preloads_gives_every_user_his_own_rows(
-    fleet_routed: Fleet, face: str
+    fleet_routed: Fleet,
 ) -> None:
     for shard in range(8):
         users = f"generate_series({shard}, {USERS - 1}, 8) u, generate_series(1, {EACH}) n"
         insert = f"INSERT INTO shard{shard}.photos (user_id) SELECT u FROM {users}"
         fleet_routed.execute("a" if shard < 4 else "b", insert)
-    command = [sys.executable, "-m", __name__, face, str(fleet_routed.write())]
+    command = [sys.executable, "-m", __name__, str(fleet_routed.write())]
     with (
         subprocess.Popen(
             command, stdout=subprocess.PIPE, start_new_session=True, cwd=Path(__file__).parents[2]

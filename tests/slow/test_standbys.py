@@ -2,61 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-import pytest
+from typing import TYPE_CHECKING
 
 from shardctl.hosts import files
 from shardctl.postgres import clone as clones
-from shardctl.postgres import connection, opening, standby
-from shardctl.postgres.standby import NotFollowing
+from shardctl.postgres import opening
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import (
     APP,
     Cloning,
     is_barred,
     shown,
-    soon,
 )
-from tests.fixtures.servers.postgres import QUICK, SUPERUSER, wait_for
+from tests.fixtures.servers.postgres import SUPERUSER, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import psycopg
-
-    from shardctl.postgres.clone import Clone
     from tests.fixtures.servers.clones import Cloning
-
-
-def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -> None:
-    cloning.make()
-    standby.start(cloning.clone)
-    target = cloning.at_target()
-    target.execute("ALTER SYSTEM SET primary_slot_name = 'missing'")
-    target.execute("SELECT pg_reload_conf()")
-    why = 'replication slot "missing" does not exist'
-    wait_for(lambda: any(why in line for line in clones.log_tail(cloning.clone)))
-    with pytest.raises(NotFollowing) as lost:
-        cloning.follow(stalled=1)
-    assert why in lost.value.message
-    target.execute(f"ALTER SYSTEM SET primary_slot_name = '{cloning.clone.slot}'".encode())
-    target.execute("SELECT pg_reload_conf()")
-    cloning.follow()
-
-
-def test_a_clone_that_was_not_made_is_not_started(cloning: Cloning) -> None:
-    with raises_code("clone_not_made"):
-        standby.start(cloning.clone)
-
-
-def test_settings_that_a_standby_cannot_have_are_an_error_with_the_log(cloning: Cloning) -> None:
-    cloning.settings = QUICK | {"max_connections": "10", "max_wal_senders": "2"}
-    cloning.make()
-    with raises_code("server_did_not_start", match="max_connections"):
-        standby.start(cloning.clone)
 
 
 def test_a_clone_that_lets_others_in_is_not_trusted(cloning: Cloning) -> None:
@@ -88,44 +49,3 @@ def test_rules_that_the_server_cannot_read_keep_the_clone_closed(cloning: Clonin
     files.write(cloning.clone.machine, cloning.data / clones.HBA, good, user=user)
     cloning.open_up(target)
     assert not is_barred(cloning)
-
-
-CONFLICT = "conflict with recovery"
-ENOUGH = 3
-
-
-@contextmanager
-def locking(source: Callable[[], psycopg.Connection[Any]]) -> Iterator[None]:
-    """Lock catalogs on the source that every login reads, again and again."""
-    stop = threading.Event()
-
-    def lock() -> None:
-        with source() as session:
-            while not stop.wait(0.02):  # longer than a login takes
-                session.execute(
-                    "BEGIN; LOCK TABLE pg_database, pg_authid, pg_db_role_setting, pg_class; COMMIT"
-                )
-
-    thread = threading.Thread(target=lock)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def cancelled(clone: Clone) -> int:
-    """Count the logins that replay has broken off."""
-    log = clone.server.log_tail(lines=10_000)
-    return sum("FATAL" in line and CONFLICT in line for line in log)
-
-
-def test_logins_that_replay_breaks_off_are_tried_again(cloning: Cloning) -> None:
-    cloning.start()
-    with locking(cloning.server.connect):
-        deadline = soon(60)
-        while cancelled(cloning.clone) < ENOUGH:
-            for _ in range(20):
-                connection.connect(cloning.target, cloning.database, purpose="test").close()
-            assert deadline > soon(0)

@@ -4,94 +4,23 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
-from shardctl import testing
 from shardctl.testing import directory
-from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import serving, wait_for
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.fixtures.fleets.applications import Application
-
-
-WHERE = """
-import pathlib, time
-import psycopg
-def test_where(shard_fleet, worker_id):
-    told = [worker_id, str(shard_fleet.topology), *map(shard_fleet.dsn, shard_fleet.nodes)]
-    pathlib.Path(f"{worker_id}.new").write_text("\\n".join(told))
-    pathlib.Path(f"{worker_id}.new").rename(f"{worker_id}.told")
-    deadline = time.monotonic() + 60
-    while len(list(pathlib.Path().glob("*.told"))) < 2:
-        assert time.monotonic() < deadline, "one worker does all"
-        time.sleep(0.05)
-    for node in shard_fleet.nodes:
-        psycopg.connect(shard_fleet.dsn(node)).close()
-"""
 
 
 def test_the_pages_example_passes_and_leaves_nothing(application: Application) -> None:
     assert "6 passed" in application.pytest()
-    assert application.fleets() == []
-
-
-def test_with_xdist_every_worker_has_a_fleet_of_its_own(application: Application) -> None:
-    application.write("test_where.py", WHERE)
-    # Every test twice, at about the same time.
-    assert "14 passed" in application.pytest("-n", "2", "--dist", "each")
-    first, second = [
-        set(file.read_text().splitlines()) for file in application.directory.glob("*.told")
-    ]
-    assert len(first) == len(second) == 4
-    assert first.isdisjoint(second)
-    assert application.fleets() == []
-
-
-def test_ordinary_tests_start_no_server_and_load_nothing(application: Application) -> None:
-    (application.directory / "conftest.py").unlink()
-    for page in application.directory.glob("test_*.py"):
-        page.unlink()
-    (application.directory / "topology.yaml").unlink()
-    application.write(
-        "test_plain.py",
-        "import sys\n"
-        "def test_plain():\n"
-        "    assert {n for n in sys.modules if n.startswith('shardctl')} == "
-        "{'shardctl', 'shardctl.testing', 'shardctl.testing.plugin'}\n"
-        "    assert not {'psycopg', 'yaml', 'pydantic', 'fabric'} & set(sys.modules)\n",
-    )
-    # Plugins of others load what they like.
-    only = ["-p", "shardctl.testing.plugin"]
-    application.pytest(*only, environment={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
-    assert "/shardctl/testing/plugin.py" in application.pytest("--trace-config")
-    assert application.fleets() == []
-
-
-def test_a_child_of_the_process_ends_neither_servers_nor_their_directory(
-    application: Application, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(application.temporary))
-    child = 0
-    try:
-        with testing.running(application.directory / "topology.yaml", shards=2) as fleet:
-            child = os.fork()
-            if child == 0:
-                sys.exit()
-            assert os.waitpid(child, 0)[1] == 0
-            for node in fleet.nodes:
-                psycopg.connect(fleet.dsn(node)).close()
-            assert len(application.fleets()) == 1
-            with raises_code("node_not_there"):
-                fleet.dsn("x")
-    except SystemExit:
-        os._exit(0)
     assert application.fleets() == []
 
 
@@ -136,24 +65,6 @@ def test_a_killed_session_is_swept_by_the_next_and_a_running_one_is_not(
     for pid in itertools.chain(*running):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-
-
-def test_an_interrupted_session_leaves_nothing(application: Application) -> None:
-    # As Ctrl-C raises it: the signal itself is ignored by what is started in the background.
-    application.write("test_stopped.py", "def test_stopped(fleet): raise KeyboardInterrupt\n")
-    assert "KeyboardInterrupt" in application.pytest("test_stopped.py", code=2)
-    assert application.fleets() == []
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has servers of another user")
-def test_a_closed_place_for_temporary_files_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tmp_path.chmod(0o700)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with directory.made() as made:
-        assert made.parent == Path("/var/tmp")  # noqa: S108  # where it should be
-    assert not made.exists()
 
 
 def test_what_is_not_a_killed_sessions_own_is_left_alone(

@@ -11,52 +11,35 @@ from __future__ import annotations
 import select
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 HOST, PORT, USER, DATABASE = sys.argv[1:5]
 FENCED = {"42P01", "3F000", "42501"}
-IN_SHARD = "INSERT INTO writes (token) VALUES ({})"
-IN_NODE = "INSERT INTO shard3.writes (token) VALUES ({})"
-OWNER = "SELECT node FROM shardctl.map WHERE shard = 3"
 PATIENCE_S = 20.0
 REST_S = 0.01
 
 
-class Driver(Protocol):
-    """What a program brings."""
-
-    def insert(self, alias: str, statement: str, token: int) -> None:
-        """Insert in a transaction of its own."""
-
-    def owner(self, alias: str) -> str:
-        """Read the owner of shard 3 from a node's map."""
-
-    def code(self, error: Exception) -> str | None:
-        """Give an error's SQLSTATE."""
-
-
-def ended() -> bool:
-    return bool(select.select([sys.stdin], [], [], 0)[0])
-
-
-def run(driver: Driver, *, ended: Callable[[], bool] = ended) -> None:
+def run(execute: Callable[..., Any], *, mark: str, code: str) -> None:
+    """Work with what runs a statement, its mark of a parameter, and its errors' SQLSTATE."""
     token, node = 0, "a"
-    while not ended():
+    while not select.select([sys.stdin], [], [], 0)[0]:
         token += 1
-        driver.insert("shard2", IN_SHARD, token)
+        execute("shard2", f"INSERT INTO writes (token) VALUES ({mark}) RETURNING token", token)
         print(2, token, flush=True)  # noqa: T201  # what the test reads
         until = time.monotonic() + PATIENCE_S
+        insert = f"INSERT INTO shard3.writes (token) VALUES ({mark}) RETURNING token"
         while True:
             try:
-                driver.insert(f"{DATABASE}_{node}", IN_NODE, token)
+                execute(f"{DATABASE}_{node}", insert, token)
                 break
             except Exception as error:
-                if driver.code(error) not in FENCED or time.monotonic() > until:
+                if getattr(error, code, None) not in FENCED or time.monotonic() > until:
                     raise
             time.sleep(REST_S)
-            node = driver.owner(f"{DATABASE}_{node}")
+            owner = "SELECT node FROM shardctl.map WHERE shard = 3"
+            [(node,)] = execute(f"{DATABASE}_{node}", owner)
         print(3, token, flush=True)  # noqa: T201  # same
         time.sleep(REST_S)

@@ -9,39 +9,28 @@ import asyncpg
 
 from tests.slow.drivers import common
 
+loop = asyncio.new_event_loop()
+pools: dict[str, Any] = {}
+
 
 async def nothing(_: object) -> None:
     """Send nothing when a connection is released."""
 
 
-class Asyncpg:
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._pools: dict[str, Any] = {}
-
-    def insert(self, alias: str, statement: str, token: int) -> None:
-        self._loop.run_until_complete(self._execute(alias, statement.format("$1"), token))
-
-    def owner(self, alias: str) -> str:
-        return str(self._loop.run_until_complete(self._execute(alias, common.OWNER))[0][0])
-
-    def code(self, error: Exception) -> str | None:
-        return getattr(error, "sqlstate", None)
-
-    async def _execute(self, alias: str, statement: str, *given: int) -> Any:
-        if alias not in self._pools:
-            self._pools[alias] = await asyncpg.create_pool(
-                host=common.HOST,
-                port=int(common.PORT),
-                user=common.USER,
-                database=alias,
-                min_size=1,
-                max_size=2,
-                statement_cache_size=0,
-                reset=nothing,
-            )
-        async with self._pools[alias].acquire() as connection:
-            return await connection.fetch(statement, *given)
+async def fetch(alias: str, statement: str, *given: int) -> Any:
+    if alias not in pools:
+        pools[alias] = await asyncpg.create_pool(
+            host=common.HOST,
+            port=int(common.PORT),
+            user=common.USER,
+            database=alias,
+            min_size=1,
+            max_size=2,
+            statement_cache_size=0,
+            reset=nothing,
+        )
+    async with pools[alias].acquire() as connection:
+        return await connection.fetch(statement, *given)
 
 
-common.run(Asyncpg())
+common.run(lambda *given: loop.run_until_complete(fetch(*given)), mark="$1", code="sqlstate")
