@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.errors import ShardctlError
-from shardctl.hosts import accounts
-from shardctl.hosts.ports import PortInUse
 from shardctl.pgbouncer.server import Server
 from shardctl.topology.model import PoolerName, Topology
 from tests.fixtures.processes import ended
@@ -65,10 +60,6 @@ def server(topology: Topology, server_of: Callable[..., Server]) -> Server:
     return server_of(topology)
 
 
-def console_of(server: Server) -> PgBouncer:
-    return PgBouncer(server.pooler, server)
-
-
 def names(server: Server) -> set[str]:
     return {path.name for path in server.pooler.config.parent.iterdir()}
 
@@ -86,37 +77,6 @@ def processes(server: Server) -> set[int]:
     return found
 
 
-def test_it_is_made_started_stopped_started_again_and_leaves_nothing(server: Server) -> None:
-    assert (server.made(), server.running(), server.foresee()) == ("absent", None, "make")
-    assert not server.pooler.config.parent.parent.exists()
-    assert server.stop() is False
-    assert server.start() == "started"
-    pid = server.running()
-    assert (server.made(), server.foresee(), server.start()) == ("ours", "up", "up")
-    assert server.running() == pid
-    assert processes(server) == {pid}
-    assert names(server) == {
-        "pgbouncer.ini", "größe.ini", "pgbouncer.log", "pgbouncer.pid", "users.txt",
-        "pgbouncer.own.ini",
-    }  # fmt: skip
-    with console_of(server).console() as console:
-        config = console.config()
-    assert config["conffile"] == str(server.pooler.config)
-    assert config["pool_mode"] == "transaction"
-    assert config["logfile"] == str(server.log)
-    assert server.stop() is True
-    assert (server.running(), server.foresee(), processes(server)) == (None, "start", set())
-    assert server.start() == "started"
-    assert server.stop() is True
-    removed, kept = server.remove()
-    assert kept is None
-    assert {path.name for path in removed} == {
-        "pgbouncer.ini", "größe.ini", "pgbouncer.log", "users.txt", "pgbouncer.own.ini",
-    }  # fmt: skip
-    assert not server.pooler.config.parent.exists()
-    assert server.made() == "absent"
-
-
 def test_a_configuration_of_somebody_else_is_refused_and_left(server: Server) -> None:
     config = server.pooler.config
     config.parent.mkdir(parents=True)
@@ -130,17 +90,6 @@ def test_a_configuration_of_somebody_else_is_refused_and_left(server: Server) ->
         assert server.remove() == ((), None)
         assert names(server) == {"pgbouncer.ini"}
         assert config.read_text() == text
-
-
-def test_a_port_in_use_is_told_with_its_holder_and_nothing_is_made(server: Server) -> None:
-    with socket.create_server(("127.0.0.1", server.pooler.port)):
-        for action in (server.start, server.foresee):
-            with pytest.raises(PortInUse) as refused:
-                action()
-            assert refused.value.port == server.pooler.port
-            assert f"pid {os.getpid()}" in refused.value.message
-        assert not server.pooler.config.parent.exists()
-    server.start()
 
 
 def test_a_configuration_that_it_does_not_take_is_told_in_its_own_words(server: Server) -> None:
@@ -163,31 +112,6 @@ def test_a_configuration_that_it_does_not_take_is_told_in_its_own_words(server: 
         server.start()
     server.pooler.databases_file.write_text("")
     assert server.start() == "started"
-
-
-def test_what_is_not_ours_is_left_when_it_is_removed(server: Server) -> None:
-    mine = "; all mine\n[databases]\nmine = host=127.0.0.1\n"
-    folder = server.pooler.config.parent
-    folder.mkdir(parents=True)
-    if (account := accounts.server_account(None)) is not None:
-        shutil.chown(folder, account)
-    server.pooler.databases_file.write_text(mine)
-    server.start()
-    (folder / "notes.txt").write_text("mine")
-    server.stop()
-    server.remove()
-    assert names(server) == {"größe.ini", "notes.txt"}
-    assert server.pooler.databases_file.read_text() == mine
-
-
-def test_a_folder_that_cannot_be_made_is_told(server: Server) -> None:
-    way = server.pooler.config.parent.parent
-    way.write_text("in the way")
-    with pytest.raises(ShardctlError) as refused:
-        server.start()
-    assert refused.value.code in {"directory_refused", "directory_unreachable"}
-    assert str(way) in refused.value.message
-    assert way.read_text() == "in the way"
 
 
 def test_a_stale_pid_file_with_the_number_of_another_process_is_replaced(server: Server) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -91,11 +90,6 @@ def changed(topology: Topology, name: str, **changes: object) -> Topology:
         node.name: replace(node, **changes) if node.name == name else node  # type: ignore[arg-type]  # the tests know the fields
         for node in topology.nodes.values()
     }
-    return replace(topology, nodes=nodes)
-
-
-def without(topology: Topology, name: str) -> Topology:
-    nodes = {node.name: node for node in topology.nodes.values() if node.name != name}
     return replace(topology, nodes=nodes)
 
 
@@ -202,49 +196,6 @@ def test_the_sandbox_comes_up_once_and_goes_down_and_leaves_nothing(fleet: Topol
     assert not (fleet.path.parent / ".sandbox").exists()
 
 
-def test_changed_settings_are_reloaded_and_those_for_a_start_and_the_port_come_with_it(
-    prepared: Topology,
-) -> None:
-    up(prepared)
-    prepared = changed(
-        prepared, "a", settings={"work_mem": "7MB", "max_connections": "50", "my.x": r"it's \ so"}
-    )
-    [one] = servers.up(prepared, Silent())
-    assert one.did == "reloaded"
-    assert "max_connections" in one.waiting
-    assert ask(prepared, "a", "SELECT current_setting('my.x')") == r"it's \ so"
-    before, [port] = node_of(prepared, "a").port, free_ports(1)
-    prepared = changed(prepared, "a", port=port)
-    [error] = refused(prepared)
-    assert str(before) in str(error)
-    assert [one.was_up for one in down(prepared)] == [True]
-    assert up(prepared) == {"a": "started"}
-    assert ask(prepared, "a", "SELECT current_setting('max_connections')") == "50"
-    assert ask(prepared, "a", "SELECT current_setting('work_mem')") == "7MB"
-
-
-def test_a_port_in_use_names_the_program_and_the_other_server_stays_up(
-    prepared_fleet: Topology,
-) -> None:
-    fleet = without(prepared_fleet, "c")
-    taken = node_of(fleet, "b").port
-    with socket.create_server(("127.0.0.1", taken)):
-        failed, rest = refused(fleet)
-    assert failed.code == "port_in_use"
-    assert str(os.getpid()) in str(failed)
-    assert rest.exit_code == 3
-    assert up(fleet) == {"a": "up", "b": "started"}
-
-
-def foreseen(topology: Topology) -> list[str]:
-    """Give what a dry run refuses, which has to be what the run refuses."""
-    with pytest.raises(Problems) as problems:
-        servers.foresee(topology)
-    told = [str(error) for error in problems.value.errors]
-    assert told == [str(error) for error in refused(topology)]
-    return told
-
-
 def test_a_directory_with_something_else_in_it_is_refused(single: Topology) -> None:
     data = data_of(single)
     data.mkdir(parents=True)
@@ -281,16 +232,6 @@ def test_a_server_that_does_not_come_up_shows_its_last_words(prepared: Topology)
     [error] = refused(changed(prepared, "a", settings={"no_such_parameter": "1"}))
     assert "no_such_parameter" in str(error)
     assert up(prepared) == {"a": "started"}
-
-
-@needs_root
-def test_a_directory_of_somebody_elses_is_not_the_sandboxs(single: Topology) -> None:
-    """Only the directory that is made for it: who runs the servers may do everything in there."""
-    parent = data_of(single).parent
-    parent.mkdir()
-    [told] = foreseen(single)
-    assert str(parent) in told
-    assert list(parent.iterdir()) == []
 
 
 @needs_root
