@@ -36,27 +36,6 @@ def test_large_objects(preflight_fleet: Movable) -> None:
         preflight_fleet.only_source("large_objects")
 
 
-def test_subscriptions(preflight_fleet: Movable) -> None:
-    made = (
-        "CREATE SUBSCRIPTION sub CONNECTION 'host=/nowhere' PUBLICATION p"
-        " WITH (connect = false, slot_name = NONE)"
-    )
-    drop = "ALTER SUBSCRIPTION sub DISABLE; ALTER SUBSCRIPTION sub SET (slot_name = NONE)"
-    with preflight_fleet.having(made, "DROP SUBSCRIPTION sub"):
-        assert (
-            preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
-        )  # disabled, and of no moved table
-        preflight_fleet.fleet.execute("a", "ALTER SUBSCRIPTION sub SET (slot_name = 'sub')")
-        with preflight_fleet.having("ALTER SUBSCRIPTION sub ENABLE", drop):
-            preflight_fleet.only_source("subscriptions")
-
-
-def test_publications_are_a_note(preflight_fleet: Movable) -> None:
-    made = "CREATE PUBLICATION pub FOR TABLE shard2.photos"
-    with preflight_fleet.having(made, "DROP PUBLICATION pub"):
-        assert "pub" in preflight_fleet.source_notes()
-
-
 PLAIN = "RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
 CROSSING = {
     "a view": ("CREATE VIEW x AS SELECT * FROM shard2.photos", "view public.x"),
@@ -109,42 +88,10 @@ def test_what_binds_by_more_than_a_name(preflight_fleet: Movable, kind: str) -> 
     assert named in told
 
 
-def test_what_is_bound_within_a_shard_or_only_reads_what_is_shared(
-    preflight_fleet: Movable,
-) -> None:
-    preflight_fleet.choose(duplicate_shared=True)
-    with preflight_fleet.having(
-        "CREATE TABLE public.countries (id int PRIMARY KEY);"
-        "CREATE FUNCTION public.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
-        "CREATE TABLE shard2.y (id bigint PRIMARY KEY REFERENCES shard2.photos ON DELETE CASCADE,"
-        " country int REFERENCES public.countries, note text, above bigint REFERENCES shard2.y);"
-        "CREATE VIEW shard2.v AS SELECT note FROM shard2.y JOIN public.countries c USING (id);"
-        "CREATE TRIGGER t BEFORE INSERT ON shard2.y FOR EACH ROW EXECUTE FUNCTION public.f();"
-        "CREATE VIEW shard0.v AS SELECT * FROM shard1.photos;"
-        "CREATE TYPE shard2.span AS RANGE (subtype = timestamptz);"
-        "CREATE FUNCTION public.g() RETURNS int LANGUAGE plpgsql"
-        " AS 'BEGIN INSERT INTO shard2.photos VALUES (1, 1); RETURN 1; END'",
-        "DROP VIEW shard2.v, shard0.v; DROP TABLE shard2.y, public.countries;"
-        "DROP TYPE shard2.span;"
-        "DROP FUNCTION public.f, public.g",
-    ):
-        assert "public.countries" in preflight_fleet.source_notes()
-
-
 def test_tables_named_like_a_shards(preflight_fleet: Movable) -> None:
     preflight_fleet.choose(duplicate_shared=True)
     with preflight_fleet.having("CREATE TABLE public.photos (id int)", "DROP TABLE public.photos"):
         assert "public.photos" in preflight_fleet.only_source("table_shadowed")
-
-
-def test_tables_beside_the_shards(preflight_fleet: Movable) -> None:
-    with preflight_fleet.having(
-        "CREATE TABLE public.users (id serial PRIMARY KEY); CREATE SEQUENCE public.numbers",
-        "DROP TABLE public.users; DROP SEQUENCE public.numbers",
-    ):
-        told = preflight_fleet.only_source("shared_tables")
-        assert "public.numbers" in told
-        assert "--duplicate-shared" in told
 
 
 def test_other_databases(preflight_fleet: Movable) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from shardctl.moves.preflight import (
     events,
     expressions,
     member,
-    replication,
     rights,
     schemas,
     server,
@@ -27,7 +25,7 @@ from shardctl.moves.preflight.registry import STREAMED
 from shardctl.moves.preflight.subject import Context, Unknown
 from shardctl.postgres.connection import connect
 from tests.fixtures.moves.facts import by_code
-from tests.fixtures.servers.postgres import local_node, local_topology, wait_for
+from tests.fixtures.servers.postgres import local_node, local_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -228,32 +226,6 @@ def test_kinds_and_contents(context: Context) -> None:
     assert "shard2.fast" in told["unlogged"]
 
 
-def test_hash_partitions_by_an_enum(context: Context) -> None:
-    make(
-        context,
-        """
-        SET search_path = shard2;
-        CREATE TYPE color AS ENUM ('red', 'blue');
-        CREATE TYPE place AS (id bigint, color color[]);
-        CREATE DOMAIN tone AS color;
-        CREATE TYPE span AS RANGE (subtype = color);
-        CREATE TABLE plain (id bigint, color color) PARTITION BY HASH (id, (id + 1));
-        CREATE TABLE listed (color color) PARTITION BY LIST (color);
-        CREATE TABLE one (id bigint, color color) PARTITION BY HASH (id, color);
-        CREATE TABLE many (colors color[]) PARTITION BY HASH (colors);
-        CREATE TABLE placed (place place) PARTITION BY HASH (place);
-        CREATE TABLE toned (tone tone) PARTITION BY HASH (tone);
-        CREATE TABLE spanned (span span) PARTITION BY HASH (span);
-        CREATE TABLE computed (one color)
-            PARTITION BY HASH ((CASE WHEN one = 'red' THEN 'blue' ELSE one END));
-        """,
-    )
-    names = ("computed", "many", "one", "placed", "spanned", "toned")
-    told = said(context, KINDS)
-    assert told.keys() == {"enum_hashes", "note"}
-    assert all(f"shard2.{name}" in told["enum_hashes"] for name in names[:5])
-
-
 def test_amounts_of_money_that_the_target_reads_in_another_form(
     context: Context, version: PgServer
 ) -> None:
@@ -283,25 +255,6 @@ def test_amounts_of_money_that_the_target_reads_in_another_form(
         finally:
             admin.execute(f"ALTER DATABASE {DATABASE} RESET ALL".encode())
             admin.execute("DROP ROLE accountant")
-
-
-def test_tablespaces_of_moved_tables(
-    context: Context, version: PgServer, server_directory: Path
-) -> None:
-    place = server_directory / f"space {version.port}"
-    place.mkdir(mode=0o700)
-    if (account := version.server.account) is not None:
-        shutil.chown(place, account)
-    with closing(version.connect()) as admin:
-        admin.execute(f"CREATE TABLESPACE slow LOCATION '{place}'".encode())
-        try:
-            make(context, "CREATE INDEX slow ON shard2.photos (title) TABLESPACE slow")
-            context.ask(STRUCTURE.define)
-            assert said(context, "structure") == {"note": ""}
-        finally:
-            make(context, "DROP SCHEMA shard2 CASCADE")
-            admin.execute("DROP TABLESPACE slow")
-    assert "slow" in said(context, "structure")["tablespaces"]
 
 
 def test_publications(context: Context) -> None:
@@ -471,34 +424,6 @@ def test_no_code_of_another_role_is_run(context: Context, owned: str) -> None:
     assert found.untried == ("shard2.spy(text) in shard2.checked",)
 
 
-def test_what_a_subscription_takes(context: Context, version: PgServer) -> None:
-    used = context.ask(subscriber.look)
-    assert used.workers >= 1  # the launcher of logical replication
-    assert (used.appliers, used.origins, used.lacking, used.settings) == (0, 0, (), ())
-    context.ask(events.look_at_target)
-    assert context.ask(subscription.look) == subscription.Login(None, own=False)
-    assert not context.session.execute("SELECT FROM pg_subscription").fetchall()
-    with closing(version.connect(DATABASE)) as admin:
-        admin.execute("SELECT pg_replication_origin_create('mine')")
-        admin.execute(f"ALTER DATABASE {DATABASE} SET lock_timeout = '2s'".encode())
-        try:
-            used = context.ask(subscriber.look)
-            assert used.origins == 1
-            assert used.settings == ("lock_timeout=2s",)
-            admin.execute(f"ALTER DATABASE {DATABASE} RESET ALL".encode())
-            admin.execute("ALTER ROLE postgres SET array_nulls = off")
-            admin.execute(f"ALTER DATABASE {DATABASE} SET xmloption = document".encode())
-            node, database = context.target, context.topology.database
-            with closing(connect(node, database, purpose="test", autocommit=True)) as session:
-                context.member = session
-                used = context.ask(subscriber.look)
-            assert used.settings == ("array_nulls=off", "xmloption=document")
-        finally:
-            admin.execute("SELECT pg_replication_origin_drop('mine')")
-            admin.execute(f"ALTER DATABASE {DATABASE} RESET ALL".encode())
-            admin.execute("ALTER ROLE postgres RESET ALL")
-
-
 def test_a_login_for_replication_that_fails(context: Context) -> None:
     make(context, "DROP ROLE IF EXISTS no_replication; CREATE ROLE no_replication LOGIN")
     database = dataclasses.replace(context.topology.database, replication_user="no_replication")
@@ -508,20 +433,6 @@ def test_a_login_for_replication_that_fails(context: Context) -> None:
     context.ask(subscription.look)
     assert "no_replication" in by_code(subscription.judge(context))["replication_login"]
     make(context, "DROP ROLE no_replication")
-
-
-def test_who_may_not_subscribe(context: Context, version: PgServer) -> None:
-    make(context, "DROP ROLE IF EXISTS plain; CREATE ROLE plain LOGIN")
-    node = context.target
-    database = dataclasses.replace(context.topology.database, user="plain")
-    with closing(connect(node, database, purpose="test", autocommit=True)) as session:
-        context.member = context.session = session
-        assert context.ask(subscriber.look).lacking
-        lacking = context.ask(rights.look)
-        assert any("shard2" in what for what in lacking)
-        assert not any("pg_promote" in what or "pg_read_server" in what for what in lacking)
-    make(context, "DROP ROLE plain")
-    assert version.port
 
 
 @pytest.mark.parametrize(
@@ -543,17 +454,3 @@ def test_an_event_trigger(context: Context, when: str) -> None:
     assert len(list(events.judge(context))) == ("SUBSCRIPTION" not in when)
     with pytest.raises(Unknown):  # it would be reported as a login that fails
         context.ask(subscription.look)
-
-
-def test_a_slot_timeout(context: Context, version: PgServer) -> None:
-    if context.need(server.look).major < 18:  # which brought the setting
-        assert context.ask(replication.look_for_timeout) == 0
-        return
-    with closing(version.connect()) as admin:
-        admin.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '2min'")
-        admin.execute("SELECT pg_reload_conf()")
-        try:
-            wait_for(lambda: context.ask(replication.look_for_timeout) == 120)
-        finally:
-            admin.execute("ALTER SYSTEM RESET idle_replication_slot_timeout")
-            admin.execute("SELECT pg_reload_conf()")
