@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,6 @@ from tests.fixtures import commands
 from tests.fixtures.fleets.balance import write_plan
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.stream_moves import left, replace_step
-from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
@@ -153,37 +150,3 @@ def test_a_group_of_moves_goes_on_where_it_was_interrupted_or_paused(
     done = run(fleet_own, "rebalance", "apply", "--plan", plan, "--dry-run", "-o", "json")
     assert done.returncode == 0, done.stderr  # its own moves are no change of the fleet
     assert json.loads(done.stdout)["moves"] == json.loads(Path(plan).read_text())["moves"]
-
-
-@pytest.mark.long
-def test_a_rebalance_that_is_killed_goes_on(fleet_own: Lab) -> None:
-    """Inside its first move, and then when that is done."""
-    plan = saved(fleet_own)
-    count = "SELECT count(*)::integer FROM shardctl.move WHERE state = ANY ('{}')"
-    kill_when(fleet_own, count.format("{reserved}"), "apply", "--plan", plan)
-    assert states(fleet_own) == ["unfinished", "waiting"]
-    kill_when(fleet_own, count.format("{done}"), "resume", "--lock-wait", "1m")
-    first, second = states(fleet_own)
-    assert first == "done"
-    assert second in {"waiting", "unfinished"}
-    done = run(fleet_own, "rebalance", "resume", "--yes", "--lock-wait", "1m")
-    assert done.returncode == 0, done.stderr
-    assert states(fleet_own) == ["done", "done"]
-    assert [fleet_own.leads(alias) for alias in ("shard2", "shard5")] == ["b", "a"]
-    assert left(fleet_own) == []
-    assert fleet_own.problems() == []
-
-
-def kill_when(lab: Lab, query: str, *arguments: str) -> None:
-    """Run a command of `rebalance`, and kill it as soon as node a counts a move."""
-    begun = subprocess.Popen(
-        commands.command_line("--topology", str(lab.file), "rebalance", *arguments, "--yes"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"XDG_STATE_HOME": str(lab.directory / "state")},
-    )
-    with ended(begun) as process:
-        wait_for(lambda: lab.ask("a", query) == [(1,)])
-        process.kill()
-        process.wait()
