@@ -63,26 +63,6 @@ def test_a_revoked_key_is_refused(sshd: Sshd, ssh_home: SshHome) -> None:
         Ssh(SshSettings("box")).run(["true"])
 
 
-def test_a_host_is_known_as_ssh_knows_it(sshd: Sshd, ssh_home: SshHome) -> None:
-    name, kind, key = sshd.known().split()
-    for line in (
-        f"elsewhere,[127.0.0.*]:{sshd.port} {kind} {key} a comment\n",
-        f"{sshd.host} {kind} {key}\n",
-        f"|broken\n{name} ssh-unknown AAAA\n{name} {kind} AAAA\n{name} {kind} {key}\n",
-    ):
-        ssh_home.config.write_text(sshd.block("box"))
-        ssh_home.known_hosts.write_text(line)
-        host = Ssh(SshSettings("box"))
-        host.run(["true"])
-        host.close()
-    other = ssh_home.directory / "others"
-    other.write_text(f"the-alias {kind} {key}\n")
-    ssh_home.config.write_text(
-        sshd.block("box", "HostKeyAlias the-alias", f"UserKnownHostsFile /no/such {other}")
-    )
-    Ssh(SshSettings("box")).run(["true"])
-
-
 def test_a_user_who_is_not_let_in_is_told(sshd: Sshd, ssh_home: SshHome) -> None:
     ssh_home.known_hosts.write_text(sshd.known())
     host = Ssh(SshSettings(sshd.host, "no-such-user", sshd.port, sshd.user_key))

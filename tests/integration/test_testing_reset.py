@@ -92,15 +92,6 @@ def require_fresh(fleet: ShardFleet) -> None:
             assert run(fleet, shard, f"SELECT count(*) FROM {table}") == [(0,)], table
 
 
-@pytest.mark.parametrize("given", [{"shards": 0}, {"shards": -1}, {"nodes": 0}])
-def test_a_fleet_has_shards_and_nodes(given: dict[str, int]) -> None:
-    with (
-        pytest.raises(ValueError, match="number"),
-        testing.running("topology.yaml", **given),  # type: ignore[arg-type]
-    ):
-        pass
-
-
 def test_rows_of_tests_are_gone_and_ids_go_on(made: ShardFleet) -> None:
     require_fresh(made)
     insert = "INSERT INTO things (kind) VALUES (1) RETURNING id"

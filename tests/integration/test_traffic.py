@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.traffic.client_routes import TABLE
-from tests.fixtures.moves.loads import mini_move, start, tables, wait_for_writes
+from tests.fixtures.moves.loads import start, tables, wait_for_writes
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.pgbouncer import end
 
@@ -55,26 +55,6 @@ def test_a_killed_pooler_costs_errors_that_are_counted_and_no_row(
     assert 1 <= codes["08006"].count <= 8, "once for each connection"
     assert "refused" in codes["08001"].first
     assert (report.intact, report.ok, report.lost) == (True, False, 0)
-
-
-def test_clients_that_know_the_map_follow_a_shard_through_the_fence(
-    fleet_pooled: PooledFleet,
-) -> None:
-    with start(fleet_pooled, aliases="direct") as load:
-        wait_for_writes(load)
-        mini_move(fleet_pooled, 2, outage_s=0.3)
-        wait_for_writes(load, 100)
-        report = load.check()
-    assert (report.errors, flaws(report)) == (0, {})
-    assert report.ok
-    assert report.moved == (2,)
-    assert report.fenced == 1, "the one client of that shard, once"
-    assert report.longest_moved_ms is not None
-    assert report.longest_moved_ms >= 200
-    assert tables(fleet_pooled, "b") == []
-    assert tables(fleet_pooled, "a") == ["shard2__retired_00000000"], (
-        "a retired copy is left as it is"
-    )
 
 
 def test_a_fence_that_stays_is_an_error_and_its_shard_is_told_as_unserved(
