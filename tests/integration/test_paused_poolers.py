@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +12,6 @@ from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.pgbouncer import serving
 from shardctl.pgbouncer.console import Console
 from shardctl.postgres.connection import NodeLost
-from tests.fixtures.moves.harm import frozen, processes
 from tests.fixtures.moves.own import Lab, lose
 from tests.fixtures.servers.postgres import free_run, wait_for
 
@@ -51,24 +49,6 @@ def pauses(fleet: Lab) -> PausedPoolers:
     plan = fleet.plan([0, 1], "c")
     topology = fleet.topology
     return PausedPoolers(topology, planning.after(topology, plan), plan, purpose="shardctl test")
-
-
-def logins(fleet: Lab, alias: str) -> int:
-    """Count the logins to a node that the pooler is at."""
-    (pooler,) = fleet.topology.poolers.values()
-    with Console(pooler, fleet.topology.database, purpose="test") as console:
-        return sum(int(p["sv_login"] or 0) for p in console.pools() if p["database"] == alias)
-
-
-def test_a_login_that_does_not_end_holds_up_no_cutover(fleet: Lab) -> None:
-    with pauses(fleet) as at_work, ThreadPoolExecutor() as threads:
-        at_work.open()
-        with frozen(lambda: processes(fleet.server("a").data_directory)):
-            client = threads.submit(fleet.put, 0)
-            wait_for(lambda: logins(fleet, "shard0") == 1)
-            at_work.await_logins()
-            assert logins(fleet, "shard0") == 1
-        assert client.result() > 0
 
 
 def test_who_dies_where_nothing_is_paused_leaves_the_poolers_retry_as_it_was(

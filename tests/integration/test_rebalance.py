@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.fleet import group
-from shardctl.moves import service
 from shardctl.moves.steps import follow
 from tests.fixtures import commands
 from tests.fixtures.fleets.balance import write_plan
@@ -112,15 +111,6 @@ def states(lab: Lab) -> list[Any]:
 def test_a_group_of_moves_goes_on_where_it_was_interrupted_or_paused(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = json.loads(run(fleet_own, "rebalance", "plan", "--by", "count", "-o", "json").stdout)
-    weights = {node["name"]: (node["weight"], node["room_bytes"]) for node in shown["nodes"]}
-    assert weights["a"][0] == weights["b"][0] == 1
-    assert min(weights["a"][1], weights["b"][1]) > 0
-    assert weights["c"] == weights["d"] == (None, None)  # without servers
-    assert [note[:21] for note in shown["notes"]] == [
-        "node c is left out: n",
-        "node d is left out: n",
-    ]
     plan = saved(fleet_own)
     with monkeypatch.context() as patch:
         replace_step(patch, follow.STREAM_STEP, lambda _: lose())
@@ -144,9 +134,6 @@ def test_a_group_of_moves_goes_on_where_it_was_interrupted_or_paused(
     assert left(fleet_own) == []
     assert fleet_own.problems() == []
     assert "is finished" in run(fleet_own, "rebalance", "resume", "--yes").stdout
-    newest = group.Group.newest(service.read(fleet_own.topology))
-    again = group.begin_again(fleet_own.topology, newest)
-    assert again.max_wal_bytes is None  # the limit of each source is that of its own disk
     done = run(fleet_own, "rebalance", "apply", "--plan", plan, "--dry-run", "-o", "json")
     assert done.returncode == 0, done.stderr  # its own moves are no change of the fleet
     assert json.loads(done.stdout)["moves"] == json.loads(Path(plan).read_text())["moves"]

@@ -64,32 +64,6 @@ def test_a_transaction_is_told_that_its_shard_has_moved_and_may_run_again(
     assert db.select("id", "photos", 2) == [(5,)]
 
 
-@FACES
-def test_a_shard_in_the_middle_of_its_move_is_waited_for(fleet_routed: Fleet, router: Open) -> None:
-    db = router(fleet_routed.topology())
-    done: list[int] = []
-    writer = threading.Thread(target=lambda: done.append(db.insert("photos", 2, ROW)))
-    with moved_by_hand(fleet_routed, 2, "a", "b"):
-        writer.start()
-        writer.join(0.3)
-        assert writer.is_alive()
-        # Other shards are served meanwhile.
-        assert db.insert("photos", 3, {"user_id": 3}) > 0
-    writer.join(120)
-    assert done == [1]
-
-
-def test_a_fence_that_stays_is_the_applications_error_after_the_patience(
-    fleet_routed: Fleet, router: Open
-) -> None:
-    db = router(fleet_routed.topology(), patience=0.2)
-    fleet_routed.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_00000000")
-    with pytest.raises(psycopg.errors.UndefinedTable):
-        db.insert("photos", 2, ROW)
-    fleet_routed.execute("a", "ALTER SCHEMA shard2__retired_00000000 RENAME TO shard2")
-    assert db.insert("photos", 2, ROW) == 1
-
-
 def test_a_map_that_goes_backwards_is_refused(fleet_routed: Fleet, router: Open) -> None:
     db = router(fleet_routed.topology())
     for node in "ab":
@@ -220,19 +194,6 @@ def test_a_transaction_is_told_although_it_has_caught_the_fences_error(
             suppress(psycopg.errors.UndefinedTable),
         ):
             connection.execute("INSERT INTO photos (id, user_id) VALUES (5, 2)")
-
-
-def test_a_version_without_a_move_is_confirmed_by_another_node(
-    fleet_routed: Fleet, router: Open
-) -> None:
-    """Otherwise the maps of all later moves would seem old."""
-    db = router(fleet_routed.topology())
-    fleet_routed.execute("b", "UPDATE shardctl.cluster SET map_version = 1000")
-    assert db.read_map() == 1
-    with moved_by_hand(fleet_routed, 2, "a", "b"):
-        fleet_routed.execute("b", "UPDATE shardctl.cluster SET map_version = 1")
-    assert db.insert("photos", 2, ROW) == 1
-    assert db.map_version == 2
 
 
 def test_a_clone_that_tells_its_sources_name_is_not_heard(

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import ForeignKey, func, insert, select, text
-from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy import ForeignKey, func, select, text
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -89,11 +89,6 @@ def flush(session: Session, *added: Base) -> list[Base]:
     return list(added)
 
 
-def commit(session: Session, *added: Base) -> None:
-    session.add_all(added)
-    session.commit()
-
-
 @pytest.fixture(scope="module")
 def fleet_mapped(
     two_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
@@ -129,44 +124,6 @@ def test_a_session_is_a_transaction_of_its_shard(sharded: Sharded) -> None:
         flush(session, Photo(user_id=14, caption="not kept"))[1 // 0]
     assert sharded.captions(14) == ["dusk"]
     assert sharded.db.select("id", "photos", 2) == []
-
-
-def test_only_the_end_of_the_block_ends_the_transaction(sharded: Sharded) -> None:
-    with (
-        pytest.raises(ProgrammingError, match=r"shard\(\)"),
-        sharded.sessions(1) as session,
-    ):
-        commit(session, Photo(user_id=1))
-    with sharded.sessions(1) as session:
-        session.add(Photo(user_id=1))
-        session.flush()
-        session.rollback()
-        with pytest.raises(ProgrammingError, match="rolled"):
-            session.execute(insert(Photo).values(user_id=1))
-        session.rollback()
-    assert sharded.captions(1) == []
-
-
-def test_a_transaction_that_can_be_repeated_is(sharded: Sharded) -> None:
-    calls: list[int] = []
-
-    def work(session: Session, fails: int) -> str:
-        calls.append(1)
-        session.add(Photo(user_id=1, caption="kept"))
-        session.flush()
-        if len(calls) <= fails:
-            session.execute(text("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$"))
-        return "done"
-
-    with pytest.raises(OperationalError):
-        sharded.sessions.run(1, work, 9, attempts=2)
-    assert sharded.captions(1) == []
-    assert sharded.sessions.run(1, work, 3) == "done"
-    assert len(calls) == 4
-    assert sharded.captions(1) == ["kept"]
-    with pytest.raises(IntegrityError):
-        sharded.sessions.run(1, work, 0)
-    assert len(calls) == 5
 
 
 def fill(sharded: Sharded) -> list[int]:

@@ -116,7 +116,6 @@ def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
 ) -> None:
     other = pooler_for(fleet, "p2")
     true = fleet.pg_bouncers[:1]
-    missing = fleet.pg_bouncer.config.parent / "missing"
 
     def finding(**untrue: Any) -> Finding:
         fleet.pg_bouncers = true
@@ -131,9 +130,6 @@ def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
     file = finding(port=other.port)
     assert file.code == "refused"
     assert str(other.config) in file.actual
-    directory = finding(databases_file=missing / "shards.ini")
-    assert directory.code == "refused"
-    assert str(missing) in directory.actual
     user = finding(os_user="nobody-of-this-name")
     assert user.code == "refused"
     assert "nobody-of-this-name" in user.actual
