@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,12 +10,10 @@ from shardctl.moves import plan as planning
 from shardctl.moves.paused_pooler import PausedPooler, PauseFailed, PauseLost
 from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.pgbouncer import serving
-from shardctl.pgbouncer.console import Console, waited_s
+from shardctl.pgbouncer.console import Console
 from shardctl.postgres.connection import NodeLost
-from tests.fixtures.moves.harm import frozen, processes
 from tests.fixtures.moves.own import Lab, lose
 from tests.fixtures.servers.postgres import free_run, wait_for
-from tests.fixtures.straggler import straggling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,69 +51,6 @@ def pauses(fleet: Lab) -> PausedPoolers:
     return PausedPoolers(topology, planning.after(topology, plan), plan, purpose="shardctl test")
 
 
-def logins(fleet: Lab, alias: str) -> int:
-    """Count the logins to a node that the pooler is at."""
-    (pooler,) = fleet.topology.poolers.values()
-    with Console(pooler, fleet.topology.database, purpose="test") as console:
-        return sum(int(p["sv_login"] or 0) for p in console.pools() if p["database"] == alias)
-
-
-def test_a_login_of_the_pooler_is_waited_for_and_not_broken_off(fleet: Lab) -> None:
-    with pauses(fleet) as at_work, ThreadPoolExecutor() as threads:
-        at_work.open()
-        with frozen(lambda: processes(fleet.server("a").data_directory)):
-            client = threads.submit(fleet.put, 0)
-            wait_for(lambda: logins(fleet, "shard0") == 1)
-            waiting = threads.submit(at_work.await_logins)
-            wait_for(waiting.running)
-            assert not waiting.done()
-        waiting.result()
-        assert logins(fleet, "shard0") == 0
-        at_work.hold(seconds=5)
-        at_work.let_go()
-        assert client.result() > 0
-        assert fleet.put(1) > 0
-
-
-def test_a_login_that_does_not_end_holds_up_no_cutover(fleet: Lab) -> None:
-    with pauses(fleet) as at_work, ThreadPoolExecutor() as threads:
-        at_work.open()
-        with frozen(lambda: processes(fleet.server("a").data_directory)):
-            client = threads.submit(fleet.put, 0)
-            wait_for(lambda: logins(fleet, "shard0") == 1)
-            at_work.await_logins()
-            assert logins(fleet, "shard0") == 1
-        assert client.result() > 0
-
-
-def waited(fleet: Lab, alias: str) -> float:
-    (pooler,) = fleet.topology.poolers.values()
-    with Console(pooler, fleet.topology.database, purpose="test") as console:
-        found = [waited_s(p) for p in console.pools() if p["database"] == alias]
-    return max(found, default=0.0)
-
-
-def test_how_long_clients_waited_is_noted_when_they_are_served_again(fleet: Lab) -> None:
-    plan, topology = fleet.plan([0, 1], "c"), fleet.topology
-    stays = PausedPoolers(topology, topology, plan, purpose="shardctl test")
-    with stays as at_work, fleet.alias("shard0") as session, ThreadPoolExecutor() as threads:
-        session.execute("SELECT").close()
-        session.commit()
-        at_work.open()
-        at_work.hold(seconds=5)
-        client = threads.submit(session.execute, "SELECT")
-        wait_for(lambda: waited(fleet, "shard0") > 0.1)
-        assert not at_work.waits_ms
-        at_work.settle()
-        assert client.result().rowcount == 1
-        assert at_work.await_served() == []
-        assert 100 < at_work.waits_ms["p1"] < 5_000
-        at_work.waits_ms.clear()
-        at_work.settle()
-        at_work.await_served()
-        assert not at_work.waits_ms  # somebody else has served them
-
-
 def test_who_dies_where_nothing_is_paused_leaves_the_poolers_retry_as_it_was(
     fleet: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,32 +71,6 @@ def test_who_dies_where_nothing_is_paused_leaves_the_poolers_retry_as_it_was(
         at_work.let_go()  # nothing is paused any more, and what was left is put right
         assert retry(at_work) == before
         assert fleet.put(2) > 0
-
-
-def test_a_client_that_cancels_what_a_pause_waits_for_is_noted(fleet: Lab) -> None:
-    plan, topology = fleet.plan([0, 1], "c"), fleet.topology
-    (pooler,) = topology.poolers.values()
-    client = fleet.alias("shard0")
-    client.autocommit = True
-    with (
-        PausedPoolers(topology, topology, plan, purpose="shardctl test") as at_work,
-        Console(pooler, topology.database, purpose="test") as console,
-        ThreadPoolExecutor() as threads,
-        straggling(client, fleet.connect("a")) as straggler,
-    ):
-        at_work.open()
-        held = threads.submit(at_work.hold, seconds=30)
-        straggler.cancel(console)
-        straggler.end()
-        held.result()
-        at_work.settle()
-        assert at_work.await_served() == []
-        assert [paused.cancelled for paused in at_work.all] == [("shard0",)]
-        straggler.join()
-        at_work.hold(seconds=5)
-        at_work.settle()
-        at_work.await_served()
-        assert [paused.cancelled for paused in at_work.all] == [()]
 
 
 def test_a_file_that_cannot_be_replaced_is_written_before_clients_go_on(

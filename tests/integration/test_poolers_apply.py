@@ -6,8 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
-from tests.fixtures.fleets.pooled import PooledFleet, leads, offered, reloads
-from tests.fixtures.servers.postgres import free_ports
+from tests.fixtures.fleets.pooled import PooledFleet, leads, offered
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.pooled import AddPooler
@@ -39,26 +38,6 @@ def test_render_prints_the_file_that_apply_writes(fleet_unapplied: PooledFleet) 
     assert fleet_unapplied.pg_bouncer.databases_file.read_text() == done.stdout
 
 
-def test_diff_is_a_unified_diff_and_its_json_has_the_versions(fleet_pooled: PooledFleet) -> None:
-    file = fleet_pooled.pg_bouncer.databases_file
-    fleet_pooled.raise_map_version()
-    done = fleet_pooled.here("pgbouncer", "diff")
-    assert done.returncode == 1
-    lines = done.stdout.splitlines()
-    assert lines[:2] == [f"--- {file}", f"+++ {file} (expected)"]
-    assert {"-; map version: 1", "+; map version: 2"} < set(lines)
-    told = fleet_pooled.here("pgbouncer", "diff", "-o", "json")
-    assert json.loads(told.stdout) == {
-        "format": 1,
-        "poolers": [
-            {
-                "name": "p1", "file": str(file), "state": "differs",
-                "map_version": {"file": 1, "wanted": 2}, "diff": done.stdout, "error": None,
-            }
-        ],
-    }  # fmt: skip
-
-
 def test_diff_knows_edited_files_from_outdated_ones(fleet_unapplied: PooledFleet) -> None:
     file = fleet_unapplied.pg_bouncer.databases_file
     apply(fleet_unapplied)
@@ -73,34 +52,6 @@ def test_diff_knows_edited_files_from_outdated_ones(fleet_unapplied: PooledFleet
     file.unlink()
     assert diff(fleet_unapplied) == [("p1", "differs")]
     assert "/dev/null" in fleet_unapplied.here("pgbouncer", "diff").stdout
-
-
-def test_apply_writes_loads_and_proves(fleet_unapplied: PooledFleet) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    apply(fleet_unapplied)
-    assert offered(pooler) == leads(fleet_unapplied)
-    before = pooler.databases_file.stat().st_mtime_ns, reloads(pooler)
-    assert "nothing to do" in apply(fleet_unapplied)
-    assert (pooler.databases_file.stat().st_mtime_ns, reloads(pooler)) == before
-
-
-def test_the_alias_of_a_node_that_is_gone_vanishes(fleet_unapplied: PooledFleet) -> None:
-    fleet_unapplied.waiting = {"c": free_ports(1)[0]}
-    apply(fleet_unapplied)
-    assert offered(fleet_unapplied.pg_bouncer) == leads(fleet_unapplied)
-    assert f"{fleet_unapplied.database}_c" in offered(fleet_unapplied.pg_bouncer)
-    fleet_unapplied.waiting = {}
-    apply(fleet_unapplied)
-    assert offered(fleet_unapplied.pg_bouncer) == leads(fleet_unapplied)
-    assert f"{fleet_unapplied.database}_c" not in offered(fleet_unapplied.pg_bouncer)
-
-
-def test_what_the_operator_offers_beside_stays(fleet_unapplied: PooledFleet) -> None:
-    pooler = fleet_unapplied.pg_bouncer
-    pooler.config.write_text(pooler.config.read_text() + "[databases]\nmine = host=127.0.0.1\n")
-    apply(fleet_unapplied)
-    assert offered(pooler) == leads(fleet_unapplied) | {"mine": 5432}
-    assert "nothing to do" in apply(fleet_unapplied)
 
 
 def test_two_poolers_are_brought_to_what_each_should_offer(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardctl.moves.preflight import poolers as pooling
-from shardctl.moves.preflight.subject import Context
 from tests.fixtures.fleets.pooled import STATS_USER
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     import pytest
@@ -28,16 +24,6 @@ def test_a_pooler_that_is_down(preflight_pooled: Movable) -> None:
     pooler = preflight_pooled.fleet.pg_bouncer
     pooler.stop()
     assert str(pooler.port) in preflight_pooled.only_pooler("pooler_unavailable")
-
-
-def test_a_host_from_which_a_guard_could_not_ask(preflight_pooled: Movable) -> None:
-    topology = preflight_pooled.topology
-    (pooler,) = topology.poolers.values()
-    options = {"sslmode": "require"}
-    database = dataclasses.replace(topology.database, options=options)
-    changed = dataclasses.replace(topology, database=database)
-    context = Context(changed, preflight_pooled.plan(changed), "test")
-    assert pooling.look_at(context, pooler).unasked
 
 
 def test_a_user_who_may_only_look(preflight_pooled: Movable) -> None:
@@ -61,23 +47,6 @@ def test_a_file_that_was_edited_or_is_not_the_newest(preflight_pooled: Movable) 
     preflight_pooled.fleet.pg_bouncer.admin("RELOAD")
     file.write_text(text)
     preflight_pooled.only_pooler("file_outdated")
-
-
-def test_what_the_console_tells(preflight_pooled: Movable) -> None:
-    pooler = preflight_pooled.fleet.pg_bouncer
-    with pooler.connect("shard3"), pooler.connect("preflight_b"):
-        (looked,) = preflight_pooled.look_at_poolers()
-    assert looked.fact is not None
-    assert looked.fact.clients == 2
-    told = "\n".join(pooling.notes_of(preflight_pooled.plan(), looked))
-    assert "server_login_retry" in told
-    for key in ("query_wait_timeout", "client_login_timeout"):
-        before = looked.config[key]
-        pooler.admin(f"SET {key} = 9")
-        told = preflight_pooled.only_pooler(key)
-        assert str(key) in told
-        pooler.admin(f"SET {key} = {before}")
-    assert fit(preflight_pooled)
 
 
 def test_aliases_that_somebody_holds(preflight_pooled: Movable) -> None:
@@ -125,27 +94,3 @@ def test_a_host_on_which_no_guard_could_run(
     monkeypatch.setenv("PATH", str(folder))
     preflight_pooled.only_pooler("guard_programs")
     assert shutil.which("psql") is not None
-
-
-def test_a_transaction_that_would_hold_up_the_pause(preflight_pooled: Movable) -> None:
-    preflight_pooled.choose(max_pause_s=0.6)
-    pooler = preflight_pooled.fleet.pg_bouncer
-    with pooler.connect("shard3", autocommit=False) as client:
-        row = client.execute("SELECT pg_backend_pid()").fetchone()
-        assert row is not None
-        wait_for(
-            lambda: preflight_pooled.fleet.query(
-                "a",
-                f"SELECT FROM pg_stat_activity WHERE pid = {row[0]}"
-                " AND xact_start < clock_timestamp() - interval '0.7 s'",
-            )
-        )
-        told = preflight_pooled.only("old_transactions")
-        assert str(row[0]) in told
-        assert preflight_pooled.look_at_poolers()[0].busy == {row[0]}
-        client.rollback()
-    with pooler.connect("shard0", autocommit=False) as client:  # which stays
-        client.execute("SELECT 1")
-        assert preflight_pooled.look_at_poolers()[0].busy == frozenset()
-        client.rollback()
-    preflight_pooled.check()

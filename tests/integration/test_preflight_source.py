@@ -14,24 +14,6 @@ if TYPE_CHECKING:
     from tests.fixtures.moves.preflight import Movable
 
 
-def test_too_few_slots_and_senders(preflight_fleet: Movable) -> None:
-    slots = "SELECT pg_create_physical_replication_slot('s' || n) FROM generate_series(1, 10) AS n"
-    dropped = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-    with preflight_fleet.having(slots, dropped):
-        told = preflight_fleet.only_source("replication_slots")
-        assert "max_replication_slots" in told
-    one = "SELECT pg_create_physical_replication_slot('away')"
-    with preflight_fleet.having(one, dropped):
-        assert "away" in preflight_fleet.source_notes()
-    with ExitStack() as stack:
-        for _ in range(9):
-            session = preflight_fleet.fleet.servers["a"].connect(replication="true")
-            stack.callback(session.close)
-        told = preflight_fleet.only_source("wal_senders")
-        assert "max_wal_senders" in told
-    wait_for(lambda: not preflight_fleet.fleet.query("a", "SELECT FROM pg_stat_get_wal_senders()"))
-
-
 def test_a_tablespace(preflight_fleet: Movable, server_directory: Path) -> None:
     place = server_directory / "space"
     preflight_fleet.make(place)

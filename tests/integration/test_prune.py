@@ -3,38 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from psycopg import sql
 
 from shardctl.moves.prune import PruneUnfinished
 from shardctl.state.journal import MoveState
-from shardctl.topology import names
-from tests.fixtures.fleets.retired import ID, OTHER, RETIRED, Pruned, changed, pruned_fleet_of
+from tests.fixtures.fleets.retired import ID, OTHER, RETIRED, Pruned, changed
 from tests.fixtures.fleets.verify import told, verify
-from tests.fixtures.servers.postgres import free_ports
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.fixtures.servers.postgres import PgServer
-
 
 # Which may be dropped
-
-
-def test_a_retired_schema_of_a_closed_and_compared_move_may_be_dropped(
-    fleet_retired: Pruned,
-) -> None:
-    fleet_retired.retire(2, 3, rows=1000)
-    fleet_retired.record()
-    found = fleet_retired.plan()
-    assert [(r.node, r.schema, r.shard, r.move, r.why_not) for r in found] == [
-        ("a", RETIRED, 2, ID, None),
-        ("a", f"shard3__retired_{ID}", 3, ID, None),
-    ]
-    assert all(r.size_bytes > 100_000 for r in found)
 
 
 def test_before_retain_has_passed_it_stays_unless_now_is_said(fleet_retired: Pruned) -> None:
@@ -78,21 +56,6 @@ def test_a_done_move_without_a_comparison_is_left_unless_accepted(fleet_retired:
     fleet_retired.record(proof=None)
     assert "--accept-unconfirmed" in (fleet_retired.verdict(now=True) or "")
     assert fleet_retired.verdict(now=True, accept=True) is None
-
-
-def test_an_unconfirmed_move_is_left_unless_accepted_and_closed_then(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2, 3)
-    fleet_retired.record(MoveState.unconfirmed, proof="forked")
-    assert all(
-        "--accept-unconfirmed" in (w or "") for w in fleet_retired.verdicts(now=True).values()
-    )
-    done = fleet_retired.prune("--yes", "--now")
-    assert done.returncode == 0
-    assert len(fleet_retired.left()) == 2
-    done = fleet_retired.prune("--yes", "--now", "--accept-unconfirmed")
-    assert (done.returncode, fleet_retired.left()) == (0, [])
-    listed = json.loads(fleet_retired.fleet.here("moves", "list", "-o", "json").stdout)
-    assert [(m["state"], m["can"]) for m in listed["moves"]] == [("done", [])]
 
 
 def test_copies_that_differed_are_never_dropped(fleet_retired: Pruned) -> None:
@@ -178,44 +141,7 @@ def test_its_owner_has_to_have_the_shard_live(fleet_retired: Pruned) -> None:
         fleet_retired.fleet.execute("b", "ALTER SCHEMA away RENAME TO shard2")
 
 
-def test_a_schema_with_a_shortened_name_is_known_as_its_shards(
-    two_servers: dict[str, PgServer], tmp_path: Path
-) -> None:
-    pattern = "Größe \"a 'shard' with a name that is much too long\" {id}"
-    shards = {"a": "0", "b": "1-3"}
-    fleet = pruned_fleet_of(
-        tmp_path, two_servers, "long names", shards=shards, count=4, pattern=pattern
-    )
-    made = Pruned(fleet)
-    try:
-        made.record()
-        retired = names.retired(pattern.format(id=2), ID)
-        assert len(retired.encode()) <= 63
-        with fleet.connect("a") as session:
-            session.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(retired)))
-            table = sql.Identifier(retired, 'odd "table" %s {}')
-            session.execute(sql.SQL("CREATE TABLE {} ()").format(table))
-        assert [(r.schema, r.shard, r.why_not) for r in made.plan()] == [(retired, 2, None)]
-        made.carry_out()
-        assert made.left() == []
-    finally:
-        fleet.drop()
-
-
 # Nodes that are not there
-
-
-def test_while_the_shards_owner_is_down_nothing_is_pruned_and_it_is_named(
-    fleet_retired: Pruned,
-) -> None:
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    with fleet_retired.fleet.at_ports(b=free_ports(1)[0]):
-        done = fleet_retired.prune("--yes", "-o", "json")
-    [retired] = json.loads(done.stdout)["retired"]
-    assert retired["refused"]
-    assert "node b" in done.stderr
-    assert fleet_retired.left() == [RETIRED]
 
 
 def test_another_cluster_at_a_nodes_address_is_refused(fleet_retired: Pruned) -> None:

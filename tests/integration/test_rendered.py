@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from psycopg import sql
 
 from shardctl.pgbouncer import ini, render
-from shardctl.topology.names import SchemaPattern
 from tests.fixtures.servers.pgbouncer import end, make
 from tests.fixtures.servers.postgres import local_node, local_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from shardctl.topology.model import Topology
     from tests.fixtures.servers.pgbouncer import PgBouncer
-    from tests.fixtures.servers.postgres import PgServer
 
 NOWHERE = Path("/nowhere")
 FAILED = "config file loading failed"
@@ -80,46 +77,6 @@ def test_any_host_and_database_arrive_as_they_are(
     offer(pooler, topology, aliases=("shard",))
     found = served(pooler)
     assert found == {f"shard{n}": (host, 5000 + n, database) for n, host in enumerate(hosts)}
-
-
-def test_through_a_shards_alias_only_its_schema_is_searched(
-    pooler: PgBouncer, two_servers: Mapping[str, PgServer]
-) -> None:
-    server = two_servers["a"]
-    node = local_node(NOWHERE, "a", server.port, range(3))
-    topology = dataclasses.replace(
-        local_topology(NOWHERE, node, name="postgres"),
-        schema_pattern=SchemaPattern.parse("Shard-{id:03d}.x"),
-    )
-    offer(pooler, topology)
-    schemas = [topology.schema(shard) for shard in node.shards]
-    with server.connect() as direct:
-        for schema in schemas:
-            named = sql.Identifier(schema)
-            direct.execute(sql.SQL("CREATE SCHEMA {}").format(named))
-            direct.execute(
-                sql.SQL("CREATE TABLE {}.here AS SELECT {} AS name").format(named, schema)
-            )
-        try:
-            for schema in [*schemas, *schemas]:  # again, over the connection that is there
-                with pooler.connect(schema) as client:
-                    row = client.execute("SELECT current_schemas(false), name FROM here")
-                    assert row.fetchall() == [([schema], schema)]
-        finally:
-            for schema in schemas:
-                drop = sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema))
-                direct.execute(drop)
-
-
-def test_a_nodes_alias_leads_to_the_node_and_searches_what_it_always_does(
-    pooler: PgBouncer, two_servers: Mapping[str, PgServer]
-) -> None:
-    server = two_servers["a"]
-    node = local_node(NOWHERE, "a.b-c_D", server.port, range(1))
-    offer(pooler, local_topology(NOWHERE, node, name="postgres"))
-    with pooler.connect("postgres_a.b-c_D") as client:
-        row = client.execute("SELECT inet_server_port(), current_setting('search_path')")
-        assert row.fetchone() == (server.port, '"$user", public')
 
 
 LINES = [

@@ -44,28 +44,6 @@ def test_the_databases_say_where_a_shard_is_and_not_a_stale_file(fleet_8: Fleet)
     assert (old["node"], old["map"]) == ("b", {"version": None, "from": "file", "node": None})
 
 
-def test_many_keys_are_one_query_a_node(fleet_8: Fleet) -> None:
-    setting = f"ALTER DATABASE {fleet_8.database} SET log_statement = 'all'"
-    for node in "ab":
-        fleet_8.execute(node, setting)
-    before = {node: fleet_8.servers[node].log() for node in "ab"}
-    done = fleet_8.here("route", *map(str, range(500)), "-o", "tsv")
-    assert len(done.stdout.splitlines()) == 500
-    for node in "ab":
-        said = fleet_8.servers[node].log().removeprefix(before[node])
-        assert said.count("LOG:  statement: ") == 1, said
-
-
-def test_a_node_that_is_down_or_of_another_cluster_is_not_asked_in_vain(fleet_8: Fleet) -> None:
-    give(fleet_8, "b", 5, "a", 9)
-    fleet_8.execute("b", "UPDATE shardctl.cluster SET cluster = 'another'")
-    (found,) = routed(fleet_8.here("route", "5", "-o", "json"))
-    assert (found["node"], found["map"]["node"]) == ("b", "a")
-    with fleet_8.at_ports(b=free_ports(1)[0]):
-        (found,) = routed(fleet_8.here("route", "5", "-o", "json"))
-    assert found["map"] == {"version": 1, "from": "node", "node": "a"}
-
-
 @pytest.fixture
 def silent() -> Iterator[int]:
     """Give a port where the connection is accepted and nothing is ever answered."""

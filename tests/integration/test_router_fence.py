@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import socket
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from tests.fixtures.fleets.routed import FACES, away, moved_by_hand
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.fleets.routed import Open
@@ -62,49 +62,6 @@ def test_a_transaction_is_told_that_its_shard_has_moved_and_may_run_again(
         db.within(2, insert)
     db.within(2, insert)
     assert db.select("id", "photos", 2) == [(5,)]
-
-
-def test_a_function_that_a_transaction_misses_is_the_fence_too(
-    fleet_routed: Fleet, router: Open
-) -> None:
-    db = router(fleet_routed.topology())
-    with moved_by_hand(fleet_routed, 2, "a", "b"):
-        pass
-    with pytest.raises(ShardMoved):
-        db.within(2, "SELECT next_id()")
-    with moved_by_hand(fleet_routed, 3, "a", "b"):
-        pass
-    fleet_routed.execute("b", "CREATE FUNCTION shard3.one() RETURNS integer RETURN 1")
-    assert db.execute("SELECT one()", number=3).rowcount == 1
-    assert (db.node_of(3), db.stats().repeated) == ("b", 1)
-    with pytest.raises(psycopg.errors.UndefinedFunction):
-        db.within(3, "SELECT next_idea()")
-
-
-@FACES
-def test_a_shard_in_the_middle_of_its_move_is_waited_for(fleet_routed: Fleet, router: Open) -> None:
-    db = router(fleet_routed.topology())
-    done: list[int] = []
-    writer = threading.Thread(target=lambda: done.append(db.insert("photos", 2, ROW)))
-    with moved_by_hand(fleet_routed, 2, "a", "b"):
-        writer.start()
-        writer.join(0.3)
-        assert writer.is_alive()
-        # Other shards are served meanwhile.
-        assert db.insert("photos", 3, {"user_id": 3}) > 0
-    writer.join(120)
-    assert done == [1]
-
-
-def test_a_fence_that_stays_is_the_applications_error_after_the_patience(
-    fleet_routed: Fleet, router: Open
-) -> None:
-    db = router(fleet_routed.topology(), patience=0.2)
-    fleet_routed.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_00000000")
-    with pytest.raises(psycopg.errors.UndefinedTable):
-        db.insert("photos", 2, ROW)
-    fleet_routed.execute("a", "ALTER SCHEMA shard2__retired_00000000 RENAME TO shard2")
-    assert db.insert("photos", 2, ROW) == 1
 
 
 def test_a_map_that_goes_backwards_is_refused(fleet_routed: Fleet, router: Open) -> None:
@@ -156,28 +113,6 @@ def test_a_topology_with_other_settings_writes_nothing(fleet_routed: Fleet, rout
     with pytest.raises(AnotherCluster):
         router(replace(other, cluster="other", key_rule="modulo")).insert("photos", 1, {})
     assert fleet_routed.query("b", "SELECT FROM shard6.photos") == []
-
-
-@FACES
-def test_many_threads_that_meet_the_fence_read_the_map_once(
-    fleet_routed: Fleet, router: Open
-) -> None:
-    db = router(fleet_routed.topology())
-    db.read_map()
-    with moved_by_hand(fleet_routed, 2, "a", "b"):
-        pass
-    made: list[int] = []
-
-    def work(number: int) -> None:
-        made.append(db.insert("photos", 2, {"id": number, "user_id": 2}))
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join(120)
-    assert sorted(made) == list(range(20))
-    assert db.stats().map_reads == 2
 
 
 def ask_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,29 +182,6 @@ def test_a_cutover_that_is_undone_is_no_error(fleet_routed: Fleet, router: Open)
     assert (db.map_version, db.node_of(2), db.stats().repeated) == (1, "a", 3)
 
 
-def test_a_transaction_that_met_an_undone_cutover_may_run_again(
-    fleet_routed: Fleet, router: Open
-) -> None:
-    db = router(fleet_routed.topology(), patience=30)
-    insert = "INSERT INTO photos (id, user_id) VALUES (5, 2)"
-    told: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            db.within(2, insert)
-        except ShardMoved as error:
-            told.append(error)
-
-    thread = threading.Thread(target=ask)
-    with away(fleet_routed, 2, "a"):
-        thread.start()
-        thread.join(0.2)
-        assert thread.is_alive()
-    thread.join(120)
-    assert len(told) == 1
-    db.within(2, insert)
-
-
 def test_a_transaction_is_told_although_it_has_caught_the_fences_error(
     fleet_routed: Fleet,
 ) -> None:
@@ -282,62 +194,6 @@ def test_a_transaction_is_told_although_it_has_caught_the_fences_error(
             suppress(psycopg.errors.UndefinedTable),
         ):
             connection.execute("INSERT INTO photos (id, user_id) VALUES (5, 2)")
-
-
-@contextmanager
-def coming_back(fleet: Fleet, shard: int, node: str) -> Iterator[None]:
-    """Put a closed copy under the shard's own name on a node that had it, as `reopen` does."""
-    name = f"shard{shard}"
-    fleet.execute(
-        node,
-        f"""
-        CREATE SCHEMA {name};
-        CREATE TABLE {name}.photos (LIKE shard0.photos INCLUDING ALL);
-        GRANT ALL ON {name}.photos TO "{fleet.role}";
-        """,
-    )
-    yield
-    fleet.execute(node, f"DROP SCHEMA {name} CASCADE")
-
-
-def test_a_copy_that_is_closed_until_its_shard_comes_back_is_the_fence_too(
-    fleet_routed: Fleet, router: Open
-) -> None:
-    alone, many, own = (router(fleet_routed.topology()) for _ in range(3))
-    for db in (alone, many, own):
-        assert db.node_of(2) == "a"
-    with moved_by_hand(fleet_routed, 2, "a", "b"):
-        pass
-    with coming_back(fleet_routed, 2, "a"):
-        assert alone.insert("photos", 2, ROW) == 1
-        assert (alone.node_of(2), alone.stats().repeated) == ("b", 1)
-        assert many.scatter("caption", "photos", limit=9) == [("new",)]
-        with pytest.raises(ShardMoved):
-            own.within(2, "SELECT caption FROM photos")
-        assert own.within(2, "SELECT caption FROM photos") == [("new",)]
-
-
-def test_a_right_that_is_missing_is_the_applications_error(
-    fleet_routed: Fleet, router: Open
-) -> None:
-    db = router(fleet_routed.topology())
-    fleet_routed.execute("a", f'REVOKE ALL ON shard2.photos FROM "{fleet_routed.role}"')
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        db.select("caption", "photos", 2)
-    assert db.stats().repeated == 0
-
-
-def test_a_version_without_a_move_is_confirmed_by_another_node(
-    fleet_routed: Fleet, router: Open
-) -> None:
-    """Otherwise the maps of all later moves would seem old."""
-    db = router(fleet_routed.topology())
-    fleet_routed.execute("b", "UPDATE shardctl.cluster SET map_version = 1000")
-    assert db.read_map() == 1
-    with moved_by_hand(fleet_routed, 2, "a", "b"):
-        fleet_routed.execute("b", "UPDATE shardctl.cluster SET map_version = 1")
-    assert db.insert("photos", 2, ROW) == 1
-    assert db.map_version == 2
 
 
 def test_a_clone_that_tells_its_sources_name_is_not_heard(

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +14,6 @@ from shardctl.router import (
     AnotherLoop,
     AsyncShardedDatabase,
     Closed,
-    NoConnection,
     PoolSettings,
     ShardedDatabase,
 )
@@ -27,27 +23,6 @@ from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
-
-
-def test_a_second_event_loop_is_refused_and_the_first_goes_on(fleet_routed: Fleet) -> None:
-    with asyncio.Runner() as first:
-
-        async def work() -> AsyncShardedDatabase:
-            db = AsyncShardedDatabase(fleet_routed.topology(), pool=PoolSettings(max_size=1))
-            await db.select("id", "photos", 1)
-            return db
-
-        db = first.run(work())
-        with asyncio.Runner() as second:
-            with pytest.raises(AnotherLoop):
-                second.run(db.select("id", "photos", 1))
-            with pytest.raises(AnotherLoop):  # a node that the first has not used
-                second.run(db.select("id", "photos", 6))
-            with pytest.raises(AnotherLoop):
-                second.run(db.close())
-        assert first.run(db.select("id", "photos", 1)) == []
-        first.run(db.close())
-    assert backends(fleet_routed, "a") == []
 
 
 def test_a_loop_that_ended_with_the_database_open_leaves_nothing_behind(
@@ -68,25 +43,6 @@ def test_a_loop_that_ended_with_the_database_open_leaves_nothing_behind(
     wait_for(lambda: backends(fleet_routed, "a") == [])
     with pytest.raises(Closed):
         asyncio.run(work())
-
-
-def test_a_loop_ends_although_a_pool_is_connecting_to_a_server_that_says_nothing(
-    fleet_routed: Fleet,
-) -> None:
-    topology = fleet_routed.topology()
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        node = replace(topology.nodes[NodeName("a")], port=silent.getsockname()[1])
-        nodes = {**topology.nodes, NodeName("a"): node}
-        db = AsyncShardedDatabase(replace(topology, nodes=nodes), pool=PoolSettings(timeout=0.5))
-
-        async def work() -> None:
-            with pytest.raises(NoConnection):
-                await db.select("id", "photos", 1)
-
-        ended = threading.Thread(target=asyncio.run, args=[work()], daemon=True)
-        ended.start()
-        ended.join(120)
-        assert not ended.is_alive()
 
 
 def test_who_waits_for_a_connection_when_the_database_is_closed_hears_of_it(

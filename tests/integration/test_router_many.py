@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import psycopg
 import pytest
@@ -16,7 +15,7 @@ from shardctl.router import (
     PoolSettings,
     WritesUnseen,
 )
-from tests.fixtures.fleets.routed import FACES, backends, fill, moved_by_hand, stopping
+from tests.fixtures.fleets.routed import FACES, backends, fill, stopping
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -45,22 +44,6 @@ def test_what_an_open_transaction_has_changed_is_not_missed_in_silence(
     given = ["id", "photos", [4]]
     assert db.read_within(2, insert, "select_keys", *given, key_field="user_id") == [(1,)]
     assert len(db.scatter("id", "photos", limit=10)) == 9
-
-
-def test_each_node_gets_one_statement_with_a_sub_select_a_shard(
-    fleet_routed: Fleet, router: Open
-) -> None:
-    fill(fleet_routed, 3)
-    for node in fleet_routed.servers:
-        fleet_routed.execute(node, f"ALTER ROLE {fleet_routed.role} SET log_statement = 'all'")
-    db = router(fleet_routed.topology())
-    before = {node: len(server.log()) for node, server in fleet_routed.servers.items()}
-    assert len(db.scatter("id", "photos", order_by="id", limit=7)) == 7
-    for node, server in fleet_routed.servers.items():
-        told = server.log()[before[node] :]
-        assert told.count("LOG:  statement: (SELECT") == 1
-        assert told.count("LIMIT 7)") == 4
-        assert told.count("ORDER BY 1 LIMIT 7\n") == 1
 
 
 def test_the_newest_rows_of_all_shards_are_merged(fleet_routed: Fleet, router: Open) -> None:
@@ -128,27 +111,6 @@ def test_rows_of_some_keys_are_read_in_one_order(fleet_routed: Fleet, router: Op
         db.select_keys("id", "photos", [1], **evil)
 
 
-@pytest.mark.parametrize("limit_per_key", [None, 1])
-def test_keys_are_texts_or_uuids_too(
-    fleet_routed: Fleet, router: Open, limit_per_key: int | None
-) -> None:
-    for shard in range(8):
-        fleet_routed.execute(
-            "a" if shard < 4 else "b",
-            f"CREATE TABLE shard{shard}.keyed (name varchar, uuid uuid);"
-            f"GRANT ALL ON shard{shard}.keyed TO {fleet_routed.role}",
-        )
-    db = router(fleet_routed.topology())
-    names, uuids = ["ann", "bob", "eve"], [UUID(int=1), UUID(int=2), UUID(int=3)]
-    for keys, field in ((names, "name"), (uuids, "uuid")):
-        rows = [{field: key} for key in keys]
-        assert db.insert_many("keyed", rows, key_field=field) == 3
-        found = db.select_keys(
-            field, "keyed", iter(keys[:2]), key_field=field, limit_per_key=limit_per_key
-        )
-        assert sorted(found) == [(key,) for key in keys[:2]]
-
-
 @FACES
 def test_rows_of_many_keys_are_written_at_once(fleet_routed: Fleet, router: Open) -> None:
     db = router(fleet_routed.topology())
@@ -174,21 +136,6 @@ def test_rows_of_many_keys_are_written_at_once(fleet_routed: Fleet, router: Open
     assert db.select("caption", "photos", 1, "id = 2099") == [("\t%\n",)]
     with pytest.raises(psycopg.errors.UniqueViolation):
         db.insert_many("photos", copied, key_field="user_id")
-
-
-def test_rows_are_written_where_their_shard_is(fleet_routed: Fleet, router: Open) -> None:
-    db = router(fleet_routed.topology())
-    with moved_by_hand(fleet_routed, 2, "a", "b"):
-        pass
-    rows = [{"id": n, "user_id": n} for n in range(8)]
-    assert db.insert_many("photos", rows, key_field="user_id") == 8
-    assert fleet_routed.query("b", "SELECT id FROM shard2.photos") == [(2,)]
-    copied = [{"id": 100 + n, "user_id": 2} for n in range(50)]
-    again = router(fleet_routed.topology())
-    assert again.insert_many("photos", copied, key_field="user_id") == 50
-    assert again.stats().repeated == 1
-    everyone = list(range(8))
-    assert len(db.select_keys("id", "photos", everyone, key_field="user_id")) == 58
 
 
 def test_aggregates_are_of_all_shards(fleet_routed: Fleet, router: Open) -> None:

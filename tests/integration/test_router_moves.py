@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.router import PoolSettings, ShardedDatabase, ShardMoved
-from tests.fixtures.moves import loads
 from tests.fixtures.moves.stopping import finish
 from tests.fixtures.servers.postgres import wait_for
 
@@ -116,20 +115,6 @@ def test_threads_see_no_error_while_shards_move(fleet_points: MovingFleet, throu
         assert db.node_of(2) == db.node_of(3) == "c"
         assert db.map_version == 2
         assert db.stats().repeated + work.moved > 0
-
-
-@pytest.mark.long
-def test_the_load_through_the_router_sees_no_error_while_shards_move(
-    fleet_points: MovingFleet,
-) -> None:
-    with loads.start(fleet_points, aliases="router", clients=4) as load:
-        loads.wait_for_writes(load)
-        finish_start(fleet_points)
-        loads.wait_for_writes(load)
-        found = load.check()
-    assert found.ok, (found.failures, found.verdict)
-    assert found.moved == (2, 3)
-    assert found.fenced > 0
 
 
 def finish_start(fleet: MovingFleet) -> None:

@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from psycopg import errors, sql
-from psycopg.rows import dict_row
-from psycopg.types.numeric import FloatLoader
 
-from shardctl.router import PoolSettings, ShardedDatabase, StatementEvent
+from shardctl.router import ShardedDatabase, StatementEvent
 from shardctl.router.errors import MapUnread, NodeUnknown, NotOpen
-from shardctl.topology.routes import ShardNotFound
 from tests.fixtures.fleets.routed import FACES, Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.fleets.pooled import PooledFleet
     from tests.fixtures.fleets.routed import Open
 
 
@@ -62,14 +58,6 @@ def test_what_is_changed_or_removed_can_be_returned(fleet_routed: Fleet, router:
     assert changed == [(made[0],)]
     assert db.delete("photos", 14, "id = %s", [made[0]], returning="caption") == [("z",)]
     assert db.delete("photos", 14, "id = %s", [made[0]], returning="caption") == []
-
-
-def test_what_is_returned_is_a_value_a_row_or_nothing(fleet_routed: Fleet, router: Open) -> None:
-    db = router(fleet_routed.topology())
-    values = {"user_id": 3, "caption": "x"}
-    assert db.shard_of_id(db.insert("photos", 3, values)) == 3
-    assert db.insert("photos", 3, values, returning=["user_id", "caption"]) == (3, "x")
-    assert db.insert("photos", 3, values, returning=None) is None
 
 
 def test_sql_of_the_applications_own_runs_in_a_shard(fleet_routed: Fleet, router: Open) -> None:
@@ -136,24 +124,6 @@ def test_a_transaction_with_an_error_that_was_caught_is_no_success(fleet_routed:
         assert len(db.select("id", "photos", 6)) == 1
 
 
-def test_a_transaction_may_name_its_shard_and_ends_with_its_block(fleet_routed: Fleet) -> None:
-    with ShardedDatabase(fleet_routed.topology()) as db:
-        with db.shard(number=6) as connection:
-            connection.execute("INSERT INTO photos (user_id) VALUES (6)")
-            with pytest.raises(psycopg.ProgrammingError, match="block"):
-                connection.commit()
-            with pytest.raises(psycopg.ProgrammingError), connection.transaction():
-                connection.rollback()
-        with db.shard(6) as connection:
-            connection.execute("DELETE FROM photos")
-            raise psycopg.Rollback
-        assert len(db.select("id", "photos", 6)) == 1
-        with pytest.raises(ShardNotFound), db.shard(number=8):
-            pass
-        with pytest.raises(TypeError), db.shard():
-            pass
-
-
 @FACES
 def test_work_is_done_again_when_nothing_of_it_was_written(
     fleet_routed: Fleet, router: Open
@@ -183,42 +153,6 @@ def test_work_is_done_again_when_nothing_of_it_was_written(
         met[:] = [other()]
         with pytest.raises(other):
             db.transaction(6, work, "x")
-
-
-def test_connections_are_made_as_the_application_wants_them(fleet_routed: Fleet) -> None:
-    configured: list[Any] = []
-    checked: list[Any] = []
-
-    def configure(connection: Any) -> None:
-        connection.adapters.register_loader("numeric", FloatLoader)
-        configured.append(connection)
-
-    pool = PoolSettings(
-        max_size=1, configure=configure, check=checked.append, row_factory=dict_row,
-        cursor_factory=psycopg.ClientCursor,
-    )  # fmt: skip
-    with ShardedDatabase(fleet_routed.topology(), pool=pool) as db:
-        db.insert("photos", 1, {"user_id": 1, "score": 2})
-        for _ in range(2):
-            with db.shard(1) as connection:
-                cursor = connection.execute("SELECT score FROM photos WHERE user_id = %s", [1])
-                assert isinstance(cursor, psycopg.ClientCursor)
-                ((name, score),) = cursor.fetchall()[0].items()
-                assert (name, type(score)) == ("score", float)
-                connection.adapters.register_loader("numeric", FloatLoader)
-        assert db.select("score", "photos", 1) == [(2.0,)]
-        assert (len(configured), len(checked)) == (1, 4)
-
-
-def test_the_applications_own_errors_are_its_own(fleet_routed: Fleet, router: Open) -> None:
-    db = router(fleet_routed.topology())
-    with pytest.raises(psycopg.errors.UndefinedTable):
-        db.select("id", "forgotten", 1)
-    with pytest.raises(psycopg.errors.UndefinedTable):
-        db.within(1, "SELECT FROM forgotten")
-    with pytest.raises(psycopg.errors.NotNullViolation):
-        db.insert("photos", 1, {"user_id": None})
-    assert (db.stats().map_reads, db.stats().repeated) == (0, 0)
 
 
 def test_what_may_have_been_executed_is_not_repeated(fleet_routed: Fleet, router: Open) -> None:
@@ -262,20 +196,3 @@ def test_what_tells_no_map_is_named(fleet_routed: Fleet) -> None:
     with pytest.raises(MapUnread):
         db.open()
     db.close()
-
-
-def test_each_nodes_connection_string_says_whether_there_is_a_pooler(
-    fleet_pooled: PooledFleet, router: Open
-) -> None:
-    a, pooler = fleet_pooled.servers["a"], fleet_pooled.pg_bouncer
-    first = f"host=127.0.0.1 port={a.port} dbname={fleet_pooled.database} user={fleet_pooled.role}"
-    behind = f"host=127.0.0.1 port={pooler.port} dbname={fleet_pooled.database}_b"
-    pool = PoolSettings(max_size=1, prepare_threshold=0)
-    db = router(first, nodes={"a": f"host=127.0.0.1 port={a.port}", "b": behind}, pool=pool)
-    for _ in range(3):
-        db.insert("photos", 1, {"user_id": 1})
-        db.insert("photos", 6, {"user_id": 6})
-    prepared = "SELECT count(*) > 0 FROM pg_prepared_statements"
-    counting = sql.SQL("(" + prepared + ")")
-    assert db.select(counting, "photos", 1, limit=1) == [(True,)]
-    assert db.select(counting, "photos", 6, limit=1) == [(False,)]

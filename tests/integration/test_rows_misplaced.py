@@ -49,10 +49,6 @@ def listed(fleet: Fleet, *arguments: str, code: int = 1) -> list[Any]:
     ]  # fmt: skip
 
 
-def test_a_fleet_whose_rows_are_right_has_nothing_to_list(fleet: Fleet) -> None:
-    assert listed(fleet, code=0) == []
-
-
 def test_rows_are_listed_with_the_shard_that_they_belong_to(fleet: Fleet) -> None:
     fleet.execute("a", "INSERT INTO shard2.photos (id, user_id) VALUES (7, 13), (8, -3), (9, 4)")
     fleet.execute("b", "INSERT INTO shard5.named VALUES (E'a\\tb', 1), ('ann', 2)")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import socket
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +23,10 @@ from shardctl.topology import loader
 from tests.fixtures.commands import here
 from tests.fixtures.servers import templates
 from tests.fixtures.servers.postgres import (
-    PID_FILE,
     free_ports,
     free_run,
     local_node,
     local_topology,
-    serving,
-    wait_for,
 )
 
 if TYPE_CHECKING:
@@ -94,11 +89,6 @@ def changed(topology: Topology, name: str, **changes: object) -> Topology:
     return replace(topology, nodes=nodes)
 
 
-def without(topology: Topology, name: str) -> Topology:
-    nodes = {node.name: node for node in topology.nodes.values() if node.name != name}
-    return replace(topology, nodes=nodes)
-
-
 def node_of(topology: Topology, name: str) -> Node:
     return next(node for node in topology.nodes.values() if node.name == name)
 
@@ -118,10 +108,6 @@ def give(topology: Topology) -> None:
 
 def up(topology: Topology) -> dict[str, str]:
     return {one.node.name: one.did for one in servers.up(topology, Silent())}
-
-
-def states(topology: Topology) -> dict[str, str]:
-    return {one.node.name: one.state for one in servers.status(topology)}
 
 
 def down(topology: Topology, *, delete: bool = False) -> list[servers.Down]:
@@ -178,73 +164,6 @@ def test_no_other_user_of_the_machine_is_the_superuser(
     assert not passfile.parent.exists()
 
 
-def test_the_sandbox_comes_up_once_and_goes_down_and_leaves_nothing(fleet: Topology) -> None:
-    fleet = replace(fleet, database=replace(fleet.database, replication_user='re"plica'))
-    assert states(fleet) == {"a": "absent", "b": "absent", "c": "absent"}
-    assert up(fleet) == {"a": "started", "b": "started"}
-    assert up(fleet) == {"a": "up", "b": "up"}
-    assert states(fleet) == {"a": "up", "b": "up", "c": "absent"}
-    role = "SELECT rolreplication FROM pg_roles WHERE rolcanlogin AND rolname = 're\"plica'"
-    assert ask(fleet, "a", role) is True
-    assert ask(fleet, "b", "SELECT current_setting('cluster_name')") == "b"
-    assert ask(fleet, "b", "SELECT current_setting('server_encoding')") == "UTF8"
-    made = (
-        "SELECT count(pg_create_logical_replication_slot('made_' || n, 'pgoutput'))"
-        " FROM generate_series(1, 24) AS n"
-    )
-    assert ask(fleet, "a", made) == 24  # for many moves that can be reversed
-    pids = [state.pid for state in servers.status(fleet) if state.pid is not None]
-    assert all(os.getsid(pid) != os.getsid(0) for pid in pids)
-    assert [one.was_up for one in down(fleet)] == [True, True, False]
-    assert states(fleet) == {"a": "down", "b": "down", "c": "absent"}
-    deleted = [path for one in down(fleet, delete=True) for path in one.deleted]
-    assert data_of(fleet, "b") in deleted
-    assert not (fleet.path.parent / ".sandbox").exists()
-
-
-def test_changed_settings_are_reloaded_and_those_for_a_start_and_the_port_come_with_it(
-    prepared: Topology,
-) -> None:
-    up(prepared)
-    prepared = changed(
-        prepared, "a", settings={"work_mem": "7MB", "max_connections": "50", "my.x": r"it's \ so"}
-    )
-    [one] = servers.up(prepared, Silent())
-    assert one.did == "reloaded"
-    assert "max_connections" in one.waiting
-    assert ask(prepared, "a", "SELECT current_setting('my.x')") == r"it's \ so"
-    before, [port] = node_of(prepared, "a").port, free_ports(1)
-    prepared = changed(prepared, "a", port=port)
-    [error] = refused(prepared)
-    assert str(before) in str(error)
-    assert [one.was_up for one in down(prepared)] == [True]
-    assert up(prepared) == {"a": "started"}
-    assert ask(prepared, "a", "SELECT current_setting('max_connections')") == "50"
-    assert ask(prepared, "a", "SELECT current_setting('work_mem')") == "7MB"
-
-
-def test_a_port_in_use_names_the_program_and_the_other_server_stays_up(
-    prepared_fleet: Topology,
-) -> None:
-    fleet = without(prepared_fleet, "c")
-    taken = node_of(fleet, "b").port
-    with socket.create_server(("127.0.0.1", taken)):
-        failed, rest = refused(fleet)
-    assert failed.code == "port_in_use"
-    assert str(os.getpid()) in str(failed)
-    assert rest.exit_code == 3
-    assert up(fleet) == {"a": "up", "b": "started"}
-
-
-def foreseen(topology: Topology) -> list[str]:
-    """Give what a dry run refuses, which has to be what the run refuses."""
-    with pytest.raises(Problems) as problems:
-        servers.foresee(topology)
-    told = [str(error) for error in problems.value.errors]
-    assert told == [str(error) for error in refused(topology)]
-    return told
-
-
 def test_a_directory_with_something_else_in_it_is_refused(single: Topology) -> None:
     data = data_of(single)
     data.mkdir(parents=True)
@@ -255,42 +174,6 @@ def test_a_directory_with_something_else_in_it_is_refused(single: Topology) -> N
     [one] = down(single, delete=True)
     assert one.left is not None
     assert (data / "photos.tar").exists()
-
-
-def test_a_pid_file_of_a_dead_process_is_stale(prepared: Topology) -> None:
-    up(prepared)
-    for one in serving(data_of(prepared)):
-        os.kill(one, signal.SIGKILL)
-    wait_for(lambda: not serving(data_of(prepared)))
-    assert (data_of(prepared) / PID_FILE).exists()
-    assert states(prepared) == {"a": "down"}
-    assert up(prepared) == {"a": "started"}
-    # So is one with the number of another process.
-    file = data_of(prepared) / PID_FILE
-    text = file.read_text()
-    down(prepared)
-    file.write_text(text.replace(text.split()[0], str(os.getpid()), 1))
-    assert states(prepared) == {"a": "down"}
-    assert [one.was_up for one in down(prepared)] == [False]
-    assert up(prepared) == {"a": "started"}
-
-
-def test_a_server_that_does_not_come_up_shows_its_last_words(prepared: Topology) -> None:
-    up(prepared)
-    down(prepared)
-    [error] = refused(changed(prepared, "a", settings={"no_such_parameter": "1"}))
-    assert "no_such_parameter" in str(error)
-    assert up(prepared) == {"a": "started"}
-
-
-@needs_root
-def test_a_directory_of_somebody_elses_is_not_the_sandboxs(single: Topology) -> None:
-    """Only the directory that is made for it: who runs the servers may do everything in there."""
-    parent = data_of(single).parent
-    parent.mkdir()
-    [told] = foreseen(single)
-    assert str(parent) in told
-    assert list(parent.iterdir()) == []
 
 
 @needs_root

@@ -101,23 +101,6 @@ def test_a_foreign_file_of_users_is_neither_overwritten_nor_removed(
     assert server.users.read_text() == FOREIGN
 
 
-def test_own_settings_win_and_stay(topology: Topology, server: Server) -> None:
-    server.start()
-    settings = f"{render.OWN_SETTINGS}max_client_conn = 77\n"
-    server.own.write_text(settings)
-    server.pooler.config.write_text(server.pooler.config.read_text() + "; changed\n")
-    assert server.foresee() == "reload"
-    assert server.start() == "reloaded"
-    with server._console() as console:
-        assert console.config()["max_client_conn"] == "77"
-    assert "changed" not in server.pooler.config.read_text()
-    one = delete(topology)
-    assert one.left is not None
-    assert one.left[0] == server.own
-    assert [path.name for path in server.own.parent.iterdir()] == [server.own.name]
-    assert server.own.read_text() == settings
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for another user")
 def test_files_are_written_as_the_user_who_runs_the_pooler(server: Server) -> None:
     """A link that is put there between the look and the writing gives that user nothing."""

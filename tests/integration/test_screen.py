@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +10,8 @@ import pytest
 from tests.fixtures.terminal import on_terminal
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.fixtures.fleets.rows import Stated
 
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -41,22 +40,6 @@ def test_on_a_terminal_a_warning_forges_no_line_also_while_progress_is_drawn(
     fleet = str(fleet_rows.fleet.write())
     shown = on_terminal("--topology", fleet, "sql", WARNS, "--shards", "5", width=200)
     assert f"note: shard 5: WARNING: {SHOWN}" in shown.replace("\r\n", "\n")
-
-
-def test_tsv_and_json_give_the_value_as_it_is(fleet_rows: Stated) -> None:
-    [line] = fleet_rows.lines(f"SELECT {TEXT}", "--shards", "5")
-    assert line["rows"] == [[ATTACK]]
-    done = fleet_rows.sql(f"SELECT {TEXT}", "-o", "tsv", "--shards", "5")
-    cell = done.stdout.rstrip("\n").split("\t")[1]
-    path = Path(f"/tmp/shardctl-screen-{os.getpid()}.tsv")  # noqa: S108  # the server reads it
-    path.write_text(cell)
-    path.chmod(0o644)
-    try:
-        read = f"CREATE TEMP TABLE t (v text); COPY t FROM '{path}'; SELECT v FROM t"
-        done = fleet_rows.sql(read, "--write", "--yes", "-o", "json", "--shards", "5")
-    finally:
-        path.unlink()
-    assert json.loads(done.stdout.splitlines()[-1])["rows"] == [[ATTACK]]
 
 
 def test_a_spreadsheet_calculates_no_cell_of_csv_but_numbers(fleet_rows: Stated) -> None:

@@ -15,14 +15,12 @@ from shardctl.ids import generator
 from shardctl.ids.layout import Layout
 from shardctl.topology import keys
 from tests.fixtures.fleets.generators import SHARD_COUNT, Install
-from tests.fixtures.fleets.verify import told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import psycopg
 
-    from tests.fixtures.fleets.rolled_back import RolledBack
     from tests.fixtures.servers.postgres import StartServer
 
     Connection = psycopg.Connection[Any]
@@ -67,16 +65,6 @@ def test_integers(session: Connection, type_: str) -> None:
     @example([lowest, highest, 0, -1, 1, -SHARD_COUNT, SHARD_COUNT])
     def check(values: list[keys.Key]) -> None:
         agree(session, type_, values)
-
-    check()
-
-
-def test_integers_beyond_64_bits(session: Connection) -> None:
-    @many
-    @given(st.lists(st.integers(-(10**40), 10**40), min_size=1))
-    @example([1 << 63, -(1 << 64), 10**40, 0, -1])
-    def check(values: list[keys.Key]) -> None:
-        agree(session, "numeric", values)
 
     check()
 
@@ -132,18 +120,3 @@ def test_no_key_has_no_shard_and_a_literal_is_text(session: Connection) -> None:
         assert in_sql(session, [None], type_) == [None]
     row = session.execute("SELECT shardctl.shard_of('ann'), shardctl.shard_of(31341)").fetchone()
     assert row == (866, 1341)
-
-
-def test_verify_finds_a_function_that_is_missing_or_declared_otherwise(
-    rolled_back: RolledBack,
-) -> None:
-    rolled_back.execute("a", "DROP FUNCTION shardctl.shard_of(uuid)")
-    rolled_back.execute("a", "ALTER FUNCTION shardctl.shard_of(text) VOLATILE")
-    # A function of the operator's own is none of ours, whatever its name.
-    rolled_back.execute(
-        "b", "CREATE FUNCTION shardctl.id_shard(text) RETURNS int LANGUAGE sql AS 'SELECT 1'"
-    )
-    assert told(rolled_back.verify()) == [
-        ("generator", "function_missing", "a", (), "shardctl.shard_of"),
-        ("generator", "function_differs", "a", (), "shardctl.shard_of"),
-    ]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import threading
 from typing import TYPE_CHECKING, Any
 
-from shardctl.state import ledger
-from tests.fixtures.servers.postgres import free_ports, wait_for
+from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.fleets.retired import Pruned
 
 ROWS = "INSERT INTO shard{0}.photos (id, user_id) SELECT g, g FROM generate_series(1, {1}) AS g"
 
@@ -58,40 +55,6 @@ def test_shards_are_listed_by_number_size_rows_and_node(fleet_8: Fleet) -> None:
     rows = list(csv.DictReader(io.StringIO(printed)))
     assert [int(row["size_bytes"]) for row in rows] == list(sizes.values())
     assert rows[0]["writes_per_s"] == ""
-
-
-def test_load_is_what_was_written_and_looked_up_during_the_sample(fleet_8: Fleet) -> None:
-    stop = threading.Event()
-
-    def load() -> None:
-        while not stop.is_set():  # a session that ends has reported what it did
-            with fleet_8.connect("b") as session:
-                session.execute("INSERT INTO shard5.photos (user_id) VALUES (1), (2)")
-                session.execute("SELECT FROM shard6.photos WHERE id = 1")
-
-    def first() -> dict[str, Any]:
-        return listed(fleet_8, "--sort", "tps", "--sample", "200ms")[0]
-
-    loader = threading.Thread(target=load)
-    loader.start()
-    try:
-        wait_for(lambda: first()["writes_per_s"])
-        found = listed(fleet_8, "--sort", "tps", "--sample", "200ms")
-    finally:
-        stop.set()
-        loader.join()
-    assert numbers(found)[:2] == [5, 6]
-    assert found[0]["writes_per_s"] > 0
-    assert (found[1]["writes_per_s"], found[1]["scans_per_s"] > 0) == (0, True)
-    assert {one["writes_per_s"] for one in found[2:]} == {0}
-
-
-def test_a_shards_last_move_is_the_one_that_brought_it_to_its_node(fleet_retired: Pruned) -> None:
-    fleet_retired.record()
-    fleet = fleet_retired.fleet
-    shards, ended = fleet.query("b", "SELECT shards, ended FROM shardctl.move")[0]
-    found = {one["shard"]: one["last_move"] for one in listed(fleet)}
-    assert found == {n: ledger.written(ended) if n in shards else None for n in range(8)}
 
 
 def test_what_cannot_be_measured_is_named_and_the_rest_is_listed(fleet_8: Fleet) -> None:

@@ -6,10 +6,9 @@ import asyncio
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
-from sqlalchemy import ForeignKey, func, insert, select, text
-from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy import ForeignKey, func, select, text
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -18,7 +17,6 @@ from sqlalchemy.orm import (
     relationship,
     selectinload,
 )
-from sqlalchemy.orm.exc import DetachedInstanceError
 from sqlalchemy.types import BigInteger, DateTime
 
 from shardctl.contrib.sqlalchemy import AsyncShardSessions, ShardSessions
@@ -91,11 +89,6 @@ def flush(session: Session, *added: Base) -> list[Base]:
     return list(added)
 
 
-def commit(session: Session, *added: Base) -> None:
-    session.add_all(added)
-    session.commit()
-
-
 @pytest.fixture(scope="module")
 def fleet_mapped(
     two_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
@@ -133,73 +126,6 @@ def test_a_session_is_a_transaction_of_its_shard(sharded: Sharded) -> None:
     assert sharded.db.select("id", "photos", 2) == []
 
 
-def test_many_rows_in_one_statement_give_their_ids(sharded: Sharded) -> None:
-    rows = [{"user_id": 3, "caption": f"c{n}"} for n in range(300)]
-    with sharded.sessions(3) as session:
-        made = session.scalars(insert(Photo).returning(Photo.id), rows).all()
-        more = [Photo(user_id=3), Photo(user_id=3)]
-        session.add_all(more)
-    assert {sharded.db.shard_of_id(number) for number in made} == {3}
-    assert more[0].id != more[1].id
-    assert len(set(made)) == 300
-
-
-def test_only_the_end_of_the_block_ends_the_transaction(sharded: Sharded) -> None:
-    with (
-        pytest.raises(ProgrammingError, match=r"shard\(\)"),
-        sharded.sessions(1) as session,
-    ):
-        commit(session, Photo(user_id=1))
-    with sharded.sessions(1) as session:
-        session.add(Photo(user_id=1))
-        session.flush()
-        session.rollback()
-        with pytest.raises(ProgrammingError, match="rolled"):
-            session.execute(insert(Photo).values(user_id=1))
-        session.rollback()
-    assert sharded.captions(1) == []
-
-
-def test_a_connection_that_breaks_off_is_the_sessions_last(sharded: Sharded) -> None:
-    ending = text("SELECT pg_terminate_backend(pg_backend_pid())")
-
-    def go_on(session: Session) -> None:
-        with pytest.raises(OperationalError):
-            session.execute(ending)
-        session.rollback()
-        with pytest.raises(SQLAlchemyError, match="connection"):
-            session.execute(ending)
-
-    with pytest.raises(OperationalError), sharded.sessions(1) as session:
-        session.execute(ending)
-    with pytest.raises(psycopg.OperationalError), sharded.sessions(1) as session:
-        go_on(session)
-    with sharded.sessions(1) as session:
-        assert session.scalar(text("SELECT 1")) == 1
-
-
-def test_a_transaction_that_can_be_repeated_is(sharded: Sharded) -> None:
-    calls: list[int] = []
-
-    def work(session: Session, fails: int) -> str:
-        calls.append(1)
-        session.add(Photo(user_id=1, caption="kept"))
-        session.flush()
-        if len(calls) <= fails:
-            session.execute(text("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$"))
-        return "done"
-
-    with pytest.raises(OperationalError):
-        sharded.sessions.run(1, work, 9, attempts=2)
-    assert sharded.captions(1) == []
-    assert sharded.sessions.run(1, work, 3) == "done"
-    assert len(calls) == 4
-    assert sharded.captions(1) == ["kept"]
-    with pytest.raises(IntegrityError):
-        sharded.sessions.run(1, work, 0)
-    assert len(calls) == 5
-
-
 def fill(sharded: Sharded) -> list[int]:
     """Write 3 photos each of users of every shard; give the users."""
     users = list(range(10))
@@ -229,20 +155,6 @@ def test_rows_of_some_keys_come_in_one_order_by_one_statement_a_node(sharded: Sh
     )
     assert less == [102, 109]
     assert sharded.sessions.merge(select(Photo), [], key=Photo.user_id) == []
-
-
-def test_entities_of_some_keys_are_detached_with_what_they_load(sharded: Sharded) -> None:
-    users = fill(sharded)
-    newest = select(Photo).options(selectinload(Photo.likes))
-    found = sharded.sessions.merge(newest, users, Photo.id.desc(), 15, key=Photo.user_id)
-    assert [photo.id for photo in found[:3]] == [209, 208, 207]
-    assert [[like.id for like in photo.likes] for photo in found[:11]] == [
-        *([n] for n in reversed(range(10))),
-        [],
-    ]
-    (alone,) = sharded.sessions.merge(select(Photo), [4], Photo.id, 1, key=Photo.user_id)
-    with pytest.raises(DetachedInstanceError):
-        _ = alone.likes
 
 
 def test_rows_that_cannot_be_merged_are_refused(sharded: Sharded) -> None:

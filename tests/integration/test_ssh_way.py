@@ -25,15 +25,6 @@ if TYPE_CHECKING:
     from tests.fixtures.servers.sshd import Sshd, SshHome, StartSshd
 
 
-@pytest.mark.usefixtures("ssh_home")
-def test_a_host_that_is_not_there_is_told(sshd: Sshd) -> None:
-    sshd.stop()
-    gone = SshSettings(sshd.host, port=sshd.port)
-    error_of(Ssh(gone), ["true"], HostUnreachable)
-    unknown = SshSettings("no-such-host.invalid")
-    assert "no-such-host.invalid" in error_of(Ssh(unknown), ["true"], HostUnreachable)
-
-
 def test_a_host_that_takes_connections_and_hangs_is_told(sshd: Sshd, box: Ssh) -> None:
     sshd.hang()
     host = Ssh(dataclasses.replace(box.settings, connect_timeout=0.5))

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.checks.status import observe
-from shardctl.cli.status import unreached
 from shardctl.fanout import Silent
 from shardctl.topology.model import NodeName, Ssh
-from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from shardctl.checks.status import Status
@@ -47,14 +45,3 @@ def test_a_host_that_is_reached_by_ssh_tells_its_disk(fleet_8: Fleet) -> None:
     assert there.disk_error is None
     assert there.disk.total_bytes == pytest.approx(here.disk.total_bytes, rel=0.2)
     assert 0 < there.disk.free_bytes <= there.disk.total_bytes
-
-
-@pytest.mark.usefixtures("box")
-def test_a_host_that_cannot_be_reached_says_why_and_the_rest_is_shown(fleet_8: Fleet) -> None:
-    found = look(by_ssh(fleet_8, "127.0.0.1", free_ports(1)[0]))
-    there, here = found.nodes
-    assert (there.state, there.disk, here.disk is None) == ("up", None, False)
-    assert there.disk_error is not None
-    assert there.as_json()["disk_error"] == there.disk_error
-    [line] = unreached(found)
-    assert there.disk_error in line

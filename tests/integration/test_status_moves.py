@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import CLONE
 from shardctl.moves.step import drive
-from tests.fixtures.fleets.retired import ID
 from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
     from shardctl.checks.check import Finding
     from tests.fixtures.fleets.pooled import PooledFleet
-    from tests.fixtures.fleets.retired import Pruned
     from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
 
 STATUS = ("status", "--sample", "0")
@@ -138,16 +136,3 @@ def test_an_unconfirmed_move_is_told_until_what_it_retired_is_pruned(
     assert HEADER not in shown(fleet_spares)
     assert "retired" not in shown(fleet_spares)
     assert findings(fleet_spares) == []
-
-
-def test_retired_schemas_are_told_by_their_move_with_their_age_and_when_they_are_due(
-    fleet_retired: Pruned,
-) -> None:
-    fleet_retired.retire(2, 3)
-    fleet_retired.record(retain_s=3600)
-    first, second = retired(fleet_retired.fleet)
-    assert first | {"schema": "", "shard": 0} == second | {"schema": "", "shard": 0}
-    assert since(first["ended"], first["due"]) == timedelta(hours=1)
-    count, line = lines(shown(fleet_retired.fleet))
-    assert (count, ID in line) == ("2", True)
-    assert asked(fleet_retired.fleet)["moves"] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.traffic.client_routes import TABLE
-from tests.fixtures.moves.loads import mini_move, start, tables, wait_for_writes
+from tests.fixtures.moves.loads import start, tables, wait_for_writes
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.pgbouncer import end
 
@@ -32,14 +32,6 @@ def flaws(report: Report) -> dict[str, int]:
     return {flaw: number for flaw, number in report.verdict.counts.items() if number}
 
 
-def test_rows_deleted_by_hand_are_lost(fleet_pooled: PooledFleet) -> None:
-    report = spoiled(fleet_pooled, lambda: fleet_pooled.execute("a", f"DELETE FROM shard1.{TABLE}"))
-    assert set(flaws(report)) == {"lost"}
-    assert report.lost > 1
-    assert not report.ok
-    assert "shard 1, id" in report.verdict.examples[0]
-
-
 def test_a_killed_pooler_costs_errors_that_are_counted_and_no_row(
     fleet_pooled: PooledFleet,
 ) -> None:
@@ -55,41 +47,6 @@ def test_a_killed_pooler_costs_errors_that_are_counted_and_no_row(
     assert 1 <= codes["08006"].count <= 8, "once for each connection"
     assert "refused" in codes["08001"].first
     assert (report.intact, report.ok, report.lost) == (True, False, 0)
-
-
-def test_clients_that_know_the_map_follow_a_shard_through_the_fence(
-    fleet_pooled: PooledFleet,
-) -> None:
-    with start(fleet_pooled, aliases="direct") as load:
-        wait_for_writes(load)
-        mini_move(fleet_pooled, 2, outage_s=0.3)
-        wait_for_writes(load, 100)
-        report = load.check()
-    assert (report.errors, flaws(report)) == (0, {})
-    assert report.ok
-    assert report.moved == (2,)
-    assert report.fenced == 1, "the one client of that shard, once"
-    assert report.longest_moved_ms is not None
-    assert report.longest_moved_ms >= 200
-    assert tables(fleet_pooled, "b") == []
-    assert tables(fleet_pooled, "a") == ["shard2__retired_00000000"], (
-        "a retired copy is left as it is"
-    )
-
-
-def test_a_fence_that_stays_is_an_error_and_its_shard_is_told_as_unserved(
-    fleet_pooled: PooledFleet,
-) -> None:
-    with start(fleet_pooled, patience_s=0.2) as load:
-        wait_for_writes(load)
-        fleet_pooled.execute("a", "ALTER SCHEMA shard2 RENAME TO shard2__retired_00000000")
-        wait_for_writes(load, 100)
-        report = load.check(patience_s=0)
-        assert {failure.code for failure in report.failures} == {"42P01"}
-        assert (report.unserved, report.lost, report.ok) == ((2,), 0, False)
-        fleet_pooled.execute("a", "ALTER SCHEMA shard2__retired_00000000 RENAME TO shard2")
-        again = load.check()
-        assert (again.unserved, again.intact) == ((), True)
 
 
 def test_a_load_does_not_begin_while_an_alias_is_paused(

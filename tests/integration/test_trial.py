@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.hosts import ports
 from shardctl.moves.preflight.target import TRIAL
-from tests.fixtures.fleets.fleet import command_line
-from tests.fixtures.processes import ended
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.fixtures.moves.preflight import Movable
-    from tests.fixtures.moves.stopping import MovingFleet
 
-DRY = ("move-shards", "2-3", "--to", "c", "--dry-run", "--duplicate-shared")
 LONG = pytest.mark.long
 
 
@@ -71,22 +64,3 @@ def test_only_what_a_trial_left_is_removed(preflight_fleet: Movable) -> None:
     preflight_fleet.check()
     assert not left.exists()
     assert ports.knock(preflight_fleet.target.host, preflight_fleet.target.port) == "closed"
-
-
-@LONG
-def test_a_killed_preflight_leaves_nothing_and_two_at_once_wait_for_each_other(
-    fleet_points: MovingFleet,
-) -> None:
-    def begun() -> subprocess.Popen[Any]:
-        return subprocess.Popen(command_line(fleet_points.write(), *DRY), stderr=subprocess.PIPE)
-
-    left = trial(fleet_points.place)
-    with ended(begun()) as killed:
-        wait_for((left / "shardctl.trial").exists)
-        killed.send_signal(signal.SIGKILL)
-    with ended(begun()) as one, ended(begun()) as other:
-        for process in (one, other):
-            _, said = process.communicate()
-            assert process.returncode == 0, said
-    assert not left.exists()
-    assert not fleet_points.place.exists()

@@ -42,12 +42,6 @@ def test_json_says_what_was_examined_and_is_valid_whatever_fails(
     assert json.loads(missing.stdout)["errors"]
 
 
-def test_a_warning_fails_only_where_it_is_asked_to(fleet_healthy_shared: Fleet) -> None:
-    with stray_schema(fleet_healthy_shared):
-        assert fleet_healthy_shared.here("verify").returncode == 0
-        assert fleet_healthy_shared.here("verify", "--strict").returncode == 1
-
-
 def test_a_monitoring_plugin_gets_a_line_with_figures_and_a_code(
     fleet_healthy_shared: Fleet,
 ) -> None:
@@ -97,14 +91,6 @@ def test_somebodys_lock_is_not_waited_for_for_ever(fleet_healthy_shared: Fleet) 
         holder.execute("LOCK TABLE shardctl.map IN ACCESS EXCLUSIVE MODE")
         [finding] = verify(fleet_healthy_shared, "connection", "map")
     assert (finding.code, finding.node) == ("not_examined", "a")
-
-
-def test_a_server_that_is_not_there_is_one_finding_and_the_others_are_checked(
-    fleet_healthy_shared: Fleet,
-) -> None:
-    with fleet_healthy_shared.at_ports(b=free_ports(1)[0]):
-        [finding] = verify(fleet_healthy_shared)
-    assert (finding.check, finding.code, finding.node) == ("connection", "unreachable", "b")
 
 
 def test_of_a_newer_journal_nothing_is_read(rolled_back: RolledBack) -> None:

@@ -10,7 +10,7 @@ import pytest
 from shardctl.checks.check import Severity
 from shardctl.ids import generator
 from tests.fixtures.fleets.rolled_back import RolledBack
-from tests.fixtures.fleets.verify import told, verify
+from tests.fixtures.fleets.verify import told
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
@@ -22,38 +22,11 @@ def fleet(rolled_back: RolledBack) -> RolledBack:
     return rolled_back
 
 
-BLOCK = 1 << 40  # of a register, with the default layout
-
-
 def draw(fleet: Fleet | RolledBack, node: str, shard: int, count: int) -> None:
     """Draw ids as an application does."""
     if isinstance(fleet, RolledBack):
         fleet.own_sequences(node, shard)
     fleet.execute(node, f"SELECT count(shard{shard}.next_id()) FROM generate_series(1, {count})")
-
-
-def test_a_healthy_fleet_has_no_finding_before_and_after_ids_were_drawn(fleet: RolledBack) -> None:
-    assert fleet.verify() == ()
-    draw(fleet, "a", 1, 5000)
-    fleet.own_sequences("a", 2)
-    fleet.execute("a", "SELECT shardctl.open_block(1), shardctl.open_block(2)")
-    assert fleet.verify() == ()
-
-
-def test_init_restores_a_grant_and_changes_the_generator(fleet_healthy: Fleet) -> None:
-    role = fleet_healthy.role
-    fleet_healthy.execute("a", f"REVOKE USAGE ON SEQUENCE shard3.next_id_seq FROM {role}")
-    assert len(verify(fleet_healthy)) == 1
-    for kind in ("strict", "classic"):
-        fleet_healthy.generator = kind
-        fleet_healthy.init()
-        draw(fleet_healthy, "a", 1, 10)
-        assert verify(fleet_healthy) == []
-    # Classic ids do not use the register.
-    draw(fleet_healthy, "a", 2, 5000)
-    assert verify(fleet_healthy) == []
-    fleet_healthy.execute("a", f"SELECT setval('shard2.next_id_block', {9 * BLOCK})")
-    assert verify(fleet_healthy) == []
 
 
 def test_a_generator_that_only_the_topology_has_is_one_finding_a_node(fleet: RolledBack) -> None:

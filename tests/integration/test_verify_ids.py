@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks import ids, scan
-from shardctl.checks import verify as checks
-from shardctl.fanout import Silent
+from shardctl.checks import ids
 from shardctl.ids.layout import Layout
 from tests.fixtures.fleets.fleet import PHOTOS, Fleet
 from tests.fixtures.fleets.rolled_back import RolledBack, undone
@@ -71,64 +69,11 @@ def fill(fleet: RolledBack) -> None:
         )
 
 
-def test_a_healthy_fleet_has_no_findings_shallow_or_deep(rows: RolledBack) -> None:
-    assert rows.verify() == ()
-    assert rows.verify(deep=True) == ()
-
-
 def test_a_row_with_another_shards_id_is_found(rows: RolledBack) -> None:
     insert(rows, "a", "shard2", OF_SHARD_6, 2)
     (finding,) = rows.verify()
     assert told([finding]) == [("ids", "other_shard", "a", (2,), "photos")]
     assert str(OF_SHARD_6) in finding.actual
-
-
-def test_deep_counts_misplaced_rows_that_lie_between_others(keyed: RolledBack) -> None:
-    after = "((SELECT min(id) FROM shard2.photos) >> 23) + 1 << 23"
-    for number in (6 << 10, (6 << 10) + 1):
-        keyed.execute("a", f"INSERT INTO shard2.photos VALUES (({after}) + {number}, 2)")
-    keyed.execute(
-        "a",
-        "INSERT INTO shard2.photos VALUES"
-        " (shardctl.id_floor(clock_timestamp() + interval '1 s', 2), 2)",
-    )
-    assert keyed.verify() == ()
-    (finding,) = keyed.verify(deep=True)
-    assert told([finding]) == [("ids", "other_shard", "a", (2,), "photos")]
-
-
-def test_deep_counts_the_rows_that_it_reads(
-    emptied: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A scan that takes minutes has a rate, and is not shown as another check that is stalled."""
-    monkeypatch.setattr(scan, "ROWS", 300)
-    told: list[tuple[str, str, int, str]] = []
-    read = [(0, 0)]
-
-    class Told(Silent):
-        def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
-            told.append((key, phase, total, unit))
-
-        def correct(self, key: str, total: int) -> None:
-            assert key == "a"
-            read.append((read[-1][0], total))
-
-        def advance(self, key: str, done: int = 1) -> None:
-            assert key == "a"
-            if told[-1:] == [("a", "reading ids", 0, "rows")]:
-                read[-1] = (read[-1][0] + done, read[-1][1])
-
-    for shard in range(4):
-        rows = f"SELECT {shard} FROM generate_series(1, {1000 * (shard + 1)})"
-        emptied.execute("a", f"INSERT INTO shard{shard}.photos (user_id) {rows}")
-    scope = checks.scope(emptied.topology(), ["ids"], deep=True)
-    node = next(iter(scope.topology.nodes.values()))
-    with emptied.connect(node.name) as session:
-        checks.look(scope, node, session, Told())
-    assert told == [("a", "reading ids", 0, "rows"), ("a", "checking structure", 2, "checks")]
-    assert len(read) > 6  # step by step
-    assert read[-1] == (10_000, 10_000)
-    assert all(done <= total for done, total in read)
 
 
 def test_deep_finds_rows_of_other_keys(keyed: RolledBack) -> None:

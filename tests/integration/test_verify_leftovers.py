@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.checks import leftovers
 from tests.fixtures.fleets.verify import told, verify
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.fixtures.fleets.fleet import Fleet
 
 
@@ -41,28 +37,3 @@ def test_a_prepared_transaction_is_found(fleet_healthy_shared: Fleet) -> None:
         finally:
             connection.execute("ROLLBACK PREPARED 'it''s 100% left'")
     assert told([finding]) == [("leftovers", "prepared_transaction", "a", (), gid)]
-
-
-def test_sessions_idle_in_transaction_are_told_by_application(
-    fleet_healthy_shared: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def idle() -> int:
-        statement = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
-        return int(
-            fleet_healthy_shared.query("a", f"{statement} AND datname = current_database()")[0][0]
-        )
-
-    names = {"autocommit": False, "application_name": "100% web"}
-    with (
-        fleet_healthy_shared.connect("a", **names) as first,
-        fleet_healthy_shared.connect("a", **names) as second,
-    ):
-        first.execute("SELECT 'secret' FROM shard1.photos")
-        second.execute("SELECT 'secret'")
-        wait_for(lambda: idle() == 2)
-        assert verify(fleet_healthy_shared) == []
-        monkeypatch.setattr(leftovers, "IDLE_S", 0)
-        (finding,) = verify(fleet_healthy_shared)
-        assert str(first.info.backend_pid) in finding.actual
-        assert "secret" not in str(finding)
-    assert told([finding]) == [("leftovers", "idle_in_transaction", "a", (), "100% web")]

@@ -8,7 +8,6 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from shardctl.hosts import accounts
@@ -109,22 +108,6 @@ def log_in(secretive: Secretive, alias: str) -> None:
     fleet = secretive.fleet
     with fleet.pg_bouncer.connect(alias, fleet.role, password=PASSWORD) as session:
         session.execute("SELECT 1")
-
-
-def test_the_same_password_set_again_on_one_node_is_found(secretive: Secretive) -> None:
-    secretive.know(PASSWORD)
-    assert secretive.told() == []
-    secretive.set("b", PASSWORD)
-    secretive.restart()
-    log_in(secretive, "shard0")
-    with pytest.raises(psycopg.OperationalError, match="password"):
-        log_in(secretive, "shard4")
-    refused = ("login_refused", "error", (4, 5, 6, 7), f"{secretive.fleet.role} on node b")
-    assert secretive.told() == [refused]
-    secretive.set("b", secretive.secret("a"))  # the cure of the hint
-    secretive.restart()
-    log_in(secretive, "shard4")
-    assert secretive.told() == []
 
 
 def test_it_is_found_before_the_poolers_sessions_end_and_without_a_password(

@@ -16,14 +16,6 @@ def left(fleet_retired: Pruned) -> list[Finding]:
     return verify(fleet_retired.fleet, "map", "leftovers")
 
 
-def test_a_locked_retired_schema_is_told_without_its_size(fleet_retired: Pruned) -> None:
-    fleet_retired.retire(2)
-    fleet_retired.record()
-    with fleet_retired.fleet.connect("a", autocommit=False) as session:
-        session.execute(f"LOCK TABLE shard2__retired_{ID}.tags IN ACCESS EXCLUSIVE MODE")
-        assert [finding.code for finding in left(fleet_retired)] == ["retired_due"]
-
-
 def test_the_slot_of_a_move_that_is_over_is_found(fleet_retired: Pruned) -> None:
     fleet_retired.record()
     for move in (ID, OTHER):

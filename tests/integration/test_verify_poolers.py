@@ -10,7 +10,6 @@ import pytest
 
 from tests.fixtures.fleets.healthy import examine, load_only, offer, swap
 from tests.fixtures.fleets.pooled import PooledFleet, load
-from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from shardctl.checks.check import Finding
@@ -32,24 +31,6 @@ def told(fleet: PooledFleet, *names: str) -> list[NodeMap]:
     assert {(f.check, f.pooler, f.node) for f in findings} <= {("poolers", "p1", None)}
     assert all(f.hint and f.actual and f.expected for f in findings)
     return [(f.code, f.severity.value, f.shards, f.object) for f in findings]
-
-
-def test_of_a_healthy_fleet_nothing_is_told(fleet: PooledFleet) -> None:
-    assert examine(fleet) == []
-    done = fleet.here("verify", "--strict")
-    assert done.returncode == 0, done.stdout
-    report = json.loads(fleet.here("verify", "-o", "json").stdout)
-    assert report["ok"] is True
-    assert report["checks"][-1] == "poolers"
-    assert report["examined"] == {"nodes": 2, "shards": 8, "poolers": 1}
-
-
-def test_what_is_looked_at_keeps_no_name_of_shardctl(fleet: PooledFleet) -> None:
-    """PgBouncer sets `application_name` for a client that has one, and not back for the next."""
-    with fleet.pg_bouncer.connect("shard2", fleet.role) as client:
-        client.execute("SELECT 1")
-        assert examine(fleet) == []
-        assert client.execute("SHOW application_name").fetchall() == [("",)]
 
 
 def test_a_file_that_was_edited_or_that_nobody_has_is_one_finding(fleet: PooledFleet) -> None:
@@ -135,7 +116,6 @@ def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
 ) -> None:
     other = pooler_for(fleet, "p2")
     true = fleet.pg_bouncers[:1]
-    missing = fleet.pg_bouncer.config.parent / "missing"
 
     def finding(**untrue: Any) -> Finding:
         fleet.pg_bouncers = true
@@ -150,32 +130,6 @@ def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
     file = finding(port=other.port)
     assert file.code == "refused"
     assert str(other.config) in file.actual
-    directory = finding(databases_file=missing / "shards.ini")
-    assert directory.code == "refused"
-    assert str(missing) in directory.actual
     user = finding(os_user="nobody-of-this-name")
     assert user.code == "refused"
     assert "nobody-of-this-name" in user.actual
-
-
-def test_connections_that_stay_on_the_old_node_are_found(fleet: PooledFleet) -> None:
-    pooler = fleet.pg_bouncer
-    pooler.databases_file.write_text(swap(fleet, pooler.databases_file.read_text()))
-    pooler.admin("RELOAD")
-    clients = [pooler.connect(f"shard{n}", autocommit=False) for n in (2, 3, 6)]
-    try:
-        for client in clients:
-            client.execute("SELECT 1")
-        pooler.databases_file.write_text(swap(fleet, pooler.databases_file.read_text()))
-        pooler.admin("RELOAD")
-        with pooler.connect("shard2") as another:  # rightly led beside the one left over
-            another.execute("SELECT 1")
-        findings = examine(fleet)
-        assert [(f.code, f.shards, f.object) for f in findings] == [
-            ("wrong_server", (2, 3), "shard2, shard3"),
-            ("wrong_server", (6,), "shard6"),
-        ]
-    finally:
-        for client in clients:
-            client.close()
-    wait_for(lambda: examine(fleet) == [])

@@ -77,20 +77,13 @@ def brief(findings: Iterable[Finding]) -> list[tuple[str, tuple[int, ...], str |
     return [(code, shards, what) for _, code, _, shards, what in whole]
 
 
-def test_shards_that_are_alike_give_no_finding(rich: RolledBack) -> None:
-    assert rich.verify() == ()
-
-
 @pytest.mark.parametrize(
     ("statement", "code", "what"),
     [
         ("DROP TABLE shard2.likes CASCADE", "table_missing", "likes"),
-        ("DROP TABLE shard2.users CASCADE", "table_missing", "users"),
-        ("DROP TABLE shard2.photos", "table_missing", "photos"),
         ("CREATE TABLE shard2.spare (id int PRIMARY KEY)", "table_extra", "spare"),
         ("ALTER TABLE shard2.photos SET UNLOGGED", "table_differs", "photos"),
         ("DROP VIEW shard2.named CASCADE", "view_missing", "named"),
-        ("DROP MATERIALIZED VIEW shard2.counts", "view_missing", "counts"),
         ("CREATE VIEW shard2.more AS SELECT 1 AS one", "view_extra", "more"),
         (
             (
@@ -101,31 +94,16 @@ def test_shards_that_are_alike_give_no_finding(rich: RolledBack) -> None:
             "named_twice",
         ),
         ("ALTER TABLE shard2.likes DROP COLUMN photo_id CASCADE", "column_missing", None),
-        ("ALTER TABLE shard2.users DROP COLUMN name CASCADE", "column_missing", "users.name"),
-        ("ALTER TABLE shard2.users DROP COLUMN serial_number", "column_missing", None),
         ("ALTER TABLE shard2.users ADD COLUMN more int UNIQUE", "column_extra", "users.more"),
         (
             "ALTER TABLE shard2.photos ALTER COLUMN user_id TYPE integer",
             "column_differs",
             "photos.user_id",
         ),
-        ("ALTER TABLE shard2.users ALTER COLUMN number DROP IDENTITY", "column_differs", None),
-        ("DROP SEQUENCE shard2.users_serial_number_seq CASCADE", "column_differs", None),
-        ("ALTER TABLE shard2.photos ALTER COLUMN id DROP DEFAULT", "column_differs", None),
-        ("ALTER TABLE shard2.likes ALTER COLUMN photo_id DROP NOT NULL", "column_differs", None),
         ("ALTER SEQUENCE shard2.users_number_seq CACHE 5", "sequence_differs", "users_number_seq"),
         ("CREATE SEQUENCE shard2.spare_seq", "sequence_extra", "spare_seq"),
         ("DROP INDEX shard2.likes_photo_id_idx", "index_missing", "likes_photo_id_idx"),
-        ("DROP INDEX shard2.likes_lower_idx", "index_missing", "likes_lower_idx"),
         ("CREATE INDEX spare_idx ON shard2.photos (user_id)", "index_extra", "spare_idx"),
-        (
-            (
-                "DROP INDEX shard2.likes_photo_id_idx;"
-                "CREATE INDEX likes_photo_id_idx ON shard2.likes (photo_id)"
-            ),
-            "index_differs",
-            "likes_photo_id_idx",
-        ),
         (
             (
                 "UPDATE pg_index SET indisvalid = false"
@@ -140,11 +118,6 @@ def test_shards_that_are_alike_give_no_finding(rich: RolledBack) -> None:
             "users.users_pkey",
         ),
         (
-            "ALTER TABLE shard2.likes DROP CONSTRAINT likes_user_id_fkey",
-            "constraint_missing",
-            "likes.likes_user_id_fkey",
-        ),
-        (
             "ALTER TABLE shard2.photos ADD CHECK (user_id > 0)",
             "constraint_extra",
             "photos.photos_user_id_check",
@@ -157,13 +130,10 @@ def test_shards_that_are_alike_give_no_finding(rich: RolledBack) -> None:
             "constraint_differs",
             "users.users_name_check",
         ),
-        ("DROP TRIGGER touch ON shard2.users", "trigger_missing", "users.touch"),
         ("DROP FUNCTION shard2.touch() CASCADE", "trigger_missing", "users.touch"),
         ("ALTER TABLE shard2.users DISABLE TRIGGER touch", "trigger_differs", "users.touch"),
         ("REVOKE DELETE ON shard2.photos FROM {role}", "grant_differs", "photos"),
-        ("REVOKE ALL ON shard2.photos FROM {role}", "grant_differs", "photos"),
         ("GRANT SELECT ON shard2.photos TO PUBLIC", "grant_differs", "photos"),
-        ("REVOKE USAGE ON SEQUENCE shard2.users_number_seq FROM {role}", "grant_differs", None),
         ("GRANT UPDATE (name) ON shard2.users TO PUBLIC", "grant_differs", "users.name"),
         ("ALTER TABLE shard2.photos OWNER TO {role}", "owner_differs", "photos"),
     ],
@@ -191,22 +161,12 @@ def test_too_many_different_structures_are_one_finding(
     ]
 
 
-def test_views_are_read_in_pieces_that_the_lock_table_bears(
-    rich: RolledBack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardctl.postgres.room.of", lambda _: 3)
-    rich.execute("a", "DROP VIEW shard2.named_twice")
-    assert brief(rich.verify()) == [("view_missing", (2,), "named_twice")]
-
-
 @pytest.mark.parametrize(
     ("pattern", "name"),
     [
         ("My {id} Sh%rd", 'da"ta % base'),
         ('it\'s "{id:04d}"', "Größe '%s'"),
-        ("back\\slash $$ {id} $shardctl$", "UPPER lower"),
         ("x; DROP TABLE {id} --", "%(name)s"),
-        ("{id}", "digits"),
     ],
 )
 def test_odd_names_give_no_finding_and_hide_none(new_fleet: Fleet, pattern: str, name: str) -> None:
