@@ -17,8 +17,6 @@ from shardctl.hosts.files import FileRefused
 from shardctl.hosts.local import Local
 from shardctl.state import migrations
 from shardctl.state.migrations import MigrationInvalid
-from shardctl.topology import loader
-from shardctl.topology.loader import TopologyMissing
 
 SMALL = b"""\
 cluster: photos
@@ -57,20 +55,6 @@ def test_a_topology_that_is_a_fifo_is_refused_at_once(fifo: Path) -> None:
     assert done.returncode == 2
 
 
-def test_a_topology_is_read_up_to_a_megabyte(tmp_path: Path) -> None:
-    path = tmp_path / "topology.yaml"
-    path.write_bytes(SMALL + b"#" * (loader.MOST_BYTES - len(SMALL)))
-    assert loader.load(path).shard_count == 2
-    path.write_bytes(SMALL + b"#" * (loader.MOST_BYTES + 1 - len(SMALL)))
-    with pytest.raises(TopologyMissing):
-        loader.load(path)
-
-
-def test_a_device_without_an_end_is_no_topology() -> None:
-    done = shardctl("--topology", "/dev/zero", "topology", "check")
-    assert b"/dev/zero" in done.stderr
-
-
 def test_what_has_no_size_is_read_no_further_than_it_may_be() -> None:
     with pytest.raises(OSError, match="10"):
         inputs.read(Path("/proc/self/status"), 10)
@@ -86,16 +70,6 @@ def test_a_migration_is_a_regular_file_of_a_size_to_run(tmp_path: Path) -> None:
     assert isinstance(fifo, MigrationInvalid)
     assert "0001_fifo.sql" in fifo.message
     assert "16,777,216" in large.message
-
-
-def test_a_file_of_sql_is_read_up_to_a_limit_and_so_is_standard_input(tmp_path: Path) -> None:
-    (tmp_path / "topology.yaml").write_bytes(SMALL)
-    given = ("--topology", tmp_path / "topology.yaml", "sql", "--file")
-    done = shardctl(*given, "/dev/zero")
-    assert b"16,777,216" in done.stderr
-    assert done.returncode == 2
-    done = shardctl(*given, "-", stdin=b" " * (inputs.MOST_SQL + 1))
-    assert b"16,777,216" in done.stderr
 
 
 def test_ids_without_a_line_end_take_no_memory(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ NOW_MS = int(NOW.timestamp() * 1000)
         (-5, "negative"),
         (Layout().floor(2_208_988_800_000, 2), "future"),
         (Layout().floor(NOW_MS + 8000, 2), None),
-        (Layout().floor(NOW_MS, 2), None),
     ],
 )
 def test_an_id_is_measured_by_its_shard_and_the_clock(number: int, fault: str | None) -> None:

@@ -2,51 +2,43 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from shardctl.checks.retired import Retired
 from shardctl.checks.status_look import Slot
-from shardctl.state.journal import Move, MoveState
+from shardctl.state.journal import MoveState
 from shardctl.state.ledger import Copy
-from shardctl.state.move_objects import MoveObject, Stream
+from shardctl.state.move_objects import Stream
 from tests.fixtures.fleets.facts import NOW, A, B, Facts, empty_schema, healthy
 from tests.fixtures.fleets.verify import told
+from tests.unit.moved import ID, move
 
-if TYPE_CHECKING:
-    from shardctl.topology.model import NodeName
-
-ID, OTHER = "5f3a9c1e", "0badcafe"
-SCHEMAS = (f"shard2__retired_{ID}", f"shard3__retired_{ID}")
+OTHER = "0badcafe"
+SCHEMAS = move().retired
 
 
 def record(
     seen: Facts,
     state: MoveState,
-    *nodes: NodeName,
+    *,
     proof: str | None = "compared",
     retain_s: float = 0,
     holder: str | None = None,
     max_wal_bytes: int | None = None,
-    method: str = "clone",
 ) -> None:
     """Let journals have a move of shards 2 and 3 from a to b that ended now."""
-    move = Move(
-        id=ID, revision=list(MoveState).index(state), state=state, method=method, source="a",
-        target="b", shards=(2, 3), schemas=("shard2", "shard3"), retired=SCHEMAS,
-        plan={"options": {"retain_s": retain_s, "max_wal_bytes": max_wal_bytes}},
-        who="ann@ops1", started=NOW, changed=NOW,
-        ended=NOW, drained_at=None, drained_to=None, proof=proof, report=None,
-    )  # fmt: skip
-    for node in nodes or (A, B):
-        seen.basics(node, journal=(Copy(node, move, (), holder),))
+    options = {"retain_s": retain_s, "max_wal_bytes": max_wal_bytes}
+    revision = list(MoveState).index(state)
+    made = move(state, revision=revision, plan={"options": options}, ended=NOW, proof=proof)
+    for node in (A, B):
+        seen.basics(node, journal=(Copy(node, made, (), holder),))
 
 
-def retire(seen: Facts, *, after: timedelta = timedelta(0), size: int | None = 8192) -> None:
-    """Let node a have the retired schemas of that move, looked at some time after its end."""
-    kept = tuple(Retired(name, size, NOW + after) for name in SCHEMAS)
+def retire(seen: Facts) -> None:
+    """Let node a have the retired schemas of that move, looked at when it ended."""
+    kept = tuple(Retired(name, 8192, NOW) for name in SCHEMAS)
     seen.see(A, "leftovers", retired=kept)
     seen.schemas(A, **dict.fromkeys(SCHEMAS, empty_schema()))
 
@@ -57,11 +49,9 @@ def retire(seen: Facts, *, after: timedelta = timedelta(0), size: int | None = 8
         (MoveState.reserved, {"holder": "by ann@ops1"}, False, [("move_running", "note")]),
         (MoveState.reserved, {}, False, [("move_unfinished", "warning")]),
         # Between two owners there is no way back.
-        (MoveState.promoting, {}, False, [("move_unfinished", "error")]),
         (MoveState.claimed, {}, False, [("move_unfinished", "error")]),
         (MoveState.done, {"retain_s": 3600}, True, [("retired_kept", "note")]),
         (MoveState.done, {}, True, [("retired_due", "note")]),
-        (MoveState.unconfirmed, {"proof": None}, False, []),
         (MoveState.unconfirmed, {"proof": None}, True,
          [("move_unconfirmed", "warning"), ("retired_due", "note")]),
         (MoveState.unconfirmed, {"proof": "differs"}, True, [("copies_differ", "error")]),
@@ -78,13 +68,6 @@ def test_a_move_and_what_it_retired_are_told_by_its_state(
     assert [(f.code, f.severity.value) for f in findings] == found
     assert {(f.check, f.shards, f.object) for f in findings} <= {("leftovers", (2, 3), ID)}
     assert {f.node for f in findings if f.code.startswith("retired")} <= {"a"}
-
-
-def test_what_is_kept_is_due_when_its_time_has_passed() -> None:
-    seen = healthy()
-    record(seen, MoveState.done, retain_s=3600)
-    retire(seen, after=timedelta(hours=1, seconds=1), size=None)
-    assert told(seen.findings()) == [("leftovers", "retired_due", "a", (2, 3), ID)]
 
 
 def test_a_retired_schema_that_no_move_explains_is_the_maps_to_tell() -> None:
@@ -132,33 +115,3 @@ def test_a_stream_that_does_not_flow(changes: dict[str, object], code: str | Non
     seen = healthy()
     record(seen, MoveState.reserved, holder="ann@ops1")
     assert streams(seen, **changes) == ({code} if code else set())
-
-
-@pytest.mark.parametrize("method", ["clone", "stream"])
-def test_the_closed_copy_of_a_streamed_move_is_no_shard_that_lives_twice(method: str) -> None:
-    seen = healthy()
-    record(seen, MoveState.reserved, holder="ann@ops1", method=method)
-    seen.schemas(B, shard2=empty_schema())
-    twice = [f.shards for f in seen.findings("map") if f.code == "shard_twice"]
-    assert twice == ([] if method == "stream" else [(2,)])
-
-
-def test_what_a_move_that_is_over_left_is_told_once_for_each_node() -> None:
-    seen = healthy()
-    record(seen, MoveState.done)
-    name = f"shardctl_{ID}"
-    objects = (
-        MoveObject("publication", name, ID),
-        MoveObject("triggers", "shard2", ID),
-        MoveObject("records", "shardctl.stream", ID),
-        MoveObject("role", f"shardctl_{OTHER}", OTHER),  # of another cluster, perhaps
-        MoveObject("publication", f"shardctl_{OTHER}", OTHER),
-    )
-    seen.see(A, "leftovers", of_moves=objects)
-    found = {f.object: f.actual for f in seen.findings() if f.code == "left_by_move"}
-    assert set(found) == {ID, OTHER}
-    assert name in found[ID]
-    assert "shard2" in found[ID]
-    record(seen, MoveState.reserved, holder="ann@ops1")
-    seen.see(A, "leftovers", of_moves=objects[:3])
-    assert not [f for f in seen.findings() if f.code == "left_by_move"]

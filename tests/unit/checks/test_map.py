@@ -8,14 +8,8 @@ from typing import Any
 import pytest
 
 from shardctl.topology.model import NodeName, ShardId
-from tests.fixtures.fleets.facts import A, B, Facts, empty_schema, healthy
+from tests.fixtures.fleets.facts import A, B, empty_schema, healthy
 from tests.fixtures.fleets.verify import told
-
-
-def test_of_a_healthy_fleet_nothing_is_told() -> None:
-    report = healthy().judge()
-    assert report.findings == ()
-    assert (report.nodes, report.shards, report.poolers) == (2, 8, 0)
 
 
 @pytest.mark.parametrize(
@@ -24,13 +18,10 @@ def test_of_a_healthy_fleet_nothing_is_told() -> None:
         ({A: {"shard8": True, "shard99": True}}, "warning", ("stray_schema", "a", (), "shard8")),
         ({A: {"shard3": None}}, "error", ("shard_missing", "a", (3,), None)),
         ({B: {"shard2": True}}, "error", ("shard_twice", "b", (2,), None)),
-        (
-            {A: {"shard2": None}, B: {"shard2": True}},
-            "error",
-            ("shard_misplaced", "b", (2,), None),
-        ),
+        ({A: {"shard2": None}, B: {"shard2": True}}, "error",
+         ("shard_misplaced", "b", (2,), None)),
     ],
-)
+)  # fmt: skip
 def test_schemas_are_compared_with_the_map(
     schemas: dict[NodeName, Any], severity: str, finding: tuple[object, ...]
 ) -> None:
@@ -66,19 +57,3 @@ def test_a_wrong_cluster_is_told_once(names: tuple[str, ...]) -> None:
         seen.looked[node] = dataclasses.replace(seen.looked[node], seen={})
     (finding,) = seen.findings(*names)
     assert (finding.code, finding.node, finding.object) == ("other_node", None, "cluster")
-
-
-def lacking(seen: Facts) -> None:
-    """Let something be wrong that two checks tell."""
-    seen.schemas(A, shard99=empty_schema())
-    structure = seen.seen(A, "structure")
-    seen.see(A, "structure", digests={**structure.digests, ShardId(1): "empty"},
-             details={**structure.details, "empty": ()})  # fmt: skip
-
-
-def test_only_the_chosen_checks_are_told() -> None:
-    seen = healthy()
-    lacking(seen)
-    assert [f.code for f in seen.findings()] == ["stray_schema", "table_missing"]
-    assert [f.code for f in seen.findings("map")] == ["stray_schema"]
-    assert [f.code for f in seen.findings("structure")] == ["table_missing"]

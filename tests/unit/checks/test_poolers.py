@@ -11,7 +11,6 @@ import pytest
 from shardctl.checks.poolers_asked import Asked
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Alias
-from tests.fixtures.fleets import facts
 from tests.fixtures.fleets.facts import P1, A, B, Facts, pooled
 
 if TYPE_CHECKING:
@@ -92,10 +91,6 @@ FAULTS: dict[str, tuple[Callable[[Facts], None], NodeMap]] = {
 }  # fmt: skip
 
 
-def test_of_a_healthy_pooler_nothing_is_told() -> None:
-    assert told(pooled()) == []
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_fault_is_found_and_nothing_else_is_told(fault: str) -> None:
     breaks, expected = FAULTS[fault]
@@ -119,11 +114,8 @@ def test_connections_that_were_too_many_to_ask_are_counted() -> None:
     ("version", "config", "codes"),
     [
         ("1.18.0", {"pool_mode": "transaction"}, ["no_prepared_statements"]),
-        ("1.20.1", {"pool_mode": "statement"}, ["no_prepared_statements"]),
         ("1.21.0", {"max_prepared_statements": "0"}, ["no_prepared_statements"]),
-        ("1.21.0", {"max_prepared_statements": "100"}, []),
         ("1.25.1", {"pool_mode": "transaction", "max_prepared_statements": "200"}, []),
-        ("1.18.0", {"pool_mode": "session"}, ["pool_mode"]),
     ],
 )
 def test_prepared_statements_are_a_matter_of_version_and_configuration(
@@ -132,13 +124,6 @@ def test_prepared_statements_are_a_matter_of_version_and_configuration(
     seen = pooled(version=version)
     seen.pool(config=config)
     assert [finding.code for finding in seen.findings()] == codes
-
-
-def test_a_file_of_an_older_map_is_another() -> None:
-    seen = pooled()
-    for node in (A, B):
-        seen.row(node, map_version=2)
-    assert [finding.code for finding in seen.findings()] == ["file_differs"]
 
 
 @pytest.mark.parametrize("other", ["cluster: test", "map version: 1"])
@@ -162,20 +147,3 @@ def test_databases_of_the_operators_are_none_of_our_business() -> None:
     own = dataclasses.replace(there, own=frozenset({"reports", "*"}))
     seen.pool(offered=offered, seen=own, servers=[server("reports", 1), server("postgres", 1)])
     assert told(seen) == []
-
-
-def test_a_name_of_a_host_is_compared_by_its_addresses() -> None:
-    seen = pooled()
-    nodes = {
-        name: dataclasses.replace(node, pooler_host="localhost")
-        for name, node in seen.topology.nodes.items()
-    }
-    seen.topology = dataclasses.replace(seen.topology, nodes=nodes)
-    seen.poolers[P1] = facts.pooler_of(seen.topology, seen.topology.poolers[P1])
-    a, b = (seen.topology.nodes[node].port for node in (A, B))
-    known = {"localhost": ("127.0.0.1", "::1")}
-    right = [server("shard2", a), server("shard6", b, "::1")]
-    seen.pool(addresses=known, servers=right)
-    assert told(seen) == []
-    seen.pool(servers=[*right, server("shard2", b)])
-    assert [finding.code for finding in seen.findings()] == ["wrong_server"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import pytest
-
 from shardctl.checks.structure_groups import RELATIONS
 from shardctl.checks.verify import CHECKS
 from tests import reference
@@ -33,9 +31,3 @@ def test_every_kind_of_thing_in_a_structure_has_rules() -> None:
     kinds = set(re.findall(r"'([a-z]+)',\s+(?:\w\.)?relname\b", sql)) | RELATIONS
     rules = CHECKS["structure"].rules.of
     assert {code.rpartition("_")[0] for code in rules if code.endswith("_differs")} == kinds
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_a_check_without_a_look_is_named(check: str) -> None:
-    text = reference.render_verify()
-    assert (CHECKS[check].look is None) == (f"`{check}` has none" in text)

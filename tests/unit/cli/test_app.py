@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.cli import app as entry
-from shardctl.cli import provision
 from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished, UsageError
 
 if TYPE_CHECKING:
@@ -53,15 +52,6 @@ def test_the_help_loads_no_command_and_not_even_rich(tmp_path: Path) -> None:
     assert loaded(of("--help") + modules, tmp_path) == set()
 
 
-def test_a_mistyped_command_is_bad_usage_with_a_suggestion(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit) as left:
-        entry.main(["decode-di"])
-    assert left.value.code == 2
-    assert "decode-id" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -87,20 +77,6 @@ def test_ctrl_c_is_130_and_no_traceback(
 ) -> None:
     assert leave_with(KeyboardInterrupt(), monkeypatch) == 130
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_ctrl_c_in_a_command_that_changes_the_fleet_says_how_to_continue(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(provision, "run", interrupted)
-    for arguments, lines in ((["init"], 2), (["init", "--dry-run"], 1)):
-        with pytest.raises(SystemExit) as left:
-            entry.main(arguments)
-        assert left.value.code == 130
-        assert len(capsys.readouterr().err.splitlines()) == lines, "a hint where there was a change"
 
 
 def test_a_bug_is_70_and_its_traceback_is_in_the_log(

@@ -27,10 +27,7 @@ def file(tmp_path: Path) -> Path:
     "arguments",
     [
         ("--topology", "FILE", "topology", "check", "-o", "json"),
-        ("topology", "--topology", "FILE", "check", "-o", "json"),
-        ("topology", "check", "--topology", "FILE", "-o", "json"),
         ("topology", "check", "-ojson", "--topology=FILE"),
-        ("topology", "check", "-o", "json", "--topology", "none", "--topology", "FILE"),
         ("--topology", "none", "topology", "check", "--topology", "FILE", "--output", "json"),
     ],
     ids=" ".join,
@@ -41,22 +38,11 @@ def test_global_options_stand_before_and_after(arguments: tuple[str, ...], file:
     assert json.loads(done.stdout)["ok"]
 
 
-def test_the_option_counts_more_than_the_environment_wherever_it_stands(file: Path) -> None:
-    for words in (["--topology", str(file), "topology", "check"],
-                  ["topology", "check", "--topology", str(file)]):  # fmt: skip
-        assert here(*words, SHARDCTL_TOPOLOGY="none").returncode == 0
-    assert here("topology", "check", SHARDCTL_TOPOLOGY=str(file)).returncode == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (("encode-id", "--tim", "x"), ("--tim", "--time")),
-        (("encode-id",), ("--time", "--help")),
         (("decode-di",), ("decode-id", "--help")),
-        (("moves", "lst"), ("list", "--help")),
-        (("xyzzy",), ("xyzzy", "--help")),
-        (("hosts", "test"), ("test", "check")),
         (("verify", "b"), ("b", "--help")),
         (("verify", "-o", "tsv"), ("tsv", "--help")),
     ],
@@ -98,7 +84,6 @@ def test_a_bug_is_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
     "arguments",
     [
         ("migrate", "--detailed-exitcode"),
-        ("migrate", "--dry-run", "--detailed-exitcode", "--nope"),
         ("migrate", "--dry-run", "--detailed-exitcode", "--topology", "none"),
         ("mgirate", "--dry-run", "--detailed-exitcode"),
     ],

@@ -1,4 +1,4 @@
-"""Completion in bash, zsh and fish, as an operator has it who presses TAB."""
+"""Completion in bash and fish, as an operator has it who presses TAB."""
 
 from __future__ import annotations
 
@@ -25,29 +25,14 @@ SHELLS = {
         _shardctl_completion shardctl
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """,
-    # What the script hands over to zsh's own completion is shown instead.
-    "zsh": """
-        compdef() {{ }}
-        _arguments() {{ print -r -- "$@" | grep -o '"[^"]*"' | tr -d '"' }}
-        _files() {{ }}
-        source completion
-        words=({line}{empty}) CURRENT=$(({last} + 1))
-        _shardctl_completion
-    """,
     "fish": "source completion; complete --do-complete '{line}' | cut -f 1",
 }
 
 
-def present(name: str) -> bool:
-    return shutil.which(name) is not None
-
-
-@pytest.fixture(
-    params=["bash", *(pytest.param(one, marks=pytest.mark.long) for one in ("zsh", "fish"))]
-)
+@pytest.fixture(params=["bash", pytest.param("fish", marks=pytest.mark.long)])
 def shell(request: pytest.FixtureRequest) -> str:
     name = str(request.param)
-    if not present(name):
+    if shutil.which(name) is None:
         pytest.skip(f"{name} is not installed: apt-get install {name}")
     return name
 
@@ -96,43 +81,21 @@ def completed(shell: str, line: str, directory: Path) -> set[str]:
 
 OFFERED = {
     "shardctl ": set(COMMANDS),
-    "shardctl mov": {"move-shards", "moves"},
     "shardctl moves a": {"abort"},
     "shardctl move-shards 2 --to ": {"a", "b", "c"},
     "shardctl pgbouncer diff ": {"p1"},
     "shardctl verify --check ": set(CHECKS),
-    "shardctl verify --topo": {"--topology"},
     "shardctl migrate --d": {"--dry-run", "--detailed-exitcode"},
     "shardctl run true --on p": {"poolers", "p1"},
-    "shardctl verify -o ": {"table", "json"},
 }
 
 
 def test_a_shell_completes(shell: str, directory: Path) -> None:
     for line, offered in OFFERED.items():
         found = completed(shell, line, directory)
-        # zsh shows what each is, too.
-        assert offered <= found, line
-        assert shell == "zsh" or found == offered, line
+        assert found == offered, line
     # It offers nothing and says nothing where the topology is wrong.
     (directory / "topology.yaml").write_text("cluster: [")
     assert not completed(shell, "shardctl move-shards 2 --to ", directory) - {
         "bin", "completion", "topology.yaml", "bin/"
     }  # fmt: skip
-
-
-def test_completing_a_command_loads_nothing_heavy(directory: Path) -> None:
-    """The prompt waits for it at every TAB."""
-    program = "import sys; from shardctl.cli.app import main\ntry: main([])\nexcept SystemExit: "
-    program += "print({'psycopg', 'fabric', 'jinja2', 'yaml'} & {*sys.modules}, file=sys.stderr)"
-    asked = {"_SHARDCTL_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "shardctl mov"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=directory,
-        env=os.environ | asked,
-    )
-    assert "move-shards" in done.stdout
-    assert done.stderr == "set()\n"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.cli import log
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_user_without_a_home_has_no_log(
@@ -24,24 +25,3 @@ def test_a_user_without_a_home_has_no_log(
     assert capsys.readouterr().err == "a traceback\n"
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert log.log_file().is_relative_to(tmp_path)
-
-
-_WARNED = """
-import logging
-from shardctl.cli import log
-log.open_log(verbose=False)
-logging.getLogger("psycopg").warning("query cancellation interrupted")
-print(log.log_file())
-"""
-
-
-def test_what_psycopg_warns_of_is_in_the_log_and_not_on_the_screen(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _WARNED],
-        env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
-    assert "psycopg:" in Path(done.stdout.strip()).read_text()

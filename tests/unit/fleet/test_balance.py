@@ -17,15 +17,9 @@ from tests.fixtures.fleets.balance import carried_out, fleet, least_moved, moved
 A, B, C, D = map(NodeName, "abcd")
 
 
-@pytest.mark.parametrize("threshold", [0.05, 0.1])
-@pytest.mark.parametrize(
-    "before",
-    [zipf(), zipf(shuffled=False), zipf(serving=16), zipf(serving=1)],
-    ids=["shuffled", "sorted", "half of the nodes empty", "all on one node"],
-)
-def test_large_shards_are_alone_and_the_other_nodes_have_their_share(
-    before: Fleet, threshold: float
-) -> None:
+@pytest.mark.parametrize("before", [zipf(), zipf(serving=1)], ids=["shuffled", "all on one node"])
+def test_large_shards_are_alone_and_the_other_nodes_have_their_share(before: Fleet) -> None:
+    threshold = 0.05
     balance = plan(before, threshold=threshold)
     after = carried_out(before, balance)
     on: dict[NodeName, list[int]] = {node: [] for node in before.nodes}
@@ -88,26 +82,6 @@ def test_one_move_at_a_time_ends(before: Fleet, threshold: float) -> None:
             return
         now = carried_out(now, balance)
     pytest.fail("it does not end")
-
-
-def test_nothing_moves_within_the_threshold() -> None:
-    before = fleet({"a": [52, 52, 1], "b": [48, 48, 1]})
-    assert plan(before, threshold=0.05).steps == ()
-    assert plan(before, threshold=0.03).after == {A: 104, B: 98}
-
-
-def test_a_new_node_gets_its_share_although_no_node_has_too_much() -> None:
-    before = fleet({**{f"n{n}": [1] * 30 for n in range(20)}, "new": []})
-    balance = plan(before, threshold=0.05)
-    assert balance.steps
-    assert balance.after[NodeName("new")] >= 0.95 * 600 / 21
-    assert moved(before, balance) == balance.after[NodeName("new")]
-
-
-def test_shards_of_the_same_size_leave_from_the_end_of_a_range() -> None:
-    before = fleet({"a": [1] * 12, "b": [], "c": []})
-    steps = plan(before, threshold=0.05).steps
-    assert {(s.source, s.shards) for s in steps} == {(A, (8, 9, 10, 11)), (A, (4, 5, 6, 7))}
 
 
 def test_a_shard_that_no_node_has_room_for_is_named_and_the_rest_is_planned() -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.hosts import accounts
-from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 
 if TYPE_CHECKING:
@@ -29,18 +28,6 @@ def test_a_script_runs_as_another_user() -> None:
     assert f"Uid:\t{number}\t{number}\t{number}\t{number}\n" in said
     assert "CapEff:\t0000000000000000\n" in said
     assert "ONE=1\n" in said
-
-
-@pytest.mark.parametrize("before", [[], ["sh", "-c", 'exec "$1"', "sh"]])
-def test_a_program_runs_only_where_the_other_user_may_go(
-    server_directory: Path, before: list[str]
-) -> None:
-    program = server_directory / "closed" / "program"
-    program.parent.mkdir(mode=0o700)
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    with pytest.raises(CommandFailed):
-        Local().run([*before, str(program)], user=accounts.server_account(None))
 
 
 def test_root_renames_by_itself_only_where_that_user_could(tmp_path: Path) -> None:

@@ -11,13 +11,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_knock_tells_who_listens_from_who_has_ended() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert ports.knock("127.0.0.1", port) == "open"
-    assert ports.knock("127.0.0.1", port) == "closed"
-
-
 def test_a_name_that_nobody_knows_is_silent() -> None:
     assert ports.knock("no-such-host.invalid", 6432) == "silent"
 

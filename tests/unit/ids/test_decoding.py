@@ -10,71 +10,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.ids import times
-from shardctl.ids.decoding import Decoder, Place
+from shardctl.ids.decoding import Decoder
 from shardctl.ids.layout import Layout
 from tests.unit.ids.test_layout import layouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable
 
-    Parsed = list[tuple[int, str, int, int, str, str]]
+    Parsed = list[tuple[int, str, int, int]]
 
-OUTPUTS = ["table", "tsv", "json"]
 KNOWN = 11637205501278089
-NAMES = st.text(st.sampled_from("ab'\"%$s\\{}é"), min_size=1, max_size=12)
 
 
 def run(
-    texts: Iterable[str],
-    *,
-    layout: Layout | None = None,
-    output: str = "tsv",
-    places: Mapping[int, Place] | None = None,
+    texts: Iterable[str], *, layout: Layout | None = None, output: str = "tsv"
 ) -> tuple[str, dict[int, str]]:
     """Decode lines numbered from 1; give the output and the complaints by line."""
-    texts = list(texts)
     complaints: dict[int, str] = {}
-    decoder = Decoder(layout or Layout(), output, places)
+    decoder = Decoder(layout or Layout(), output, None)
     out = decoder.decode(enumerate(texts, 1), complaints.__setitem__)
     assert decoder.bad == len(complaints)
     assert decoder.good == out.count("\n")
     return out, complaints
 
 
-def from_tsv(out: str) -> Parsed:
-    rows = [line.split("\t") for line in out.splitlines()]
-    return [(int(i), time, int(s), int(q), *_both(rest)) for i, time, s, q, *rest in rows]
+def parsed(out: str, output: str = "tsv") -> Parsed:
+    if output == "json":
+        rows = [json.loads(line).values() for line in out.splitlines()]
+        assert all(isinstance(number, str) for number, *_ in rows)
+    else:
+        rows = [line.split("\t" if output == "tsv" else None) for line in out.splitlines()]
+    return [(int(i), time, int(shard), int(rest)) for i, time, shard, rest in rows]
 
 
-def from_json(out: str) -> Parsed:
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert all(isinstance(row["id"], str) for row in rows)
-    return [
-        (int(r["id"]), r["time"], r["shard"], r["sequence"], r.get("schema", ""), r.get("node", ""))
-        for r in rows
-    ]
-
-
-def from_table(out: str) -> Parsed:
-    rows = [line.split() for line in out.splitlines()]
-    return [(int(i), time, int(s), int(q), *_both(rest)) for i, time, s, q, *rest in rows]
-
-
-def _both(rest: list[str]) -> tuple[str, str]:
-    if not rest:
-        return "", ""
-    schema, node = rest
-    return schema, node
-
-
-PARSERS: dict[str, Callable[[str], Parsed]] = {
-    "table": from_table,
-    "tsv": from_tsv,
-    "json": from_json,
-}
-
-
-@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("output", ["table", "tsv", "json"])
 @given(layout=layouts(), data=st.data())
 def test_lines_say_what_the_layout_says(output: str, layout: Layout, data: st.DataObject) -> None:
     numbers = data.draw(st.lists(st.integers(layout.lowest_id, layout.highest_id), max_size=20))
@@ -86,8 +55,8 @@ def test_lines_say_what_the_layout_says(output: str, layout: Layout, data: st.Da
         if time.startswith("ms:"):
             too_far.append(position)
         else:
-            wanted.append((number, time, shard, sequence, "", ""))
-    assert PARSERS[output](out) == wanted
+            wanted.append((number, time, shard, sequence))
+    assert parsed(out, output) == wanted
     assert list(complaints) == too_far
 
 
@@ -98,12 +67,10 @@ def test_hex_is_the_bigint_with_these_bits(number: int) -> None:
         assert run([text]) == (plain, {})
 
 
-@pytest.mark.parametrize(
-    "text", ["9" * 5000, "-" + "9" * 5000, "0x" + "f" * 5000, "0" * 5000 + "x", "9" * 100]
-)
+@pytest.mark.parametrize("text", ["-" + "9" * 5000, "0x" + "f" * 5000, "9" * 100])
 def test_a_number_of_any_length_is_a_complaint_and_a_short_one(text: str) -> None:
     out, complaints = run([text, str(KNOWN)])
-    assert [row[0] for row in from_tsv(out)] == [KNOWN]
+    assert [row[0] for row in parsed(out)] == [KNOWN]
     assert list(complaints) == [1]
     assert len(complaints[1]) < 150
 
@@ -114,5 +81,5 @@ def test_a_time_that_cannot_be_written_is_refused_and_its_neighbour_is_not(epoch
     inside, outside = (999, 1000) if epoch > 0 else (1000, 999)
     ids = [tick << 23 for tick in (outside, inside, outside)]
     out, complaints = run(map(str, ids), layout=layout)
-    assert [row[0] for row in from_tsv(out)] == [inside << 23]
+    assert [row[0] for row in parsed(out)] == [inside << 23]
     assert list(complaints) == [1, 3]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta, timezone
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +11,6 @@ from shardctl.ids import times
 FIRST = -62_135_596_800_000  # 0001-01-01
 AFTER = 253_402_300_800_000  # 10000-01-01
 milliseconds = st.integers(FIRST, AFTER - 1)
-offsets = st.integers(-23 * 60 - 59, 23 * 60 + 59).map(lambda m: timezone(timedelta(minutes=m)))
 
 
 @given(milliseconds)
@@ -24,12 +21,9 @@ def test_what_is_rendered_is_parsed(time_ms: int) -> None:
 @pytest.mark.parametrize(
     ("text", "time_ms"),
     [
-        ("1970-01-01T00:00:00Z", 0),
         ("1970-01-01", 0),
         ("1970-01-01 00:00:00.001", 1),
-        ("1970-01-01T02:00:00+02:00", 0),
         ("1969-12-31T19:00-05:00", 0),
-        ("1969-12-31T23:59:59.9999Z", -1),
         ("1969-12-31T23:59:59.999999999Z", -1),
         ("20110824T210701.721Z", 1_314_220_021_721),
     ],

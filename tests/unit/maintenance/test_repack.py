@@ -38,16 +38,6 @@ def verdicts(
     return [(one.table.name, one.verdict) for one in judge({NodeName("a"): view}, options)]
 
 
-def test_the_most_bloated_comes_first_and_equals_by_name() -> None:
-    found = verdicts(table("c", 50 * MB), table("b", 50 * MB), table("a", 90 * MB))
-    assert found == [("a", "repack"), ("b", "repack"), ("c", "repack")]
-
-
-def test_with_no_bloat_asked_for_all_are_taken_also_those_of_unknown_bloat() -> None:
-    found = verdicts(table("known", 1), table("unknown", None), min_bloat=0)
-    assert found == [("known", "repack"), ("unknown", "repack")]
-
-
 def test_a_recent_repack_counts_more_than_any_estimate() -> None:
     found = verdicts(table("new", 90 * MB, done_s=3599.0), table("old", 80 * MB, done_s=3600.0))
     assert found == [("new", "recent"), ("old", "repack")]

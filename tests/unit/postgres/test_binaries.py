@@ -48,18 +48,6 @@ def test_bin_directory_comes_before_the_environment_and_the_system(
     assert binaries.find(None, account=None).directory == variable
 
 
-@pytest.mark.usefixtures("bare_system")
-def test_a_named_directory_without_the_programs_says_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lacking = programs(tmp_path / "lacking", "16.1", names=("postgres",))
-    with raises_code("binaries_refused"):
-        binaries.find(lacking, account=None)
-    monkeypatch.setenv(binaries.VARIABLE, str(tmp_path / "nowhere"))
-    with raises_code("binaries_refused"):
-        binaries.find(None, account=None)
-
-
 def test_versions_below_14_are_refused(bare_system: Path, tmp_path: Path) -> None:
     old = programs(tmp_path / "old", "13.14")
     with raises_code("binaries_refused", match="has PostgreSQL 13"):

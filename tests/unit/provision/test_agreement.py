@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,12 @@ from shardctl.errors import Problems, ShardctlError
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision.agreement import doubted_moves, left_out
 from shardctl.provision.observe import Said
-from shardctl.state.journal import Move
 from shardctl.state.ledger import Copy
 from shardctl.topology.model import NodeName
 from tests.fixtures.servers.postgres import local_node, local_topology
+from tests.unit.moved import move
 
 A, B, C, D = (NodeName(name) for name in "abcd")
-BEGAN = datetime(2026, 11, 22, tzinfo=UTC)
 _SHARDS = {"a": range(2), "b": range(2, 4), "c": range(4, 6), "d": range(0)}
 _NODES = [local_node(Path("/srv"), name, 5432, shards) for name, shards in _SHARDS.items()]
 TOPOLOGY = local_topology(Path("/srv"), *_NODES)
@@ -30,14 +28,8 @@ def said(version: int | None = 3, **given: Any) -> Said:
     return replace(Said(version, TOPOLOGY.owners(), ()), **given)
 
 
-def copy(node: NodeName, source: str, target: str, state: str = "reserved") -> tuple[Copy, ...]:
-    of: dict[str, Any] = dict.fromkeys(
-        ("ended", "drained_at", "drained_to", "proof", "report"), None
-    )
-    of |= {"plan": {}, "who": "a test", "started": BEGAN, "changed": BEGAN, "revision": 1}
-    of |= {"shards": [2], "schemas": ["shard2"], "retired": ["shard2__retired_5f3a9c1e"]}
-    move = Move(id="5f3a9c1e", state=state, method="clone", source=source, target=target, **of)  # type: ignore[arg-type]  # as psycopg gives it
-    return (Copy(node, move, (), None),)
+def copy(node: NodeName, source: str, target: str) -> tuple[Copy, ...]:
+    return (Copy(node, move(source=source, target=target), (), None),)
 
 
 def names(there: dict[NodeName, Said], *, strict: bool = False) -> list[str]:

@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from shardctl.ids.layout import Layout
 from shardctl.router import places
-from shardctl.router.errors import NodeUnknown, NoNodeAliases
+from shardctl.router.errors import NoNodeAliases
 from shardctl.state.map import Map, NodeMap
 from shardctl.topology.model import NodeName, Pooler, PoolerName
 from shardctl.topology.names import SchemaPattern
@@ -47,33 +47,11 @@ def keywords(found: places.Places, node: str) -> dict[str, Any]:
     return conninfo_to_dict(found.conninfo(NodeName(node)))
 
 
-def test_poolers_with_aliases_of_nodes_are_taken_all_of_them(topology: Topology) -> None:
-    both = with_poolers(
-        topology, pooler("p1", 6100, "node"), pooler("p2", 6200, "shard", "node"),
-        pooler("p3", 6300, "shard"),
-    )  # fmt: skip
-    found = keywords(places.of_topology(both, None, {}), "c")
-    assert (found["dbname"], found["host"], found["port"]) == (
-        "app_c", "127.0.0.1,127.0.0.1", "6100,6200",
-    )  # fmt: skip
-    assert found["load_balance_hosts"] == "random"
-    assert found["options"] == ""
-
-
 def test_poolers_with_aliases_of_shards_alone_are_no_way(topology: Topology) -> None:
     shards = with_poolers(topology, pooler("p1", 6100, "shard"))
     with pytest.raises(NoNodeAliases):
         places.of_topology(shards, None, {})
     assert not places.of_topology(shards, "nodes", {}).pooled(A)
-
-
-def test_of_a_nodes_own_connection_string_only_that_node_is_known() -> None:
-    given = places.first_of("postgresql://app@db1/app", {})
-    found = places.of_reported(given, TOLD, "app")
-    assert not found.pooled(A)
-    assert keywords(found, "a")["host"] == "db1"
-    with pytest.raises(NodeUnknown):
-        found.conninfo(B)
 
 
 def test_the_way_to_one_node_is_not_taken_for_the_way_to_another() -> None:

@@ -34,14 +34,6 @@ def test_a_poolers_own_words_are_a_refusal(text: str) -> None:
     assert not refusals.is_refusal(told(text, "ERROR"))  # what a function raises
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "no such database: app_a", "query_wait_timeout", "pause mode", f"{OLD}!", f"oh: {NEW}"],
-)
-def test_other_words_are_none(text: str) -> None:
-    assert not refusals.is_refusal(told(text))
-
-
 class Pooler:
     """Refuses what begins a transaction until its errors are used up."""
 
@@ -58,14 +50,6 @@ class Pooler:
         for error in self._refused:
             raise error
         return "served"
-
-
-def test_what_is_refused_waits_and_is_asked_again() -> None:
-    pooler = Pooler(told(OLD), told(NEW))
-    assert pooler.run(60) == "served"
-    first, second, third = pooler.waited
-    assert first is None
-    assert 60 > (second or 0) > (third or 0) > 0
 
 
 def test_another_error_is_raised_at_once() -> None:

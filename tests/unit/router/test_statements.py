@@ -60,16 +60,3 @@ def test_nothing_of_the_applications_can_stand_for_the_schema() -> None:
         statements.terms([sql.SQL("\0")])
     with pytest.raises(NameRefused):
         statements.orders("\0")
-
-
-def test_rows_are_inserted_together_but_with_no_more_parameters_than_there_can_be() -> None:
-    ((statement, values),) = statements.insert_rows(
-        "s", "t%", ("a", 'b"'), [(1, 2), (3, 4)], "DO NOTHING"
-    )
-    assert statement == (
-        b'INSERT INTO "s"."t%%" ("a", "b""") VALUES (%s, %s), (%s, %s) ON CONFLICT DO NOTHING'
-    )
-    assert values == [1, 2, 3, 4]
-    many = [(number,) for number in range(65_536)]
-    counts = [len(given) for _, given in statements.insert_rows("s", "t", ("a",), many, None)]
-    assert counts == [65_535, 1]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,23 +68,6 @@ def test_the_name_changes_with_what_a_fleet_is_made_of(tmp_path: Path) -> None:
     assert len(others | {same}) == 6
 
 
-def test_it_is_made_once_whoever_comes_at_the_same_time(temporary: Path) -> None:
-    made: list[str] = []
-    make = packs(temporary, "made", made)
-    together = threading.Barrier(4)
-
-    def start(number: int) -> str:
-        into = temporary / str(number)
-        into.mkdir()
-        together.wait()
-        templates.unpack("one", into, make)
-        return (into / "file").read_text()
-
-    with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(start, range(4))) == ["made"] * 4
-    assert made == ["made"]
-
-
 def test_what_failed_or_was_killed_is_made_again(temporary: Path) -> None:
     into = temporary / "into"
     into.mkdir()
@@ -103,19 +84,6 @@ def test_what_failed_or_was_killed_is_made_again(temporary: Path) -> None:
     templates.unpack("one", into, packs(temporary, "again", made))
     assert (into / "file").read_text() == "again"
     assert sorted(file.name for file in folder.iterdir()) == ["lock", "one.tar"]
-
-
-def test_only_those_used_last_are_kept(temporary: Path) -> None:
-    into = temporary / "into"
-    into.mkdir()
-    made: list[str] = []
-    folder = temporary / f"{templates.PREFIX}{os.geteuid()}"
-    for number, name in enumerate(["old", "used", "b", "used", "c", "d"]):
-        templates.unpack(name, into, packs(temporary, name, made))
-        assert (into / "file").read_text() == name
-        os.utime(folder / f"{name}.tar", (number, number))
-    assert made == ["old", "used", "b", "c", "d"]
-    assert sorted(file.stem for file in folder.glob("*.tar")) == ["c", "d", "used"]
 
 
 def test_a_directory_that_others_can_write_is_refused(temporary: Path) -> None:

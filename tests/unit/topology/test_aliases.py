@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.pgbouncer import render
-from shardctl.topology import aliases
 from shardctl.topology.loader import TopologyInvalid, parse
-from shardctl.topology.model import PoolerName, Topology
+
+if TYPE_CHECKING:
+    from shardctl.topology.model import Topology
 
 FILE = Path("topology.yaml")
 BASE = """\
@@ -40,22 +41,15 @@ def refused(*changes: tuple[str, str]) -> list[str]:
     return str(error.value).splitlines()
 
 
-def offered(topology: Topology, pooler: str) -> list[str]:
-    one = topology.poolers[PoolerName(pooler)]
-    return [entry.alias for entry in render.entries(topology, one)]
-
-
 # (what is changed in BASE, into what, where that is refused)
 CHANGES = [
     *(
         ("'shard{id}'", schema, SHARD)
         for schema in (
-            "'shard {id}'", "'größe{id}'", "'a\"b{id}'", "'a=b;{id}#'", "'[{id}]'", "'*{id}'",
-            "'sh%{id}'", f"'{'s' * 61}{{id}}'", f"'{'s' * 51}{{id:011d}}'",
+            "'shard {id}'", "'größe{id}'", "'a\"b{id}'", f"'{'s' * 61}{{id}}'",
         )
     ),
     ("name: app", "name: my app", NODE),
-    ("name: app", "name: '*'", NODE),
     ("name: app", f"name: {'d' * 60}", NODE),
 ]  # fmt: skip
 
@@ -68,33 +62,9 @@ def test_what_pgbouncer_cannot_offer_is_refused_at_the_pooler_that_would(
     assert line.startswith(place)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "pooler"),
-    [
-        ("'shard{id}'", "'S.h_a-r{id:03d}d'", "q"),
-        ("'shard{id}'", f"'{'s' * 60}{{id}}'", "q"),
-        ("'shard{id}'", "'{id}'", "q"),
-        ("name: app", "name: A.p-p_1", "p"),
-        ("name: app", f"name: {'d' * 59}", "p"),
-    ],
-)
-def test_what_pgbouncer_can_offer_is_taken(old: str, new: str, pooler: str) -> None:
-    found = offered(loaded((old, new)), pooler)
-    assert found
-    assert [aliases.flaw(alias) for alias in found] == [None] * len(found)
-    assert max(map(len, found)) <= aliases.MAX_ALIAS
-
-
 CLASH = (("'shard{id}'", "'app_{id}'"), ("  a:", "  3:"))
 
 
 def test_one_name_for_a_node_and_a_shard_is_refused_where_both_are_offered() -> None:
     [line] = refused(*CLASH, ("[node]", "[shard, node]"))
     assert line.startswith(f"{NODE} app_3 ")
-
-
-@pytest.mark.parametrize("node", ["8", "03", "3x", "x3"])
-def test_a_node_that_is_named_like_no_shard_is_fine(node: str) -> None:
-    topology = loaded(CLASH[0], ("  a:", f"  {node}:"), ("[node]", "[node, shard]"))
-    found = offered(topology, "p")
-    assert len(found) == len(set(found)) == 10

@@ -51,17 +51,7 @@ def test_every_key_has_one_of_the_shards(key: keys.Key, count: int) -> None:
     assert 0 <= keys.shard_of(key, count) < count
 
 
-@given(st.text())
-def test_the_hash_fits_a_signed_64_bit_integer(key: str) -> None:
-    assert 0 <= keys.stable_hash(key) < 1 << 60
-
-
 @pytest.mark.parametrize("key", [None, True, 1.5, b"ann", ("ann",)])
 def test_what_is_no_key_is_refused(key: object) -> None:
     with raises_code("key_unsupported"):
         keys.shard_of(key, 8)  # type: ignore[arg-type]
-
-
-def test_a_digest_is_text_and_not_a_uuid() -> None:
-    digest = "0cc175b9c0f1b6a831c399e269772661"
-    assert keys.read(digest) == digest

@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 from shardctl.topology import names
 from shardctl.topology.names import SchemaPattern
 
-affix = st.text(st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="{}"), max_size=9)
-patterns = st.builds(SchemaPattern, affix, st.integers(0, 12), affix)
-
 
 @pytest.mark.parametrize("schema", ["shard017", "shard", "shard-1", "shard1x", "xshard1", "shard²"])
 def test_what_the_pattern_did_not_make_is_no_shard(schema: str) -> None:

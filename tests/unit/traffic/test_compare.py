@@ -10,7 +10,6 @@ from shardctl.traffic.record import Record
 LAYOUT = Layout()
 NOW_MS = 1_700_000_000_000
 HERE, OTHER = ShardId(2), ShardId(5)
-B = NodeName("b")
 
 
 def identity(number: int, shard: int = HERE) -> int:
@@ -42,12 +41,6 @@ def verdict(record: Record, *rows: Row, **others: Row) -> Verdict:
     for node, one in others.items():
         comparison.elsewhere(HERE, NodeName(node), one)
     return comparison.verdict(())
-
-
-def test_rows_that_are_all_there_once_are_well() -> None:
-    found = verdict(records(), row(0), row(1), row(2))
-    assert found.ok
-    assert found.examples == ()
 
 
 def test_an_acknowledged_row_that_is_not_there_is_lost() -> None:
@@ -115,13 +108,3 @@ def test_what_was_read_stale_is_told() -> None:
     record = records(1)
     record.found_stale(0, 1, None)
     assert compare(record, row(0)) == {"stale": 1}
-
-
-def test_two_clients_have_rows_of_the_same_number() -> None:
-    first, second = records(1), Record(1)
-    second.attempt_insert(HERE)
-    second.inserted(0, identity(50))
-    comparison = Comparison([first, second], LAYOUT)
-    comparison.owned(HERE, row(0))
-    comparison.owned(HERE, Row(identity(50), 1, 0, 1))
-    assert comparison.verdict(()).ok

@@ -36,11 +36,6 @@ def made() -> Report:
     )
 
 
-def test_all_is_well_without_errors_and_flaws_and_the_fence_is_neither() -> None:
-    assert made().ok
-    assert made().intact
-
-
 def test_an_error_is_not_well_though_all_rows_are_there() -> None:
     found = replace(made(), failures=(Failure("08006", 2, "gone", 0.5),))
     assert (found.errors, found.intact, found.ok) == (2, True, False)
@@ -52,7 +47,3 @@ def test_any_flaw_is_not_well(flaw: str) -> None:
     assert (found.intact, found.ok) == (False, False)
     names = ("lost", "duplicates", "misplaced", "unknown", "astray", "stale")
     assert sum(found.as_json()[name] for name in names) == 1
-
-
-def test_a_shard_that_nobody_serves_is_not_well() -> None:
-    assert not replace(made(), unserved=(ShardId(3),)).intact
