@@ -29,7 +29,7 @@ test: lint ## Run all that a change must pass, and CI runs: style, types, and th
 slow: $(VENV)/.for-test ## Run what takes long or needs a quiet machine, other versions, whole stories, and attacks
 	@tests/system-packages.sh chromium chromium-driver prometheus
 	@$(PYTEST) -n 4 -m 'embedded or timed or long' tests/integration tests/unit
-	@$(PYTEST) -n 4 tests/slow tests/fault
+	@$(PYTEST) -n 4 tests/slow
 	@$(MAKE) --no-print-directory chaos MINUTES=5
 
 MINUTES := 60

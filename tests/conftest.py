@@ -51,8 +51,6 @@ pytest_plugins = [
     "tests.fixtures.moves.preflight",
     "tests.fixtures.moves.fenced",
     "tests.fixtures.fleets.retired",
-    "tests.fixtures.network.network",
-    "tests.fixtures.moves.on_machines",
     "tests.fixtures.fleets.rows",
     "tests.fixtures.fleets.read_only",
     "tests.fixtures.fleets.bloated",
