@@ -1,4 +1,4 @@
-"""A PgBouncer of this machine from its files to its end, and everything that gets in its way."""
+"""A PgBouncer of this machine, and what gets in its way."""
 
 from __future__ import annotations
 

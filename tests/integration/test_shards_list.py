@@ -1,4 +1,4 @@
-"""`shards list`: sizes, rows and load of every shard, from real servers."""
+"""`shards list`: sizes and rows of every shard, from real servers."""
 
 from __future__ import annotations
 
