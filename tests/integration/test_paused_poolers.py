@@ -9,10 +9,8 @@ import pytest
 from shardctl.moves import plan as planning
 from shardctl.moves.paused_pooler import PausedPooler, PauseFailed, PauseLost
 from shardctl.moves.paused_poolers import PausedPoolers
-from shardctl.pgbouncer import serving
 from shardctl.pgbouncer.console import Console
-from shardctl.postgres.connection import NodeLost
-from tests.fixtures.moves.own import Lab, lose
+from tests.fixtures.moves.own import Lab
 from tests.fixtures.servers.postgres import free_run, wait_for
 
 if TYPE_CHECKING:
@@ -49,28 +47,6 @@ def pauses(fleet: Lab) -> PausedPoolers:
     plan = fleet.plan([0, 1], "c")
     topology = fleet.topology
     return PausedPoolers(topology, planning.after(topology, plan), plan, purpose="shardctl test")
-
-
-def test_who_dies_where_nothing_is_paused_leaves_the_poolers_retry_as_it_was(
-    fleet: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def retry(at_work: PausedPoolers) -> str:
-        return at_work._watcher(at_work.all[0]).config()["server_login_retry"]
-
-    with pauses(fleet) as at_work:
-        at_work.open()
-        before = retry(at_work)
-        with monkeypatch.context() as patched:
-            patched.setattr(serving, "end", lose)
-            at_work.let_go()
-            assert retry(at_work) == before
-            at_work.hold(seconds=5)
-            with pytest.raises(NodeLost):
-                at_work.let_go()
-        assert float(retry(at_work)) < float(before)
-        at_work.let_go()  # nothing is paused any more, and what was left is put right
-        assert retry(at_work) == before
-        assert fleet.put(2) > 0
 
 
 def test_a_file_that_cannot_be_replaced_is_written_before_clients_go_on(

@@ -1,4 +1,4 @@
-"""A PgBouncer of this machine from its files to its end, and everything that gets in its way."""
+"""A PgBouncer of this machine, and what gets in its way."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardctl.errors import ShardctlError
 from shardctl.pgbouncer.server import Server
 from shardctl.topology.model import PoolerName, Topology
 from tests.fixtures.processes import ended
@@ -114,3 +115,12 @@ def test_a_stale_pid_file_with_the_number_of_another_process_is_replaced(server:
             assert server.stop() is True
             assert other.poll() is None
         other.kill()
+
+
+def test_a_folder_that_cannot_be_made_is_told(server: Server) -> None:
+    way = server.pooler.config.parent.parent
+    way.write_text("in the way")
+    with pytest.raises(ShardctlError) as refused:
+        server.start()
+    assert refused.value.code in {"directory_refused", "directory_unreachable"}
+    assert way.read_text() == "in the way"

@@ -1,4 +1,4 @@
-"""Preflight of a healthy fleet, of several troubles at once, and of what all nodes say."""
+"""Preflight changes nothing, tells several troubles at once, and looks at what all nodes say."""
 
 from __future__ import annotations
 

@@ -78,12 +78,3 @@ def test_verify_reports_the_grant_before_anything_is_planted(fleet_rows: Stated)
     assert str(fleet.role) in done.stdout
     assert str(fleet.role) in done.stdout
     assert fleet.here("verify", "--check", "connection").returncode == 0
-
-
-def test_a_function_of_the_database_s_owner_is_no_one_else_s(fleet_rows: Stated) -> None:
-    made = "CREATE FUNCTION public.concat(text, text) RETURNS text RETURN 'ours'"
-    fleet_rows.fleet.execute("a", made)
-    try:
-        assert fleet_rows.rows(GREET, "--shards", "0") == [["ours"]]
-    finally:
-        fleet_rows.fleet.execute("a", "DROP FUNCTION public.concat(text, text)")

@@ -70,7 +70,6 @@ def catalog(one: Fleet) -> list[list[object]]:
         f"SELECT t::text FROM pg_trigger AS t WHERE tgrelid {inside} ORDER BY oid",
         f"SELECT t::text FROM pg_attribute AS t WHERE attrelid {inside} ORDER BY attrelid, attnum",
         f"SELECT t::text FROM pg_constraint AS t WHERE conrelid {inside} ORDER BY oid",
-        f"SELECT t::text FROM pg_description AS t WHERE objoid {inside} ORDER BY 1",
         f"SELECT t::text FROM pg_depend AS t WHERE objid {inside} OR refobjid {inside} ORDER BY 1",
         "SELECT t::text FROM pg_namespace AS t WHERE nspname = 'shard2'",
         "SELECT t::text FROM pg_proc AS t WHERE pronamespace = 'shard2'::regnamespace ORDER BY 1",

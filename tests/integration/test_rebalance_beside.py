@@ -1,4 +1,4 @@
-"""`rebalance apply --parallel`: it goes on after Ctrl-C and a kill, and ends when a move fails."""
+"""`rebalance apply --parallel`: it begins no move after one that fails, and goes on by `resume`."""
 
 from __future__ import annotations
 

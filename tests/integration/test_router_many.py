@@ -149,9 +149,5 @@ def test_aggregates_are_of_all_shards(fleet_routed: Fleet, router: Open) -> None
     some = db.scatter(fields, "photos", "score <> 'NaN'", limit=1)
     assert some == [(8 * 15, 8 * 15, 8 * 165, 0, made(20, 7))]
     assert str(db.scatter(Aggregate.max("score"), "photos", limit=1)[0][0]) == "NaN"
-    with pytest.raises(OrderUnsupported):
-        db.scatter(Aggregate.max("caption"), "photos", limit=1)
-    with pytest.raises(ValueError, match="aggregates"):
-        db.scatter(["id", Aggregate.count()], "photos", limit=1)
     with pytest.raises(ValueError, match="scatter"):
         db.select_keys([Aggregate.count()], "photos", [1, 2], key_field="user_id")

@@ -1,4 +1,4 @@
-"""`shards list`: sizes, rows and load of every shard, from real servers."""
+"""`shards list`: sizes and rows of every shard, from real servers."""
 
 from __future__ import annotations
 
@@ -47,10 +47,6 @@ def test_shards_are_listed_by_number_size_rows_and_node(fleet_8: Fleet) -> None:
     assert numbers(listed(fleet_8, "--sort", "size", "--top", "2")) == [5, 2]
     assert numbers(listed(fleet_8, "--sort", "rows", "--top", "1")) == [2]
     assert numbers(listed(fleet_8, "--sort", "node", "--node", "b")) == [4, 5, 6, 7]
-    table = fleet_8.here("shards", "list", "--sample", "0", "--top", "3").stdout
-    assert [row.split()[:3] for row in table.splitlines()[3:6]] == [
-        [str(n), f"shard{n}", "a"] for n in range(3)
-    ]
     printed = fleet_8.here("shards", "list", "--sample", "0", "-o", "csv").stdout
     rows = list(csv.DictReader(io.StringIO(printed)))
     assert [int(row["size_bytes"]) for row in rows] == list(sizes.values())

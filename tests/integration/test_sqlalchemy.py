@@ -138,25 +138,6 @@ def fill(sharded: Sharded) -> list[int]:
     return users
 
 
-def test_rows_of_some_keys_come_in_one_order_by_one_statement_a_node(sharded: Sharded) -> None:
-    users = fill(sharded)
-    sharded.told.clear()
-    found = sharded.sessions.merge(
-        select(Photo.id, Photo.caption), users[1:], Photo.id.desc(), 20, key=Photo.user_id
-    )
-    assert sorted(one.node for one in sharded.told) == ["a", "b"]
-    numbers = sorted((100 * n + user for n in range(3) for user in users[1:]), reverse=True)
-    assert found == [(n, f"{n // 100} of {n % 100}") for n in numbers[:20]]
-    less = sharded.sessions.merge(
-        select(Photo.id).where(Photo.caption.in_(["1 of 2", "1 of 9", "2 of 0"])),
-        [2, 9],
-        [Photo.made, Photo.id],
-        key=Photo.user_id,
-    )
-    assert less == [102, 109]
-    assert sharded.sessions.merge(select(Photo), [], key=Photo.user_id) == []
-
-
 def test_rows_that_cannot_be_merged_are_refused(sharded: Sharded) -> None:
     sharded.db.insert("photos", 1, {"user_id": 1})
     merge = sharded.sessions.merge

@@ -14,7 +14,6 @@ from shardctl.fanout import Silent
 from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
-    from shardctl.checks.status import Status
     from shardctl.checks.status_look import NodeStatus
     from tests.fixtures.fleets.fleet import Fleet
 
@@ -69,12 +68,3 @@ def test_a_node_that_is_down_is_a_row_and_the_others_are_told(fleet_8: Fleet) ->
     assert any(line.split()[:2] == ["b", "down"] for line in done.stdout.splitlines())
     assert "4-7" in done.stderr
     assert states(as_json.stdout) == {"a": "up", "b": "down"}
-
-
-def test_before_init_there_is_no_map_and_no_shard(fleet_8: Fleet) -> None:
-    for node in "ab":
-        fleet_8.execute(node, "DROP SCHEMA shardctl CASCADE")
-    seen: Status = observe(fleet_8.topology(), sample_s=0, progress=Silent())
-    assert seen.map_version is None
-    assert {node.state for node in seen.nodes} == {"up"}
-    assert fleet_8.here("status", "--sample", "0").returncode == 0

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 A = NodeName("a")
 
 
-def by_ssh(fleet: Fleet, host: str, port: int | None = None) -> Topology:
+def by_ssh(fleet: Fleet, host: str) -> Topology:
     """Let node a be reached by SSH, and node b as this machine."""
     topology = fleet.topology()
     nodes = {
         name: dataclasses.replace(
             node,
             data_directory=fleet.servers[name].server.data_directory,
-            ssh=Ssh(host, None, port, None, accept_new=False) if name == A else None,
+            ssh=Ssh(host, None, None, None, accept_new=False) if name == A else None,
         )
         for name, node in topology.nodes.items()
     }

@@ -1,4 +1,4 @@
-"""`status` and poolers: versions, clients, servers, who waits and why, as it really is."""
+"""`status` and poolers: what a pause waits for, and poolers that are down."""
 
 from __future__ import annotations
 

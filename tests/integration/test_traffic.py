@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from shardctl.traffic.client_routes import TABLE
 from tests.fixtures.moves.loads import start, tables, wait_for_writes
 from tests.fixtures.refusals import raises_code
-from tests.fixtures.servers.pgbouncer import end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,23 +29,6 @@ def spoiled(fleet: Fleet, spoil: Callable[[], None]) -> Report:
 
 def flaws(report: Report) -> dict[str, int]:
     return {flaw: number for flaw, number in report.verdict.counts.items() if number}
-
-
-def test_a_killed_pooler_costs_errors_that_are_counted_and_no_row(
-    fleet_pooled: PooledFleet,
-) -> None:
-    with start(fleet_pooled) as load:
-        wait_for_writes(load)
-        end(fleet_pooled.pg_bouncer)
-        wait_for_writes(load)
-        fleet_pooled.pg_bouncer.start()
-        wait_for_writes(load, 100)
-        report = load.check()
-    codes = {failure.code: failure for failure in report.failures}
-    assert set(codes) <= {"08001", "08006", "08P01"}
-    assert 1 <= codes["08006"].count <= 8, "once for each connection"
-    assert "refused" in codes["08001"].first
-    assert (report.intact, report.ok, report.lost) == (True, False, 0)
 
 
 def test_a_load_does_not_begin_while_an_alias_is_paused(

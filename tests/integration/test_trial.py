@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from tests.fixtures.moves.preflight import Movable
 
-LONG = pytest.mark.long
-
 
 def trial(data: Path | None) -> Path:
     assert data is not None
@@ -26,16 +24,10 @@ def trial(data: Path | None) -> Path:
     ("settings", "code", "reason"),
     [
         ({"shared_bufers": "64MB"}, "trial_failed", '"shared_bufers"'),
-        pytest.param(
-            {"shared_preload_libraries": "nosuch"}, "trial_failed", '"nosuch"', marks=LONG
-        ),
         (
             {"ssl": "on", "ssl_cert_file": "/nowhere/a.crt", "ssl_key_file": "/nowhere/a.key"},
             "trial_failed",
             "/nowhere/a",
-        ),
-        pytest.param(
-            {"listen_addresses": "203.0.113.1"}, "trial_failed", "203.0.113.1", marks=LONG
         ),
         ({"listen_addresses": "127.0.0.2"}, "trial_login", "refused"),
     ],

@@ -68,24 +68,6 @@ def test_a_monitoring_plugin_gets_a_line_with_figures_and_a_code(
         assert fleet_healthy_shared.here("verify", "--nagios", wrong).returncode == 3
 
 
-def test_a_node_that_may_not_be_read_is_a_finding_and_the_others_are_checked(
-    fleet_healthy_shared: Fleet,
-) -> None:
-    text = fleet_healthy_shared.write().read_text()
-    role = fleet_healthy_shared.role
-    fleet_healthy_shared.file.write_text(text.replace("app_roles", f"user: {role}\n  app_roles"))
-    fleet_healthy_shared.execute("a", f"ALTER ROLE {role} SUPERUSER")
-    try:
-        with stray_schema(fleet_healthy_shared):
-            done = fleet_healthy_shared.here_as_written("verify", "-o", "json")
-    finally:
-        fleet_healthy_shared.execute("a", f"ALTER ROLE {role} NOSUPERUSER")
-    findings = json.loads(done.stdout)["findings"]
-    assert done.returncode == 1
-    codes = {(f["node"], f["code"]) for f in findings}
-    assert {("b", "not_examined"), ("a", "stray_schema")} <= codes
-
-
 def test_somebodys_lock_is_not_waited_for_for_ever(fleet_healthy_shared: Fleet) -> None:
     with fleet_healthy_shared.connect("a", autocommit=False) as holder:
         holder.execute("LOCK TABLE shardctl.map IN ACCESS EXCLUSIVE MODE")

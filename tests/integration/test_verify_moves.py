@@ -1,4 +1,4 @@
-"""`verify --check leftovers` and moves: unfinished ones, unproved ones, and what they left."""
+"""`verify --check leftovers` and moves: the slots that they left."""
 
 from __future__ import annotations
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fixtures.fleets.healthy import examine, load_only, offer, swap
+from tests.fixtures.fleets.healthy import examine, load_only, swap
 from tests.fixtures.fleets.pooled import PooledFleet, load
 
 if TYPE_CHECKING:
@@ -88,27 +87,6 @@ def test_pooled_sessions_are_refused_before_shards_and_a_warning_before_nodes(
     assert told(fleet) == [("pool_mode", "warning", (), "pool_mode")]
     done = fleet.here("verify", "--strict")
     assert done.returncode == 1
-
-
-def test_a_pooler_that_is_down_is_one_finding_and_all_else_is_examined(
-    fleet: PooledFleet, pooler_for: AddPooler
-) -> None:
-    offer(fleet, pooler_for, "p2")
-    fleet.pg_bouncer.stop()
-    fleet.execute("a", "CREATE SCHEMA shard99")
-    try:
-        done = fleet.here("verify", "-o", "json")
-    finally:
-        fleet.execute("a", "DROP SCHEMA shard99")
-    report = json.loads(done.stdout)
-    findings = [f for f in report["findings"] if f["severity"] != "note"]
-    assert done.returncode == 1
-    assert [(f["code"], f["node"], f["pooler"]) for f in findings] == [
-        ("stray_schema", "a", None),
-        ("unreachable", None, "p1"),
-    ]
-    assert findings[1]["object"] == f"127.0.0.1:{fleet.pg_bouncer.port}"
-    assert report["examined"] == {"nodes": 2, "shards": 8, "poolers": 1}
 
 
 def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
