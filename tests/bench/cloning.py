@@ -6,15 +6,15 @@ import shutil
 import statistics
 import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardctl.hosts import accounts
 from shardctl.postgres import binaries
 from shardctl.sandbox import servers
 from tests.bench import fleet as fleets
 from tests.bench import moving
-from tests.bench.measure import Row, alternate, compare, limit, say, seconds
+from tests.bench.measure import Row, compare, limit, say, seconds, versus
+from tests.bench.stream_moves import fill
 from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
@@ -32,11 +32,6 @@ _EACH = 4
 _SESSIONS = 2
 """Sessions a node over which `confirm` sums up tables."""
 
-_FILL = """\
-INSERT INTO {schema}.photos_by_user (user_id, image_url)
-SELECT i % 1000, repeat(md5(i::text), 30) FROM generate_series(1, {rows}) AS i
-"""
-
 
 def clone(scale: Scale) -> list[Row]:
     """Move 4 shards of a node of 2 GB with 12, to a new node each time.
@@ -48,7 +43,6 @@ def clone(scale: Scale) -> list[Row]:
     the tables are in memory then for both.
     """
     rounds = scale.of(3, 1)
-    rows = scale.of(165_000, 500)
     moves: list[Moved] = []
     by_hand: list[float] = []
     with moving.sandbox(_EACH * rounds, 1, rounds) as fleet:
@@ -56,8 +50,10 @@ def clone(scale: Scale) -> list[Row]:
         if free < scale.of(_FREE, 0):
             raise RuntimeError(f"{fleet.directory}: only {free >> 30} GB are free")
         say(f"  filling ({moving.busy()})")
-        _fill(fleet, rows)
-        size = _size(fleet)
+        fill(fleet, scale.of(165_000, 500), sorted(fleet.topology().owners()))
+        with fleet.connect("a") as connection:
+            connection.execute("VACUUM (FREEZE, ANALYZE)")
+            [(size,)] = connection.execute("SELECT sum(pg_database_size(oid)) FROM pg_database")
 
         def ours() -> float:
             fleet.settle()
@@ -69,28 +65,23 @@ def clone(scale: Scale) -> list[Row]:
             by_hand.append(
                 moving.sum_by_hand(fleet, moves[-1], "a", target, schemas, sessions=_SESSIONS)
             )
-            return moves[-1].until_cutover
+            began = moves[-1].began
+            return began["cutover"] - began["reserve"] + moves[-1].steps["cutover"]
 
         def reference() -> float:
             fleet.settle()
             return _copy(fleet)
 
-        times = alternate({"ours": ours, "pg_basebackup": reference}, rounds)
+        name = f"move from a node of {int(size) / 1e9:.1f} GB: reserve to cutover"
+        sides, against = {"ours": ours, "copy": reference}, ("pg_basebackup + start", 1.2)
+        rows = versus(name, sides, rounds, {"copy": against}, seconds, note=moving.busy())
     peak = max(one.peak_kb for one in moves) / 1024
-    steps = ", ".join(
+    steps = (
         f"{name} {seconds(statistics.median(one.steps[name] for one in moves))}"
         for name in ("clone", "follow", "cutover")
     )
     return [
-        compare(
-            f"move from a node of {size / 1e9:.1f} GB: reserve to cutover",
-            times["ours"],
-            times["pg_basebackup"],
-            against="pg_basebackup + start",
-            shown=seconds,
-            target=1.2,
-            note=f"{steps}; {moving.busy()}",
-        ),
+        *rows,
         compare(
             "  confirm",
             [one.steps["confirm"] for one in moves],
@@ -98,6 +89,7 @@ def clone(scale: Scale) -> list[Row]:
             against=f"sums in {_SESSIONS} sessions a node",
             shown=seconds,
             target=1.2,
+            note=f"steps before: {', '.join(steps)}",
         ),
         limit("  shardctl's peak memory", peak, MEGABYTES, "MB"),
     ]
@@ -139,28 +131,6 @@ def back_and_forth(scale: Scale) -> list[Row]:
     ]
 
 
-def _fill(fleet: Sandbox, rows: int) -> None:
-    """Give every shard so many rows of 1 KB, over two sessions."""
-    topology = fleet.topology()
-    schemas = [topology.schema(shard) for shard in sorted(topology.owners())]
-
-    def fill(part: list[str]) -> None:
-        with fleet.connect("a") as connection:
-            for schema in part:
-                connection.execute(_FILL.format(schema=schema, rows=rows).encode())
-
-    with ThreadPoolExecutor(2) as both:
-        list(both.map(fill, (schemas[::2], schemas[1::2])))
-    with fleet.connect("a") as connection:
-        connection.execute("VACUUM (FREEZE, ANALYZE)")
-
-
-def _size(fleet: Sandbox) -> int:
-    with fleet.connect("a") as connection:
-        row = connection.execute("SELECT sum(pg_database_size(oid)) FROM pg_database").fetchone()
-    return int(row[0]) if row else 0
-
-
 def _copy(fleet: Sandbox) -> float:
     """Time pg_basebackup as a move calls it, and the start of a standby; then remove both."""
     node = fleet.node("a")
@@ -172,28 +142,29 @@ def _copy(fleet: Sandbox) -> float:
         shutil.chown(directory, account)
     data = directory / "data"
     source = f"host={node.host} port={node.port} user=postgres"
-    copying = [program("pg_basebackup"), "-D", str(data), "-d", source, "--no-password", "-R"]
+    copying: list[str | Path] = [
+        program("pg_basebackup"),
+        "-D",
+        str(data),
+        "-d",
+        source,
+        "--no-password",
+        "-R",
+    ]
     copying += ["--wal-method=stream", "--checkpoint=fast", "--progress", "--no-manifest"]
     control = [program("pg_ctl"), "-s", "-w", "-D", str(data)]
-    starting = [*control, "-l", str(directory / "log"), "-t", "300"]
+    starting: list[str | Path] = [*control, "-l", str(directory / "log"), "-t", "300"]
     starting += ["-o", f"-p {free_ports(1)[0]}", "start"]
+    how: dict[str, Any] = {"user": account, "cwd": "/", "stdin": subprocess.DEVNULL}
     try:
         began = time.perf_counter()
-        _as_account(copying, account)
-        _as_account(starting, account)
+        fleets.run(copying, **how)
+        fleets.run(starting, **how)
         took = time.perf_counter() - began
-        _as_account([*control, "-m", "immediate", "stop"], account)
+        fleets.run([*control, "-m", "immediate", "stop"], **how)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     return took
-
-
-def _as_account(argv: list[str], account: str | None) -> None:
-    """Run a program as whoever runs servers; raises CalledProcessError."""
-    subprocess.run(
-        argv, check=True, user=account, cwd="/", stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
 
 
 def _left(fleet: Sandbox) -> list[str]:

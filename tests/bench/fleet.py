@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,8 @@ from shardctl.fanout import Silent
 from shardctl.hosts import accounts
 from shardctl.postgres import binaries
 from shardctl.sandbox import new, servers
-from shardctl.topology import edit, loader
-from tests.fixtures.servers.postgres import free_ports, new_directory
+from shardctl.topology import loader
+from tests.fixtures.servers.postgres import free_run, new_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,12 +31,10 @@ ROOT = Path(__file__).parents[2]
 SHARDCTL = Path(sys.executable).with_name("shardctl")
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_ANY_PORT = 6100  # replaced by free ones before a server sees it
-
 
 # Starts a program, waits, and tells seconds and peak KB on standard error. A small process
 # has to do it: Linux counts to a program's peak what the one that forked it had.
-WATCHER = """\
+_WATCHER = """\
 import os, sys, time
 began = time.perf_counter()
 pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
@@ -55,21 +54,9 @@ class Fleet:
     def topology(self, shards: int) -> Topology:
         """Write and read the file of a cluster with so many shards on all of these servers."""
         path = self.directory / f"{shards}.yaml"
-        text = new.render(
-            shards=shards,
-            nodes=len(self.ports),
-            spare=0,
-            port=_ANY_PORT,
-            cluster="bench",
-            data_root=self.directory / "data",
-            migrations=True,
-        )
-        text = text.partition("poolers:")[0]  # benches of poolers start their own
-        ports: dict[tuple[str, ...], str] = {
-            ("nodes", new.node_name(index), "port"): str(port)
-            for index, port in enumerate(self.ports)
-        }
-        path.write_text(edit.replace_scalars(text, ports), encoding="utf-8")
+        port = self.ports[0] - 1  # that of the pooler, of which benches start their own
+        text = rendered(self.directory, shards=shards, nodes=len(self.ports), spare=0, port=port)
+        path.write_text(text.partition("poolers:")[0], encoding="utf-8")
         return loader.load(path)
 
     def connect(
@@ -80,6 +67,12 @@ class Fleet:
         port = self.ports[index]
         return psycopg.connect(host="127.0.0.1", port=port, dbname=dbname, user=user, **given)
 
+    def each(self, dbname: str = "postgres") -> Iterator[psycopg.Connection[Any]]:
+        """Log in to one server after the other as the superuser."""
+        for index in range(len(self.ports)):
+            with self.connect(index, user="postgres", dbname=dbname) as connection:
+                yield connection
+
     def init(self, shards: int) -> Topology:
         """Make a cluster by the command, as an operator would."""
         topology = self.topology(shards)
@@ -88,15 +81,13 @@ class Fleet:
 
     def drop(self) -> None:
         """Remove the cluster's database on every server."""
-        for index in range(len(self.ports)):
-            with self.connect(index, user="postgres", dbname="postgres") as connection:
-                connection.execute("DROP DATABASE IF EXISTS app WITH (FORCE)")
+        for connection in self.each():
+            connection.execute("DROP DATABASE IF EXISTS app WITH (FORCE)")
 
     def restart(self, setting: str, value: int) -> None:
         """Give all servers another value of a setting that counts from a start on."""
-        for index in range(len(self.ports)):
-            with self.connect(index, user="postgres", dbname="postgres") as connection:
-                connection.execute(f"ALTER SYSTEM SET {setting} = {value}".encode())
+        for connection in self.each():
+            connection.execute(f"ALTER SYSTEM SET {setting} = {value}".encode())
         topology = self.topology(len(self.ports))
         servers.down(topology, Silent(), delete=False)
         servers.up(topology, Silent())
@@ -106,9 +97,8 @@ class Fleet:
 
         Without this a side pays for the pages of the one before it.
         """
-        for index in range(len(self.ports)):
-            with self.connect(index, user="postgres", dbname="postgres") as connection:
-                connection.execute("CHECKPOINT")
+        for connection in self.each():
+            connection.execute("CHECKPOINT")
         os.sync()
 
     def psql(self, index: int = 0, *, user: str = "app") -> list[str | Path]:
@@ -118,12 +108,17 @@ class Fleet:
         return [found.program("psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", *way]
 
 
+def rendered(directory: Path, **given: int) -> str:
+    """Give the topology of a sandbox below a directory."""
+    return new.render(**given, cluster="bench", data_root=directory / "data", migrations=True)
+
+
 @contextlib.contextmanager
 def running(nodes: int) -> Iterator[Fleet]:
     """Start servers with PostgreSQL's own settings (fsync, 128 MB of buffers), then stop them."""
     with new_directory("bench-", undisturbed()) as directory:
         shutil.copytree(ROOT / "migrations", directory / "migrations")
-        fleet = Fleet(directory, tuple(free_ports(nodes)))
+        fleet = Fleet(directory, tuple(free_run(1 + nodes))[1:])
         try:
             servers.up(fleet.topology(nodes), Silent())
             yield fleet
@@ -140,16 +135,23 @@ def run(argv: list[str | Path], **options: Any) -> subprocess.CompletedProcess[s
     return done
 
 
+def watched(argv: list[str | Path]) -> tuple[str, float, int]:
+    """Run a program to its end; give its output, the seconds, and its peak in KB."""
+    done = run([sys.executable, "-c", _WATCHER, *argv])
+    took, peak = done.stderr.split()[-2:]
+    return done.stdout, float(took), int(peak)
+
+
 @contextlib.contextmanager
 def together(
-    commands: list[list[str | Path]], outputs: list[Path] | None = None
+    commands: list[list[str | Path]], outputs: list[Path]
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start programs side by side; those that still run at the end are killed."""
     started: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as files:
         try:
             for position, argv in enumerate(commands):
-                target = files.enter_context(outputs[position].open("wb")) if outputs else None
+                target = files.enter_context(outputs[position].open("wb"))
                 started.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=target))
             yield started
         finally:
@@ -157,6 +159,14 @@ def together(
                 if process.poll() is None:
                     process.kill()
                 process.wait()
+
+
+def take(commands: list[list[str | Path]]) -> float:
+    """Run programs side by side, throw their answers away, and give the seconds of all."""
+    began = time.perf_counter()
+    with together(commands, [Path(os.devnull)] * len(commands)) as started:
+        wait_all(started)
+    return time.perf_counter() - began
 
 
 def wait_all(processes: list[subprocess.Popen[bytes]]) -> None:

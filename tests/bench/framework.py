@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.bench import fleet, pooling
-from tests.bench.measure import Row, alternate, compare, per, timed
+from tests.bench.measure import Row, per, timed, versus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,21 +87,12 @@ def _rows(scale: Scale) -> list[Row]:
     def of(call: Callable[[Any], Any], model: Any) -> Side:
         return timed(lambda: [call(model) for _ in range(count)])
 
-    rows = []
+    rows: list[Row] = []
     for what, call in {
         "insert": lambda model: model.objects.create(**given),
         "select": lambda model: model.objects.get(user_id=KEY, pk=found),
     }.items():
         sides = {"ours": of(call, Ours), "stock": of(call, Stock)}
-        times = alternate(sides, scale.of(31, 2), warm=True)
-        rows.append(
-            compare(
-                f"Django: one-row {what}",
-                times["ours"],
-                times["stock"],
-                against="stock Django",
-                shown=per(count, "row"),
-                target=TARGET,
-            )
-        )
+        name, against = f"Django: one-row {what}", {"stock": ("stock Django", TARGET)}
+        rows += versus(name, sides, scale.of(31, 2), against, per(count, "row"), warm=True)
     return rows

@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.bench import fleet
-from tests.bench.measure import Row, alternate, compare, per, say, seconds, timed
+from tests.bench.measure import Row, per, say, seconds, timed, versus
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,17 +63,9 @@ def one_session(scale: Scale) -> list[Row]:
                 query = f"SELECT count({expression}) FROM generate_series(1, {ids})".encode()
                 return timed(lambda: connection.execute(query))
 
-            times = alternate({e: many(e) for e in (OURS, THEIRS)}, rounds, warm=True)
-    return [
-        compare(
-            "next_id() strict, one session",
-            times[OURS],
-            times[THEIRS],
-            against="published",
-            shown=per(ids, "id"),
-            target=0.5,
-        ),
-    ]
+            sides = {expression: many(expression) for expression in (OURS, THEIRS)}
+            name, against = "next_id() strict, one session", {THEIRS: ("published", 0.5)}
+            return versus(name, sides, rounds, against, per(ids, "id"), warm=True)
 
 
 def many_sessions(scale: Scale) -> list[Row]:
@@ -99,10 +92,11 @@ def many_sessions(scale: Scale) -> list[Row]:
 
             return side
 
-        times = alternate({e: draw(e) for e in (OURS, THEIRS)}, rounds)
+        what = f"{SESSIONS} sessions x {ids:,} ids, one shard"
+        sides = {expression: draw(expression) for expression in (OURS, THEIRS)}
+        took = versus(f"{what}: time", sides, rounds, {THEIRS: ("published", None)}, seconds)
     if made[OURS] != SESSIONS * ids * rounds or made[OURS] != made[THEIRS]:
         raise RuntimeError(f"{made} ids were made")
-    what = f"{SESSIONS} sessions x {ids:,} ids, one shard"
     return [
         Row(
             f"{what}: duplicates",
@@ -112,13 +106,7 @@ def many_sessions(scale: Scale) -> list[Row]:
             met=repeated[OURS] == 0,
             note=f"of {made[OURS]:,} ids each, in {rounds} runs",
         ),
-        compare(
-            f"{what}: time",
-            times[OURS],
-            times[THEIRS],
-            against="published",
-            shown=seconds,
-        ),
+        *took,
     ]
 
 
@@ -137,15 +125,16 @@ def _draw(running: Fleet, expression: str, ids: int) -> tuple[float, list[bytes]
     with running.connect() as gate:
         gate.execute("SELECT pg_advisory_lock(%s)", [BARRIER])
         with fleet.together([command] * SESSIONS, outputs) as processes:
-            waiting = 0
-            while waiting < SESSIONS:
+
+            def all_wait() -> bool:
                 if any(process.poll() is not None for process in processes):
                     raise RuntimeError("a session ended before the start")
-                time.sleep(0.02)
-                row = gate.execute(
+                [(waiting,)] = gate.execute(
                     "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-                ).fetchone()
-                waiting = row[0] if row else 0
+                )
+                return bool(waiting == SESSIONS)
+
+            wait_for(all_wait)
             began = time.perf_counter()
             gate.execute("SELECT pg_advisory_unlock(%s)", [BARRIER])
             fleet.wait_all(processes)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shardctl.provision.plan import NodePlan, ShardWork
     from shardctl.topology.model import Topology
     from tests.bench.fleet import Fleet
-    from tests.bench.measure import Scale
+    from tests.bench.measure import Scale, Side
 
 PSQLS = 4  # a node: as many as `init` has sessions by default
 SHARDS_A_TRANSACTION = 50
@@ -74,32 +74,29 @@ def two_thousand(scale: Scale) -> list[Row]:
         topology = running.topology(shards)
         command: list[str | Path] = [fleet.SHARDCTL, "--topology", topology.path, "init", "--yes"]
 
-        def process() -> float:
-            _fresh(running)
-            took = timed(lambda: fleet.run(command))()
-            censuses.add(_census(running))
-            return took
+        def fresh(work: Side) -> Side:
+            def side() -> float:
+                _fresh(running)
+                took = work()
+                censuses.add(_census(running))
+                return took
+
+            return side
 
         def in_process() -> float:
-            _fresh(running)
             took = _init(topology)
-            censuses.add(_census(running))
             nothing = timed(lambda: provision.plan_init(topology))
             again.append(statistics.median(nothing() for _ in range(5)))
             return took
 
         def psql() -> float:
-            _fresh(running)
             commands = _prepare_psql(running, topology)
             running.settle()
-            began = time.perf_counter()
-            with fleet.together(commands) as processes:
-                fleet.wait_all(processes)
-            took = time.perf_counter() - began
-            censuses.add(_census(running))
-            return took
+            return fleet.take(commands)
 
-        times = alternate({"process": process, "psql": psql, "in process": in_process}, rounds)
+        process = timed(lambda: fleet.run(command))
+        sides = {"process": process, "psql": psql, "in process": in_process}
+        times = alternate({name: fresh(work) for name, work in sides.items()}, rounds)
     if len(censuses) != 1:
         raise RuntimeError(f"the sides made different things: {censuses}")
     what, against = f"init, {shards:,} shards x 2 tables, 2 nodes", f"{PSQLS} psql a node"
@@ -123,7 +120,6 @@ def growth(scale: Scale) -> list[Row]:
     slow. The small fleet is made three times for each time the large one is; its median counts.
     """
     few, many = scale.of(1_000, 12), scale.of(8_192, 40)
-    rounds = scale.of(2, 1)
     with fleet.running(4) as running:
         running.init(4)
 
@@ -139,7 +135,7 @@ def growth(scale: Scale) -> list[Row]:
 
         times = alternate(
             {"few": lambda: side(few, 3), "many": lambda: side(many, 1)},
-            rounds,
+            scale.of(2, 1),
         )
     return [
         compare(
@@ -223,10 +219,8 @@ def _transaction(node: NodePlan, shards: tuple[ShardWork, ...]) -> str:
     for work in shards:
         parts.append(ddl.script(work).as_string())
         path = sql.SQL("SET LOCAL search_path TO {}, public;").format(sql.Identifier(work.schema))
-        parts.append(path.as_string())
         # What a careful script would do: `init` resets more between two migrations.
-        path = sql.SQL("SET LOCAL search_path TO {}, public;").format(sql.Identifier(work.schema))
-        parts.append(path.as_string())
+        parts += [path.as_string()] * 2
         parts += [migration.text for migration in work.migrations]
     parts.append("SET LOCAL search_path TO pg_catalog;")
     map_rows = [(work.shard, work.schema, node.node) for work in shards]
@@ -243,8 +237,4 @@ def _insert(into: str, rows: Sequence[tuple[object, ...]]) -> str:
 
 
 def _census(running: Fleet) -> tuple[object, ...]:
-    found: list[object] = []
-    for index in range(len(running.ports)):
-        with running.connect(index, user="postgres") as connection:
-            found.append(connection.execute(_CENSUS).fetchone())
-    return tuple(found)
+    return tuple(connection.execute(_CENSUS).fetchone() for connection in running.each("app"))

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from tests.bench import fleet, ids
-from tests.bench.measure import Row, alternate, compare, per, timed
+from tests.bench.measure import Row, per, timed, versus
 
 if TYPE_CHECKING:
     import psycopg
@@ -34,7 +34,7 @@ def single_rows(scale: Scale) -> list[Row]:
     largest part. "unprepared" is what a pooler that does not know prepared statements leaves of
     a driver: the server parses, plans and inlines next_id() anew for every row.
     """
-    rows = []
+    rows: list[Row] = []
     with fleet.running(2) as running, ExitStack() as stack:
         running.init(ids.SHARDS)
         with running.connect(NODE, user="postgres") as connection:
@@ -52,17 +52,8 @@ def single_rows(scale: Scale) -> list[Row]:
             ("many a transaction, unprepared", unprepared, scale.of(500, 20), True),
         ):
             sides = {name: _side(session, name, count, together=together) for name in KEYS}
-            times = alternate(sides, scale.of(41, 2), warm=True)
-            rows.append(
-                compare(
-                    f"INSERT, {what}",
-                    times["strict"],
-                    times["bigserial"],
-                    against="bigserial",
-                    shown=per(count, "row"),
-                    target=MOST,
-                )
-            )
+            name, against = f"INSERT, {what}", {"bigserial": ("bigserial", MOST)}
+            rows += versus(name, sides, scale.of(41, 2), against, per(count, "row"), warm=True)
     return rows
 
 

@@ -21,6 +21,7 @@ LIMITS_MS = {8: 200, 3_000: 300, 8_000: 1_000}
 """By the number of aliases: no request may take longer."""
 
 _SHARDS = 8
+_WORDS = ["--connect", "--logins", str(PER_S)]
 
 
 def logins(scale: Scale) -> list[Row]:
@@ -42,7 +43,7 @@ def _moves(aliases: int, most_ms: float, moves: int) -> list[Row]:
     with moving.sandbox(_SHARDS, 2, 1, aliases=["shard"]) as fleet:
         _configure(fleet, aliases - _SHARDS)
         pauses: list[float] = []
-        with fleet.load(words=_words()) as load:
+        with fleet.load(words=_WORDS) as load:
             for number in range(moves):
                 source, target = ("a", "c") if number % 2 == 0 else ("c", "a")
                 say(f"  {aliases:,} aliases, move {number + 1} ({moving.busy()})")
@@ -52,7 +53,7 @@ def _moves(aliases: int, most_ms: float, moves: int) -> list[Row]:
                 fleet.remove(source)
             moved = load.end(0)
         fleet.settle()
-        with fleet.load(words=_words()) as load:
+        with fleet.load(words=_WORDS) as load:
             still = load.end(moved["elapsed_s"])
     return [
         limit(
@@ -65,10 +66,6 @@ def _moves(aliases: int, most_ms: float, moves: int) -> list[Row]:
         ),
         moving.flaws("logins", [moved]),
     ]
-
-
-def _words() -> list[str]:
-    return ["--connect", "--logins", str(PER_S)]
 
 
 def _reported(found: dict[str, Any]) -> str:

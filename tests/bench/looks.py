@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.bench import fleet
-from tests.bench.measure import Row, alternate, compare, seconds
+from tests.bench.measure import Row, seconds, timed, versus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from shardctl.topology.model import Node
     from tests.bench.measure import Scale
@@ -71,37 +69,27 @@ def _look(
     """Time the whole process of a command, and psql with a query for each of two nodes at once."""
     with fleet.running(2) as running:
         topology = running.init(shards)
-        nodes = [*enumerate(topology.nodes.values())]
-        bare = [[*running.psql(i, user="postgres"), "-At", "-c", query(node)] for i, node in nodes]
-        for index, node in nodes:
-            with running.connect(index, user="postgres") as connection:
-                connection.execute(fill(node))
-                connection.execute("VACUUM ANALYZE")
+        nodes = topology.nodes.values()
+        bare = [
+            [*running.psql(index, user="postgres"), "-At", "-c", query(node)]
+            for index, node in enumerate(nodes)
+        ]
+        for connection, node in zip(running.each("app"), nodes, strict=True):
+            connection.execute(fill(node))
+            connection.execute("VACUUM ANALYZE")
         running.settle()
 
-        def timed(words: list[str]) -> float:
-            began = time.perf_counter()
-            fleet.run([fleet.SHARDCTL, "--topology", topology.path, *words])
-            return time.perf_counter() - began
+        def whole(words: list[str]) -> float:
+            argv: list[str | Path] = [fleet.SHARDCTL, "--topology", topology.path, *words]
+            return timed(lambda: fleet.run(argv))()
 
         def ours() -> float:
-            return timed(words) - (timed(words[:-1]) if words[-1] == "--deep" else less_s)
+            return whole(words) - (whole(words[:-1]) if words[-1] == "--deep" else less_s)
 
-        def reference() -> float:
-            began = time.perf_counter()
-            with fleet.together(bare, [Path(os.devnull)] * len(bare)) as started:
-                fleet.wait_all(started)
-            return time.perf_counter() - began
-
-        times = alternate({"ours": ours, "bare": reference}, scale.of(7, 1))
-    return compare(
-        f"{' '.join(words)}, {shards:,} shards, 2 nodes",
-        times["ours"],
-        times["bare"],
-        against="a bare SELECT",
-        shown=seconds,
-        target=target,
-    )
+        sides = {"ours": ours, "bare": lambda: fleet.take(bare)}
+        name = f"{' '.join(words)}, {shards:,} shards, 2 nodes"
+        [row] = versus(name, sides, scale.of(7, 1), {"bare": ("a bare SELECT", target)}, seconds)
+    return row
 
 
 def _within(row: Row, most_s: float) -> Row:

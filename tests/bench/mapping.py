@@ -9,8 +9,8 @@ from sqlalchemy import BigInteger, create_engine, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from shardctl.contrib.sqlalchemy import ShardSessions
-from tests.bench.measure import Row, alternate, compare, per, timed
-from tests.bench.routing import _fill, _pooled_database
+from tests.bench.measure import Row, per, timed, versus
+from tests.bench.routing import _pooled_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,9 +53,7 @@ def sessions(scale: Scale) -> list[Row]:
     """
     count = scale.of(100, 10)
     keys = [random.Random(n).randrange(64) for n in range(count)]  # noqa: S311  # no secret
-    with _pooled_database() as (running, topology, db):
-        _fill(running, topology, 1_000)
-        running.settle()
+    with _pooled_database(rows=1_000) as (_, topology, db):
         [pooler] = topology.poolers.values()
         stock = create_engine(
             f"postgresql+psycopg://app@{pooler.host}:{pooler.port}/shard0",
@@ -63,7 +61,7 @@ def sessions(scale: Scale) -> list[Row]:
             connect_args={"prepare_threshold": None},
         )
         ours = ShardSessions(db)
-        rows = []
+        rows: list[Row] = []
         for what, work in {"insert": _insert, "select": _select}.items():
 
             def sharded(work: Callable[[Session, int], None] = work) -> None:
@@ -77,16 +75,8 @@ def sessions(scale: Scale) -> list[Row]:
                         work(session, key)
 
             sides = {"ours": timed(sharded), "stock": timed(plainly)}
-            times = alternate(sides, scale.of(41, 2), warm=True)
-            rows.append(
-                compare(
-                    f"sqlalchemy: a session with one {what}",
-                    times["ours"],
-                    times["stock"],
-                    against="stock, one connection",
-                    shown=per(count, "session"),
-                    target=MOST,
-                )
-            )
+            name, shown = f"sqlalchemy: a session with one {what}", per(count, "session")
+            against = {"stock": ("stock, one connection", MOST)}
+            rows += versus(name, sides, scale.of(41, 2), against, shown, warm=True)
         stock.dispose()
         return rows

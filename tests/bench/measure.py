@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ def timed(work: Callable[[], object]) -> Side:
 
 
 def alternate(
-    sides: Mapping[str, Side], rounds: int, *, warm: bool = False
+    sides: Mapping[str, Side], count: int, *, warm: bool = False
 ) -> dict[str, list[float]]:
     """Time every side once a round; each round runs in the opposite order of the one before.
 
@@ -76,38 +76,40 @@ def alternate(
     the machine) meets both sides alike, and neither side always runs second. A round that breaks
     is the last, and does not count; raises what the first round raises.
     """
-    times: dict[str, list[float]] = {name: [] for name in sides}
     order = list(sides)
     for name in order if warm else ():
         sides[name]()
-    for number in range(rounds):
-        try:
-            took = {name: sides[name]() for name in order}
-        except Exception as error:
-            if not number:
-                raise
-            _broke(number, error)  # what it shares with other rounds may be broken, too
-            break
-        for name in order:
-            times[name].append(took[name])
-        order.reverse()
-    return times
+
+    def once(number: int) -> dict[str, float]:
+        return {name: sides[name]() for name in order[:: -1 if number % 2 else 1]}
+
+    # What a broken round shares with others may be broken, too.
+    done = rounds(count, once, until_broken=True)
+    return {name: [took[name] for took in done] for name in order}
 
 
-def rounds(count: int, once: Callable[[int], Done]) -> list[Done]:
+def in_turn(number: int, *sides: Callable[[], Any]) -> list[Any]:
+    """Do all sides, in the opposite order each time, and give in this order what came of them."""
+    done = {side: side() for side in (sides if number % 2 == 0 else reversed(sides))}
+    return [done[side] for side in sides]
+
+
+def rounds(count: int, once: Callable[[int], Done], *, until_broken: bool = False) -> list[Done]:
     """Do a round so many times, and return what those gave that succeeded.
 
     `once` gets the number of its round, from 0. Raises what the last round raised if none
-    succeeded.
+    succeeded; `until_broken` makes the first that breaks the last.
     """
     done: list[Done] = []
     for number in range(count):
         try:
             done.append(once(number))
         except Exception as error:
-            if number == count - 1 and not done:
+            if not done and (until_broken or number == count - 1):
                 raise
             _broke(number, error)
+            if until_broken:
+                break
     return done
 
 
@@ -140,6 +142,25 @@ def compare(
         met=None if target is None else ratio <= target,
         note=note,
     )
+
+
+def versus(
+    name: str,
+    sides: Mapping[str, Side],
+    count: int,
+    against: Mapping[str, tuple[str, float | None]],
+    shown: Callable[[float], str],
+    *,
+    warm: bool = False,
+    note: str = "",
+) -> list[Row]:
+    """Time sides by turns; make a row of the first against each of these, with its target."""
+    times = alternate(sides, count, warm=warm)
+    ours, *_ = times.values()
+    return [
+        compare(name, ours, times[side], against=text, shown=shown, target=target, note=note)
+        for side, (text, target) in against.items()
+    ]
 
 
 def limit(name: str, value: float, most: float, unit: str, *, note: str = "") -> Row:

@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.bench import moving
-from tests.bench.measure import Row, compare, limit, milliseconds, rounds, say, seconds
+from tests.bench.measure import Row, compare, in_turn, limit, milliseconds, rounds, say, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tests.bench.measure import Scale
     from tests.bench.moving import Moved, Sandbox, Scripted
@@ -52,19 +52,20 @@ def move(scale: Scale) -> list[Row]:
 
     def both(number: int) -> list[Any]:
         ours = partial(_and_without, number, lasting)
-        return _in_turn(number, ours, partial(_scripted, number, "c", "script", lasting))
+        return in_turn(number, ours, partial(_scripted, number, "c", "clone", lasting))
 
     done = rounds(scale.of(5, 1), both)
-    (moves, during, still), (scripts, scripted) = (zip(*side, strict=True) for side in _sides(done))
-    rested = rounds(scale.of(5, 1), partial(_at_a_pace, CLONE, lasting / 3))
+    (moves, during, still), (scripts, scripted) = (
+        zip(*side, strict=True) for side in zip(*done, strict=True)
+    )
+    rested = _at_a_pace(CLONE, lasting / 3, scale.of(5, 1))
     waits, theirs = _longest(during), _longest(scripted)
-    median = statistics.median(waits)
     stayed = [[_longest_of_those_that_stay(one) for one in founds] for founds in (during, still)]
     return [
         _waits("move", waits, theirs, against="a quick script", note=_held_up(scripted)),
         limit(
             f"  median of {len(waits)}",
-            median,
+            statistics.median(waits),
             MEDIAN_MS,
             "ms",
             note=f"{moving.busy()}; {_held_up(during)}",
@@ -80,7 +81,6 @@ def move(scale: Scale) -> list[Row]:
             target=2,
         ),
         _pauses(moves, scripts),
-        *moving.sub_steps(moves),
     ]
 
 
@@ -89,17 +89,19 @@ def stream(scale: Scale) -> list[Row]:
 
     Each move has a new fleet of two nodes; the streamed one goes to the other of them, which
     serves its own shards meanwhile. So does that of a quick script, in turn with both: see
-    `tests/bench/stream_script.py` for what it leaves out.
+    `tests/bench/script.py` for what it leaves out.
     """
     lasting = scale.of(15, 5)
 
     def all_three(number: int) -> list[Any]:
-        ours = (partial(_moved, number, words, lasting) for words in (STREAM, CLONE))
-        return _in_turn(number, *ours, partial(_scripted, number, "b", "stream_script", lasting))
+        ours = (partial(moved, words, lasting, number) for words in (STREAM, CLONE))
+        return in_turn(number, *ours, partial(_scripted, number, "b", "stream", lasting))
 
     done = rounds(scale.of(5, 1), all_three)
-    (moves, during), (_, cloning), (scripts, _) = (zip(*side, strict=True) for side in _sides(done))
-    rested = rounds(scale.of(5, 1), partial(_at_a_pace, STREAM, lasting / 3))
+    (moves, during), (_, cloning), (scripts, _) = (
+        zip(*side, strict=True) for side in zip(*done, strict=True)
+    )
+    rested = _at_a_pace(STREAM, lasting / 3, scale.of(5, 1))
     waits, theirs = _longest(during), _longest(cloning)
     return [
         _waits("stream", waits, theirs, against="a clone", target=MEDIAN),
@@ -116,23 +118,24 @@ def stream(scale: Scale) -> list[Row]:
     ]
 
 
-def _in_turn(number: int, *sides: Callable[[], Any]) -> list[Any]:
-    """Do all sides, in the opposite order each time, and give in this order what came of them."""
-    done = {side: side() for side in (sides if number % 2 == 0 else reversed(sides))}
-    return [done[side] for side in sides]
-
-
-def _sides(done: Sequence[list[Any]]) -> list[tuple[Any, ...]]:
-    """Give what came of each side, a value a round."""
-    return list(zip(*done, strict=True))
-
-
-def _moved(number: int, words: Sequence[str], lasting: float) -> tuple[Moved, Found]:
+def moved(
+    words: Sequence[str],
+    lasting: float,
+    number: int,
+    *,
+    aliases: str = "shard",
+    rate: int | None = None,
+) -> tuple[Moved, Found]:
     """Move by shardctl in a new fleet with the load."""
     say(f"  move {number + 1}: {' '.join(words)} ({moving.busy()})")
     with moving.sandbox(8, 2, 1) as fleet:
         fleet.settle()
-        return _with(fleet, words, lasting)
+        return _with(fleet, words, lasting, aliases=aliases, rate=rate)
+
+
+def _at_a_pace(words: Sequence[str], lasting: float, count: int) -> list[Found]:
+    """Move beside clients that rest between their operations."""
+    return [found for _, found in rounds(count, partial(moved, words, lasting, rate=PACED))]
 
 
 def _and_without(number: int, lasting: float) -> tuple[Moved, Found, Found]:
@@ -144,32 +147,25 @@ def _and_without(number: int, lasting: float) -> tuple[Moved, Found, Found]:
             fleet.settle()
             return _without(fleet, lasting)
 
-        def moved() -> tuple[Moved, Found]:
+        def with_move() -> tuple[Moved, Found]:
             fleet.settle()
             return _with(fleet, CLONE, lasting)
 
-        without, (move, during) = _in_turn(number, still, moved)
+        without, (move, during) = in_turn(number, still, with_move)
         return move, during, without
 
 
-def _scripted(number: int, target: str, name: str, lasting: float) -> tuple[Scripted, Found]:
+def _scripted(number: int, target: str, method: str, lasting: float) -> tuple[Scripted, Found]:
     """Move by a script in a new fleet, which has had the same load before as shardctl's."""
     say(f"  the script's move {number + 1} ({moving.busy()})")
     with moving.sandbox(8, 2, 1) as fleet:
-        if number % 2 == 0 and name == "script":
+        if number % 2 == 0 and method == "clone":
             fleet.settle()
             _without(fleet, lasting)
         fleet.settle()
         with fleet.load() as load:
-            return fleet.script(target, 2, 3, name=name), load.end(lasting)
-
-
-def _at_a_pace(words: Sequence[str], lasting: float, number: int) -> Found:
-    """Move in a new fleet, beside clients that rest between their operations."""
-    say(f"  move {number + 1}, with a paced load ({moving.busy()})")
-    with moving.sandbox(8, 2, 1) as fleet:
-        fleet.settle()
-        return _with(fleet, words, lasting, rate=PACED)[1]
+            done = fleet.script(target, 2, 3, name="script", method=method)
+            return done, load.end(lasting)
 
 
 def _at_rest(rested: Sequence[Found], *, most: float | None = None) -> Row:
@@ -210,11 +206,12 @@ def _waits(
 def _pauses(
     moves: Sequence[Moved], scripts: Sequence[Scripted], *, target: float | None = None
 ) -> Row:
-    """Set the pauses by themselves against those of a script, with its sub-steps."""
-    steps = (
-        f"{name} {milliseconds(statistics.median(one.spans[name] for one in scripts))}"
-        for name in scripts[0].spans
-    )
+    """Set the pauses by themselves against those of a script, with the sub-steps of both."""
+
+    def steps(all_spans: Sequence[dict[str, float]]) -> str:
+        found = {n: statistics.median(one.get(n, 0.0) for one in all_spans) for n in all_spans[0]}
+        return ", ".join(f"{name} {milliseconds(median)}" for name, median in found.items())
+
     return compare(
         "  the pause alone",
         [one.pause for one in moves],
@@ -222,7 +219,8 @@ def _pauses(
         against="a quick script",
         shown=milliseconds,
         target=target,
-        note=f"the script's: {', '.join(steps)}",
+        note=f"ours: {steps([one.spans for one in moves])};"
+        f" the script's: {steps([one.spans for one in scripts])}",
     )
 
 

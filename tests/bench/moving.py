@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,11 +23,11 @@ import pytest
 
 from shardctl.fanout import Silent
 from shardctl.postgres import hosted
-from shardctl.sandbox import new, servers
+from shardctl.sandbox import servers
 from shardctl.topology import loader
 from shardctl.topology.build import PASSFILE
 from tests.bench import fleet
-from tests.bench.measure import Row, milliseconds, say
+from tests.bench.measure import Row, say, timed
 from tests.fixtures.servers.postgres import free_run, new_directory, stop_all_below, wait_for
 
 if TYPE_CHECKING:
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 
 CLIENTS = 8
 """Of every load."""
-
-IN_PAUSE = ("pause", "route")
-"""The first and the last sub-step of a cutover during which clients wait."""
 
 _ALL_ALIASES = "aliases: [shard, node]"
 _RETIRED = r"SELECT nspname FROM pg_namespace WHERE nspname LIKE '%\_\_retired\_%'"
@@ -59,32 +55,27 @@ _BEGINS_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """A move that was done, by its journal; times in seconds."""
+class Scripted:
+    """A move by a program of the benches; times in seconds."""
+
+    pause: float
+    """From the first PAUSE to the last RESUME, as the program tells it."""
+    spans: dict[str, float]
+    """The sub-steps of the cutover, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved(Scripted):
+    """A move that was done by shardctl, by its journal."""
 
     id: str
     began: dict[str, float]
     """When each step began, as `time.time()` tells it."""
     steps: dict[str, float]
-    until_cutover: float
-    """From the begin of `reserve` to the end of the cutover."""
-    pause: float
-    """From the first PAUSE to the last RESUME, as shardctl tells it."""
-    spans: dict[str, float]
-    """The sub-steps of the cutover, in their order."""
     took: float
     """The whole process, Python's start included."""
     peak_kb: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scripted:
-    """A move by the quick script; times in seconds."""
-
-    pause: float
-    """From the first PAUSE to the last RESUME."""
-    spans: dict[str, float]
-    """What it did meanwhile, in the order."""
+    report: dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -146,11 +137,11 @@ class Sandbox:
         """Run shardctl to its end and give its output; raises RuntimeError when it fails."""
         return fleet.run([fleet.SHARDCTL, "--topology", self.path, *words]).stdout
 
-    def connect(self, name: str, *, user: str = "postgres") -> psycopg.Connection[Any]:
-        """Log in to a node, in autocommit."""
+    def connect(self, name: str) -> psycopg.Connection[Any]:
+        """Log in to a node as the superuser, in autocommit."""
         node, database = self.node(name), self.topology().database.name
         return psycopg.connect(
-            host=node.host, port=node.port, dbname=database, user=user, autocommit=True
+            host=node.host, port=node.port, dbname=database, user="postgres", autocommit=True
         )
 
     def settle(self) -> None:
@@ -171,12 +162,8 @@ class Sandbox:
     def move(self, *words: str) -> Moved:
         """Move shards by the command, and read what its journal says; raises RuntimeError."""
         argv: list[str | Path] = [fleet.SHARDCTL, "--topology", self.path, "move-shards", *words]
-        watcher: list[str | Path] = [sys.executable, "-c", fleet.WATCHER]
-        done = fleet.run([*watcher, *argv, "--yes", "-o", "json"])
-        took, peak = done.stderr.split()[-2:]
-        return self._moved(json.loads(done.stdout)["id"], float(took), int(peak))
-
-    def _moved(self, move: str, took: float, peak_kb: int) -> Moved:
+        told, took, peak = fleet.watched([*argv, "--yes", "-o", "json"])
+        move = json.loads(told)["id"]
         shown = json.loads(self.call("moves", "show", move, "-o", "json"))
         if shown["state"] != "done":
             raise RuntimeError(f"move {move} is {shown['state']}")
@@ -190,17 +177,17 @@ class Sandbox:
             id=move,
             began=began,
             steps=seconds,
-            until_cutover=began["cutover"] - began["reserve"] + seconds["cutover"],
             pause=report["pause_ms"] / 1000,
             spans={name: ms / 1000 for name, ms in report["timeline"]},
             took=took,
-            peak_kb=peak_kb,
+            peak_kb=peak,
+            report=report,
         )
 
-    def script(self, target: str, *shards: int, name: str = "script") -> Scripted:
-        """Move shards by a quick script of the benches; raises RuntimeError."""
-        argv: list[str | Path] = [sys.executable, "-m", f"tests.bench.{name}", self.path, target]
-        told = json.loads(fleet.run([*argv, *map(str, shards)]).stdout)
+    def script(self, target: str, *shards: int, name: str, method: str) -> Scripted:
+        """Move shards by a program of the benches; raises RuntimeError."""
+        argv: list[str | Path] = [sys.executable, "-m", f"tests.bench.{name}", method, self.path]
+        told = json.loads(fleet.run([*argv, target, *map(str, shards)]).stdout)
         spans = {name: ms / 1000 for name, ms in told["timeline"]}
         return Scripted(told["pause_ms"] / 1000, spans)
 
@@ -217,9 +204,7 @@ class Sandbox:
 
         Raises RuntimeError when a schema is left, or the locks of a server ran out.
         """
-        began = time.perf_counter()
-        self.call("prune", "--yes")
-        took = time.perf_counter() - began
+        took = timed(lambda: self.call("prune", "--yes"))()
         for state in servers.status(self.topology()):
             if state.state == "up":
                 with self.connect(state.node.name) as connection:
@@ -285,15 +270,8 @@ def sandbox(
     with new_directory("bench-", fleet.undisturbed()) as directory:
         one = Sandbox(directory, directory / "topology.yaml")
         shutil.copytree(fleet.ROOT / "migrations", directory / "migrations")
-        text = new.render(
-            shards=shards,
-            nodes=nodes,
-            spare=spare,
-            port=free_run(1 + nodes + spare).start,
-            cluster="bench",
-            data_root=directory / "data",
-            migrations=True,
-        )
+        port = free_run(1 + nodes + spare).start
+        text = fleet.rendered(directory, shards=shards, nodes=nodes, spare=spare, port=port)
         text = text.replace(_ALL_ALIASES, f"aliases: [{', '.join(aliases)}]")
         if programs is not None:
             text = re.sub(
@@ -345,42 +323,11 @@ def sum_by_hand(
     return took
 
 
-def sub_steps(moves: Sequence[Moved]) -> list[Row]:
-    """Make a row of each sub-step of the cutovers: the median, the share of the pause, all."""
-    names = list(moves[0].spans)
-    first, last = (names.index(name) for name in IN_PAUSE)
-    pause = statistics.median(move.pause for move in moves)
-    rows = []
-    for number, name in enumerate(names):
-        values = [move.spans[name] for move in moves if name in move.spans]
-        median = statistics.median(values)
-        waits = first <= number <= last
-        rows.append(
-            Row(
-                f"  cutover: {name}",
-                milliseconds(median),
-                f"{'pause' if waits else 'before the pause' if number < first else 'after it'}",
-                ratio=median / pause if waits else None,
-                note=f"{milliseconds(min(values))} to {milliseconds(max(values))}",
-            )
-        )
-    return [
-        Row(
-            "  cutover: pause in all",
-            milliseconds(pause),
-            "",
-            note=", ".join(milliseconds(move.pause) for move in moves),
-        ),
-        *rows,
-    ]
-
-
 def flaws(name: str, loads: Sequence[dict[str, Any]]) -> Row:
     """Make the row of what loads have found wrong: errors, lost and duplicate rows, and others."""
     errors = sum(one["count"] for load in loads for one in load["errors"].values())
-    found = {"errors": errors}
-    for flaw in ("lost", "duplicates", "misplaced", "astray", "stale"):
-        found[flaw] = sum(load[flaw] for load in loads)
+    others = ("lost", "duplicates", "misplaced", "astray", "stale")
+    found = {"errors": errors} | {flaw: sum(load[flaw] for load in loads) for flaw in others}
     wrong = sum(found.values()) + sum(len(load["unserved"]) for load in loads)
     written = sum(load["acknowledged"]["inserts"] for load in loads)
     for load in loads:

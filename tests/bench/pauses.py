@@ -68,7 +68,7 @@ def pause(scale: Scale) -> list[Row]:
             users = [stack.enter_context(pooled.connect(alias)) for alias in pooled.aliases]
             for count in (1, scale.of(100, 12), shards):
                 say(f"  {count} aliases")
-                _make_tables(running, pooled, _spread(pooled.aliases[:count]))
+                _make_tables(running, _spread(pooled.aliases[:count]))
                 rows += [_pauses(pooled, users[:count], load, scale) for load in _LOADS]
     return rows
 
@@ -178,13 +178,10 @@ def _spread(aliases: Sequence[str]) -> list[str]:
     return [aliases[index * len(aliases) // CLIENTS] for index in range(CLIENTS)]
 
 
-def _make_tables(running: Fleet, pooled: Pooled, aliases: Iterable[str]) -> None:
-    """Make the table that the clients insert into, in the schemas that these aliases lead to."""
-    ports = {entry.alias: entry.port for entry in pooled.entries()}
-    for alias in set(aliases):
-        index = running.ports.index(ports[alias])
-        with running.connect(index, user="postgres") as connection:
-            schema = sql.Identifier(alias)
+def _make_tables(running: Fleet, aliases: Iterable[str]) -> None:
+    """Make the table that the clients insert into, in these aliases' schemas on all servers."""
+    for connection in running.each("app"):
+        for schema in map(sql.Identifier, set(aliases)):
             for statement in (
                 "CREATE SCHEMA IF NOT EXISTS {}",
                 "GRANT USAGE ON SCHEMA {} TO app",

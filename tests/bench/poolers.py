@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _WATCHED = 0.5
 """Seconds. PgBouncer closes connections to former addresses up to 0.33 s after RELOAD."""
-_MB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def reload(scale: Scale) -> list[Row]:
     how long.
     """
     rows: list[Row] = []
-    memory: dict[str, int] = {}
+    memory: dict[str, float] = {}
     sizes = (8, scale.of(pooling.IN_USE, 16), scale.of(8_192, 32))
     with fleet.running(2) as running:
         pooling.prepare(running, sizes[1] + pooling.SPARE)
@@ -71,7 +70,12 @@ def reload(scale: Scale) -> list[Row]:
                     users = [stack.enter_context(pooled.connect(a)) for a in pooled.aliases]
                     rows += _reloads(pooled, users, scale)
                     memory[f"{shards:,} aliases in use"] = pooled.memory()
-    return [*rows, *_memory(memory)]
+    (fewest, least), *others = memory.items()
+    shown = "{:.1f} MB".format
+    for what, more in others:
+        name = f"PgBouncer's memory, {what}"
+        rows.append(compare(name, [more], [least], against=fewest, shown=shown))
+    return rows
 
 
 def _reloads(pooled: Pooled, users: Sequence[Connection], scale: Scale) -> list[Row]:
@@ -116,9 +120,11 @@ def _reloads(pooled: Pooled, users: Sequence[Connection], scale: Scale) -> list[
 def _reload(
     pooled: Pooled, console: Console, users: Sequence[Connection], seen: Reloads, *, moved: bool
 ) -> Side:
+    once = timed(console.version)
+
     def side() -> float:
         clients.use(users)
-        seen.versions.append(_version(console))
+        seen.versions.append(statistics.median(once() for _ in range(21)))
         _, waited = pooled.scheduled()
         began = time.perf_counter()
         time.sleep(_WATCHED)  # the client is at work; nothing is waited for
@@ -141,23 +147,3 @@ def _reload(
         return took
 
     return side
-
-
-def _version(console: Console) -> float:
-    """Time the shortest answer: the median of 21."""
-    once = timed(console.version)
-    return statistics.median(once() for _ in range(21))
-
-
-def _memory(found: dict[str, int]) -> list[Row]:
-    """Set the pooler's memory with many aliases against that with the fewest."""
-    (fewest, least), *others = found.items()
-    return [
-        Row(
-            f"PgBouncer's memory, {what}",
-            f"{memory / _MB:.1f} MB",
-            f"{fewest} {least / _MB:.1f} MB",
-            ratio=memory / least,
-        )
-        for what, memory in others
-    ]

@@ -36,7 +36,6 @@ SPARE = 100
 _OPEN_FILES = 8192
 _CLIENTS = "max_client_conn = 1000"  # of the sandbox's file
 _MORE_CLIENTS = "max_client_conn = 4000"
-_KB = 1024
 
 
 @dataclass(slots=True)
@@ -83,11 +82,11 @@ class Pooled:
         nodes = {a.name: replace(a, shards=b.shards), b.name: replace(b, shards=a.shards)}
         self.topology = replace(self.topology, nodes=nodes)
 
-    def memory(self) -> int:
-        """Give the bytes that are resident."""
+    def memory(self) -> float:
+        """Give the megabytes that are resident."""
         lines = (self._proc() / "status").read_text().splitlines()
         (resident,) = (line.split()[1] for line in lines if line.startswith("VmRSS:"))
-        return int(resident) * _KB
+        return int(resident) / 1024
 
     def scheduled(self) -> tuple[float, float]:
         """Give the seconds that it ran so far, and those that it was kept waiting for a core."""
@@ -103,10 +102,9 @@ def prepare(running: Fleet, connections: int) -> None:
 
     That is all that a pooler needs: what the aliases lead to is the same on both servers.
     """
-    for index in range(len(running.ports)):
-        with running.connect(index, user="postgres", dbname="postgres") as connection:
-            connection.execute("CREATE ROLE app LOGIN")
-            connection.execute("CREATE DATABASE app OWNER app")
+    for connection in running.each():
+        connection.execute("CREATE ROLE app LOGIN")
+        connection.execute("CREATE DATABASE app OWNER app")
     running.restart("max_connections", connections)
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.bench import moving
 from tests.bench.measure import Row, compare, limit, rounds, say, seconds
+from tests.bench.moves import _listed
 from tests.bench.stream_moves import FILLED, fill
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tests.bench.measure import Scale
-    from tests.bench.moving import Moved, Sandbox
+    from tests.bench.moving import Moved
 
 HELD_MS = 15
 """How long writers may be held, beyond waiting for open transactions."""
@@ -31,7 +29,7 @@ def rehearse(scale: Scale) -> list[Row]:
     The prediction of each rehearsal stands against the pause of its move.
     """
 
-    def once(number: int) -> tuple[Moved, dict[str, Any]]:
+    def once(number: int) -> Moved:
         shards = 8 if number % 2 == 0 else scale.of(200, 16)
         say(f"  move {number + 1}, {shards // 4} of {shards} shards ({moving.busy()})")
         with moving.sandbox(shards, 2, 0) as fleet:
@@ -39,12 +37,15 @@ def rehearse(scale: Scale) -> list[Row]:
             with fleet.load("shard" if shards == 8 else "node") as load:
                 moved = fleet.move(f"0-{shards // 4 - 1}", "--to", "b", "--method", "stream")
                 load.end(0)
-            return moved, _report(fleet, moved)
+            return moved
 
     done = rounds(scale.of(10, 2), once)
-    found = [report for _, report in done]
+    found = [moved.report["rehearsal"] for moved in done]
     held = [one["writers_held_ms"] - one["waited_ms"] for one in found]
-    pairs = [(one["predicted_pause_ms"], moved.pause * 1000) for moved, one in done]
+    pairs = [
+        (one["predicted_pause_ms"], moved.pause * 1000)
+        for moved, one in zip(done, found, strict=True)
+    ]
     near = [abs(said - was) <= max(NEAR * was, NEAR_MS) for said, was in pairs]
     least = round(RIGHT * len(near))
     return [
@@ -80,7 +81,7 @@ def comparison(scale: Scale) -> list[Row]:
             target = "ba"[number % 2]
             fleet.settle()
             moved = fleet.move("2-3", "--to", target, "--method", "stream", "--keep-reverse", "0")
-            report = _report(fleet, moved)
+            report = moved.report["rehearsal"]
             ours.append(report["elapsed_ms"] / 1000)
             sizes.append(report["size_bytes"])
             live = [fleet.topology().schema(shard) for shard in FILLED]
@@ -98,13 +99,3 @@ def comparison(scale: Scale) -> list[Row]:
             target=COMPARED,
         )
     ]
-
-
-def _listed(values: Sequence[float]) -> str:
-    return ", ".join(f"{one:.1f}" for one in values)
-
-
-def _report(fleet: Sandbox, moved: Moved) -> dict[str, Any]:
-    shown = json.loads(fleet.call("moves", "show", moved.id, "-o", "json"))
-    found: dict[str, Any] = shown["report"]["rehearsal"]
-    return found

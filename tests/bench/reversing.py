@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
-
-from psycopg import sql
 
 from shardctl.topology.model import ShardId
 from tests.bench import moving
-from tests.bench.measure import Row, compare, rounds, say, seconds
+from tests.bench.measure import Row, compare, in_turn, rounds, say, seconds
 
 if TYPE_CHECKING:
     from tests.bench.measure import Scale
@@ -51,10 +49,8 @@ def back(scale: Scale) -> list[Row]:
             for schema in (fleet.topology().schema(_SHARD), _PLAIN):
                 _change(fleet, schema, count)
             fleet.settle()
-            if number % 2:
-                plain, ours = _follow(fleet), _reverse(fleet, moved.id)
-            else:
-                ours, plain = _reverse(fleet, moved.id), _follow(fleet)
+            sides = partial(_reverse, fleet, moved.id), partial(_follow, fleet)
+            ours, plain = in_turn(number, *sides)
             say(f"  reverse {number + 1}: {ours:.2f} s, plain: {plain:.2f} s ({moving.busy()})")
             return ours, plain
 
@@ -73,38 +69,28 @@ def back(scale: Scale) -> list[Row]:
 
 def _prepare(fleet: Sandbox, count: int) -> None:
     """Fill the moved table, and make one like it that follows by itself."""
-    schema = sql.Identifier(fleet.topology().schema(_SHARD))
+    moved = fleet.topology().schema(_SHARD)
     for node, other in (("a", 0), ("b", 4)):
         like = fleet.topology().schema(ShardId(other))
-        with closing(fleet.connect(node)) as session:
+        with fleet.connect(node) as session:
             session.execute(f"CREATE SCHEMA {_PLAIN}".encode())
             session.execute(
                 f"CREATE TABLE {_PLAIN}.photos_by_user (LIKE {like}.photos_by_user"
                 " INCLUDING INDEXES)".encode()
             )
-            session.execute(_filling(sql.Identifier(_PLAIN), count))
-            if node == "a":
-                session.execute(_filling(schema, count))
-    with closing(fleet.connect("b")) as session:
+            for schema in (_PLAIN, moved) if node == "a" else (_PLAIN,):
+                session.execute(_FILL.format(schema=schema, rows=count).encode())
+    with fleet.connect("b") as session:
         session.execute(f"CREATE PUBLICATION {_PLAIN} FOR TABLE {_PLAIN}.photos_by_user".encode())
         session.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [_PLAIN])
 
 
-def _filling(schema: sql.Identifier, count: int) -> sql.Composed:
-    return sql.SQL(_FILL).format(schema=schema, rows=sql.Literal(count))
-
-
 def _change(fleet: Sandbox, schema: str, count: int) -> None:
     """Change every row on b, some at a time."""
-    with closing(fleet.connect("b")) as session:
+    with fleet.connect("b") as session:
         for first in range(1, count + 1, _AT_ONCE):
-            session.execute(
-                sql.SQL(_CHANGE).format(
-                    schema=sql.Identifier(schema),
-                    first=sql.Literal(first),
-                    last=sql.Literal(first + _AT_ONCE - 1),
-                )
-            )
+            last = first + _AT_ONCE - 1
+            session.execute(_CHANGE.format(schema=schema, first=first, last=last).encode())
 
 
 def _reverse(fleet: Sandbox, move: str) -> float:
@@ -120,7 +106,7 @@ def _follow(fleet: Sandbox) -> float:
     node = fleet.node("b")
     where = f"host={node.host} port={node.port} dbname=app user=postgres passfile={fleet.passfile}"
     last = "SELECT 1 FROM plain.photos_by_user WHERE id = 0"
-    with closing(fleet.connect("b")) as there, closing(fleet.connect("a")) as here:
+    with fleet.connect("b") as there, fleet.connect("a") as here:
         there.execute(
             "INSERT INTO plain.photos_by_user (id, user_id, caption, image_url, created_at)"
             " VALUES (0, 0, '', '', now())"

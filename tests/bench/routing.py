@@ -9,19 +9,21 @@ import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardctl.router import AsyncShardedDatabase, PoolSettings, ShardedDatabase
 from shardctl.router.connections import is_quiet
 from tests.bench import fleet, pooling
-from tests.bench.measure import Row, alternate, compare, limit, milliseconds, per, timed
+from tests.bench.measure import Row, alternate, compare, limit, milliseconds, per, timed, versus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from shardctl.topology.model import Topology
     from tests.bench.fleet import Fleet
     from tests.bench.measure import Scale
+
+Thing = TypeVar("Thing")
 
 SHARDS = 64
 CLIENTS = 100
@@ -40,14 +42,12 @@ def one_row(scale: Scale) -> list[Row]:
     """
     count = scale.of(300, 20)
     keys = [random.Random(n).randrange(SHARDS) for n in range(count)]  # noqa: S311  # no secret
-    with _pooled_database() as (running, topology, db), ExitStack() as stack:
-        _fill(running, topology, 1_000)
-        running.settle()
-        pools = {key: _pool(db, key) for key in range(SHARDS)}
+    with _pooled_database(rows=1_000) as (_, _, db), ExitStack() as stack:
+        pools = _pools(db)
         each = {id(pool): pool for pool in pools.values()}
         nodes = {one: stack.enter_context(pool.connection()) for one, pool in each.items()}
         plain = {key: nodes[id(pools[key])] for key in range(SHARDS)}
-        rows = []
+        rows: list[Row] = []
         for what, (ours, by_hand) in _CALLS.items():
 
             def routed(ours: Ours = ours) -> None:
@@ -64,13 +64,9 @@ def one_row(scale: Scale) -> list[Row]:
                     by_hand(plain[key], key)
 
             sides = {"ours": timed(routed), "pool": timed(pooled), "plain": timed(plainly)}
-            times = alternate(sides, scale.of(41, 2), warm=True)
             name, shown = f"router: one-row {what}", per(count, "row")
-            against = {"psycopg": ("plain", _TARGETS[what]), "psycopg_pool": ("pool", 1.1)}
-            rows += [
-                compare(name, times["ours"], times[side], against=text, shown=shown, target=target)
-                for text, (side, target) in against.items()
-            ]
+            against = {"plain": ("psycopg", _TARGETS[what]), "pool": ("psycopg_pool", 1.1)}
+            rows += versus(name, sides, scale.of(41, 2), against, shown, warm=True)
         return rows
 
 
@@ -119,10 +115,8 @@ _TARGETS = {"insert": 1.1, "select": 1.25, "transaction": 1.15}
 def looks(scale: Scale) -> list[Row]:
     """Look whether a connection has ended before it is used, against what else could find out."""
     count = scale.of(300, 20)
-    with _database(1) as (running, topology, db):
-        _fill(running, topology, 1_000)
-        running.settle()
-        with _pool(db, 0).connection() as connection:
+    with _database(1, 1_000) as (_, _, db):
+        with _pools(db)[0].connection() as connection:
 
             def looking() -> None:
                 for _ in range(count):
@@ -165,12 +159,10 @@ def many_keys(scale: Scale) -> list[Row]:
     all at once in threads that are there already, and merge.
     """
     nodes = scale.of(NODES, 2)
-    with _pooled_database(nodes) as (running, topology, db), ThreadPoolExecutor(nodes) as threads:
-        _fill(running, topology, 1_000)
-        running.settle()
+    with _pooled_database(nodes, rows=1_000) as (_, _, db), ThreadPoolExecutor(nodes) as threads:
         drawn = random.Random(1)  # noqa: S311  # no secret
         keys = drawn.sample(range(1_000), KEYS)
-        pools = {key: _pool(db, key) for key in range(SHARDS)}
+        pools = _pools(db)
 
         def ours() -> None:
             found = db.select_keys(
@@ -194,33 +186,21 @@ def many_keys(scale: Scale) -> list[Row]:
                 return found
 
         def by_hand() -> None:
-            nodes: dict[int, dict[int, list[int]]] = {}
-            for key in keys:
-                shard = key % SHARDS
-                nodes.setdefault(id(pools[shard]), {}).setdefault(shard, []).append(key)
-            answers = threads.map(ask, nodes.values())
+            answers = threads.map(ask, _by_node(pools, keys, lambda key: key % SHARDS))
             found = list(heapq.merge(*answers, key=lambda row: row[0], reverse=True))
             _require(len(found) == KEYS)
 
         sides = {"ours": timed(ours), "singly": timed(singly), "by hand": timed(by_hand)}
-        times = alternate(sides, scale.of(41, 2), warm=True)
         name = f"router: {KEYS} keys over {SHARDS} shards on {nodes} nodes, select_keys"
-        against = {"single selects": ("singly", 0.35), "UNION ALL by hand": ("by hand", 1.2)}
-        return [
-            compare(
-                name, times["ours"], times[side], against=text, shown=milliseconds, target=target
-            )
-            for text, (side, target) in against.items()
-        ]
+        against = {"singly": ("single selects", 0.35), "by hand": ("UNION ALL by hand", 1.2)}
+        return versus(name, sides, scale.of(41, 2), against, milliseconds, warm=True)
 
 
 def many_rows(scale: Scale) -> list[Row]:
     """Insert 10,000 rows over 64 shards: against COPY and multi-row INSERT by hand, a node each."""
     count = scale.of(10_000, 200)
-    with _pooled_database() as (running, topology, db), ThreadPoolExecutor(2) as threads:
-        _fill(running, topology, 10)
-        running.settle()
-        pools = {shard: _pool(db, shard) for shard in range(SHARDS)}
+    with _pooled_database(rows=10) as (_, _, db), ThreadPoolExecutor(2) as threads:
+        pools = _pools(db)
         rows: list[dict[str, Any]] = [
             {"user_id": number, "image_url": f"/{number}.jpg"} for number in range(count)
         ]
@@ -228,12 +208,8 @@ def many_rows(scale: Scale) -> list[Row]:
         def ours() -> None:
             _require(db.insert_many("photos_by_user", rows, key_field="user_id") == count)
 
-        def of_nodes() -> Iterator[dict[int, list[Any]]]:
-            nodes: dict[int, dict[int, list[Any]]] = {}
-            for row in rows:
-                shard = row["user_id"] % SHARDS
-                nodes.setdefault(id(pools[shard]), {}).setdefault(shard, []).append(row)
-            return iter(nodes.values())
+        def of_nodes() -> Iterable[dict[int, list[Any]]]:
+            return _by_node(pools, rows, lambda row: row["user_id"] % SHARDS)
 
         def copy(of_shard: dict[int, list[Any]]) -> None:
             with pools[next(iter(of_shard))].connection() as connection, connection.transaction():
@@ -256,30 +232,17 @@ def many_rows(scale: Scale) -> list[Row]:
             "COPY": timed(lambda: list(threads.map(copy, of_nodes()))),
             "INSERT": timed(lambda: list(threads.map(insert, of_nodes()))),
         }
-        times = alternate(sides, scale.of(11, 2), warm=True)
-        return [
-            compare(
-                f"router: {count:,} rows over {SHARDS} shards, insert_many",
-                times["ours"],
-                times[side],
-                against=f"{side} by hand",
-                shown=milliseconds,
-                target=1.2,
-            )
-            for side in ("COPY", "INSERT")
-        ]
+        name = f"router: {count:,} rows over {SHARDS} shards, insert_many"
+        against = {side: (f"{side} by hand", 1.2) for side in ("COPY", "INSERT")}
+        return versus(name, sides, scale.of(11, 2), against, milliseconds, warm=True)
 
 
 def top_of_all(scale: Scale) -> list[Row]:
     """Give the newest 30 of 10 million rows over 64 shards, against the same by hand."""
     total = scale.of(10_000_000, 10_000)
-    with _database(2) as (running, topology, db), ThreadPoolExecutor(2) as threads:
-        _fill(running, topology, total // SHARDS)
-        running.settle()
-        pools = {key: _pool(db, key) for key in range(SHARDS)}
-        nodes: dict[int, list[int]] = {}
-        for key in range(SHARDS):
-            nodes.setdefault(id(pools[key]), []).append(key)
+    with _database(2, total // SHARDS) as (_, _, db), ThreadPoolExecutor(2) as threads:
+        pools = _pools(db)
+        nodes = [list(shards) for shards in _by_node(pools, range(SHARDS), lambda shard: shard)]
 
         def ask(keys: list[int]) -> list[Any]:
             parts = " UNION ALL ".join(
@@ -296,23 +259,14 @@ def top_of_all(scale: Scale) -> list[Row]:
             _require(len(found) == TOP)
 
         def by_hand() -> None:
-            answers = threads.map(ask, nodes.values())
+            answers = threads.map(ask, nodes)
             merged = heapq.merge(*answers, key=lambda row: row[0], reverse=True)
             _require(len(list(itertools.islice(merged, TOP))) == TOP)
 
         sides = {"ours": timed(ours), "by hand": timed(by_hand)}
-        times = alternate(sides, scale.of(41, 2), warm=True)
-        return [
-            compare(
-                f"router: top {TOP} of {total // SHARDS * SHARDS:,} rows, scatter",
-                times["ours"],
-                times["by hand"],
-                against="by hand",
-                shown=milliseconds,
-                target=1.3,
-                note=f"a node sends {TOP} rows in all",
-            )
-        ]
+        name = f"router: top {TOP} of {total // SHARDS * SHARDS:,} rows, scatter"
+        against, note = {"by hand": ("by hand", 1.3)}, f"a node sends {TOP} rows in all"
+        return versus(name, sides, scale.of(41, 2), against, milliseconds, warm=True, note=note)
 
 
 def tasks(scale: Scale) -> list[Row]:
@@ -321,9 +275,7 @@ def tasks(scale: Scale) -> list[Row]:
     Both have pools of the same size, and the same shards in the same order.
     """
     each = scale.of(50, 2)
-    with _database(2) as (running, topology, db):
-        _fill(running, topology, 1_000)
-        running.settle()
+    with _database(2, 1_000) as (_, topology, db):
 
         def in_thread(client: int) -> None:
             for number in range(each):
@@ -343,24 +295,15 @@ def tasks(scale: Scale) -> list[Row]:
                     )
 
             async def all_tasks() -> None:
-                async with asyncio.TaskGroup() as group:
-                    for client in range(CLIENTS):
-                        group.create_task(work(client))
+                await asyncio.gather(*map(work, range(CLIENTS)))
 
             tasks = timed(lambda: runner.run(all_tasks()))
             sides = {"tasks": tasks, "threads": timed(all_threads)}
-            times = alternate(sides, scale.of(15, 2), warm=True)
+            name, shown = f"router: {CLIENTS} asyncio tasks", per(CLIENTS * each, "select")
+            against = {"threads": (f"{CLIENTS} threads", 1.0)}
+            rows = versus(name, sides, scale.of(15, 2), against, shown, warm=True)
             runner.run(other.close())
-        return [
-            compare(
-                f"router: {CLIENTS} asyncio tasks",
-                times["tasks"],
-                times["threads"],
-                against=f"{CLIENTS} threads",
-                shown=per(CLIENTS * each, "select"),
-                target=1.0,
-            )
-        ]
+        return rows
 
 
 def connections(scale: Scale) -> list[Row]:
@@ -377,15 +320,11 @@ def connections(scale: Scale) -> list[Row]:
         with_few = _backends(running)
         default()
         with_default = _backends(running)
-        times = alternate({"few": few, "default": default}, scale.of(5, 2))
-    row = compare(
-        f"router: 8 threads and 8 tasks over {shards:,} shards, pools of 3",
-        times["few"],
-        times["default"],
-        against="pools of 10",
-        shown=per(4 * 8 * each, "call"),
-        note=f"connections at the nodes: {with_few}; with pools of 10: {with_default}",
-    )
+        name = f"router: 8 threads and 8 tasks over {shards:,} shards, pools of 3"
+        sides, against = {"few": few, "default": default}, {"default": ("pools of 10", None)}
+        note = f"connections at the nodes: {with_few}; with pools of 10: {with_default}"
+        shown = per(4 * 8 * each, "call")
+        [row] = versus(name, sides, scale.of(5, 2), against, shown, note=note)
     most = max(with_few)
     return [row, limit("  connections at a node", most, 6, "")]
 
@@ -411,12 +350,8 @@ def _both_faces(topology: Topology, each: int, pool: PoolSettings) -> None:
                 await db.insert(*row(n))
                 _require(len(await db.select("id", "photos_by_user", n, limit=1)) == 1)
 
-        async with (
-            AsyncShardedDatabase(topology, pool=pool) as db,
-            asyncio.TaskGroup() as group,
-        ):
-            for client in range(8):
-                group.create_task(work(client))
+        async with AsyncShardedDatabase(topology, pool=pool) as db:
+            await asyncio.gather(*map(work, range(8)))
 
     with ThreadPoolExecutor(1) as beside:
         threads = beside.submit(in_threads)
@@ -427,13 +362,12 @@ def _both_faces(topology: Topology, each: int, pool: PoolSettings) -> None:
 def _backends(running: Fleet) -> list[int]:
     """Count the clients of each server, without the one that counts."""
     counts = []
-    for index in range(len(running.ports)):
-        with running.connect(index, user="postgres") as connection:
-            [[count]] = connection.execute(
-                "SELECT count(*) FROM pg_stat_activity"
-                " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-            ).fetchall()
-            counts.append(count)
+    for connection in running.each("app"):
+        [[count]] = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        ).fetchall()
+        counts.append(count)
     return counts
 
 
@@ -441,21 +375,24 @@ _POOL = PoolSettings(min_size=10, max_size=10)
 
 
 @contextmanager
-def _database(nodes: int) -> Iterator[tuple[Fleet, Topology, ShardedDatabase]]:
-    """Start servers with 64 shards, and open them with the router."""
+def _database(nodes: int, rows: int) -> Iterator[tuple[Fleet, Topology, ShardedDatabase]]:
+    """Start servers with 64 shards of so many rows, and open them with the router."""
     with fleet.running(nodes) as running:
         topology = running.init(SHARDS)
+        _fill(running, topology, rows)
         with ShardedDatabase(topology, pool=_POOL) as db:
             yield running, topology, db
 
 
 @contextmanager
 def _pooled_database(
-    nodes: int = 2, shards: int = SHARDS
+    nodes: int = 2, shards: int = SHARDS, *, rows: int = 0
 ) -> Iterator[tuple[Fleet, Topology, ShardedDatabase]]:
     """Start servers with shards behind a PgBouncer, and open them with the router."""
     with fleet.running(nodes) as running:
-        running.init(shards)
+        topology = running.init(shards)
+        if rows:
+            _fill(running, topology, rows)
         with (
             pooling.pooled(running, shards) as behind,
             ShardedDatabase(behind.topology, pool=_POOL) as db,
@@ -465,22 +402,35 @@ def _pooled_database(
 
 def _fill(running: Fleet, topology: Topology, rows: int) -> None:
     """Make a table with so many rows in every shard, ids from 0; unlogged, for it is only read."""
-    for index, node in enumerate(topology.nodes.values()):
-        with running.connect(index, user="postgres") as connection:
-            for shard in node.shards:
-                name = f"shard{shard}.bench_photos"
-                connection.execute(
-                    f"CREATE UNLOGGED TABLE {name} AS SELECT n::bigint AS id, 'photo ' || n AS"
-                    f" caption FROM generate_series(0, {rows - 1}) AS n".encode()
-                )
-                connection.execute(f"ALTER TABLE {name} ADD PRIMARY KEY (id)".encode())
-                connection.execute(f"VACUUM ANALYZE {name}".encode())
+    for connection, node in zip(running.each("app"), topology.nodes.values(), strict=True):
+        for shard in node.shards:
+            name = f"shard{shard}.bench_photos"
+            connection.execute(
+                f"CREATE UNLOGGED TABLE {name} AS SELECT n::bigint AS id, 'photo ' || n AS"
+                f" caption FROM generate_series(0, {rows - 1}) AS n".encode()
+            )
+            connection.execute(f"ALTER TABLE {name} ADD PRIMARY KEY (id)".encode())
+            connection.execute(f"VACUUM ANALYZE {name}".encode())
+    running.settle()
 
 
-def _pool(db: ShardedDatabase, key: int) -> Any:
-    """Give the pool that the router has opened for a key's node."""
-    db.select("id", "bench_photos", key, limit=1)
-    return db._nodes.pools[db.node_of(key)]  # the reference uses what ours uses
+def _pools(db: ShardedDatabase) -> dict[int, Any]:
+    """Give the pool that the router has opened for each shard's node."""
+    for shard in range(SHARDS):
+        db.select("id", "bench_photos", shard, limit=1)
+    # The reference uses what ours uses.
+    return {shard: db._nodes.pools[db.node_of(shard)] for shard in range(SHARDS)}
+
+
+def _by_node(
+    pools: dict[int, Any], things: Iterable[Thing], shard_of: Callable[[Thing], int]
+) -> Iterable[dict[int, list[Thing]]]:
+    """Divide things by the pools of their shards, and then by these."""
+    nodes: dict[int, dict[int, list[Thing]]] = {}
+    for thing in things:
+        shard = shard_of(thing)
+        nodes.setdefault(id(pools[shard]), {}).setdefault(shard, []).append(thing)
+    return nodes.values()
 
 
 def _require(fine: bool) -> None:

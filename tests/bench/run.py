@@ -3,92 +3,73 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import pkgutil
 import platform
 import signal
 import sys
 import time
 import traceback
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from shardctl.errors import Interrupted
-from tests.bench import (
-    balance,
-    cli,
-    cloning,
-    example,
-    fleet,
-    floors,
-    framework,
-    ids,
-    init,
-    insert,
-    logins,
-    looks,
-    mapping,
-    moves,
-    pauses,
-    poolers,
-    rebalancing,
-    rehearsals,
-    reversing,
-    routing,
-    stream_moves,
-    streams,
-    testing,
-    verify,
-)
+from tests.bench import fleet
 from tests.bench.measure import BROKEN, Row, Scale, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-BENCHES: dict[str, Callable[[Scale], list[Row]]] = {
-    "next-id": ids.one_session,
-    "duplicates": ids.many_sessions,
-    "insert": insert.single_rows,
-    "init": init.two_thousand,
-    "growth": init.growth,
-    "verify": verify.many_shards,
-    "verify-deep": looks.every_row,
-    "shards-list": looks.shards_list,
-    "metrics": looks.metrics,
-    "reload": poolers.reload,
-    "pause": floors.floors,
-    "pause-aliases": pauses.pause,
-    "move": moves.move,
-    "move-many": moves.many,
-    "stream-move": moves.stream,
-    "stream-many": stream_moves.many,
-    "stream-slowed": stream_moves.slowed,
-    "rehearse": rehearsals.rehearse,
-    "rehearse-compare": rehearsals.comparison,
-    "reverse": reversing.back,
-    "move-logins": logins.logins,
-    "clone": cloning.clone,
-    "back-and-forth": cloning.back_and_forth,
-    "stream-copy": streams.copy,
-    "router-row": routing.one_row,
-    "router-look": routing.looks,
-    "router-keys": routing.many_keys,
-    "router-insert-many": routing.many_rows,
-    "router-top": routing.top_of_all,
-    "router-tasks": routing.tasks,
-    "sqlalchemy-row": mapping.sessions,
-    "router-connections": routing.connections,
-    "router-spare": stream_moves.beside_a_spare,
-    "django-row": framework.django_row,
-    "example-feed": example.feed,
-    "rebalance-plan": balance.planner,
-    "rebalance-beside": rebalancing.side_by_side,
-    "rebalance-apply": rebalancing.to_four,
-    "starts": cli.starts,
-    "decode-many": cli.many_ids,
-    "test-fleet": testing.start,
+BENCHES = {
+    "next-id": "ids:one_session",
+    "duplicates": "ids:many_sessions",
+    "insert": "insert:single_rows",
+    "init": "init:two_thousand",
+    "growth": "init:growth",
+    "verify": "verify:many_shards",
+    "verify-deep": "looks:every_row",
+    "shards-list": "looks:shards_list",
+    "metrics": "looks:metrics",
+    "reload": "poolers:reload",
+    "pause": "floors:floors",
+    "pause-aliases": "pauses:pause",
+    "move": "moves:move",
+    "move-many": "moves:many",
+    "stream-move": "moves:stream",
+    "stream-many": "stream_moves:many",
+    "stream-slowed": "stream_moves:slowed",
+    "rehearse": "rehearsals:rehearse",
+    "rehearse-compare": "rehearsals:comparison",
+    "reverse": "reversing:back",
+    "move-logins": "logins:logins",
+    "clone": "cloning:clone",
+    "back-and-forth": "cloning:back_and_forth",
+    "stream-copy": "streams:copy",
+    "router-row": "routing:one_row",
+    "router-look": "routing:looks",
+    "router-keys": "routing:many_keys",
+    "router-insert-many": "routing:many_rows",
+    "router-top": "routing:top_of_all",
+    "router-tasks": "routing:tasks",
+    "sqlalchemy-row": "mapping:sessions",
+    "router-connections": "routing:connections",
+    "router-spare": "stream_moves:beside_a_spare",
+    "django-row": "framework:django_row",
+    "example-feed": "example:feed",
+    "rebalance-plan": "balance:planner",
+    "rebalance-beside": "rebalancing:side_by_side",
+    "rebalance-apply": "rebalancing:to_four",
+    "starts": "cli:starts",
+    "decode-many": "cli:many_ids",
+    "test-fleet": "testing:start",
 }
-"""Every bench by name; all run unless some are named."""
+"""Every bench by name, with its module and function; all run unless some are named."""
+
+
+def bench(name: str) -> Callable[[Scale], list[Row]]:
+    """Import a bench, and nothing that others need."""
+    found: Callable[[Scale], list[Row]] = pkgutil.resolve_name(f"tests.bench.{BENCHES[name]}")
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,12 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)}")
     parser.add_argument("--quick", action="store_true", help="small counts: no measurement")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     given = parser.parse_args(arguments)
     if unknown := set(given.names) - set(BENCHES):
         parser.error(f"no bench is named {', '.join(sorted(unknown))}")
     for each in fleet.ENDING:
-        signal.signal(each, _interrupt)
+        signal.signal(each, signal.default_int_handler)
     rows: list[Row] = []
     broken: list[str] = []
     stopped = False
@@ -109,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in given.names or BENCHES:
         say(f"{name} ... (load {os.getloadavg()[0]:.1f})")
         try:
-            rows += BENCHES[name](Scale(quick=given.quick))
+            rows += bench(name)(Scale(quick=given.quick))
         except (KeyboardInterrupt, Interrupted):
             stopped = True
             break
@@ -121,33 +101,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     took = time.monotonic() - began
     if given.quick:
         rows = [replace(row, met=None) for row in rows]
-    if given.output == "json":
-        text = json.dumps(_as_json(rows, broken, took=took, quick=given.quick), indent=2)
-    else:
-        text = f"{_table(rows)}\n\n{_summary(rows, broken, took=took, quick=given.quick)}"
-    print(text)  # noqa: T201  # the result
+    summary = _summary(rows, broken, took=took, quick=given.quick)
+    print(f"{_table(rows)}\n\n{summary}")  # noqa: T201  # the result
     if stopped:
         return 130
     return 1 if broken else 0
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def _machine() -> str:
-    return f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.platform()}"
-
-
-def _as_json(rows: list[Row], broken: list[str], *, took: float, quick: bool) -> dict[str, object]:
-    return {
-        "format": 1,
-        "quick": quick,
-        "machine": _machine(),
-        "seconds": round(took, 1),
-        "rows": [asdict(row) for row in rows],
-        "broken": broken,
-    }
 
 
 def _table(rows: list[Row]) -> str:
@@ -176,7 +134,8 @@ def _table(rows: list[Row]) -> str:
 
 def _summary(rows: list[Row], broken: list[str], *, took: float, quick: bool) -> str:
     missed = [row.name.strip() for row in rows if row.met is False]
-    lines = [f"{took:.0f} s on {_machine()}; ratio: median of the rounds, then lowest-highest"]
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.platform()}"
+    lines = [f"{took:.0f} s on {machine}; ratio: median of the rounds, then lowest-highest"]
     if quick:
         lines.append("--quick: a smoke test of the benches; these numbers mean nothing")
     if missed:

@@ -1,13 +1,16 @@
-"""What a good DBA's quick script does to move shards by a clone: the reference of bench `move`.
+"""What a good DBA's quick script does to move shards: the reference of `move` and `stream-move`.
 
-`python -m tests.bench.script TOPOLOGY TARGET SHARD...` clones the shards' node, and cuts over as
-soon as the clone is near. It prints, as JSON, how long clients waited for that, and for what.
+`python -m tests.bench.script METHOD TOPOLOGY TARGET SHARD...` clones the shards' node, or copies
+the shards by a subscription, and cuts over as soon as the target is near. It prints, as JSON, how
+long clients waited for that, and for what.
 
 It leaves out whatever makes a move safe. Nothing ends a pause or lifts the fence when the script
-dies, there is no deadline, and no journal by which anybody could go on or undo. Nobody waits for
-writers behind the fence, or keeps clients out of the clone. Ids go on from the clone's own
-counters, and no row is compared. The map in the databases follows after the pause, and the
-topology file keeps what it says.
+dies, there is no deadline, and no journal by which anybody could go on or undo. No row is compared.
+The map in the databases follows after the pause, and the topology file keeps what it says.
+
+Of a clone, nobody waits for writers behind the fence, or keeps clients out of it, and ids go on
+from its own counters. The copies of a stream accept writes all the time; nobody looks who makes
+tables behind the fence, at standbys, or at the structure; no lock gives up, no position is kept.
 """
 
 from __future__ import annotations
@@ -32,41 +35,66 @@ from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Console, pause_command, resume_command
 from shardctl.postgres import binaries, replay
 from shardctl.postgres.connection import connect
+from shardctl.postgres.logical import clients
 from shardctl.postgres.overrides import OVERRIDES
 from shardctl.sandbox.local import LocalServer
 from shardctl.topology import loader
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, Topology
 
-NAME = "quick script"
-RETIRED = "{}__retired_by_script"
+NAME = "quick_script"
+MARGIN = 32
+_RETIRED = "{}__retired_by_script"
 _POLL_S = 0.001
-LAG = 1 << 20
-"""Bytes that the standby may be behind when clients are paused."""
+_LAG = 1 << 20
+"""Bytes that the target may be behind when clients are paused."""
 _PATIENCE_S = 60.0
 
-NEAR = sql.SQL("""\
-SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), replay_lsn) < {}
-FROM pg_stat_replication WHERE application_name = {} AND state = 'streaming'
-""")
-_REPLAYED = sql.SQL("SELECT pg_last_wal_replay_lsn() >= {}::pg_lsn")
-_PROMOTED = sql.SQL("SELECT NOT pg_is_in_recovery()")
-NEXT_VERSION = sql.SQL("SELECT map_version + 1 FROM shardctl.cluster")
-_FLUSHED = sql.SQL("SELECT pg_current_wal_flush_lsn()::text")
+_NEAR = {
+    "clone": f"""\
+SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), replay_lsn) < {_LAG}
+FROM pg_stat_replication WHERE application_name = '{NAME}' AND state = 'streaming'
+""",
+    "stream": f"""\
+SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), confirmed_flush_lsn) < {_LAG}
+FROM pg_replication_slots WHERE slot_name = '{NAME}'
+""",
+}
+_NEXT_VERSION = "SELECT map_version + 1 FROM shardctl.cluster"
 _OWN = "UPDATE shardctl.cluster SET node = %s, identity = gen_random_uuid()"
-VERSION = "UPDATE shardctl.cluster SET map_version = %s"
-MAP = "UPDATE shardctl.map SET node = %s WHERE shard = ANY (%s)"
+_VERSION = "UPDATE shardctl.cluster SET map_version = %s"
+_MAP = "UPDATE shardctl.map SET node = %s WHERE shard = ANY (%s)"
+
+MARKS = "CREATE TABLE public.quick_script (mark integer PRIMARY KEY)"
+_PUBLISH = sql.SQL("CREATE PUBLICATION quick_script FOR TABLE {}")
+_SUBSCRIBE = sql.SQL("CREATE SUBSCRIPTION quick_script CONNECTION {} PUBLICATION quick_script")
+_COPIED = "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel"
+_TABLES = "SELECT schemaname, tablename FROM pg_tables WHERE schemaname = ANY (%s) ORDER BY 1, 2"
+_FENCE = sql.SQL("""\
+BEGIN;
+LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE;
+{renames};
+INSERT INTO public.quick_script VALUES (1);
+COMMIT
+""")
+SEEN = "SELECT true FROM public.quick_script"
+_SEQUENCES = """\
+SELECT schemaname::text, sequencename::text, last_value FROM pg_sequences
+WHERE schemaname = ANY (%s) AND last_value IS NOT NULL
+"""
+SETVAL = sql.SQL("SELECT setval({}::regclass, {})")
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """Which shards go from where to where."""
 
+    method: str
     topology: Topology
     source: Node
     target: Node
@@ -78,18 +106,29 @@ class Move:
         return [self.topology.schema(shard) for shard in self.shards]
 
     @property
-    def staying(self) -> list[str]:
-        """List the schemas that the source keeps."""
-        return [self.topology.schema(s) for s in self.source.shards if s not in self.shards]
+    def retired(self) -> dict[str, str]:
+        """Give the names that these have on the source afterwards."""
+        return {schema: _RETIRED.format(schema) for schema in self.moved}
+
+    @property
+    def live(self) -> dict[str, str]:
+        """Give the schemas by those names."""
+        return {new: old for old, new in self.retired.items()}
+
+    @property
+    def staying(self) -> dict[str, str]:
+        """Give the names that schemas which the source keeps have on a clone."""
+        kept = (self.topology.schema(s) for s in self.source.shards if s not in self.shards)
+        return {schema: _RETIRED.format(schema) for schema in kept}
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> Move:
-        """Read the arguments of a program: TOPOLOGY TARGET SHARD... ."""
-        path, target, *numbers = arguments
+        """Read the arguments of a program: METHOD TOPOLOGY TARGET SHARD... ."""
+        method, path, target, *numbers = arguments
         topology = loader.load(Path(path))
         shards = tuple(ShardId(int(number)) for number in numbers)
         source = topology.nodes[topology.owners()[shards[0]]]
-        return cls(topology, source, topology.nodes[NodeName(target)], shards)
+        return cls(method, topology, source, topology.nodes[NodeName(target)], shards)
 
     def after(self) -> Topology:
         """Give the topology in which the target owns these shards."""
@@ -106,7 +145,7 @@ class Opened:
     """The sessions of a program, and the file that it puts in place, until it has ended."""
 
     def __init__(self, move: Move, stack: contextlib.ExitStack) -> None:
-        self._move, self._stack = move, stack
+        self.move, self._stack = move, stack
         self._database = move.topology.database
         (self._pooler,) = move.topology.poolers.values()
 
@@ -119,42 +158,96 @@ class Opened:
         """Log in to the pooler's console."""
         return self._stack.enter_context(Console(self._pooler, self._database, purpose=NAME))
 
-    def stage(self, version: int) -> Callable[[], object]:
-        """Write the pooler's file as it is after the move; give what puts it into its place."""
+    def near(self, source: Connection) -> Callable[[], object]:
+        """Wait until the target is near; give what puts the pooler's file into its place then."""
         staged = self._pooler.databases_file.with_name("staged.ini")
-        text = render.databases(self._move.after(), self._pooler, version)
+        text = render.databases(self.move.after(), self._pooler, value(source, _NEXT_VERSION))
         files.write(Local(), staged, text, like=self._pooler.databases_file)
+        wait(lambda: value(source, _NEAR[self.move.method]))
         return lambda: staged.replace(self._pooler.databases_file)
 
 
-def main(arguments: Sequence[str], carry_out: Callable[[Move, Opened], Timeline]) -> None:
+def main(programs: Mapping[str, Callable[[Opened], Timeline]]) -> None:
     """Carry a program out, and print for what clients waited, in milliseconds, as JSON."""
-    move = Move.of(arguments)
+    move = Move.of(sys.argv[1:])
     with contextlib.ExitStack() as stack:
-        spans = carry_out(move, Opened(move, stack)).spans
+        spans = programs[move.method](Opened(move, stack)).spans
     found = {"pause_ms": sum(ms for _, ms in spans), "timeline": spans}
     print(json.dumps(found))  # noqa: T201  # the result
 
 
-def _carry_out(move: Move, opened: Opened) -> Timeline:
-    """Do it with all sessions open, and all files written, before clients are paused."""
+@contextlib.contextmanager
+def _cut_over(opened: Opened, source: Connection) -> Iterator[Timeline]:
+    """Pause clients while the target is made ready, then let it serve them.
+
+    All sessions are open, and all files written, before clients are paused.
+    """
+    console, schemas, timeline = opened.console(), opened.move.moved, Timeline()
+    put_file = opened.near(source)
+    with timeline.span("pause"):
+        for schema in schemas:
+            console.execute(pause_command(schema))
+    yield timeline
+    with timeline.span("reload"):
+        put_file()
+        console.reload()
+    with timeline.span("resume"):
+        for schema in schemas:
+            console.execute(resume_command(schema))
+
+
+def _by_clone(opened: Opened) -> Timeline:
+    move = opened.move
     nodes = {node.name: opened.session(node) for node in move.topology.owning()}
     source = nodes[move.source.name]
     clone(move)
     nodes[move.target.name] = target = opened.session(move.target)
-    console = opened.console()
-    version = value(source, NEXT_VERSION)
-    put_file = opened.stage(version)
-    wait(lambda: value(source, NEAR.format(LAG, NAME)))
-    timeline = _cut_over(console, source, target, schemas=move.moved, put_file=put_file)
-    for name, each in nodes.items():
-        with each.transaction():
-            if name == move.target.name:
-                each.execute(renames({one: RETIRED.format(one) for one in move.staying}))
-                each.execute(_OWN, [name])
-            each.execute(VERSION, [version])
-            each.execute(MAP, [move.target.name, list(move.shards)])
+    fence, names_back = renames(move.retired), renames(move.live)
+    with _cut_over(opened, source) as timeline:
+        with timeline.span("fence"):
+            source.execute(fence)
+            lsn = flushed(source)
+        with timeline.span("replay"):
+            replayed(target, lsn)
+        with timeline.span("promote"):
+            promote(target)
+        with timeline.span("names back"):
+            target.execute(names_back)
+    with target.transaction():
+        target.execute(renames(move.staying))
+        target.execute(_OWN, [move.target.name])
+    _write_map(move, nodes)
     return timeline
+
+
+def _by_stream(opened: Opened) -> Timeline:
+    move = opened.move
+    nodes = {node.name: opened.session(node) for node in move.topology.owning()}
+    source, target = nodes[move.source.name], nodes[move.target.name]
+    fence, live = follow(move, source, target), move.live
+    with _cut_over(opened, source) as timeline:
+        with timeline.span("fence"):
+            source.execute(fence)
+        with timeline.span("marker"):
+            wait(lambda: value(target, SEEN))
+        with timeline.span("sequences"):
+            found = source.execute(_SEQUENCES, [list(live)]).fetchall()
+            values = [
+                SETVAL.format(sql.Identifier(live[schema], name).as_string(), last + MARGIN)
+                for schema, name, last in found
+            ]
+            target.execute(sql.SQL("; ").join(values))
+    _write_map(move, nodes)
+    target.execute("DROP SUBSCRIPTION quick_script")
+    return timeline
+
+
+def _write_map(move: Move, nodes: Mapping[NodeName, Connection]) -> None:
+    version = value(nodes[move.source.name], _NEXT_VERSION)
+    for each in nodes.values():
+        with each.transaction():
+            each.execute(_VERSION, [version])
+            each.execute(_MAP, [move.target.name, list(move.shards)])
 
 
 def clone(move: Move) -> None:
@@ -183,39 +276,46 @@ def clone(move: Move) -> None:
     ).start()
 
 
-def _cut_over(
-    console: Console,
-    source: Connection,
-    target: Connection,
-    *,
-    schemas: Sequence[str],
-    put_file: Callable[[], object],
-) -> Timeline:
-    """Let the target serve these schemas; give the milliseconds of everything, in its order."""
-    timeline = Timeline()
-    retired = {schema: RETIRED.format(schema) for schema in schemas}
-    fence = renames(retired)
-    names_back = renames({new: old for old, new in retired.items()})
-    with timeline.span("pause"):
-        for schema in schemas:
-            console.execute(pause_command(schema))
-    with timeline.span("fence"):
-        source.execute(fence)
-        lsn = value(source, _FLUSHED)
-    with timeline.span("replay"):
-        wait(lambda: value(target, _REPLAYED.format(lsn)))
-    with timeline.span("promote"):
-        target.execute("SELECT pg_promote(wait => false)")
-        wait(lambda: value(target, _PROMOTED))
-    with timeline.span("names back"):
-        target.execute(names_back)
-    with timeline.span("reload"):
-        put_file()
-        console.reload()
-    with timeline.span("resume"):
-        for schema in schemas:
-            console.execute(resume_command(schema))
-    return timeline
+def follow(move: Move, source: Connection, target: Connection) -> sql.Composed:
+    """Copy structure and rows, and let the target follow; give the fence of the moved tables."""
+    database, major = move.topology.database, source.info.server_version // 10_000
+    given = {"user": database.user, "dbname": database.name}
+    given |= {k: v for k, v in database.options.items() if k == "passfile"}
+    ways = [
+        make_conninfo(host=one.host, port=one.port, **given) for one in (move.source, move.target)
+    ]
+    programs = clients.find(major)
+    dump = [programs.program("pg_dump"), "--schema-only", "-d", ways[0]]
+    dumped = subprocess.run(
+        [*dump, *(f"--schema={schema}" for schema in move.moved)], check=True, capture_output=True
+    )
+    restore = [programs.program("psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", ways[1]]
+    subprocess.run(restore, check=True, input=dumped.stdout, stdout=subprocess.DEVNULL)
+    found = source.execute(_TABLES, [move.moved]).fetchall()
+    tables = [sql.Identifier(*table) for table in found]
+    for one in (source, target):
+        one.execute(MARKS)
+    published = [*tables, sql.Identifier("public", "quick_script")]
+    source.execute(_PUBLISH.format(sql.SQL(", ").join(published)))
+    target.execute(_SUBSCRIBE.format(sql.Literal(ways[0])))
+    wait(lambda: value(target, _COPIED))
+    return _FENCE.format(tables=sql.SQL(", ").join(tables), renames=renames(move.retired))
+
+
+def flushed(source: Connection) -> Any:
+    """Give the position up to which all is on the disk."""
+    return value(source, "SELECT pg_current_wal_flush_lsn()::text")
+
+
+def replayed(standby: Connection, lsn: str) -> None:
+    """Wait until a standby has replayed all up to a position."""
+    wait(lambda: value(standby, f"SELECT pg_last_wal_replay_lsn() >= '{lsn}'::pg_lsn"))
+
+
+def promote(standby: Connection) -> None:
+    """Promote a standby, and wait until it is a primary."""
+    standby.execute("SELECT pg_promote(wait => false)")
+    wait(lambda: value(standby, "SELECT NOT pg_is_in_recovery()"))
 
 
 def renames(names: Mapping[str, str]) -> sql.Composed:
@@ -224,13 +324,14 @@ def renames(names: Mapping[str, str]) -> sql.Composed:
     return sql.SQL("; ").join(rename.format(*map(sql.Identifier, pair)) for pair in names.items())
 
 
-def value(session: Connection, query: sql.SQL | sql.Composed) -> Any:
+def value(session: Connection, query: str | sql.Composed) -> Any:
     """Give the first column of the first row; None where there is none.
 
     A standby is asked again where replay cancels the question. With parameters, a question is
     several messages, and replay ends a session that is between two of them.
     """
-    row = replay.again(lambda: session.execute(query).fetchone())
+    asked = query.encode() if isinstance(query, str) else query
+    row = replay.again(lambda: session.execute(asked).fetchone())
     return row[0] if row else None
 
 
@@ -244,4 +345,4 @@ def wait(is_so: Callable[[], Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:], _carry_out)
+    main({"clone": _by_clone, "stream": _by_stream})

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shardctl.topology.model import ShardId
 from tests.bench import moving
-from tests.bench.measure import Row, limit, rounds, say, seconds
-from tests.bench.moves import STREAM, Found, _held_up, _listed, _longest, _with, _without
+from tests.bench.measure import Row, compare, in_turn, limit, rounds, say, seconds
+from tests.bench.moves import STREAM, Found, _held_up, _listed, _longest, _without, moved
 from tests.bench.streams import PEAK_MB
 
 if TYPE_CHECKING:
@@ -36,13 +38,7 @@ def beside_a_spare(scale: Scale) -> list[Row]:
     """
     lasting = scale.of(10, 5)
 
-    def once(number: int) -> tuple[Moved, Found]:
-        say(f"  move {number + 1} ({moving.busy()})")
-        with moving.sandbox(8, 2, 1) as fleet:
-            fleet.settle()
-            return _with(fleet, STREAM, lasting, aliases="router")
-
-    done = rounds(scale.of(5, 1), once)
+    done = rounds(scale.of(5, 1), partial(moved, STREAM, lasting, aliases="router"))
     founds = [found for _, found in done]
     waits = _longest(founds)
     beyond = [wait - one.pause * 1000 for wait, (one, _) in zip(waits, done, strict=True)]
@@ -103,35 +99,33 @@ def slowed(scale: Scale) -> list[Row]:
 
             def without() -> float:
                 fleet.settle()
-                return _a_second(_without(fleet, lasting), 1, math.inf)
+                return _a_second(_without(fleet, scale.of(15, 5)), 1, math.inf)
 
-            lasting = scale.of(15, 5)
-            still = [without()] if number % 2 == 0 else []
-            fleet.settle()
-            with fleet.load() as load:
-                began = time.time() - (time.monotonic() - load.began)
-                moved = fleet.move(*STREAM, "--max-rate", f"{rate}M")
-                found = load.end(0)
-            window = (moved.began["copy"] - began, moved.began["cutover"] - began)
-            busy = _a_second(found, *window)
-            return moved, busy, still[0] if still else without()
+            def beside() -> tuple[Moved, float]:
+                fleet.settle()
+                with fleet.load() as load:
+                    began = time.time() - (time.monotonic() - load.began)
+                    done = fleet.move(*STREAM, "--max-rate", f"{rate}M")
+                    found = load.end(0)
+                window = (done.began["copy"] - began, done.began["cutover"] - began)
+                return done, _a_second(found, *window)
+
+            still, (done, busy) = in_turn(number, without, beside)
+            return done, busy, still
 
     done = rounds(scale.of(3, 1), both)
     moves, busy, still = zip(*done, strict=True)
-    ratios = [one / other for one, other in zip(busy, still, strict=True)]
-    ratio = statistics.median(ratios)
+    copies = (seconds(one.began["cutover"] - one.began["copy"]) for one in moves)
+    row = compare(
+        f"stream with --max-rate {rate}M: operations a second",
+        busy,
+        still,
+        against="without a move",
+        shown="{:,.0f}".format,
+        note=f"the copy took {', '.join(copies)}",
+    )
     return [
-        Row(
-            f"stream with --max-rate {rate}M: operations a second",
-            f"{statistics.median(busy):,.0f}",
-            f"without a move {statistics.median(still):,.0f}",
-            ratio=ratio,
-            spread=(min(ratios), max(ratios)),
-            target=f">= {SLOWED:g}",
-            met=ratio >= SLOWED,
-            note="the copy took "
-            + ", ".join(seconds(one.began["cutover"] - one.began["copy"]) for one in moves),
-        ),
+        replace(row, target=f">= {SLOWED:g}", met=(row.ratio or 0) >= SLOWED),
         _peak("  memory of shardctl", moves),
     ]
 
@@ -148,9 +142,8 @@ FROM generate_series(1, {rows}) AS n
 def fill(fleet: Sandbox, rows: int, shards: Sequence[ShardId] = FILLED) -> None:
     """Put rows into shards: those that move."""
     topology = fleet.topology()
-    owners = topology.owners()
     for shard in shards:
-        with fleet.connect(owners[shard]) as connection:
+        with fleet.connect(topology.owners()[shard]) as connection:
             text = _PHOTOS.format(schema=topology.schema(shard), rows=rows)
             connection.execute(text.encode())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import shlex
 import shutil
-import time
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 SCHEMA = "shard2"
 JOBS = 4
 """Tables at a time, on every side."""
-SUPERUSER = "postgres"
 PEAK_MB = 150
 """What shardctl may use of the machine's memory, however large the tables are."""
 
@@ -104,8 +102,7 @@ def _sides(fleet: fleets.Fleet, route: Route, source: Connection) -> dict[str, S
     def ours() -> None:
         structure.make_tables(route, [SCHEMA], major=major)
         with _snapshot(route) as snapshot:
-            tables = copying.tables(source, [SCHEMA])
-            copying.copy(route, tables, snapshot=snapshot, jobs=JOBS)
+            _copy(route, source, snapshot)
         structure.make_rest(route, [SCHEMA], major=major, jobs=JOBS)
 
     def dump() -> None:
@@ -117,7 +114,7 @@ def _sides(fleet: fleets.Fleet, route: Route, source: Connection) -> dict[str, S
         tables.write_text("".join(f"{table}\n" for table in copying.tables(source, [SCHEMA])))
         pg_dump("--format=custom", "--schema-only", f"--file={archive}")
         pg_restore("--section=pre-data", str(archive))
-        ends = [shlex.join(map(str, fleet.psql(n, user=SUPERUSER))) for n in (0, 1)]
+        ends = [shlex.join(map(str, fleet.psql(n, user="postgres"))) for n in (0, 1)]
         script = _PIPES.format(jobs=JOBS, source=ends[0], target=ends[1], tables=tables)
         fleets.run(["sh", "-c", script])
         pg_restore("--section=post-data", jobs, str(archive))
@@ -134,21 +131,21 @@ def _sides(fleet: fleets.Fleet, route: Route, source: Connection) -> dict[str, S
     return {work.__name__: partial(side, work) for work in (ours, dump, pipes)}
 
 
+def _copy(route: Route, source: Connection, snapshot: str) -> None:
+    copying.copy(route, copying.tables(source, [SCHEMA]), snapshot=snapshot, jobs=JOBS)
+
+
 def _each(fleet: fleets.Fleet, count: int) -> float:
     """Copy so many small tables, and give the seconds that each took."""
     with _filled(fleet, count, 10) as (route, source):
         major = source.info.server_version // 10_000
         with route.connect(route.target) as session:
             structure.drop(session, [SCHEMA])
-        began = time.perf_counter()
-        structure.make_tables(route, [SCHEMA], major=major)
-        say(f"  structure of {count}: {time.perf_counter() - began:.2f} s")
+        took = timed(lambda: structure.make_tables(route, [SCHEMA], major=major))()
+        say(f"  structure of {count}: {took:.2f} s")
         fleet.settle()
         with _snapshot(route) as snapshot:
-            began = time.perf_counter()
-            tables = copying.tables(source, [SCHEMA])
-            copying.copy(route, tables, snapshot=snapshot, jobs=JOBS)
-            took = time.perf_counter() - began
+            took = timed(lambda: _copy(route, source, snapshot))()
         say(f"  rows of {count}: {took:.2f} s")
     return took / count
 
@@ -160,9 +157,8 @@ def _filled(fleet: fleets.Fleet, count: int, rows: int) -> Iterator[tuple[Route,
     a, b = topology.nodes.values()
     route = Route(a, b, topology.database, "bench")
     fleet.drop()
-    for index in range(2):
-        with fleet.connect(index, user=SUPERUSER, dbname="postgres") as admin:
-            admin.execute("CREATE DATABASE app")
+    for admin in fleet.each():
+        admin.execute("CREATE DATABASE app")
     say(f"  filling {count} tables")
     with route.connect(a) as source:
         source.execute(f"CREATE SCHEMA {SCHEMA}".encode())

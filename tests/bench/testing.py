@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from shardctl import testing
-from tests.bench.measure import Row, alternate, compare, seconds
+from tests.bench.measure import Row, seconds, versus
 
 if TYPE_CHECKING:
     from tests.bench.measure import Scale
@@ -24,16 +24,9 @@ _MIGRATION = "".join(
 def start(scale: Scale) -> list[Row]:
     """Time a fleet's start from the template that the first one has left, and without one."""
     _start()
-    starts = alternate({"kept": _start, "made": _make}, scale.of(5, 1))
-    return [
-        compare(
-            f"test fleet, 2 nodes: start with {SHARDS} shards from a template",
-            starts["kept"],
-            starts["made"],
-            against="without one",
-            shown=seconds,
-        )
-    ]
+    name = f"test fleet, 2 nodes: start with {SHARDS} shards from a template"
+    against = {"made": ("without one", None)}
+    return versus(name, {"kept": _start, "made": _make}, scale.of(5, 1), against, seconds)
 
 
 def _make() -> float:

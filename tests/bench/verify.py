@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,9 +39,8 @@ def many_shards(scale: Scale) -> list[Row]:
             running.drop()
             say(f"  init of {shards} shards")
             topology = running.init(shards)
-            for index in range(4):
-                with running.connect(index, user="postgres") as connection:
-                    connection.execute("VACUUM ANALYZE")
+            for connection in running.each("app"):
+                connection.execute("VACUUM ANALYZE")
             running.settle()
             peaks: list[int] = []
             sides = {"verify": partial(_verify, topology, peaks), "query": partial(_query, running)}
@@ -70,17 +66,11 @@ def many_shards(scale: Scale) -> list[Row]:
 
 def _verify(topology: Topology, peaks: list[int]) -> float:
     """Time the command, and note the kilobytes of its peak."""
-    words: list[str | Path] = [fleet.SHARDCTL, "--topology", topology.path, "verify"]
-    done = fleet.run([sys.executable, "-c", fleet.WATCHER, *words])
-    took, peak = done.stderr.split()[-2:]
-    peaks.append(int(peak))
-    return float(took)
+    _, took, peak = fleet.watched([fleet.SHARDCTL, "--topology", topology.path, "verify"])
+    peaks.append(peak)
+    return took
 
 
 def _query(running: Fleet) -> float:
     commands = [[*running.psql(i, user="postgres"), "-At", "-f", QUERY] for i in range(4)]
-    outputs = [Path(os.devnull)] * 4
-    began = time.perf_counter()
-    with fleet.together(commands, outputs) as started:
-        fleet.wait_all(started)
-    return time.perf_counter() - began
+    return fleet.take(commands)
