@@ -61,7 +61,7 @@ def turn(context: MoveContext) -> Iterator[None]:
     try:
         told = _wait(context, nodes)
         if len(told) < len(context.topology.nodes):
-            _require_unstaged(context)
+            _require_unstaged(context, told)
         _follow(context, told)
         yield
     finally:
@@ -120,14 +120,16 @@ def _wait(context: MoveContext, nodes: Collection[NodeName]) -> dict[NodeName, _
         time.sleep(_POLL_S * random.uniform(0.5, 1.5))  # noqa: S311  # two must not meet for ever
 
 
-def _require_unstaged(context: MoveContext) -> None:
-    """See that no pooler has the file of another move, which may be of nodes that are away.
+def _require_unstaged(context: MoveContext, told: dict[NodeName, _Told]) -> None:
+    """See that no pooler has the file of a move that no node knows: its nodes are away.
 
     Its guard would put it in place when its target is back. Raises file_staged.
     """
+    known = {copy.move.id for one in told.values() for copy in one.copies} | {context.plan.id}
     for pooler in context.topology.poolers.values():
+        ours = {apply.staged(pooler, move) for move in known}
         for staged in apply.staged_there(pooler, host_of(pooler)):
-            if staged != apply.staged(pooler, context.plan.id):
+            if staged not in ours:
                 then = f"`shardctl moves resume {context.plan.id}`"
                 raise apply.FileStaged(pooler, staged, then=then)
 

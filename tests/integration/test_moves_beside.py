@@ -11,12 +11,14 @@ from shardctl.errors import ShardctlError
 from shardctl.moves import service, stream_cutover
 from shardctl.moves.steps import follow
 from shardctl.moves.stopped import MoveStopped
+from shardctl.pgbouncer import apply
+from shardctl.topology import edit
 from tests.fixtures.moves.beside import agreed, begun, run
 from tests.fixtures.moves.own import lose, messages
 from tests.fixtures.moves.own import run as execute
 from tests.fixtures.moves.stream_moves import planned, replace_step
 from tests.fixtures.processes import ended
-from tests.fixtures.servers.postgres import PATIENCE_S
+from tests.fixtures.servers.postgres import PATIENCE_S, free_ports
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -57,8 +59,18 @@ def test_what_shares_a_node_with_an_open_move_is_refused(
     assert done.returncode == 3, done.stderr
     assert "shards 5 are no longer on node b" in done.stderr
     execute(fleet_four, "c", f"{_MAP}'b' WHERE shard = 5", f"{_VERSION}1")
+    # What a move that is known has left at a pooler is no move of a node that is away.
+    path, spare = (
+        fleet_four.topology.path,
+        f"{{host: 127.0.0.1, port: {free_ports(1)[0]}, shards: none}}",
+    )
+    path.write_text(edit.with_entry(path.read_text(), "nodes", "e", spare))
+    [left] = [apply.staged(pooler, first) for pooler in fleet_four.topology.poolers.values()]
+    left.touch()
     done = run(fleet_four, "moves", "resume", "--yes")
     assert done.returncode == 0, done.stderr
+    left.unlink()
+    assert run(fleet_four, "node", "remove", "e", "--gone", "--yes").returncode == 0
     agreed(fleet_four, 2, shard2="a", shard5="d")
 
 
