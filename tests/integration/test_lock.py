@@ -78,3 +78,12 @@ def test_who_has_waited_reads_the_topology_again(fleet_8: Fleet) -> None:
         _, said = waits.communicate(timeout=120)
     assert waits.returncode == 2, said
     assert str(path) in said
+
+
+def test_when_the_time_is_over_the_holder_is_named(fleet_8: Fleet) -> None:
+    topology = fleet_8.topology()
+    with lock.held(topology, [NodeName("b")], command="test"):
+        done = fleet_8.here("init", "--yes", "--lock-wait", "50ms")
+    assert done.returncode == 1
+    done = fleet_8.here("init", "--yes", "--lock-wait", "50ms")
+    assert (done.returncode, waiting(fleet_8)) == (0, 0), done.stderr

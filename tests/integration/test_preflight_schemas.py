@@ -107,3 +107,18 @@ def test_collations_of_another_version(preflight_fleet: Movable) -> None:
         preflight_fleet.fleet.execute("a", changed)
         told = preflight_fleet.only_source("collation")
     assert "public.german" in told
+
+
+def test_subscriptions(preflight_fleet: Movable) -> None:
+    made = (
+        "CREATE SUBSCRIPTION sub CONNECTION 'host=/nowhere' PUBLICATION p"
+        " WITH (connect = false, slot_name = NONE)"
+    )
+    drop = "ALTER SUBSCRIPTION sub DISABLE; ALTER SUBSCRIPTION sub SET (slot_name = NONE)"
+    with preflight_fleet.having(made, "DROP SUBSCRIPTION sub"):
+        assert (
+            preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
+        )  # disabled, and of no moved table
+        preflight_fleet.fleet.execute("a", "ALTER SUBSCRIPTION sub SET (slot_name = 'sub')")
+        with preflight_fleet.having("ALTER SUBSCRIPTION sub ENABLE", drop):
+            preflight_fleet.only_source("subscriptions")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +17,7 @@ from shardctl.router import (
     AnotherLoop,
     AsyncShardedDatabase,
     Closed,
+    NoConnection,
     PoolSettings,
     ShardedDatabase,
 )
@@ -63,3 +67,22 @@ def test_who_waits_for_a_connection_when_the_database_is_closed_hears_of_it(
         session.rollback()
         assert using.result(20) == []
     wait_for(lambda: backends(fleet_routed, "a") == [])
+
+
+def test_a_loop_ends_although_a_pool_is_connecting_to_a_server_that_says_nothing(
+    fleet_routed: Fleet,
+) -> None:
+    topology = fleet_routed.topology()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        node = replace(topology.nodes[NodeName("a")], port=silent.getsockname()[1])
+        nodes = {**topology.nodes, NodeName("a"): node}
+        db = AsyncShardedDatabase(replace(topology, nodes=nodes), pool=PoolSettings(timeout=0.5))
+
+        async def work() -> None:
+            with pytest.raises(NoConnection):
+                await db.select("id", "photos", 1)
+
+        ended = threading.Thread(target=asyncio.run, args=[work()], daemon=True)
+        ended.start()
+        ended.join(120)
+        assert not ended.is_alive()

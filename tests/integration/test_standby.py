@@ -26,7 +26,7 @@ from tests.fixtures.servers.clones import (
     shown,
     soon,
 )
-from tests.fixtures.servers.postgres import SUPERUSER
+from tests.fixtures.servers.postgres import SUPERUSER, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,3 +177,15 @@ def test_a_promoted_clone_takes_no_write_until_it_has_claimed(
     assert fleet_own.put(2)
     assert fleet_own.ask("c", "SHOW default_transaction_read_only") == [("off",)]
     assert fleet_own.problems() == []
+
+
+def test_a_position_that_is_not_replayed_in_time_is_an_error(cloning: Cloning) -> None:
+    target = cloning.start()
+    target.execute("SELECT pg_wal_replay_pause()")
+    wait_for(lambda: answer(target, "SELECT pg_get_wal_replay_pause_state()") == "paused")
+    cloning.at_source().execute("INSERT INTO photos VALUES (-9, 'not seen yet')")
+    lsn = str(cloning.ask("SELECT pg_current_wal_flush_lsn()"))
+    with raises_code("clone_not_replayed", match=lsn):
+        standby.replayed(target, lsn, soon(0.2))
+    target.execute("SELECT pg_wal_replay_resume()")
+    standby.replayed(target, lsn, soon())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from shardctl.postgres.logical import stream_login
 from tests.fixtures.fleets.managed import PAGE, PASSWORD, USER, close
 from tests.fixtures.moves.streamed import _LEFT
 from tests.fixtures.network.pages import block, commands
@@ -236,4 +237,27 @@ def test_a_stream_verifies_the_sources_certificate(fleet_tls: ManagedFleet) -> N
     assert any("sslmode=verify-full" in text for text in watch.stored)
     assert watch.encrypted == {True}
     assert all(PASSWORD not in text for text in watch.stored)
+    assert left(fleet) == []
+
+
+def test_a_stream_that_fails_does_not_log_the_password(
+    fleet_managed: ManagedFleet, passwords: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = fleet_managed
+    fleet.done("init", "--yes")
+    made = stream_login.make
+
+    def forgotten(*given: Any) -> dict[str, str]:
+        login = made(*given)
+        with fleet.connect("a") as superuser:
+            superuser.execute(f"ALTER ROLE {login['user']} NOLOGIN".encode())
+        return login
+
+    monkeypatch.setattr(stream_login, "make", forgotten)
+    stopped = fleet.call("move-shards", "2", "--to", "b", "--keep-reverse", "0s", "--yes")
+    assert stopped.returncode == 3, stopped.stderr
+    assert "is not permitted to log in" in stopped.stderr
+    assert passwords[0] not in stopped.stderr + stopped.stdout
+    assert all(passwords[0] not in server.log() for server in fleet.servers.values())
+    fleet.done("moves", "abort", "--yes")
     assert left(fleet) == []

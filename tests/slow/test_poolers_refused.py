@@ -11,6 +11,8 @@ from shardctl.hosts import accounts
 from tests.fixtures.fleets.pooled import PooledFleet, leads, offered, refused, reloads
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.fixtures.fleets.pooled import AddPooler
 
 
@@ -57,3 +59,27 @@ def test_one_of_two_that_fails_does_not_hold_up_the_other(
     assert [one["action"] for one in json.loads(done.stdout)["poolers"]] == ["write", "none"]
     assert offered(first) == offered(second) == leads(fleet_unapplied)
     assert reloads(second) == 1
+
+
+def test_a_wrong_password_is_said_and_none_is_shown(
+    fleet_unapplied: PooledFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pooler = fleet_unapplied.pg_bouncer
+    pooler.config.write_text(
+        pooler.config.read_text().replace("auth_type = trust", "auth_type = md5")
+    )
+    (pooler.config.parent / "users.txt").write_text('"postgres" "right-one"\n')
+    pooler.admin("RELOAD")
+    for given in (None, "wrong-one"):
+        if given:
+            monkeypatch.setenv("PGPASSWORD", given)
+        told = refused(fleet_unapplied)
+        assert "~/.pgpass" in told
+        assert "-one" not in told
+    monkeypatch.setenv("PGPASSWORD", "right-one")
+    done = fleet_unapplied.here("--verbose", "pgbouncer", "apply")
+    assert done.returncode == 0, done.stderr
+    logs = (fleet_unapplied.directory / "state").rglob("*.log")
+    texts = [done.stdout, done.stderr, pooler.databases_file.read_text()]
+    texts += [log.read_text() for log in logs]
+    assert not any("right-one" in text for text in texts)

@@ -78,3 +78,11 @@ def test_where_the_answer_to_commit_is_lost_that_is_said(fleet_rows: Stated) -> 
     failures = [json.loads(line) for line in done.stdout.splitlines()]
     assert [f["shard"] for f in failures if f["error"] and f["error"]["unknown"]] == [5]
     assert fleet_rows.users() == [100, 101, 102, 103, 104, 5, 6, 7]
+
+
+def test_a_password_is_not_recorded(fleet_rows: Stated) -> None:
+    text = "CREATE ROLE short PASSWORD 'hunter2'; DROP ROLE short"
+    assert fleet_rows.write(text, "--nodes").returncode == 0
+    assert (
+        fleet_rows.events("b")[0][1] == "started: CREATE ROLE short PASSWORD '***'; DROP ROLE short"
+    )

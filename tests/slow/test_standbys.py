@@ -1,12 +1,15 @@
-"""Standbys that do not follow, start or open up, and logins that replay cancels."""
+"""Standbys that do not follow, start or open up."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from shardctl.hosts import files
 from shardctl.postgres import clone as clones
-from shardctl.postgres import opening
+from shardctl.postgres import opening, standby
+from shardctl.postgres.standby import NotFollowing
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import (
     APP,
@@ -14,7 +17,7 @@ from tests.fixtures.servers.clones import (
     is_barred,
     shown,
 )
-from tests.fixtures.servers.postgres import SUPERUSER, wait_for
+from tests.fixtures.servers.postgres import QUICK, SUPERUSER, wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.servers.clones import Cloning
@@ -49,3 +52,31 @@ def test_rules_that_the_server_cannot_read_keep_the_clone_closed(cloning: Clonin
     files.write(cloning.clone.machine, cloning.data / clones.HBA, good, user=user)
     cloning.open_up(target)
     assert not is_barred(cloning)
+
+
+def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -> None:
+    cloning.make()
+    standby.start(cloning.clone)
+    target = cloning.at_target()
+    target.execute("ALTER SYSTEM SET primary_slot_name = 'missing'")
+    target.execute("SELECT pg_reload_conf()")
+    why = 'replication slot "missing" does not exist'
+    wait_for(lambda: any(why in line for line in clones.log_tail(cloning.clone)))
+    with pytest.raises(NotFollowing) as lost:
+        cloning.follow(stalled=1)
+    assert why in lost.value.message
+    target.execute(f"ALTER SYSTEM SET primary_slot_name = '{cloning.clone.slot}'".encode())
+    target.execute("SELECT pg_reload_conf()")
+    cloning.follow()
+
+
+def test_a_clone_that_was_not_made_is_not_started(cloning: Cloning) -> None:
+    with raises_code("clone_not_made"):
+        standby.start(cloning.clone)
+
+
+def test_settings_that_a_standby_cannot_have_are_an_error_with_the_log(cloning: Cloning) -> None:
+    cloning.settings = QUICK | {"max_connections": "10", "max_wal_senders": "2"}
+    cloning.make()
+    with raises_code("server_did_not_start", match="max_connections"):
+        standby.start(cloning.clone)

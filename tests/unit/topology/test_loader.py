@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema
+import pytest
 import yaml
 
 from shardctl.ids.layout import Layout
 from shardctl.topology import loader
-from shardctl.topology.loader import parse
+from shardctl.topology.loader import TopologyMissing, load, parse
 from shardctl.topology.model import Control, NodeName, PoolerName, Ssh, Topology
-
-if TYPE_CHECKING:
-    import pytest
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "topology.yaml"
@@ -76,3 +74,11 @@ def test_the_json_schema_is_one_and_accepts_the_example() -> None:
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(typed())
+
+
+def test_a_missing_file_says_how_to_name_or_make_one(tmp_path: Path) -> None:
+    with pytest.raises(TopologyMissing) as refused:
+        load(tmp_path / "topology.yaml")
+    for way in ("--topology", "$SHARDCTL_TOPOLOGY", "shardctl sandbox new"):
+        assert way in refused.value.hint
+    assert refused.value.exit_code == 2
