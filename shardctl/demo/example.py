@@ -28,13 +28,13 @@ def source() -> Path:
     )
 
 
-def lay_out(directory: Path, *, poolers: bool) -> Path:
-    """Copy the talk's example into `directory`; return its topology file.
+def lay_out(directory: Path, *, poolers: bool, example: Path | None = None) -> Path:
+    """Copy the talk's example, or another, into `directory`; return its topology file.
 
     Replaces ports that are in use, and removes the poolers on request; the rest of the file stays
     the same.
     """
-    example = source()
+    example = example or source()
     shutil.copytree(example / "migrations", directory / "migrations")
     text = (example / "topology.yaml").read_text(encoding="utf-8")
     if not poolers:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.fixtures.photos import people, started
+
 if TYPE_CHECKING:
     from tests.fixtures.photos import Photos
 
@@ -11,3 +13,9 @@ if TYPE_CHECKING:
 def test_users_post_follow_like_block_and_leave(photos: Photos) -> None:
     photos.act("story")
     assert photos.manage("repair", "--dry-run") == []
+
+
+def test_it_starts_serves_its_pages_and_ends() -> None:
+    """As `make example` does; that nothing is left is seen by `started`."""
+    with started() as (address, _):
+        assert people(address)
