@@ -34,7 +34,7 @@ def events(_request):
 
 def _watch():
     """Run the command for as long as this process runs, and publish what it reports."""
-    watch = (*SHARDCTL, "status", "--watch", "0.5s", "--sample", "0", "-o", "json")
+    watch = (*SHARDCTL, "status", "--watch", "500ms", "--sample", "0", "-o", "json")
     moving, pauses = set(), []
     for line in subprocess.Popen(watch, stdout=subprocess.PIPE).stdout:
         found = json.loads(line)
