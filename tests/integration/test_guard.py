@@ -67,6 +67,12 @@ def test_a_guard_asks_until_the_answer_is_true_while_its_clients_are_served(site
     log = disarm_fired(armed)
     assert "the answer is not true" in log
     assert "the answer is true" in log
+    site.pause("one")
+    armed = site.arm("one", question=guard.Question(dsn, "SELECT true"), staged=site.stage())
+    wait_until_done(armed)
+    log = disarm_fired(armed)
+    assert "the answer is true" in log
+    assert "(0 were not, 0 unknown)" in log  # clients have waited for the file
 
 
 def test_what_somebody_else_paused_stays_paused(site: Site) -> None:

@@ -22,6 +22,7 @@ from shardctl.moves import (
     stream_claim,
     stream_cutover,
 )
+from shardctl.moves.context import Use
 from shardctl.moves.plan import Options
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.step import TargetUncleaned
@@ -55,6 +56,7 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.Mon
     context = fleet_own.start(planned(fleet_own, [2, 3], "b", max_pause_s=30.0))
     assert refused == ["25006"]  # closed copies refuse every client until the claim
     assert [*map(len, differing)] == [2]
+    lose_a_lock(fleet_own, context)
     assert fleet_own.copy("a").state is fleet_own.copy("b").state is MoveState.done
     assert fleet_own.copy("b").proof == "compared"
     assert {f"shard{n}" for n in range(2, 8)} <= fleet_own.schemas("b")
@@ -389,3 +391,43 @@ def test_nodes_at_other_ports_keep_their_move_and_other_servers_do_not(stopped: 
     assert stopped.copy("a").state is stopped.copy("b").state is MoveState.done
     assert stopped.ask("b", "SELECT count(*) FROM shard2.photos") == [(1,)]
     assert left(stopped) == []
+
+
+END = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+
+
+def lose_a_lock(fleet_own: Lab, context: MoveContext) -> None:
+    """See that a process which has lost the target's lock notices that."""
+    for node in (context.plan.source, context.plan.target):
+        context.lock(node)
+    stream_cutover.require_locks(context)
+    with pytest.raises(lock.NodeLocked), fleet_own.connect("b") as session:
+        lock.take(session, "b")
+    fleet_own.ask("b", END)
+    with pytest.raises(NodeLost):
+        stream_cutover.require_locks(context)
+    context.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_a_lock_that_is_lost_behind_the_fence_undoes_the_cutover(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, node: str
+) -> None:
+    hold = stream_cutover.hold_snapshot
+
+    def ends(context: MoveContext) -> None:
+        hold(context)
+        pid = context.sessions[NodeName(node), Use.lock].info.backend_pid
+        with fleet_own.connect(node) as session:
+            session.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+    monkeypatch.setattr(stream_cutover, "hold_snapshot", ends)
+    with pytest.raises(MoveStopped) as caught:
+        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    assert isinstance(caught.value.error, NodeLost)
+    monkeypatch.undo()
+    assert fleet_own.put(2)
+    fleet_own.resume()
+    assert fleet_own.copy("b").proof == "compared"
+    assert left(fleet_own) == []

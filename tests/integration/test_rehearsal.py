@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardctl.errors import ShardctlError
 from shardctl.moves import live_comparison, rehearsal
 from shardctl.moves.rehearsal import RehearsalRefused
-from tests.fixtures.moves.stream_moves import fill, planned, replace_step, untouched
+from tests.fixtures.moves.own import lose
+from tests.fixtures.moves.own import run as execute
+from tests.fixtures.moves.stream_moves import fill, left, planned, replace_step, untouched
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -75,3 +79,24 @@ def test_a_pause_that_is_too_long_ends_the_move_before_it(
     error = refused(fleet_own)
     assert error.code == "rehearsal_pause_too_long"
     untouched(fleet_own)
+
+
+def test_a_rehearsal_holds_nothing_when_it_has_ended(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor when it has failed: no lock, no snapshot, no session, and no identity."""
+    execute(fleet_own, "a", "CREATE TABLE shard2.bare (n integer)")
+    identity = "SELECT relreplident::text FROM pg_class WHERE oid = 'shard2.bare'::regclass"
+    with monkeypatch.context() as patch:
+        patch.setattr(live_comparison, "compare", lose)
+        with pytest.raises(ShardctlError):
+            fleet_own.start(planned(fleet_own, [2, 3], "b", identity_full=True))
+    assert fleet_own.ask("a", identity) == [("f",)]
+    held = (
+        "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction' UNION ALL"
+        " SELECT pid FROM pg_locks WHERE mode IN ('ShareLock', 'ShareRowExclusiveLock')"
+    )
+    wait_for(lambda: fleet_own.ask("a", held) == fleet_own.ask("b", held) == [])
+    fleet_own.abort()
+    assert left(fleet_own) == []
+    assert fleet_own.ask("a", identity) == [("d",)]
