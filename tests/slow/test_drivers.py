@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests/slow/drivers"
 JAR = Path("/usr/share/java/postgresql.jar")
+GO = Path("/usr/share/gocode")
 NODE = os.environ.get("NODE_PATH", "/usr/share/nodejs")
 ENOUGH = 20
 """Tokens before the move, and again after it."""
@@ -54,11 +55,19 @@ def java(_: str) -> list[str]:
     return [program, "-cp", str(JAR), str(PROGRAMS / "WithJdbc.java")]
 
 
+def go(_: str) -> list[str]:
+    program = shutil.which("go")
+    if program is None or not (GO / "src/github.com/jackc/pgx/v4").is_dir():
+        pytest.skip("golang-github-jackc-pgx-v4-dev")
+    return [program, "run", str(PROGRAMS / "with_pgx.go")]
+
+
 DRIVERS: dict[str, Callable[[str], list[str]]] = {
     "psycopg2": python,
     "asyncpg": python,
     "node-postgres": node,
     "jdbc": java,
+    "pgx": go,
 }
 
 
@@ -78,7 +87,8 @@ def test_a_driver_works_while_shards_move(fleet_stream: MovingFleet, driver: str
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "NODE_PATH": NODE},
+        env=os.environ
+        | {"PYTHONPATH": str(ROOT), "NODE_PATH": NODE, "GOPATH": str(GO), "GO111MODULE": "off"},
         text=True,
     )
     told: list[str] = []
