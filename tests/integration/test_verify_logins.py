@@ -101,7 +101,10 @@ def secretive(
         made.set("a", PASSWORD)
         made.set("b", made.secret("a"))
         made.keep(made.secret("a"))
-        yield made
+        try:
+            yield made
+        finally:  # other tests of this worker have the role, too
+            fleet.execute_everywhere(f"ALTER ROLE {fleet.role} PASSWORD NULL")
 
 
 def log_in(secretive: Secretive, alias: str) -> None:
