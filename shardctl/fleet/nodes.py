@@ -249,7 +249,7 @@ def _prove(topology: Topology, node: Node, *, gone: bool) -> str:
             raise
         unproved = error.message
     else:
-        if own.state is None:  # another server, or the node's own, installed anew
+        if own.state is None:  # another server, or the node's own, set up again
             unproved = f"node {name}: the server at {node.host}:{node.port} has no map"
         said[name], held = own.said(), _of_shards(topology, own.schemas)
     if gone and unproved is None:

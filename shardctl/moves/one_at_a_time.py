@@ -127,11 +127,10 @@ def _require_unstaged(context: MoveContext, told: dict[NodeName, _Told]) -> None
     """
     known = {copy.move.id for one in told.values() for copy in one.copies} | {context.plan.id}
     for pooler in context.topology.poolers.values():
-        ours = {apply.staged(pooler, move) for move in known}
-        for staged in apply.staged_there(pooler, host_of(pooler)):
-            if staged not in ours:
-                then = f"`shardctl moves resume {context.plan.id}`"
-                raise apply.FileStaged(pooler, staged, then=then)
+        found = apply.staged_there(pooler, host_of(pooler))
+        if strange := apply.in_no_journal(pooler, found, known):
+            then = f"`shardctl moves resume {context.plan.id}`"
+            raise apply.FileStaged(pooler, strange[0], then=then)
 
 
 def _enter(context: MoveContext, nodes: Iterable[NodeName]) -> str | None:

@@ -83,6 +83,11 @@ def staged_there(pooler: Pooler, host: Host) -> list[Path]:
     return [place.with_name(name) for name in names]
 
 
+def in_no_journal(pooler: Pooler, found: Iterable[Path], moves: Iterable[str]) -> list[Path]:
+    """Give the staged files of other moves than these, which the nodes that answer know."""
+    return sorted({*found} - {staged(pooler, move) for move in moves})
+
+
 class FileStaged(Refused):
     """A file that a move has put beside a pooler's, maybe a move of nodes that are away."""
 

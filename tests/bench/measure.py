@@ -154,7 +154,7 @@ def versus(
     warm: bool = False,
     note: str = "",
 ) -> list[Row]:
-    """Time sides by turns; make a row of the first against each of these, with its target."""
+    """Time the sides in turn, and compare the first with each side in `against`."""
     times = alternate(sides, count, warm=warm)
     ours, *_ = times.values()
     return [

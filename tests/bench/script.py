@@ -5,12 +5,13 @@ the shards by a subscription, and cuts over as soon as the target is near. It pr
 long clients waited for that, and for what.
 
 It leaves out whatever makes a move safe. Nothing ends a pause or lifts the fence when the script
-dies, there is no deadline, and no journal by which anybody could go on or undo. No row is compared.
-The map in the databases follows after the pause, and the topology file keeps what it says.
+dies, there is no deadline, and no journal by which the move could go on or be undone. No row is
+compared. The map in the databases follows after the pause, and the topology file keeps what it
+says.
 
-Of a clone, nobody waits for writers behind the fence, or keeps clients out of it, and ids go on
-from its own counters. The copies of a stream accept writes all the time; nobody looks who makes
-tables behind the fence, at standbys, or at the structure; no lock gives up, no position is kept.
+For a clone, the script does not wait for writers behind the fence or keep clients out of it, and
+ids go on from its own counters. The copies of a stream accept writes all the time; there is no look
+at new tables behind the fence, standbys or the structure; no lock gives up, no position is kept.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def test_what_its_own_commands_say_counts_with_what_is_seen(cloning: Cloning) ->
     with raises_code("control_failed"):
         with_status("echo no unit >&2; exit 4")
     standby.start(cloning.clone)
-    assert with_status("exit 3"), "it is there, whatever somebody says"
+    assert with_status("exit 3"), "it is there, whatever the command reports"
 
 
 def test_a_command_that_does_not_stop_it_is_told(cloning: Cloning) -> None:

@@ -59,7 +59,7 @@ def test_what_shares_a_node_with_an_open_move_is_refused(
     assert done.returncode == 3, done.stderr
     assert "shards 5 are no longer on node b" in done.stderr
     execute(fleet_four, "c", f"{_MAP}'b' WHERE shard = 5", f"{_VERSION}1")
-    # What a move that is known has left at a pooler is no move of a node that is away.
+    # The staged file of a move in a journal stops no other move, though a spare is down.
     path, spare = (
         fleet_four.topology.path,
         f"{{host: 127.0.0.1, port: {free_ports(1)[0]}, shards: none}}",

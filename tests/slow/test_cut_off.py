@@ -1,4 +1,4 @@
-"""A move whose target is cut off from all others: both sides go on, and nobody is told."""
+"""A move whose target is cut off from all others: both sides go on, and neither gets an error."""
 
 from __future__ import annotations
 

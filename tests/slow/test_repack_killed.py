@@ -23,7 +23,7 @@ def test_shardctl_killed_leaves_what_verify_finds(fleet_bloated: Repacking) -> N
             fleet_bloated.copied()
             assert verify(fleet_bloated.fleet, "leftovers") == [], "it is at work"
             command.kill()
-        # Nobody reads what it says any more, so it ends at its next word.
+        # Its output has no reader any more, so it ends when it prints next.
         wait_for(lambda: fleet_bloated.programs() == [])
         wait_for(lambda: fleet_bloated.at_work() == 0)
         fleet_bloated.execute(0, "INSERT INTO shard0.photos VALUES (1000001, 1, 'new')")

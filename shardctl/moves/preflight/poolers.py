@@ -120,11 +120,10 @@ def judge(context: Context) -> Iterator[ShardctlError]:
     for looked in context.need(look):
         yield from looked.problems
         # An open move between nodes that are away shows at the poolers only.
-        seen = context.need(fleet.look)
-        known = {copy.move.id for peer in seen.peers.values() for copy in peer.copies}
-        strange = {*looked.staged} - {apply.staged(looked.pooler, move) for move in known}
-        if strange and seen.away:
-            yield apply.FileStaged(looked.pooler, min(strange))
+        if looked.staged and (seen := context.need(fleet.look)).away:
+            known = (copy.move.id for peer in seen.peers.values() for copy in peer.copies)
+            if strange := apply.in_no_journal(looked.pooler, looked.staged, known):
+                yield apply.FileStaged(looked.pooler, strange[0])
         yield from _of_host(context, looked)
         yield from _of_guard(context, looked)
         if looked.fact is not None:

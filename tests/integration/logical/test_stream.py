@@ -158,7 +158,7 @@ def test_nobody_waits_longer_than_the_lock_timeout(
         client.execute("UPDATE shard2.accounts SET cents = 0 WHERE id = 2")
         streamed.mark("the stream goes on")
     # A snapshot for which the disk has no room leaves the gates open: the locks are not there
-    # either, so nobody asks for it.
+    # either, so no test asks for it.
     full = sql.SQL(
         "BEGIN; {passed}; DO $$ BEGIN RAISE 'no room' USING ERRCODE = 'disk_full'; END $$"
     )
@@ -170,7 +170,7 @@ def test_nobody_waits_longer_than_the_lock_timeout(
         old.rollback()
         locks = "SELECT objid FROM pg_locks WHERE locktype = 'advisory'"
         assert source.locking.execute(locks).fetchall() == []
-        # A mark after which others came is no proof.
+        # A mark proves nothing once later marks have come.
         with pytest.raises(moment.NotLocked):
             moment.take(source, target, wanted(streamed, "moment", "before 1"))
     with sides(streamed) as (source, target):
