@@ -47,7 +47,6 @@ pytest_plugins = [
     "tests.fixtures.fleets.rolled_back",
     "tests.fixtures.fleets.generators",
     "tests.fixtures.moves.own",
-    "tests.fixtures.moves.stopping",
     "tests.fixtures.moves.preflight",
     "tests.fixtures.moves.fenced",
     "tests.fixtures.fleets.retired",

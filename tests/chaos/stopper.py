@@ -1,7 +1,7 @@
-"""shardctl, which kills or stops itself before its Nth sub-step: `python -m tests.chaos.stopper`.
+"""shardctl, which kills or stops itself before a sub-step: `python -m tests.chaos.stopper`.
 
-Arguments are the number, the signal, and what shardctl is called with. A sub-step is a step of a
-move or a span of its cutover's timeline: what is new among them needs no word here.
+Arguments are its number or name, the signal, and what shardctl is called with. A sub-step is a step
+of a move or a span of its cutover's timeline: what is new among them needs no word here.
 """
 
 from __future__ import annotations
@@ -14,27 +14,41 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardctl.cli.app import main
+from shardctl.moves import step
 from shardctl.moves.context import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shardctl.moves.context import MoveContext
 
-def stop_at(number: int, which: signal.Signals) -> None:
-    """Send this process a signal before so many sub-steps."""
-    whole, passed = Timeline.span, itertools.count(1)
+
+def stop_at(place: str, which: signal.Signals) -> None:
+    """Send this process a signal before the sub-step of this number, or the first of this name."""
+    whole, record = Timeline.span, step._record
+    passed, wanted = itertools.count(1), {place}
+
+    def reach(name: str) -> None:
+        for _ in wanted & {name, str(next(passed))}:
+            wanted.clear()
+            os.kill(os.getpid(), which)
 
     @contextmanager
     def span(self: Timeline, name: str) -> Iterator[Any]:
-        if next(passed) == number:
-            os.kill(os.getpid(), which)
+        reach(name)
         with whole(self, name) as value:
             yield value
 
+    def recorded(context: MoveContext, one: step.Step, state: str, **named: Any) -> None:
+        record(context, one, state, **named)
+        if state == "running":
+            reach(one.name)
+
     Timeline.span = span  # type: ignore[method-assign]
+    step._record = recorded  # type: ignore[assignment]
 
 
 if __name__ == "__main__":
-    stop_at(int(sys.argv[1]), signal.Signals[sys.argv[2]])
+    stop_at(sys.argv[1], signal.Signals[sys.argv[2]])
     sys.argv = ["shardctl", *sys.argv[3:]]
     main()

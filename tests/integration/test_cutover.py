@@ -10,15 +10,12 @@ import pytest
 from shardctl.access import fence
 from shardctl.access.fence import NotAtCutover, WritersLeft
 from shardctl.moves import claims
-from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import CLONE
-from shardctl.moves.step import drive
 from shardctl.state import journal
 from tests.fixtures.moves.fenced import MOVE, RETIRED, SCHEMA, Fenced
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
-    from tests.fixtures.moves.stopping import MovingFleet
+    from tests.fixtures.moves.own import Lab
 
 WRITE = "INSERT INTO shard2.photos VALUES (1)"
 
@@ -76,23 +73,20 @@ def test_a_fence_of_a_server_that_hung_comes_too_late(fenced: Fenced) -> None:
     fenced.call_off()
 
 
-def test_new_ids_are_above_those_of_a_source_whose_clock_is_ahead(
-    fleet_spares: MovingFleet,
-) -> None:
-    world = fleet_spares.world([2, 3], "c")
-    drive(world, [one for one in METHODS[CLONE].steps if one.name == "reserve"], lambda _: None)
+def test_new_ids_are_above_those_of_a_source_whose_clock_is_ahead(fleet_own: Lab) -> None:
+    world = fleet_own.up_to("clone", [2, 3], "c")
     world.close()
-    fleet_spares.execute(
+    fleet_own.ask(
         "a",
         "UPDATE shardctl.move SET state = 'promoting', drained_at = clock_timestamp() + '1 minute'",
     )
-    fleet_spares.execute("a", claims.opening(world).as_string())
+    fleet_own.ask("a", claims.opening(world).as_string())
     for shard in (2, 3):
         above = f"SELECT shardctl.id_time(shard{shard}.next_id()) > drained_at FROM shardctl.move"
-        assert fleet_spares.ask("a", above) == [(True,)]
+        assert fleet_own.ask("a", above) == [(True,)]
     # Without blocks only the clock keeps ids apart.
     world.topology = replace(world.topology, id=replace(world.topology.id, generator="classic"))
     ahead = "UPDATE shardctl.move SET drained_at = clock_timestamp() + '500 milliseconds'; "
-    fleet_spares.execute("a", ahead + claims.opening(world).as_string())
+    fleet_own.ask("a", ahead + claims.opening(world).as_string())
     passed = "SELECT clock_timestamp() > drained_at FROM shardctl.move"
-    assert fleet_spares.ask("a", passed) == [(True,)]
+    assert fleet_own.ask("a", passed) == [(True,)]

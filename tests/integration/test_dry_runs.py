@@ -7,94 +7,91 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.moves.methods import METHODS
-from shardctl.moves.plan import CLONE
+from shardctl.fanout import Silent
+from shardctl.sandbox import poolers
 from shardctl.state import lock
+from shardctl.topology import loader
+from shardctl.topology.model import NodeName
 from shardctl.traffic import table
 from tests import reference
-from tests.fixtures.servers.postgres import free_ports
-from tests.slow.test_commands import open_move
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
+    from tests.fixtures.moves.own import Lab
 
-    Cause = Callable[[MovedFleet], AbstractContextManager[str]]
+    Cause = Callable[[Lab], AbstractContextManager[str]]
 
 LIKES = "CREATE TABLE /* a table */ IF NOT EXISTS likes (id bigint DEFAULT next_id());"
 
 
 @contextmanager
-def locked(fleet: Fleet) -> Iterator[str]:
+def locked(fleet: Fleet | Lab) -> Iterator[str]:
     """Another command changes node a."""
-    topology = fleet.topology()
-    node = next(iter(topology.nodes.values()))
+    topology = loader.load(fleet.file)
+    node = topology.nodes[NodeName("a")]
     with lock.hold(topology, node, command="a test"):
         yield "node a is being changed by shardctl a test"
 
 
 @contextmanager
-def locked_and_unapplied(fleet: MovedFleet) -> Iterator[str]:
-    fleet.pg_bouncer.databases_file.unlink()
+def locked_and_unapplied(fleet: Lab) -> Iterator[str]:
+    next(iter(fleet.topology.poolers.values())).databases_file.unlink()
     with locked(fleet) as why:
         yield why
 
 
 @contextmanager
-def node_away(fleet: MovedFleet) -> Iterator[str]:
-    text = fleet.write().read_text()
-    port = fleet.servers["b"].port
-    fleet.file.write_text(text.replace(f"port: {port},", f"port: {free_ports(1)[0]},"))
+def node_away(fleet: Lab) -> Iterator[str]:
+    fleet.server("b").stop(mode="immediate")
     yield "node b (127.0.0.1:"
 
 
 @contextmanager
-def stale(fleet: MovedFleet) -> Iterator[str]:
+def stale(fleet: Lab) -> Iterator[str]:
     """The map gives shard 0 to another node than the file."""
     for node in "ab":
-        fleet.execute(node, "UPDATE shardctl.map SET node = 'b' WHERE shard = 0")
+        fleet.ask(node, "UPDATE shardctl.map SET node = 'b' WHERE shard = 0")
     yield "shards 0"
 
 
 @contextmanager
-def shadowed(fleet: MovedFleet) -> Iterator[str]:
+def shadowed(fleet: Lab) -> Iterator[str]:
     """A table behind the shards has the name of one that a pending migration makes."""
-    fleet.execute("a", "CREATE TABLE public.likes (id int)")
+    fleet.ask("a", "CREATE TABLE public.likes (id int)")
     yield "node a: table public.likes has the name of a table in the shards"
 
 
 @contextmanager
-def moving(fleet: MovedFleet) -> Iterator[str]:
+def moving(fleet: Lab) -> Iterator[str]:
     """Another move has not ended."""
-    open_move(fleet, "a", source="a", target="b", state="reserved")
-    yield "5f3a9c1e"
+    fleet.up_to("clone", [1], "d").close()
+    yield fleet.copy("a").id
 
 
 @contextmanager
-def pooler_down(fleet: MovedFleet) -> Iterator[str]:
-    fleet.pg_bouncer.stop()
+def pooler_down(fleet: Lab) -> Iterator[str]:
+    poolers.down(fleet.topology, Silent(), delete=False)
     yield "pooler p1 (127.0.0.1:"
 
 
 @contextmanager
-def loading(fleet: MovedFleet) -> Iterator[str]:
+def loading(fleet: Lab) -> Iterator[str]:
     """Another load runs."""
-    topology = fleet.topology()
-    with table.alone(topology, list(topology.nodes)[:1]):
+    with table.alone(fleet.topology, [NodeName("a")]):
         yield "another load is running"
 
 
 @contextmanager
-def table_taken(fleet: MovedFleet) -> Iterator[str]:
-    fleet.execute("a", "CREATE TABLE shard0.shardctl_traffic (id int)")
+def table_taken(fleet: Lab) -> Iterator[str]:
+    fleet.ask("a", "CREATE TABLE shard0.shardctl_traffic (id int)")
     yield "was not created by"
 
 
 @contextmanager
-def nothing(fleet: MovedFleet) -> Iterator[str]:  # noqa: ARG001  # as all causes are called
+def nothing(fleet: Lab) -> Iterator[str]:  # noqa: ARG001  # as all causes are called
     yield ""
 
 
@@ -119,7 +116,7 @@ REFUSALS: list[tuple[tuple[str, ...], Cause]] = [
 ]
 
 
-def pair(fleet: Fleet, *arguments: str) -> str:
+def pair(fleet: Lab, *arguments: str) -> str:
     """Give both to a command, see that they refuse alike, and give what was told."""
     dry = fleet.here(*arguments, "--dry-run")
     run = fleet.here(*arguments, "--yes")
@@ -135,18 +132,17 @@ def pair(fleet: Fleet, *arguments: str) -> str:
 @pytest.mark.parametrize(
     "cause", dict.fromkeys(cause for _, cause in REFUSALS), ids=lambda cause: cause.__name__
 )
-def test_a_dry_run_refuses_what_the_run_would(fleet_spares: MovedFleet, cause: Cause) -> None:
-    fleet_spares.migration("0002_likes.sql", LIKES)
-    with cause(fleet_spares) as why:
+def test_a_dry_run_refuses_what_the_run_would(fleet_own: Lab, cause: Cause) -> None:
+    (fleet_own.directory / "migrations" / "0002_likes.sql").write_text(LIKES)
+    with cause(fleet_own) as why:
         for arguments in (arguments for arguments, one in REFUSALS if one is cause):
-            assert why in pair(fleet_spares, *arguments), arguments
+            assert why in pair(fleet_own, *arguments), arguments
 
 
-def test_a_move_that_another_process_is_at(fleet_spares: MovedFleet) -> None:
-    world = fleet_spares.world([0], "c")
-    next(step for step in METHODS[CLONE].steps if step.name == "reserve").run(world)
+def test_a_move_that_another_process_is_at(fleet_own: Lab) -> None:
+    world = fleet_own.up_to("clone", [0], "c")
     for command in ("resume", "abort"):
-        assert "is being changed by" in pair(fleet_spares, "moves", command)
+        assert "is being changed by" in pair(fleet_own, "moves", command)
     world.close()
 
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
+    from tests.fixtures.moves.own import Lab
 
 SLOT = "shardctl_5f3a9c1e"
 TABLES = [
@@ -18,21 +14,10 @@ TABLES = [
 ]
 
 
-@pytest.fixture
-def orphaned(fleet_spares: MovedFleet) -> Iterator[MovedFleet]:
-    """Give a fleet whose node a has a move's slot and no journal."""
-    fleet_spares.execute("a", f"SELECT pg_create_physical_replication_slot('{SLOT}', true)")
-    fleet_spares.execute("a", f"DROP TABLE {', '.join(TABLES)}")
-    yield fleet_spares
-    fleet_spares.execute(
-        "a", "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-    )
-
-
-def test_a_command_that_looks_for_a_move_says_that_the_journal_is_missing(
-    orphaned: MovedFleet,
-) -> None:
+def test_a_command_that_looks_for_a_move_says_that_the_journal_is_missing(fleet_own: Lab) -> None:
+    fleet_own.ask("a", f"SELECT pg_create_physical_replication_slot('{SLOT}', true)")
+    fleet_own.ask("a", f"DROP TABLE {', '.join(TABLES)}")
     for words in (["resume"], ["abort", "--yes"]):
-        done = orphaned.here("moves", *words)
+        done = fleet_own.here("moves", *words)
         assert done.returncode == 2
         assert "shardctl.move" in done.stderr

@@ -35,8 +35,7 @@ from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
 from tests.fixtures.moves.own import lose
-from tests.fixtures.moves.own import run as execute
-from tests.fixtures.moves.stream_moves import entry, fill, left, on_source, planned, replace_step
+from tests.fixtures.moves.stream_moves import entry, fill, left, on_source, replace_step
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import free_ports, wait_for
 
@@ -53,7 +52,7 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.Mon
     monkeypatch.setattr(stream_cutover, "_look_closer", lambda _: pytest.fail("it is untouched"))
     differing = compare_others_first(fleet_own, monkeypatch)
     # `verify` runs while clients wait.
-    context = fleet_own.start(planned(fleet_own, [2, 3], "b", max_pause_s=30.0))
+    context = fleet_own.move([2, 3], "b", max_pause_s=30.0)
     assert refused == ["25006"]  # closed copies refuse every client until the claim
     assert [*map(len, differing)] == [2]
     lose_a_lock(fleet_own, context)
@@ -90,7 +89,7 @@ def test_a_schema_that_the_move_has_not_made_survives_its_abort(
     monkeypatch.setattr(reserve, "_require_absent", lose)
     monkeypatch.setattr(reserve, "close", lambda _: None)
     with pytest.raises(ShardctlError):
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+        fleet_own.move([2, 3], "b")
     monkeypatch.undo()
     with fleet_own.connect("b") as session:
         session.execute("CREATE SCHEMA shard2")
@@ -126,7 +125,7 @@ def test_a_decision_that_the_source_has_lost_is_not_claimed_when_the_source_was_
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_claim, "claim", lose)
-    move = planned(fleet_own, [2, 3], "b", max_pause_s=30.0)  # no guard fires before the resume
+    move = fleet_own.plan([2, 3], "b", max_pause_s=30.0)  # no guard fires before the resume
     with pytest.raises(MoveStopped):
         fleet_own.start(move)
     monkeypatch.undo()
@@ -159,7 +158,7 @@ def test_a_source_that_lost_the_fence_of_a_claimed_move_is_closed_and_named(
         raise NodeLost(context.plan.target, "killed")
 
     monkeypatch.setattr(stream_claim, "claim", claim_and_die)
-    move = planned(fleet_own, [2, 3], "b", max_pause_s=30.0)
+    move = fleet_own.plan([2, 3], "b", max_pause_s=30.0)
     with pytest.raises(MoveStopped):
         fleet_own.start(move)
     monkeypatch.undo()
@@ -217,11 +216,11 @@ def compare_others_first(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> lis
         photos = f"{context.plan.retired[1]}.photos"
         last = f"UPDATE {photos} SET user_id = -user_id WHERE id = (SELECT max(id) FROM {photos})"
         note = f"UPDATE {few} SET note = reverse(note) WHERE id = 1"
-        execute(fleet_own, "a", note, last)
+        fleet_own.ask("a", note, last)
         with pytest.raises(confirm.CopiesDiffer) as caught:
             compare(context)
         found.append(caught.value.tables)
-        execute(fleet_own, "a", note, last)
+        fleet_own.ask("a", note, last)
         return compare(context)
 
     monkeypatch.setattr(confirm, "compare", changed)
@@ -257,7 +256,7 @@ def test_ddl_that_stops_the_indexes_is_copied_again_by_resume_and_every_hint_say
 
     monkeypatch.setattr(copy, "make_rest", altered)
     with pytest.raises(MoveStopped) as caught:
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+        fleet_own.move([2, 3], "b")
     assert [one.code for one in caught.value.parts()] == ["structure_changed", "move_stopped"]
     monkeypatch.undo()
     fleet_own.resume()
@@ -269,13 +268,13 @@ def test_indexes_that_are_broken_off_are_made_again_without_the_rows(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = "SELECT pg_relation_filenode('shard2.photos')"
-    execute(fleet_own, "a", "CREATE TABLE shard2.bare (n integer)")
+    fleet_own.ask("a", "CREATE TABLE shard2.bare (n integer)")
     monkeypatch.setattr(copy, "_gather_statistics", lose)
     with pytest.raises(MoveStopped):
-        fleet_own.start(planned(fleet_own, [2, 3], "b", keep_reverse_s=600.0, identity_full=True))
+        fleet_own.move([2, 3], "b", keep_reverse_s=600.0, identity_full=True)
     monkeypatch.undo()
     for node in "ab":  # as a move between other nodes leaves it
-        execute(fleet_own, node, "UPDATE shardctl.cluster SET map_version = 7")
+        fleet_own.ask(node, "UPDATE shardctl.cluster SET map_version = 7")
     assert fleet_own.entry().steps[-1].step == "copy"
     copied, last = fleet_own.ask("b", file), fleet_own.put(2)
     fleet_own.resume()
@@ -300,7 +299,7 @@ def try_methods(fleet_own: Lab) -> None:
     for target, method in (("b", "stream"), ("c", "clone")):
         assert service.plan(fleet_own.topology, [2], target, options, method=None).method == method
     with pytest.raises(plan.MoveRefused, match="--duplicate-shared"):
-        planned(fleet_own, [2], "b", duplicate_shared=True)
+        fleet_own.plan([2], "b", duplicate_shared=True)
     with pytest.raises(plan.MoveRefused, match="--identity"):
         service.plan(
             fleet_own.topology, [2], "c", replace(options, identity_full=True), method="clone"
@@ -313,7 +312,7 @@ def test_an_abort_cleans_the_source_though_its_target_cannot_be_reached(
 ) -> None:
     monkeypatch.setattr(stream_cutover, "hold_snapshot", lose)
     with pytest.raises(MoveStopped):
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+        fleet_own.move([2, 3], "b")
     monkeypatch.undo()
     entry = fleet_own.entry()
     assert len(on_source(fleet_own)) == 2
@@ -352,7 +351,7 @@ def stopped(fleet_own: Lab) -> Lab:
     with pytest.MonkeyPatch.context() as patch:
         replace_step(patch, follow.STREAM_STEP, lose)
         with pytest.raises(MoveStopped):
-            fleet_own.start(planned(fleet_own, [2, 3], "b"))
+            fleet_own.move([2, 3], "b")
     return fleet_own
 
 
@@ -424,7 +423,7 @@ def test_a_lock_that_is_lost_behind_the_fence_undoes_the_cutover(
 
     monkeypatch.setattr(stream_cutover, "hold_snapshot", ends)
     with pytest.raises(MoveStopped) as caught:
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+        fleet_own.move([2, 3], "b")
     assert isinstance(caught.value.error, NodeLost)
     monkeypatch.undo()
     assert fleet_own.put(2)

@@ -15,8 +15,6 @@ from shardctl.provision.refusals import OwnershipDiffers
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName, ShardId
-from tests.fixtures.moves.own import run
-from tests.fixtures.moves.stream_moves import planned
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -53,7 +51,7 @@ def in_turn(fleet: Lab, plan: MovePlan) -> MoveContext:
 def test_a_move_and_prune_need_no_node_that_they_do_not_concern(fleet_own: Lab) -> None:
     missed = fleet_own
     near_end = "CREATE SEQUENCE shard2.few AS smallint INCREMENT 1000"
-    run(missed, "a", near_end, *["SELECT nextval('shard2.few')"] * 2)
+    missed.ask("a", near_end, *["SELECT nextval('shard2.few')"] * 2)
     missed.server("b").stop()
     missed.move([2, 3], "c")
     assert missed.ask("c", "SELECT nextval('shard2.few')") == [(2001,)]
@@ -80,9 +78,9 @@ def test_a_move_and_prune_need_no_node_that_they_do_not_concern(fleet_own: Lab) 
     before = now.replace("shards: 0-1", "shards: 0-3").replace("shards: 2-3", "shards: none")
     missed.file.write_text(before)
     with pytest.raises(OwnershipDiffers):
-        planned(missed, [4], "a")  # the newest map decides, not the file nor the older map
+        missed.plan([4], "a")  # the newest map decides, not the file nor the older map
     missed.file.write_text(now)
-    context = in_turn(missed, planned(missed, [4], "a"))
+    context = in_turn(missed, missed.plan([4], "a"))
     assert known(missed, "a") == known(missed, "b") == known(missed, "c")
     # A process that comes late with the map of an earlier move changes nothing.
     cutover.write_map(context, NodeName("c"), {ShardId(2): NodeName("a")}, 1)
@@ -111,7 +109,7 @@ def test_a_process_that_was_overtaken_past_its_decision_changes_nothing(
                 fleet_own.ask(node, _END)
             fleet_own.resume()
             assert fleet_own.copy("b").proof == "forked"  # the snapshot is this process's
-            fleet_own.start(planned(fleet_own, [2, 3], "a", keep_reverse_s=0.0))
+            fleet_own.move([2, 3], "a", keep_reverse_s=0.0)
             found = service.read(fleet_own.topology)
             gone = prune.plan(
                 fleet_own.topology, found, accept_unconfirmed=True, now=True, purpose="test"
@@ -127,7 +125,7 @@ def test_a_process_that_was_overtaken_past_its_decision_changes_nothing(
         require(at)
 
     monkeypatch.setattr(Attempt, "require_turn", suspended)
-    plan = planned(fleet_own, [2, 3], "b", keep_reverse_s=0.0)
+    plan = fleet_own.plan([2, 3], "b", keep_reverse_s=0.0)
     with pytest.raises(MoveStopped) as stopped:
         fleet_own.start(plan)
     assert stopped.value.state in (MoveState.done, MoveState.unconfirmed)

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import service, stream_cutover
+from shardctl.moves import service
 from shardctl.moves.steps import follow
 from shardctl.moves.stopped import MoveStopped
 from shardctl.pgbouncer import apply
 from shardctl.topology import edit
-from tests.fixtures.moves.beside import agreed, begun, run
 from tests.fixtures.moves.own import lose, messages
-from tests.fixtures.moves.own import run as execute
-from tests.fixtures.moves.stream_moves import planned, replace_step
+from tests.fixtures.moves.stream_moves import replace_step
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import PATIENCE_S, free_ports
 
@@ -36,29 +34,29 @@ def test_what_shares_a_node_with_an_open_move_is_refused(
     with monkeypatch.context() as patch:
         replace_step(patch, follow.STREAM_STEP, lambda _: lose())
         with pytest.raises(MoveStopped):
-            fleet_four.start(planned(fleet_four, [2], "c"))
+            fleet_four.move([2], "c")
     first = service.read(fleet_four.topology).entry(None).move.id
     for shard, target in ((0, "d"), (5, "c"), (3, "b")):
         with pytest.raises(ShardctlError) as refused:
-            service.preflight(fleet_four.topology, planned(fleet_four, [shard], target))
+            service.preflight(fleet_four.topology, fleet_four.plan([shard], target))
         assert first in messages(refused.value)
-    beside = planned(fleet_four, [5], "d")
+    beside = fleet_four.plan([5], "d")
     [note] = [n for n in service.preflight(fleet_four.topology, beside).notes if first in n]
     assert "take turns" in note
     with monkeypatch.context() as patch:
         replace_step(patch, follow.STREAM_STEP, lambda _: lose())
         with pytest.raises(MoveStopped):
             fleet_four.start(beside)
-    done = run(fleet_four, "moves", "resume", "--yes")
+    done = fleet_four.here("moves", "resume", "--yes")
     assert (done.returncode, first in done.stderr, beside.id in done.stderr) == (2, True, True)
     # The abort of one leaves the other as it is.
-    assert run(fleet_four, "moves", "abort", first, "--yes").returncode == 0
+    assert fleet_four.here("moves", "abort", first, "--yes").returncode == 0
     # Nor does a cutover follow a map in which its shards are elsewhere.
-    execute(fleet_four, "c", f"{_MAP}'d' WHERE shard = 5", f"{_VERSION}9")
-    done = run(fleet_four, "moves", "resume", "--yes")
+    fleet_four.ask("c", f"{_MAP}'d' WHERE shard = 5", f"{_VERSION}9")
+    done = fleet_four.here("moves", "resume", "--yes")
     assert done.returncode == 3, done.stderr
     assert "shards 5 are no longer on node b" in done.stderr
-    execute(fleet_four, "c", f"{_MAP}'b' WHERE shard = 5", f"{_VERSION}1")
+    fleet_four.ask("c", f"{_MAP}'b' WHERE shard = 5", f"{_VERSION}1")
     # The staged file of a move in a journal stops no other move, though a spare is down.
     path, spare = (
         fleet_four.topology.path,
@@ -67,22 +65,17 @@ def test_what_shares_a_node_with_an_open_move_is_refused(
     path.write_text(edit.with_entry(path.read_text(), "nodes", "e", spare))
     [left] = [apply.staged(pooler, first) for pooler in fleet_four.topology.poolers.values()]
     left.touch()
-    done = run(fleet_four, "moves", "resume", "--yes")
+    done = fleet_four.here("moves", "resume", "--yes")
     assert done.returncode == 0, done.stderr
     left.unlink()
-    assert run(fleet_four, "node", "remove", "e", "--gone", "--yes").returncode == 0
-    agreed(fleet_four, 2, shard2="a", shard5="d")
-
-
-def before(name: str) -> int:
-    """Give the number of a sub-step in a streamed move."""
-    return 1 + [row.name for row in stream_cutover.CUTOVER.rows].index(name)
+    assert fleet_four.here("node", "remove", "e", "--gone", "--yes").returncode == 0
+    fleet_four.assert_agreed(2, shard2="a", shard5="d")
 
 
 def die(lab: Lab, at: str, *options: str) -> None:
     """Let a move of shard 2 to c kill itself before a sub-step."""
-    words = ("move-shards", "2", "--to", "c", *options)
-    with ended(begun(lab, *words, before=before(at))) as dying:
+    words = ("move-shards", "2", "--to", "c", *options, "--yes")
+    with ended(lab.begun(*words, before=at, by="SIGKILL")) as dying:
         _, told = dying.communicate(timeout=PATIENCE_S)
         assert dying.returncode == -signal.SIGKILL, told
 
@@ -99,7 +92,7 @@ def test_no_cutover_begins_beside_the_file_of_one_whose_nodes_are_away(
         for one in nodes:
             one.stop(mode="immediate")
 
-    second = planned(fleet_four, [5], "d")
+    second = fleet_four.plan([5], "d")
     with monkeypatch.context() as patch:
         replace_step(patch, step, beside)
         with pytest.raises(MoveStopped) as refused:
@@ -109,6 +102,6 @@ def test_no_cutover_begins_beside_the_file_of_one_whose_nodes_are_away(
         one.start()
     both = [one.move.id for one in service.read(fleet_four.topology).entries if one.open]
     for move in sorted(both, key=second.id.__eq__):
-        done = run(fleet_four, "moves", "resume", move, "--yes", "--lock-wait", "1m")
+        done = fleet_four.here("moves", "resume", move, "--yes", "--lock-wait", "1m")
         assert done.returncode == 0, done.stderr
-    agreed(fleet_four, 3, shard2="c", shard5="d")
+    fleet_four.assert_agreed(3, shard2="c", shard5="d")

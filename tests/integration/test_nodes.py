@@ -16,12 +16,12 @@ from shardctl.moves import service
 from shardctl.moves.plan import STREAM, Options
 from shardctl.provision.observe import check_version
 from shardctl.topology import loader
+from tests.fixtures.fleets.fleet import open_move
 from tests.fixtures.fleets.pooled import offered
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import rules
 from tests.fixtures.servers.postgres import free_ports
 from tests.integration.test_dry_runs import FREEZE, THAW, locked
-from tests.slow.test_commands import open_move
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,7 +173,8 @@ def test_a_node_that_is_not_proved_empty_is_not_removed(fleet_joined: PooledFlee
         done = both(fleet, "remove", "c")  # by a file from before shard 0 moved to c
         assert (done.returncode, "drop" in done.stderr) == (1, False), done.stderr
         assert "use the newest topology file" in done.stderr
-    open_move(fleet, "a", source="a", target="c", state="reserved")
+    with fleet.connect("a") as session:
+        open_move(session, "5f3a9c1e", way=("a", "c"))
     assert refused(fleet, "remove", "c") == "move_unfinished"
     fleet.execute("a", f"UPDATE shardctl.move SET state = 'done', plan = '{REVERSIBLE}'")
     assert refused(fleet, "remove", "c") == "reverse_open"

@@ -10,21 +10,20 @@ from shardctl.moves import plan as planning
 from shardctl.moves.paused_pooler import PausedPooler, PauseFailed, PauseLost
 from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.pgbouncer.console import Console
-from tests.fixtures.moves.own import Lab
+from tests.fixtures.moves.own import TWO, Lab
 from tests.fixtures.servers.postgres import free_run, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
 @pytest.fixture(scope="module")
-def lab(session_directory: Path, fleet_own_made: Path) -> Iterator[Lab]:
+def lab(session_directory: Path, nodes_of: Callable[..., Path]) -> Iterator[Lab]:
     """Give one fleet to all tests of this file, which leave it as it was."""
-    made = Lab(session_directory / "paused", free_run(5))
+    made = Lab(session_directory / "paused", free_run(5), nodes_of(**TWO))
     made.directory.mkdir()
-    made.write()
-    made.copy_nodes(fleet_own_made)
+    made.make()
     made.up()
     yield made
     made.end()

@@ -10,7 +10,6 @@ import pytest
 
 from shardctl.fleet import group
 from shardctl.moves.steps import follow
-from tests.fixtures import commands
 from tests.fixtures.fleets.balance import write_plan
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.stream_moves import left, replace_step
@@ -96,13 +95,8 @@ def saved(lab: Lab) -> str:
     return write_plan(file, lab.topology, ("a", "b", [2]), ("b", "a", [5]))
 
 
-def run(lab: Lab, *arguments: str) -> CompletedProcess[str]:
-    state = str(lab.directory / "state")
-    return commands.here("--topology", str(lab.file), *arguments, XDG_STATE_HOME=state)
-
-
 def states(lab: Lab) -> list[Any]:
-    done = run(lab, "rebalance", "status", "-o", "json")
+    done = lab.here("rebalance", "status", "-o", "json")
     assert done.returncode == 0, done.stderr
     return [one["state"] for one in json.loads(done.stdout)["moves"]]
 
@@ -114,26 +108,26 @@ def test_a_group_of_moves_goes_on_where_it_was_interrupted_or_paused(
     plan = saved(fleet_own)
     with monkeypatch.context() as patch:
         replace_step(patch, follow.STREAM_STEP, lambda _: lose())
-        failed(run(fleet_own, "rebalance", "apply", "--plan", plan, "--yes"), 3)
+        failed(fleet_own.here("rebalance", "apply", "--plan", plan, "--yes"), 3)
     assert states(fleet_own) == ["unfinished", "waiting"]
-    failed(run(fleet_own, "rebalance", "pause", "--dry-run"), 0, "no move of rebalance", "runs now")
+    failed(fleet_own.here("rebalance", "pause", "--dry-run"), 0, "no move of rebalance", "runs now")
     with monkeypatch.context() as patch:
         confirmed = group._require_confirmed
 
         def paused_meanwhile(entry: Entry) -> None:
             confirmed(entry)
-            assert run(fleet_own, "rebalance", "pause", "--yes").returncode == 0
+            assert fleet_own.here("rebalance", "pause", "--yes").returncode == 0
 
         patch.setattr(group, "_require_confirmed", paused_meanwhile)
-        failed(run(fleet_own, "rebalance", "resume", "--yes"), 3, "is paused")
+        failed(fleet_own.here("rebalance", "resume", "--yes"), 3, "is paused")
     assert states(fleet_own) == ["done", "waiting"]
-    done = run(fleet_own, "rebalance", "resume", "--yes")
+    done = fleet_own.here("rebalance", "resume", "--yes")
     assert done.returncode == 0, done.stderr
     assert states(fleet_own) == ["done", "done"]
     assert [fleet_own.leads(alias) for alias in ("shard2", "shard5")] == ["b", "a"]
     assert left(fleet_own) == []
     assert fleet_own.problems() == []
-    assert "is finished" in run(fleet_own, "rebalance", "resume", "--yes").stdout
-    done = run(fleet_own, "rebalance", "apply", "--plan", plan, "--dry-run", "-o", "json")
+    assert "is finished" in fleet_own.here("rebalance", "resume", "--yes").stdout
+    done = fleet_own.here("rebalance", "apply", "--plan", plan, "--dry-run", "-o", "json")
     assert done.returncode == 0, done.stderr  # its own moves are no change of the fleet
     assert json.loads(done.stdout)["moves"] == json.loads(Path(plan).read_text())["moves"]

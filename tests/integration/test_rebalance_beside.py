@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.fleets.balance import write_plan
-from tests.fixtures.moves.beside import agreed, run
-from tests.fixtures.moves.own import run as execute
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab
@@ -24,19 +22,19 @@ def saved(lab: Lab) -> str:
 
 
 def of_group(lab: Lab) -> list[str]:
-    done = run(lab, "rebalance", "status", "-o", "json")
+    done = lab.here("rebalance", "status", "-o", "json")
     assert done.returncode == 0, done.stderr
     return [one["state"] for one in json.loads(done.stdout)["moves"]]
 
 
 def test_a_move_that_fails_lets_the_other_end_and_no_other_begin(fleet_four: Lab) -> None:
     plan = saved(fleet_four)
-    execute(fleet_four, "c", "CREATE SCHEMA shard2")
-    done = run(fleet_four, "rebalance", "apply", "--plan", plan, "--parallel", "2", "--yes")
+    fleet_four.ask("c", "CREATE SCHEMA shard2")
+    done = fleet_four.here("rebalance", "apply", "--plan", plan, "--parallel", "2", "--yes")
     assert done.returncode == 1, done.stderr
     assert "schemas with the names of moved shards" in done.stderr
     assert of_group(fleet_four) == ["waiting", "done", "waiting"]
-    execute(fleet_four, "c", "DROP SCHEMA shard2")
-    done = run(fleet_four, "rebalance", "resume", "--yes", "--lock-wait", "1m")
+    fleet_four.ask("c", "DROP SCHEMA shard2")
+    done = fleet_four.here("rebalance", "resume", "--yes", "--lock-wait", "1m")
     assert done.returncode == 0, done.stderr
-    agreed(fleet_four, 4, shard2="c", shard5="d", shard6="d")
+    fleet_four.assert_agreed(4, shard2="c", shard5="d", shard6="d")

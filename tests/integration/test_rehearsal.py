@@ -10,8 +10,7 @@ from shardctl.errors import ShardctlError
 from shardctl.moves import live_comparison, rehearsal
 from shardctl.moves.rehearsal import RehearsalRefused
 from tests.fixtures.moves.own import lose
-from tests.fixtures.moves.own import run as execute
-from tests.fixtures.moves.stream_moves import fill, left, planned, replace_step, untouched
+from tests.fixtures.moves.stream_moves import fill, left, replace_step, untouched
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def change_copy(lab: Lab, *statements: str) -> None:
 
 def refused(lab: Lab, **options: Any) -> RehearsalRefused:
     with pytest.raises(RehearsalRefused) as caught:
-        lab.start(planned(lab, [2, 3], "b", **options))
+        lab.move([2, 3], "b", **options)
     return caught.value
 
 
@@ -85,12 +84,12 @@ def test_a_rehearsal_holds_nothing_when_it_has_ended(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor when it has failed: no lock, no snapshot, no session, and no identity."""
-    execute(fleet_own, "a", "CREATE TABLE shard2.bare (n integer)")
+    fleet_own.ask("a", "CREATE TABLE shard2.bare (n integer)")
     identity = "SELECT relreplident::text FROM pg_class WHERE oid = 'shard2.bare'::regclass"
     with monkeypatch.context() as patch:
         patch.setattr(live_comparison, "compare", lose)
         with pytest.raises(ShardctlError):
-            fleet_own.start(planned(fleet_own, [2, 3], "b", identity_full=True))
+            fleet_own.move([2, 3], "b", identity_full=True)
     assert fleet_own.ask("a", identity) == [("f",)]
     held = (
         "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction' UNION ALL"

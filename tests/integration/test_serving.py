@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.pgbouncer import serving
 from shardctl.pgbouncer.console import Console, PoolerLost, resume_command
-from tests.fixtures.moves.harm import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from tests.fixtures.servers.pgbouncer import PgBouncer
     from tests.fixtures.servers.postgres import PgServer
@@ -19,6 +22,27 @@ if TYPE_CHECKING:
 RETRY = "15"
 """PgBouncer's own `server_login_retry`, and that of these poolers."""
 MANY = 3_000
+
+
+@contextmanager
+def frozen(listed: Callable[[], Collection[int]]) -> Iterator[None]:
+    """Stop all processes that are listed for a while, as a machine that hangs."""
+    stopped: set[int] = set()
+    try:
+        # What one of them had started before it was stopped is on the next list.
+        while running := set(listed()) - stopped:
+            stopped |= running
+            _signal(running, signal.SIGSTOP)
+        assert stopped, "there is nothing to stop"
+        yield
+    finally:
+        _signal(stopped, signal.SIGCONT)
+
+
+def _signal(pids: Collection[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def retry(console: Console) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def spoiled(fleet: Fleet, spoil: Callable[[], None]) -> Report:
     """Run a short load, spoil what it wrote, and check it."""
-    with start(fleet) as load:
+    with start(fleet.topology()) as load:
         wait_for_writes(load)
         load.stop()
         spoil()
@@ -40,7 +40,7 @@ def test_a_load_does_not_begin_while_an_alias_is_paused(
     with fleet_pooled.pg_bouncer.console() as console:
         console.pause("shard2", seconds=5)
         with raises_code("load_stuck"):
-            start(fleet_pooled)
+            start(fleet_pooled.topology())
         console.resume("shard2")
     assert tables(fleet_pooled, "a") == []
 
@@ -48,7 +48,7 @@ def test_a_load_does_not_begin_while_an_alias_is_paused(
 def test_a_table_of_somebody_else_is_not_touched(fleet_pooled: PooledFleet) -> None:
     fleet_pooled.execute("b", f"CREATE TABLE shard5.{TABLE} (mine text)")
     with raises_code("table_taken"):
-        start(fleet_pooled)
+        start(fleet_pooled.topology())
     assert tables(fleet_pooled, "a") == []
     assert tables(fleet_pooled, "b") == ["shard5"]
 

@@ -27,14 +27,14 @@ def test_the_table_of_a_killed_run_is_used_again_empty(fleet_pooled: PooledFleet
         assert process.stderr is not None
         process.stderr.readline()  # a second is over
         with raises_code("load_running"):
-            start(fleet_pooled)
+            start(fleet_pooled.topology())
         process.kill()
     assert len(tables(fleet_pooled, "a")) == 4
     sessions = (
         "SELECT FROM pg_stat_activity WHERE application_name LIKE 'shardctl sandbox traffic%'"
     )
     wait_for(lambda: not fleet_pooled.query("a", sessions) + fleet_pooled.query("b", sessions))
-    with start(fleet_pooled) as load:
+    with start(fleet_pooled.topology()) as load:
         wait_for_writes(load)
         assert load.check().ok
     assert tables(fleet_pooled, "a") == []

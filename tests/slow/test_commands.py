@@ -60,15 +60,6 @@ def test_on_a_terminal_the_plan_comes_and_then_the_question(
     assert made == [(answer == "y",)]
 
 
-def open_move(one: Fleet, node: str, *, source: str, target: str, state: str) -> None:
-    one.execute(
-        node,
-        "INSERT INTO shardctl.move (id, state, method, source, target, shards, schemas, retired,"
-        f" plan, who) VALUES ('5f3a9c1e', '{state}', 'clone', '{source}', '{target}', '{{4}}',"
-        " '{shard4}', '{shard4__retired_5f3a9c1e}', '{}', 'a test')",
-    )
-
-
 def test_a_map_that_only_the_absent_nodes_have_is_seen_in_the_poolers_file(
     fleet_pooled: PooledFleet,
 ) -> None:

@@ -14,7 +14,7 @@ from shardctl.moves.plan import CLONE
 from shardctl.moves.step import drive
 
 if TYPE_CHECKING:
-    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
+    from tests.fixtures.moves.own import Lab
 
 SHAPES = """
 CREATE TABLE empty (id bigint, t text);
@@ -39,26 +39,24 @@ CREATE TABLE hidden (n integer);
 INSERT INTO hidden VALUES (1);
 ALTER TABLE hidden ENABLE ROW LEVEL SECURITY
 """
-TABLES, ROWS = 11, 32
+TABLES, ROWS = 11, 34
 """Of SHAPES in shard 2, and the migrations' in shards 2 and 3."""
 
 
 def test_rows_of_all_shapes_are_compared_and_every_change_of_one_is_found(
-    fleet_spares: MovedFleet,
+    fleet_own: Lab,
 ) -> None:
-    fleet_spares.execute("a", f"SET search_path = shard2; {SHAPES}")
-    world = fleet_spares.cut_over([2, 3], "c")
+    fleet_own.ask("a", f"SET search_path = shard2; {SHAPES}")
+    world = fleet_own.up_to("confirm", [2, 3], "c")
     retired = sql.Identifier(world.plan.retired[0])
     same = confirm.compare(world)
     assert same is not None
     assert (same.tables, same.rows) == (TABLES, ROWS)
     # What applications write to the target afterwards is not in its snapshot, nor are columns.
-    fleet_spares.execute(
-        "c", "INSERT INTO shard2.photos (user_id) VALUES (1); DELETE FROM shard2.twins"
-    )
-    fleet_spares.execute("c", "ALTER TABLE shard2.t ADD COLUMN later integer DEFAULT 1")
+    fleet_own.ask("c", "INSERT INTO shard2.photos (user_id) VALUES (1); DELETE FROM shard2.twins")
+    fleet_own.ask("c", "ALTER TABLE shard2.t ADD COLUMN later integer DEFAULT 1")
     assert confirm.compare(world) == same
-    with fleet_spares.connect("a") as session:
+    with fleet_own.connect("a") as session:
         session.execute(sql.SQL("SET search_path = {}").format(retired))
         for table, change in CHANGES.items():
             session.execute("BEGIN")
@@ -94,25 +92,23 @@ UNDO = {
 
 
 def test_copies_that_differ_are_kept_for_good_and_the_move_can_be_closed(
-    fleet_spares: MovedFleet,
+    fleet_own: Lab,
 ) -> None:
-    fleet_spares.execute("a", "INSERT INTO shard3.photos (user_id) VALUES (1)")
-    world = fleet_spares.cut_over([2, 3], "c")
-    fleet_spares.execute("a", f"UPDATE {world.plan.retired[1]}.photos SET user_id = 2")
+    fleet_own.ask("a", "INSERT INTO shard3.photos (user_id) VALUES (1)")
+    world = fleet_own.up_to("confirm", [2, 3], "c")
+    fleet_own.ask("a", f"UPDATE {world.plan.retired[1]}.photos SET user_id = 2")
     with pytest.raises(CopiesDiffer) as caught:
         drive(world, METHODS[CLONE].steps, lambda _: None)
     world.close()
     assert caught.value.exit_code == 3
     assert "shard3.photos" in caught.value.message
-    (listed,) = fleet_spares.listed()
-    assert (listed["state"], listed["can"]) == ("unfinished", ["resume"])
     # The snapshot is gone, so nobody can compare again; that must not become a lesser proof.
-    done = fleet_spares.here("moves", "resume")
+    done = fleet_own.here("moves", "resume")
     assert (done.returncode, "the copies differ" in done.stderr) == (0, True), done.stderr
     for node in "ac":
-        journal = fleet_spares.query(node, "SELECT state, proof FROM shardctl.move")
+        journal = fleet_own.ask(node, "SELECT state, proof FROM shardctl.move")
         assert journal == [("unconfirmed", "differs")]
-    left = fleet_spares.here("prune", "--now", "--yes", "--accept-unconfirmed")
+    left = fleet_own.here("prune", "--now", "--yes", "--accept-unconfirmed")
     assert left.returncode == 0
     assert left.stdout.count("compare it by hand") == 4
-    assert fleet_spares.query("a", f"SELECT user_id FROM {world.plan.retired[1]}.photos") == [(2,)]
+    assert fleet_own.ask("a", f"SELECT user_id FROM {world.plan.retired[1]}.photos") == [(2,)]

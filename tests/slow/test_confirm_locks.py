@@ -11,7 +11,7 @@ from shardctl.moves.confirm import CopiesDiffer
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
-    from tests.fixtures.moves.stopping import MovingFleet as MovedFleet
+    from tests.fixtures.moves.own import Lab
 
 
 TABLES = 2
@@ -25,12 +25,12 @@ def compared(world: MoveContext) -> tuple[int, int]:
 
 
 def test_a_table_that_the_targets_clients_altered_costs_its_own_comparison_only(
-    fleet_spares: MovedFleet,
+    fleet_own: Lab,
 ) -> None:
     for shard in (2, 3):
-        fleet_spares.execute("a", f"INSERT INTO shard{shard}.photos (user_id) VALUES (1)")
-    world = fleet_spares.cut_over([2, 3], "c")
-    fleet_spares.execute("c", "ALTER TABLE shard3.photos RENAME TO pictures")
+        fleet_own.ask("a", f"INSERT INTO shard{shard}.photos (user_id) VALUES (1)")
+    world = fleet_own.up_to("confirm", [2, 3], "c")
+    fleet_own.ask("c", "ALTER TABLE shard3.photos RENAME TO pictures")
     confirm.make(world)
     move = world.journal()
     assert move is not None
@@ -41,15 +41,15 @@ def test_a_table_that_the_targets_clients_altered_costs_its_own_comparison_only(
 
 
 def test_a_large_table_is_compared_in_parts_and_ddl_passes_between_them(
-    fleet_spares: MovedFleet, monkeypatch: pytest.MonkeyPatch
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet_spares.execute(
+    fleet_own.ask(
         "a",
         "CREATE TABLE shard2.large AS SELECT n, repeat('x', 1000) AS t "
         "FROM generate_series(1, 100) n",
     )
     monkeypatch.setattr(comparison, "BLOCKS", 4)
-    world = fleet_spares.cut_over([2, 3], "c")
+    world = fleet_own.up_to("confirm", [2, 3], "c")
     assert compared(world) == (TABLES + 1, 100)
     ask, between = (
         confirm_sessions.Sessions.ask,
@@ -64,13 +64,13 @@ def test_a_large_table_is_compared_in_parts_and_ddl_passes_between_them(
     ) -> Any:
         found = ask(self, node, session, query, **named)
         if node == "c" and between and b"(4,0)" in query.as_bytes(session):
-            fleet_spares.execute("c", f"SET lock_timeout = '2s'; {between.pop(0)}")
+            fleet_own.ask("c", f"SET lock_timeout = '2s'; {between.pop(0)}")
         return found
 
     monkeypatch.setattr(confirm_sessions.Sessions, "ask", after_a_part)
     assert compared(world) == (TABLES + 1, 100)
     assert between == []
-    fleet_spares.execute("a", f"DELETE FROM {world.plan.retired[0]}.large WHERE n = 77")
+    fleet_own.ask("a", f"DELETE FROM {world.plan.retired[0]}.large WHERE n = 77")
     with pytest.raises(CopiesDiffer, match=r"shard2\.large"):
         confirm.compare(world)
     world.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,23 +59,22 @@ def put(lab: Lab, node: str, host: str, *enter: str) -> None:
     Local().run([*enter, *become, "-D", str(server.data_directory), "-l", log, "-w", "start"])
 
 
-@pytest.mark.parametrize(
-    ("point", "serves"), [("span arrive begin", True), ("span claim begin", False)]
-)
+@pytest.mark.parametrize(("point", "serves"), [("arrive", True), ("claim", False)])
 def test_a_target_that_is_cut_off_keeps_nobody_paused(
     apart: tuple[Lab, list[str]], point: str, *, serves: bool
 ) -> None:
     lab, way = apart
     written = {lab.put(2)}
-    mover = lab.mover("start", point)
-    mover.at(point)
+    words = ("move-shards", "2-3", "--to", "b", "--keep-reverse", "0", "--yes")
+    mover = lab.begun(*words, before=point, by="SIGSTOP")
     _ip("neigh", "replace", *way, *NOWHERE)
-    mover.go()
+    mover.send_signal(signal.SIGCONT)
     wait_for(lambda: not lab.paused())
     if serves:  # before the decision
         written.add(lab.put(2))
     _ip("neigh", "del", *way)
-    if mover.end() != 0:
+    mover.communicate()
+    if mover.returncode != 0:
         lab.resume()
     found = {one for (one,) in lab.ask("b", "SELECT id FROM shard2.photos")}
     assert written <= found

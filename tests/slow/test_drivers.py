@@ -16,19 +16,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardctl.pgbouncer.console import Console
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.fixtures.moves.stopping import MovingFleet
+    from tests.fixtures.moves.own import Lab
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests/slow/drivers"
 JAR = Path("/usr/share/java/postgresql.jar")
 GO = Path("/usr/share/gocode")
 NODE = os.environ.get("NODE_PATH", "/usr/share/nodejs")
+WRITES = (
+    "CREATE TABLE writes (id bigint PRIMARY KEY DEFAULT next_id(),"
+    " token bigint NOT NULL, version integer NOT NULL DEFAULT 0);"
+)
 ENOUGH = 20
 """Tokens before the move, and again after it."""
 
@@ -72,15 +77,18 @@ DRIVERS: dict[str, Callable[[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_driver_works_while_shards_move(fleet_stream: MovingFleet, driver: str) -> None:
+def test_a_driver_works_while_shards_move(fleet_own: Lab, driver: str) -> None:
     command = DRIVERS[driver](driver)
+    (fleet_own.directory / "migrations" / "0002_writes.sql").write_text(WRITES)
+    assert fleet_own.here("migrate").returncode == 0
+    [pooler] = fleet_own.topology.poolers.values()
     if driver == "jdbc":
-        text = fleet_stream.pg_bouncer.config.read_text()
+        config = fleet_own.directory / "p1" / "pgbouncer.ini"
         ignored = "ignore_startup_parameters = extra_float_digits\npool_mode ="
-        fleet_stream.pg_bouncer.config.write_text(text.replace("pool_mode =", ignored))
-        fleet_stream.pg_bouncer.admin("RELOAD")
-    pooler = fleet_stream.pg_bouncer.pooler
-    where = [str(pooler.host), str(pooler.port), fleet_stream.role, fleet_stream.database]
+        config.write_text(config.read_text().replace("pool_mode =", ignored))
+        with Console(pooler, fleet_own.topology.database, purpose="test") as console:
+            console.execute("RELOAD")
+    where = [str(pooler.host), str(pooler.port), "app", "app"]
     process = subprocess.Popen(
         [*command, *where],
         stdin=subprocess.PIPE,
@@ -103,9 +111,8 @@ def test_a_driver_works_while_shards_move(fleet_stream: MovingFleet, driver: str
         for _ in ("before the move", "after it"):
             aim = len(told) + 2 * ENOUGH
             wait_for(lambda aim=aim: len(told) > aim or process.poll() is not None)  # type: ignore[misc]
-            if fleet_stream.owner == "a" and process.poll() is None:
-                mover = fleet_stream.mover("start")
-                assert mover.end() == 0, mover.said
+            if fleet_own.leads("shard2") == "a" and process.poll() is None:
+                fleet_own.move([2, 3], "b")
         assert process.poll() is None, told
         assert process.stdin is not None
         process.stdin.write("\n")
@@ -114,5 +121,5 @@ def test_a_driver_works_while_shards_move(fleet_stream: MovingFleet, driver: str
     reader.join(60)
     for shard in "23":
         kept = [int(line.split()[1]) for line in told if line.startswith(f"{shard} ")]
-        found = fleet_stream.ask("b", f"SELECT token FROM shard{shard}.writes")
+        found = fleet_own.ask("b", f"SELECT token FROM shard{shard}.writes")
         assert sorted(token for (token,) in found) == kept == [*range(1, len(kept) + 1)]

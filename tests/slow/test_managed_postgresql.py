@@ -13,7 +13,7 @@ import pytest
 
 from shardctl.postgres.logical import stream_login
 from tests.fixtures.fleets.managed import PAGE, PASSWORD, USER, close
-from tests.fixtures.moves.streamed import _LEFT
+from tests.fixtures.moves.stream_moves import _LEFT
 from tests.fixtures.network.pages import block, commands
 
 if TYPE_CHECKING:

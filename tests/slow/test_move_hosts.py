@@ -3,51 +3,54 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.moves.proof import prove
-from tests.fixtures.moves.writers import Clients
+from tests.fixtures.moves import loads
 from tests.fixtures.servers.managers import RepmgrNode, registered
+from tests.fixtures.servers.postgres import PgServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.fixtures.moves.stopping import MovingFleet
+    from tests.fixtures.moves.own import Lab
     from tests.fixtures.servers.sshd import Sshd, SshHome
 
 
 @pytest.fixture
-def fleet_ssh(fleet_points: MovingFleet, sshd: Sshd, ssh_home: SshHome) -> MovingFleet:
+def fleet_ssh(fleet_own: Lab, sshd: Sshd, ssh_home: SshHome) -> Lab:
     """Give a fleet to whose hosts the servers' own user logs in."""
     assert ssh_home.directory.is_dir()
     said = f"host: {sshd.host}, port: {sshd.port}, user: {sshd.login}"
-    fleet_points.of_all = f"ssh: {{{said}, key_file: {sshd.user_key}, accept_new: true}}"
-    fleet_points.file.unlink()
-    return fleet_points
+    ssh = f"ssh: {{{said}, key_file: {sshd.user_key}, accept_new: true}}"
+    text = re.sub(r"(?m)^(  \w+: \{)(?=host: )", rf"\1{ssh}, ", fleet_own.file.read_text())
+    fleet_own.file.write_text(text)
+    return fleet_own
 
 
 MOVE = ("move-shards", "2-3", "--to", "c", "--yes", "--retain", "0s", "--duplicate-shared")
 
 
-def move(fleet: MovingFleet) -> None:
+def move(fleet: Lab) -> None:
     """Move under traffic, and see that nobody noticed."""
-    with Clients(fleet) as clients:
-        done = fleet.shardctl(*MOVE)
+    with loads.start(fleet.topology, clients=3, logins=5) as load:
+        loads.wait_for_writes(load)
+        done = fleet.here(*MOVE)
         assert done.returncode == 0, done.stderr
-        clients.wait_served()
-    assert clients.codes() == set(), clients.errors()
-    assert fleet.owner == "c"
-    prove(fleet, clients)
+        loads.wait_for_writes(load)
+        report = load.check()
+    assert (report.intact, report.failures) == (True, ()), report.as_json()
+    fleet.assert_agreed(2, shard2="c", shard3="c")
 
 
 def logins(sshd: Sshd) -> int:
     return sshd.log.count("Accepted publickey")
 
 
-def test_a_whole_move_over_ssh_under_traffic(fleet_ssh: MovingFleet, sshd: Sshd) -> None:
+def test_a_whole_move_over_ssh_under_traffic(fleet_ssh: Lab, sshd: Sshd) -> None:
     before = logins(sshd)
     done = fleet_ssh.here(*MOVE, "--dry-run")
     assert done.returncode == 0, done.stderr
@@ -65,10 +68,10 @@ EVENTS = "SELECT array_agg(node_id || ' ' || event ORDER BY event_timestamp) FRO
 
 @pytest.fixture
 def moved_primary(
-    repmgr_program: str, fleet_points: MovingFleet, server_directory: Path
+    repmgr_program: str, fleet_own: Lab, server_directory: Path
 ) -> Iterator[RepmgrNode]:
     assert repmgr_program
-    with registered(fleet_points.servers["a"], server_directory) as made:
+    with registered(PgServer(fleet_own.server("a")), server_directory) as made:
         yield made
 
 
@@ -83,17 +86,16 @@ def command(server_directory: Path) -> str:
 
 
 def test_a_whole_move_of_a_source_in_a_repmgr_cluster(
-    fleet_points: MovingFleet,
+    fleet_own: Lab,
     moved_primary: RepmgrNode,
     command: str,
 ) -> None:
-    fleet_points.write()
-    with fleet_points.file.open("a") as file:
+    with fleet_own.file.open("a") as file:
         file.write(f"move: {{clone_with: {command}}}\n")
-    move(fleet_points)
+    move(fleet_own)
     assert "99 standby_clone" in moved_primary.asked(EVENTS)
     assert moved_primary.asked("SELECT array_agg(node_name) FROM repmgr.nodes") == ["one"]
-    told = fleet_points.ask("c", "SELECT result FROM shardctl.event WHERE result ~ 'repmgr'")
+    told = fleet_own.ask("c", "SELECT result FROM shardctl.event WHERE result ~ 'repmgr'")
     assert [text.partition(": ")[2] for (text,) in told] == [
         "removed from repmgr's cluster (database repmgr)"
     ]

@@ -12,7 +12,7 @@ from shardctl.errors import Refused, ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import doctor, prune, reversing, service
 from shardctl.state import lock
-from tests.fixtures.moves.stream_moves import entry, left, moved, planned, reverse, state
+from tests.fixtures.moves.stream_moves import entry, left, moved, reverse, state
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ def test_verify_status_doctor_and_prune_know_it(fleet_own: Lab) -> None:
 
 def test_the_next_move_of_its_shards_wants_that_it_is_given_up(fleet_own: Lab) -> None:
     there = moved(fleet_own)
-    other = planned(fleet_own, [3], "a")
+    other = fleet_own.plan([3], "a")
     with pytest.raises(ShardctlError) as caught:
         service.preflight(fleet_own.topology, other)
     assert "reverse_open" in [one.code for one in caught.value.parts()]
     assert "--finish-reverse" in " ".join(one.hint for one in caught.value.parts())
-    willing = planned(fleet_own, [3], "a", finish_reverse=True)
+    willing = fleet_own.plan([3], "a", finish_reverse=True)
     facts = service.preflight(fleet_own.topology, willing)
     assert facts.reversible == (there.move.id,)
     assert any("can no longer be reversed" in note for note in facts.notes)
@@ -85,7 +85,7 @@ def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> No
     # Its tables still have what they were lent, which another move would keep.
     fleet_own.ask("b", "DELETE FROM shard2.bare RETURNING 1")
     with pytest.raises(ShardctlError) as caught:
-        service.preflight(fleet_own.topology, planned(fleet_own, [2], "a"))
+        service.preflight(fleet_own.topology, fleet_own.plan([2], "a"))
     assert "identity_left" in [one.code for one in caught.value.parts()]
     reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
     assert left(fleet_own) == []

@@ -15,7 +15,7 @@ from shardctl.moves.stopped import MoveStopped
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import lose
-from tests.fixtures.moves.stream_moves import left, on_source, planned, replace_step
+from tests.fixtures.moves.stream_moves import left, on_source, replace_step
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -42,7 +42,7 @@ def test_a_target_that_was_promoted_since_the_copy_is_copied_to_again(
     with monkeypatch.context() as patched:
         replace_step(patched, follow.STREAM_STEP, promoted)
         with pytest.raises(MoveStopped) as caught:
-            fleet_own.start(planned(fleet_own, [2, 3], "b"))
+            fleet_own.move([2, 3], "b")
     assert caught.value.error.code == "target_promoted"
     fleet_own.resume()
     assert (row,) in fleet_own.ask("b", "SELECT id FROM shard2.photos")
@@ -55,7 +55,7 @@ def test_a_move_is_taken_back_though_its_target_is_destroyed(
 ) -> None:
     monkeypatch.setattr(stream_cutover, "hold_snapshot", lose)
     with pytest.raises(MoveStopped):
-        fleet_own.start(planned(fleet_own, [2, 3], "b"))
+        fleet_own.move([2, 3], "b")
     monkeypatch.undo()
     fleet_own.server("b").stop(mode="immediate")
     fleet_own.abort(target_destroyed=True)

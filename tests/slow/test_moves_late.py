@@ -10,19 +10,11 @@ import psycopg
 import pytest
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import (
-    clone_cutover,
-)
+from shardctl.moves import clone_cutover
 from shardctl.moves.step import NotAbortable
-from shardctl.postgres.connection import NodeLost
+from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from tests.fixtures.moves.own import (
-    Lab,
-    end_as_another,
-    lose,
-    messages,
-    prepare_behind_the_fence,
-)
+from tests.fixtures.moves.own import lose, messages
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab
@@ -31,10 +23,7 @@ if TYPE_CHECKING:
 def test_a_move_whose_target_was_destroyed_when_it_was_to_take_over_can_be_called_off(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(*_: Any, **__: Any) -> None:
-        raise NodeLost("c", "cut")
-
-    monkeypatch.setattr(clone_cutover, "take_over", lost)
+    monkeypatch.setattr(clone_cutover, "take_over", lose)
     assert fleet_own.stopped([2, 3], "c", max_pause_s=3.0).state is MoveState.promoting
     monkeypatch.undo()
     with pytest.raises(NotAbortable) as refused:
@@ -71,18 +60,34 @@ def test_a_promoted_target_that_is_of_before_the_drain_is_not_opened_up(
 
 
 def test_a_prepared_transaction_that_could_write_to_moved_shards_stops_the_claim(
-    fleet_own_prepared: Lab, monkeypatch: pytest.MonkeyPatch
+    fleet_own_bare: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = "UPDATE {retired}.photos SET user_id = 1"
-    prepare_behind_the_fence(fleet_own_prepared, monkeypatch, write)
-    end_as_another(monkeypatch)
-    error = fleet_own_prepared.stopped([2, 3], "c", max_pause_s=3.0)
+    fleet_own_bare.begin(max_prepared_transactions="4")
+    mark_drained, end = journal.mark_drained, clone_cutover._end_prepared
+
+    def late(session: Any, move: str, **named: Any) -> str | None:
+        """Let somebody prepare a transaction after the drain."""
+        write = f"UPDATE shard2__retired_{move}.photos SET user_id = 1"
+        fleet_own_bare.ask("a", f"BEGIN; {write}; PREPARE TRANSACTION 'late'")
+        return mark_drained(session, move, **named)
+
+    def as_another(world: Any, session: Any, *given: Any) -> None:
+        """Let the mover be somebody who may not end prepared transactions."""
+        session.execute("SET ROLE app")
+        try:
+            end(world, session, *given)
+        finally:
+            session.execute("RESET ROLE")
+
+    monkeypatch.setattr(journal, "mark_drained", late)
+    monkeypatch.setattr(clone_cutover, "_end_prepared", as_another)
+    error = fleet_own_bare.stopped([2, 3], "c", max_pause_s=3.0)
     assert "prepared_left: node c: prepared transaction 'late' of postgres" in messages(error)
     assert error.exit_code == 3
     monkeypatch.undo()
     for node in "ac":
-        with contextlib.closing(fleet_own_prepared.connect(node)) as session:
+        with contextlib.closing(fleet_own_bare.connect(node)) as session:
             session.execute("ROLLBACK PREPARED 'late'")
-    fleet_own_prepared.resume()
-    fleet_own_prepared.put(2)
-    assert fleet_own_prepared.problems() == []
+    fleet_own_bare.resume()
+    fleet_own_bare.put(2)
+    assert fleet_own_bare.problems() == []

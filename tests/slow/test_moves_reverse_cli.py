@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from tests.fixtures import commands
-
 if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab
 
 
 def command(lab: Lab, *words: str, code: int = 0) -> dict[str, Any]:
     """Run a command as a user does, and give what it answers."""
-    done = commands.here("--topology", str(lab.file), *words, "-o", "json")
+    done = lab.here(*words, "-o", "json")
     assert done.returncode == code, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

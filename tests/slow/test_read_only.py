@@ -19,7 +19,6 @@ from tests.fixtures.fleets.read_only import (
     triggers,
     writing,
 )
-from tests.fixtures.moves.stream_moves import planned
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import wait_for
 
@@ -75,7 +74,7 @@ def test_a_read_only_shard_is_streamed_and_stays_so_until_it_is_off(fleet_own: L
 
     fleet_own.put(2)
     switch(Wanted.on)
-    fleet_own.start(planned(fleet_own, [2, 3], "b"))
+    fleet_own.move([2, 3], "b")
     assert fleet_own.copy("b").state is MoveState.done
     assert fleet_own.copy("b").proof == "compared"
     with refused(2):

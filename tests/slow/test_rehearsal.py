@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tests.fixtures import commands
 from tests.fixtures.moves.stream_moves import fill, untouched
 
 if TYPE_CHECKING:
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
 def test_a_rehearsal_alone_reports_and_leaves_nothing(fleet_own: Lab) -> None:
     fill(fleet_own)
     words = ("move-shards", "2-3", "--to", "b", "--rehearse-only", "--yes", "-o", "json")
-    state = str(fleet_own.directory / "state")
-    done = commands.here("--topology", str(fleet_own.file), *words, XDG_STATE_HOME=state)
+    done = fleet_own.here(*words)
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
     assert (shown["method"], shown["state"]) == ("stream", "aborted")

@@ -68,9 +68,8 @@ def free_by_hand(lab: Lab, slot: str) -> None:
 
 
 def test_it_is_freed_on_its_host_and_the_move_aborted(tight: Lab) -> None:
-    mover = tight.mover("start", "step follow run")
-    mover.at("step follow run")
-    mover.kill()
+    words = ("move-shards", "2-3", "--to", "b", "--yes")
+    tight.begun(*words, before="follow", by="SIGKILL").communicate()
     [(slot,)] = tight.ask("a", SLOTS)
     with tight.connect("a") as session:
         leash.end(session, slot)  # as a restart of the server does

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.moves import marks
-from tests.fixtures.moves.own import run
 from tests.fixtures.moves.stream_moves import assert_clean, fails
 
 if TYPE_CHECKING:
@@ -34,14 +33,14 @@ def test_a_row_that_is_there_already_is_named_and_the_move_goes_on_without_it(
     """A superuser has put it there, with the triggers out of force."""
 
     def collide() -> None:
-        run(fleet_logged, "b", BY_HAND)
-        run(fleet_logged, "a", "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 2)")
+        fleet_logged.ask("b", BY_HAND)
+        fleet_logged.ask("a", "INSERT INTO shard2.photos (id, user_id) VALUES (-7, 2)")
 
     error = fails(fleet_logged, follow=collide)
     assert isinstance(error, marks.MarkNotSeen)
     assert "(table shard2.photos)" in error.message
     assert fleet_logged.put(2)  # clients have not noticed
-    run(fleet_logged, "b", BY_HAND.replace("INSERT", "DELETE FROM shard2.photos WHERE id = -7; --"))
+    fleet_logged.ask("b", BY_HAND.replace("INSERT", "DELETE FROM shard2.photos WHERE id = -7; --"))
     fleet_logged.resume()
     assert fleet_logged.copy("b").proof == "compared"
     assert (-7, 2) in fleet_logged.ask("b", "SELECT id, user_id FROM shard2.photos")

@@ -11,7 +11,6 @@ from shardctl.moves.steps import follow
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.logical import identities
 from tests.fixtures.moves import stream_moves
-from tests.fixtures.moves.own import run
 from tests.fixtures.moves.stream_moves import assert_clean, fails
 from tests.fixtures.servers.postgres import wait_for
 
@@ -27,14 +26,14 @@ COUNTS = "SELECT count(*), count(DISTINCT n) FROM shard2.bare"
 @pytest.fixture
 def fleet_bare(fleet_own: Lab) -> Lab:
     """Give a fleet with a table in a moved shard whose rows have no key: one may be there twice."""
-    run(fleet_own, "a", "CREATE TABLE shard2.bare (n bigint)")
-    run(fleet_own, "a", "ALTER TABLE shard2.bare REPLICA IDENTITY FULL")
+    fleet_own.ask("a", "CREATE TABLE shard2.bare (n bigint)")
+    fleet_own.ask("a", "ALTER TABLE shard2.bare REPLICA IDENTITY FULL")
     return fleet_own
 
 
 def stream_rows(fleet: Lab, source: str = "a", target: str = "b") -> None:
     """Write rows that the target applies at once, and confirms a while later."""
-    run(fleet, source, "INSERT INTO shard2.bare SELECT generate_series(1, 50)")
+    fleet.ask(source, "INSERT INTO shard2.bare SELECT generate_series(1, 50)")
     wait_for(lambda: fleet.ask(target, COUNTS) == [(50, 50)])
 
 
@@ -42,7 +41,7 @@ def drop(fleet: Lab, target: str = "b") -> tuple[str, str]:
     """Drop the subscription as an operator does; give its name and its connection string."""
     [(name, conninfo)] = fleet.ask(target, "SELECT subname, subconninfo FROM pg_subscription")
     for change in ("ALTER {} DISABLE", "ALTER {} SET (slot_name = NONE)", "DROP {}"):
-        run(fleet, target, change.replace("{}", f"SUBSCRIPTION {name}"))
+        fleet.ask(target, change.replace("{}", f"SUBSCRIPTION {name}"))
     return name, conninfo
 
 
@@ -51,16 +50,16 @@ def make_again(fleet: Lab) -> None:
     name, conninfo = drop(fleet)
     said = conninfo.replace("'", "''")
     made = f"CREATE SUBSCRIPTION {name} CONNECTION '{said}' PUBLICATION {name}"
-    run(fleet, "b", f"{made} WITH (copy_data = false, create_slot = false, slot_name = {name})")
+    fleet.ask("b", f"{made} WITH (copy_data = false, create_slot = false, slot_name = {name})")
 
 
 def drop_publication(fleet: Lab) -> None:
     [(name,)] = fleet.ask("a", "SELECT pubname FROM pg_publication")
-    run(fleet, "a", f"DROP PUBLICATION {name}")
+    fleet.ask("a", f"DROP PUBLICATION {name}")
 
 
 def delete_marks(fleet: Lab) -> None:
-    run(fleet, "b", "DELETE FROM shardctl.stream")
+    fleet.ask("b", "DELETE FROM shardctl.stream")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +111,7 @@ def test_who_keeps_a_replica_identity_from_being_lent_is_named(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(identities, "_PATIENCE_S", 0.0)
-    run(fleet_own, "a", "CREATE TABLE shard2.bare (n bigint)")
+    fleet_own.ask("a", "CREATE TABLE shard2.bare (n bigint)")
     identity = "SELECT relreplident::text FROM pg_class WHERE relname = 'bare'"
     with fleet_own.connect("a") as session, fleet_own.connect("a", autocommit=False) as reads:
         tables = identities.missing(session, ["shard2", "shard3"])
