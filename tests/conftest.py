@@ -57,7 +57,6 @@ pytest_plugins = [
     "tests.fixtures.servers.managers",
     "tests.fixtures.fleets.routed",
     "tests.fixtures.photos",
-    "tests.fixtures.fleets.mixed",
     "tests.fixtures.fleets.managed",
     "tests.fixtures.django_photos.project",
 ]
