@@ -53,7 +53,6 @@ pytest_plugins = [
     "tests.fixtures.fleets.retired",
     "tests.fixtures.fleets.rows",
     "tests.fixtures.fleets.read_only",
-    "tests.fixtures.fleets.bloated",
     "tests.fixtures.servers.managers",
     "tests.fixtures.fleets.routed",
     "tests.fixtures.photos",
