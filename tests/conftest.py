@@ -34,7 +34,6 @@ pytest_plugins = [
     "tests.fixtures.again",
     "tests.fixtures.servers.postgres",
     "tests.fixtures.leftovers",
-    "tests.fixtures.fleets.applications",
     "tests.fixtures.servers.sshd",
     "tests.fixtures.servers.pgbouncer",
     "tests.fixtures.servers.guards",
