@@ -44,7 +44,6 @@ pytest_plugins = [
     "tests.fixtures.fleets.verify",
     "tests.fixtures.fleets.healthy",
     "tests.fixtures.fleets.rolled_back",
-    "tests.fixtures.fleets.generators",
     "tests.fixtures.moves.own",
     "tests.fixtures.moves.stopping",
     "tests.fixtures.moves.preflight",
