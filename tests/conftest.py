@@ -50,7 +50,6 @@ pytest_plugins = [
     "tests.fixtures.moves.fenced",
     "tests.fixtures.fleets.retired",
     "tests.fixtures.fleets.rows",
-    "tests.fixtures.fleets.read_only",
     "tests.fixtures.servers.managers",
     "tests.fixtures.fleets.routed",
     "tests.fixtures.photos",
