@@ -36,7 +36,6 @@ pytest_plugins = [
     "tests.fixtures.leftovers",
     "tests.fixtures.servers.sshd",
     "tests.fixtures.servers.pgbouncer",
-    "tests.fixtures.servers.guards",
     "tests.fixtures.servers.clones",
     "tests.fixtures.servers.streams",
     "tests.fixtures.fleets.fleet",
