@@ -52,7 +52,6 @@ pytest_plugins = [
     "tests.fixtures.servers.managers",
     "tests.fixtures.fleets.routed",
     "tests.fixtures.photos",
-    "tests.fixtures.fleets.managed",
     "tests.fixtures.django_photos.project",
 ]
 
