@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
     from tests.fixtures.servers.postgres import PgServer, StartServer
 
-_numbers = itertools.count(1)
+pytestmark = pytest.mark.embedded
 
+_numbers = itertools.count(1)
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "managed-postgresql.md"
 USER = "shardctl"
 PASSWORD = "of the operator"  # noqa: S105  # a test's
