@@ -7,36 +7,115 @@ import itertools
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from psycopg import errors
 
-from shardctl.ids import times
+from shardctl.ids import generator, times
 from shardctl.ids.layout import INSTAGRAM_EPOCH_MS, Layout
-from tests.fixtures.fleets.generators import (
-    FOUR_BITS,
-    ONE_BIT,
-    ROLE,
-    SMALL,
-    WIDE,
-    Install,
-    Installed,
-    ask,
-    assert_sound,
-    at_once,
-    ids,
+from shardctl.provision import shard as provision
+from shardctl.provision.plan import ShardWork
+from shardctl.topology.model import ShardId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.fixtures.servers.postgres import PgServer, StartServer
+
+    Connection = psycopg.Connection[Any]
+
+# 25 bits of seconds are a year: it began some months ago.
+SMALL = Layout(
+    int(datetime.now(UTC).timestamp()) * 1000 - 10**10,
+    tick_ms=1000,
+    time_bits=25,
+    shard_bits=2,
+    sequence_bits=5,
 )
+ONE_BIT = Layout(sequence_bits=1)
+FOUR_BITS = Layout(sequence_bits=4)
+WIDE = Layout(epoch_ms=0, time_bits=42, shard_bits=13, sequence_bits=9)
+ROLE = "application"
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A database with the generator and shard 1."""
+
+    server: PgServer
+
+    def connect(self, **options: Any) -> Connection:
+        # A generator that went wrong may draw for ever: that shall fail and not hang.
+        return self.server.connect("ids", options="-c statement_timeout=60s", **options)
+
+    def ask(self, query: str) -> Any:
+        with self.connect() as session:
+            return ask(session, query)
+
+
+@pytest.fixture(scope="module")
+def server(pg_server: StartServer) -> PgServer:
+    started = pg_server()
+    with started.connect() as session:
+        session.execute(f"CREATE ROLE {ROLE} LOGIN".encode())
+    return started
+
+
+def install(server: PgServer, layout: Layout, kind: str = "strict") -> Installed:
+    """Make the database, in place of that of the test before."""
+    work = ShardWork(
+        ShardId(1), "shard1", create=True, counter=True, register=True, wrapper="create",
+        grant_to=(ROLE,),
+    )  # fmt: skip
+    with server.connect() as session:
+        session.execute("DROP DATABASE IF EXISTS ids WITH (FORCE)")
+        session.execute("CREATE DATABASE ids")
+    with server.connect("ids", autocommit=False) as session:
+        session.execute("CREATE SCHEMA shardctl")
+        session.execute("CREATE TABLE shardctl.map (shard int, schema name, node text)")
+        session.execute("CREATE TABLE shardctl.cluster ()")
+        session.execute(f"GRANT USAGE ON SCHEMA shardctl TO {ROLE}".encode())
+        session.execute(generator.render(layout, kind, 8).encode())
+        session.execute("INSERT INTO shardctl.map VALUES (1, 'shard1', 'a')")
+        session.execute(provision.script(work))
+    return Installed(server)
+
+
+def ask(session: Connection, query: str, *values: object) -> Any:
+    row = session.execute(query.encode(), values or None).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def ids(session: Connection, count: int) -> list[int]:
+    query = f"SELECT shard1.next_id() FROM generate_series(1, {count})"
+    return [row[0] for row in session.execute(query.encode())]
+
+
+def at_once(works: Sequence[Callable[[], list[int]]]) -> list[list[int]]:
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [future.result(60) for future in [pool.submit(work) for work in works]]
+
+
+def assert_sound(per_session: list[list[int]]) -> None:
+    """Check that no two ids are equal and that each session's strictly increase."""
+    for made in per_session:
+        assert all(a < b for a, b in itertools.pairwise(made))
+    everything = list(itertools.chain.from_iterable(per_session))
+    assert len(set(everything)) == len(everything)
 
 
 @pytest.mark.parametrize(
     ("layout", "count"), [(Layout(), 5_000), (ONE_BIT, 250)], ids=["default", "1 bit"]
 )
 def test_concurrent_sessions_of_one_shard_never_get_an_id_twice(
-    install: Install, layout: Layout, count: int
+    server: PgServer, layout: Layout, count: int
 ) -> None:
-    database = install(layout)
+    database = install(server, layout)
     before = now_ms(database)
 
     def work() -> list[int]:
@@ -60,8 +139,8 @@ def now_ms(database: Installed) -> int:
     return times.parse(moment.isoformat())
 
 
-def test_raising_the_time_while_others_draw_gives_no_id_twice(install: Install) -> None:
-    database = install(FOUR_BITS)
+def test_raising_the_time_while_others_draw_gives_no_id_twice(server: PgServer) -> None:
+    database = install(server, FOUR_BITS)
     done = threading.Event()
 
     def work() -> list[int]:
@@ -87,8 +166,8 @@ def test_raising_the_time_while_others_draw_gives_no_id_twice(install: Install) 
 
 
 @pytest.mark.parametrize("layout", [SMALL, WIDE], ids=["32 bits", "wide"])
-def test_the_helpers_agree_with_python(install: Install, layout: Layout) -> None:
-    database = install(layout)
+def test_the_helpers_agree_with_python(server: PgServer, layout: Layout) -> None:
+    database = install(server, layout)
     chosen = random.Random(1)  # noqa: S311  # samples, not secrets
     numbers = [chosen.randint(0, layout.highest_id) for _ in range(300)] + [0, layout.highest_id]
     if layout.bits == 64:
@@ -116,8 +195,8 @@ def test_the_helpers_agree_with_python(install: Install, layout: Layout) -> None
 
 
 @pytest.mark.parametrize("layout", [ONE_BIT, SMALL], ids=["1 bit", "32 bits"])
-def test_an_opened_block_is_above_everything_before(install: Install, layout: Layout) -> None:
-    database = install(layout)
+def test_an_opened_block_is_above_everything_before(server: PgServer, layout: Layout) -> None:
+    database = install(server, layout)
     with database.connect() as session:
         made: list[int] = []
         register = [-1]
@@ -139,8 +218,10 @@ def test_an_opened_block_is_above_everything_before(install: Install, layout: La
 
 
 @pytest.mark.parametrize("kind", ["strict", "classic"])
-def test_used_up_time_is_an_error_and_never_a_negative_id(install: Install, kind: str) -> None:
-    ended = install(Layout(INSTAGRAM_EPOCH_MS, time_bits=38, shard_bits=16, sequence_bits=10), kind)
+def test_used_up_time_is_an_error_and_never_a_negative_id(server: PgServer, kind: str) -> None:
+    ended = install(
+        server, Layout(INSTAGRAM_EPOCH_MS, time_bits=38, shard_bits=16, sequence_bits=10), kind
+    )
     with pytest.raises((errors.SequenceGeneratorLimitExceeded, errors.NumericValueOutOfRange)):
         ended.ask("SELECT shard1.next_id()")
     if kind == "strict":
@@ -192,9 +273,9 @@ HOSTILE = _evil()
 
 @pytest.mark.parametrize("kind", ["strict", "classic"])
 def test_a_hostile_search_path_of_an_ordinary_role_changes_nothing(
-    install: Install, kind: str
+    server: PgServer, kind: str
 ) -> None:
-    database = install(FOUR_BITS, kind)
+    database = install(server, FOUR_BITS, kind)
     with database.connect() as session:
         session.execute(HOSTILE.encode())
     with database.connect(user=ROLE) as session:
@@ -222,8 +303,8 @@ def test_a_hostile_search_path_of_an_ordinary_role_changes_nothing(
         assert raised == later + timedelta(milliseconds=1)
 
 
-def test_ids_around_crashes_are_distinct(install: Install) -> None:
-    database = install(ONE_BIT)
+def test_ids_around_crashes_are_distinct(server: PgServer) -> None:
+    database = install(server, ONE_BIT)
     with database.connect() as session:
         session.execute("CREATE TABLE shard1.t (id bigint DEFAULT shard1.next_id(), round int)")
     written: list[int] = []

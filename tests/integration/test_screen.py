@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import pty
 import re
+import struct
+import subprocess
+import termios
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.terminal import on_terminal
+from tests.fixtures.commands import command_line
+from tests.fixtures.processes import ended
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +28,26 @@ SHOWN = r"\x1b[2J\x9b31m\x7f\u202e\x08\rforged" + "\n  shardctl: all is well"
 TEXT = "U&'" + "".join(f"\\{ord(c):04x}" for c in ATTACK) + "'"
 WARNS = f"DO $$ BEGIN RAISE WARNING '%', {TEXT}; END $$"
 FAILS = f"DO $$ BEGIN RAISE '%', {TEXT}; END $$"
+
+
+def on_terminal(*arguments: str) -> str:
+    """Run a command on a terminal of its own, and leave out what moves the cursor and colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+    environment = os.environ | {"TERM": "xterm-256color"}
+    shown = b""
+    with ended(
+        subprocess.Popen(
+            command_line(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+        )
+    ) as process:
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # what Linux says at a terminal's end
+            while more := os.read(ours, 65536):
+                shown += more
+        process.wait(60)
+    os.close(ours)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode(errors="replace"))
 
 
 @pytest.mark.parametrize("output", ["table", "tsv", "csv", "json"])
@@ -38,7 +66,7 @@ def test_on_a_terminal_a_warning_forges_no_line_also_while_progress_is_drawn(
     fleet_rows: Stated,
 ) -> None:
     fleet = str(fleet_rows.fleet.write())
-    shown = on_terminal("--topology", fleet, "sql", WARNS, "--shards", "5", width=200)
+    shown = on_terminal("--topology", fleet, "sql", WARNS, "--shards", "5")
     assert f"note: shard 5: WARNING: {SHOWN}" in shown.replace("\r\n", "\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -14,17 +15,17 @@ from psycopg import errors, sql
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
 from shardctl.topology import keys
-from tests.fixtures.fleets.generators import SHARD_COUNT, Install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import psycopg
 
-    from tests.fixtures.servers.postgres import StartServer
+    from tests.fixtures.servers.postgres import PgServer, StartServer
 
     Connection = psycopg.Connection[Any]
 
+SHARD_COUNT = 2000
 INTEGERS = {"smallint": 15, "integer": 31, "bigint": 63}
 many = settings(
     max_examples=60,
@@ -35,9 +36,24 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 """PostgreSQL's text has neither lone surrogates nor zero bytes."""
 
 
+@contextlib.contextmanager
+def connected(server: PgServer, encoding: str = "UTF8") -> Iterator[Connection]:
+    """Give a session of a database that has the function."""
+    made = "CREATE DATABASE shard_of ENCODING '{}' LOCALE 'C' TEMPLATE template0"
+    with server.connect() as admin:
+        admin.execute(made.format(encoding).encode())
+        try:
+            with server.connect("shard_of") as session:
+                session.execute("CREATE SCHEMA shardctl")
+                session.execute(generator.render(Layout(), "strict", SHARD_COUNT).encode())
+                yield session
+        finally:
+            admin.execute("DROP DATABASE shard_of WITH (FORCE)")
+
+
 @pytest.fixture
-def session(install: Install) -> Iterator[Connection]:
-    with install().connect() as opened:
+def session(two_servers: dict[str, PgServer]) -> Iterator[Connection]:
+    with connected(two_servers["a"]) as opened:
         yield opened
 
 
@@ -85,25 +101,11 @@ def test_texts(session: Connection, type_: str) -> None:
 )
 @pytest.mark.parametrize("encoding", ["UTF8", "LATIN1"])
 def test_versions_and_encodings_agree(pg_server: StartServer, major: int, encoding: str) -> None:
-    server = pg_server(major=major) if major != 15 else pg_server()
-    name = f"shard_of_{encoding.lower()}"
-    with server.connect() as session:
-        session.execute(
-            sql.SQL(
-                "CREATE DATABASE {} ENCODING {} LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
-            ).format(sql.Identifier(name), sql.Literal(encoding))
-        )
-    try:
-        with server.connect(name) as session:
-            session.execute("CREATE SCHEMA shardctl")
-            session.execute(generator.render(Layout(), "strict", SHARD_COUNT).encode())
-            agree(session, "text", ["ann", "Zoë", "", "ÿ"])
-            agree(session, "bigint", [-1, 31341, -(1 << 63)])
-            agree(session, "numeric", [1 << 90, -(1 << 90)])
-            agree(session, "uuid", [UUID("6f9619ff-8b86-d011-b42d-00cf4fc964ff")])
-    finally:
-        with server.connect() as session:
-            session.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
+    with connected(pg_server(major=major), encoding) as session:
+        agree(session, "text", ["ann", "Zoë", "", "ÿ"])
+        agree(session, "bigint", [-1, 31341, -(1 << 63)])
+        agree(session, "numeric", [1 << 90, -(1 << 90)])
+        agree(session, "uuid", [UUID("6f9619ff-8b86-d011-b42d-00cf4fc964ff")])
 
 
 def test_what_is_no_key_is_an_error_and_has_no_shard(session: Connection) -> None:

@@ -1,27 +1,127 @@
-"""Sources that repmgr or Patroni manages: what preflight finds, refuses and says of them."""
+"""Sources that repmgr or Patroni manages, and one with files elsewhere: what preflight finds."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import TYPE_CHECKING
+import os
+import pwd
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardctl.hosts import accounts
+from shardctl.hosts.local import Local
 from shardctl.moves.preflight import managers
-from tests.fixtures.servers.managers import ROLE, following, registered
-from tests.fixtures.servers.postgres import wait_for
+from shardctl.postgres import binaries
+from shardctl.sandbox.local import LocalServer
+from tests.fixtures.fleets.fleet import PHOTOS
+from tests.fixtures.fleets.pooled import PooledFleet
+from tests.fixtures.moves.preflight import Movable
+from tests.fixtures.processes import ended
+from tests.fixtures.servers.certificates import Authority, own
+from tests.fixtures.servers.managers import ROLE, RepmgrNode, registered
+from tests.fixtures.servers.postgres import SUPERUSER, PgServer, free_ports, local_node, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.fixtures.moves.preflight import Movable
-    from tests.fixtures.servers.managers import PatroniNode, RepmgrNode
-    from tests.fixtures.servers.postgres import PgServer
-
-    ManagedBy = Callable[[PgServer], Movable]
+    from tests.fixtures.servers.postgres import StartServer
 
 SHARDS = [f"shard{number}" for number in range(8)]
+
+
+@contextlib.contextmanager
+def at_work(argv: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Let a program run as the servers' user."""
+    as_whom: dict[str, Any] = {}
+    if (account := accounts.server_account(None)) is not None:
+        gid = pwd.getpwnam(account).pw_gid
+        as_whom = {"user": account, "group": gid, "extra_groups": [gid]}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd="/",
+            env={"PATH": os.environ["PATH"], "HOME": str(log.parent), "LC_ALL": "C"},
+            **as_whom,
+        )
+    with ended(process):
+        yield process
+
+
+def owned(directory: Path, name: str) -> Path:
+    """Make a directory of the servers' user."""
+    made = directory / name
+    made.mkdir(mode=0o700)
+    if (account := accounts.server_account(None)) is not None:
+        shutil.chown(made, account)
+    return made
+
+
+@contextlib.contextmanager
+def movable(server: PgServer, directory: Path) -> Iterator[Movable]:
+    """Give a fleet whose node a is this server."""
+    fleet = PooledFleet(directory, {"a": server}, "managed", "managed", shards={"a": "0-7"})
+    fleet.migration("0001_photos.sql", PHOTOS)
+    fleet.init()
+    place = owned(directory, "nodes") / "c"
+    port = free_ports(1)[0]
+    target = local_node(directory, "c", port, range(0), settings={}, data_directory=place)
+    yield Movable(fleet, target)
+    fleet.drop()
+
+
+# repmgr
+
+
+@contextlib.contextmanager
+def following(primary: RepmgrNode) -> Iterator[RepmgrNode]:
+    """Clone, start and register a standby, all by repmgr but the start."""
+    there = primary.server.server
+    place = owned(primary.directory, "standby")
+    server = dataclasses.replace(
+        there, name="two", data_directory=place / "data", port=free_ports(1)[0]
+    )
+    standby = RepmgrNode(PgServer(server), primary.directory, 2, "two")
+    standby.write()
+    source = f"host=127.0.0.1 port={there.port} user={ROLE} dbname={ROLE}"
+    standby.run("-d", source, "standby", "clone", "--fast-checkpoint")
+    server.start()
+    try:
+        standby.run("standby", "register")
+        streams = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
+        wait_for(lambda: primary.asked(streams))
+        yield standby
+    finally:
+        server.stop(mode="immediate")
+
+
+@contextlib.contextmanager
+def watched(node: RepmgrNode) -> Iterator[None]:
+    """Let repmgr's daemon run for a server."""
+    argv = [node.server.server.binaries.program("repmgrd"), "-f", str(node.file)]
+    log = node.directory / "repmgrd.log"
+    with at_work([*argv, "--daemonize=false", "--no-pid-file"], log) as process:
+
+        def runs() -> bool:
+            assert process.poll() is None, log.read_text()
+            return bool(node.asked("SELECT repmgr.repmgrd_is_running()"))
+
+        wait_for(runs)
+        yield
+
+
+@pytest.fixture(scope="session")
+def preloaded_server(repmgr_program: str, pg_server: StartServer) -> PgServer:
+    """Start a server in which repmgr's daemons can keep their state."""
+    assert repmgr_program
+    return pg_server({"shared_preload_libraries": "repmgr"})
 
 
 @pytest.fixture
@@ -31,8 +131,9 @@ def primary(preloaded_server: PgServer, server_directory: Path) -> Iterator[Repm
 
 
 @pytest.fixture
-def fleet(primary: RepmgrNode, managed_by: ManagedBy) -> Movable:
-    return managed_by(primary.server)
+def fleet(primary: RepmgrNode, server_directory: Path) -> Iterator[Movable]:
+    with movable(primary.server, server_directory) as made:
+        yield made
 
 
 def test_a_standby_that_repmgr_may_promote_is_refused_until_it_is_paused(
@@ -40,7 +141,7 @@ def test_a_standby_that_repmgr_may_promote_is_refused_until_it_is_paused(
 ) -> None:
     with following(primary) as standby:
         assert "two (127.0.0.1)" in fleet.only("standbys")
-        with standby.watched():
+        with watched(standby):
             fleet.only("repmgr_failover")
             fleet.choose(ignore_standby=True)
             assert "--ignore-standby" in fleet.notes()
@@ -75,19 +176,129 @@ def test_a_role_that_may_not_change_the_tables_of_repmgr_is_refused(
             session.execute("DROP ROLE mover")
 
 
-def test_a_patroni_that_is_not_paused_is_refused(
-    patroni: PatroniNode, managed_by: ManagedBy
-) -> None:
-    fleet = managed_by(patroni.server)
-    fleet.only("patroni_failover")
-    fleet.choose(ignore_standby=True)
-    assert "node a" in fleet.notes()
-    fleet.choose(ignore_standby=False)
-    patroni.control("pause", "--wait")
-    wait_for(lambda: look(patroni.server) is True)
-    assert "`patronictl resume`" in fleet.notes()
+# Patroni
+
+_PATRONI = """
+scope: photos
+name: a
+restapi: {{listen: '127.0.0.1:{api}', connect_address: '127.0.0.1:{api}'}}
+raft: {{data_dir: '{place}/raft', self_addr: '127.0.0.1:{raft}'}}
+bootstrap:
+  dcs:
+    ttl: 20
+    loop_wait: 1
+    retry_timeout: 3
+    postgresql: {{parameters: {{fsync: 'off', shared_buffers: 16MB}}}}
+  initdb: [auth-host: trust, auth-local: trust]
+postgresql:
+  listen: 127.0.0.1:{port}
+  connect_address: 127.0.0.1:{port}
+  data_dir: '{place}/data'
+  bin_dir: '{programs}'
+  pgpass: '{place}/pgpass'
+  authentication: {{superuser: {{username: {user}}}, replication: {{username: {user}}}}}
+  parameters: {{unix_socket_directories: ''}}
+"""
+
+
+@pytest.fixture
+def patroni(server_directory: Path) -> Iterator[PgServer]:
+    """Start a Patroni of one node, with its own Raft; give its server, which ends with the test."""
+    program = shutil.which("patroni")
+    if program is None:
+        pytest.skip("Patroni is not installed here")
+    place = owned(server_directory, "patroni")
+    api, raft, port = free_ports(3)
+    account = accounts.server_account(None)
+    programs = binaries.find(None, account=account)
+    file, log = place / "patroni.yml", place / "patroni.log"
+    file.write_text(
+        _PATRONI.format(
+            place=place, api=api, raft=raft, port=port, programs=programs.directory, user=SUPERUSER
+        )
+    )
+    file.chmod(0o644)
+    server = LocalServer(
+        name="a",
+        host="127.0.0.1",
+        port=port,
+        data_directory=place / "data",
+        binaries=programs,
+        account=account,
+        settings={},
+    )
+    made = PgServer(server)
+    with at_work([program, str(file)], log) as process:
+
+        def leads() -> bool:
+            """Tell whether its server takes writes and Patroni has written down its settings."""
+            assert process.poll() is None, log.read_text()
+            with contextlib.suppress(Exception), made.connect() as session:
+                row = session.execute("SELECT NOT pg_is_in_recovery()").fetchone()
+                kept = server.data_directory / "patroni.dynamic.json"
+                return row == (True,) and kept.exists()
+            return False
+
+        wait_for(leads)
+        yield made
+        process.kill()
+        server.stop(mode="immediate")
+
+
+def test_a_patroni_that_is_not_paused_is_refused(patroni: PgServer, server_directory: Path) -> None:
+    with movable(patroni, server_directory) as fleet:
+        fleet.only("patroni_failover")
+        fleet.choose(ignore_standby=True)
+        assert "node a" in fleet.notes()
+        fleet.choose(ignore_standby=False)
+        place = server_directory / "patroni"
+        argv = ["patronictl", "-c", str(place / "patroni.yml"), "pause", "--wait"]
+        given = {"HOME": str(place), "LC_ALL": "C.UTF-8"}
+        Local().run(argv, user=patroni.server.account, env=given, timeout=60)
+        wait_for(lambda: look(patroni) is True)
+        assert "`patronictl resume`" in fleet.notes()
 
 
 def look(server: PgServer) -> bool | None:
     with server.connect() as session:
         return managers.look_for_patroni(session)
+
+
+# A source whose configuration lies outside its data directory, as Debian has it, and its TLS
+
+RULES = "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n"
+
+
+def test_a_clone_would_have_the_certificate_of_its_source(
+    pg_server: StartServer,
+    server_directory: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    authority = Authority(tmp_path)
+    etc = owned(server_directory, "etc")
+    authority.issue(etc, "127.0.0.1")
+    names = {"hba_file": own(etc / "pg_hba.conf", RULES), "ident_file": own(etc / "pg_ident.conf")}
+    source = pg_server({name: str(file) for name, file in names.items()})
+    for name in ("server.crt", "server.key"):
+        own(source.server.data_directory / name, (etc / name).read_text())
+    with source.connect() as session:
+        session.execute("ALTER SYSTEM SET ssl = on")
+        session.execute("SELECT pg_reload_conf()")
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    monkeypatch.setenv("PGSSLROOTCERT", str(authority.certificate))
+    own_files = {"ssl_cert_file": str(etc / "server.crt"), "ssl_key_file": str(etc / "server.key")}
+    with movable(source, server_directory) as fleet:
+        fleet.check()
+        fleet.change(host="localhost")
+        assert "localhost" in fleet.only("tls_name")
+        fleet.change(host="127.0.0.1")
+        fleet.change(settings=own_files)
+        fleet.check()
+        fleet.change(settings=own_files | {"ssl_key_file": str(etc / "none.key")})
+        assert f"{etc}/none.key" in fleet.only("trial_failed")
+        fleet.change(settings=own_files)
+        authority.issue(etc, "db1")
+        assert "db1" in fleet.only("trial_login")
+        fleet.change(settings={"ssl": "off"})
+        assert "SSL" in fleet.only("trial_login")

@@ -2,21 +2,77 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import re
+import subprocess
+import sys
 import tempfile
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from shardctl.testing import directory
-from tests.fixtures.servers.postgres import serving, wait_for
+from tests.fixtures.processes import ended
+from tests.fixtures.servers.postgres import serving, stop_all_below, wait_for
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
-    from tests.fixtures.fleets.applications import Application
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "test-your-app.md"
+BLOCK = re.compile(r"<!-- tested: (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """Files of an application; its fleets are made in `temporary`."""
+
+    directory: Path
+    temporary: Path
+
+    @contextlib.contextmanager
+    def begin(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Run its tests, which end with the block."""
+        inherited = {name: value for name, value in os.environ.items() if name[:7] != "PYTEST_"}
+        started = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+            cwd=self.directory,
+            env=inherited | {"TMPDIR": str(self.temporary)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        with ended(started) as process:
+            yield process
+
+    def pytest(self, *arguments: str) -> str:
+        """Run its tests to the end, and give what pytest said."""
+        with self.begin(*arguments) as running:
+            said = running.communicate()[0]
+        assert running.returncode == 0, said
+        return said
+
+    def fleets(self) -> list[Path]:
+        """List the directories of fleets that are there."""
+        return list(self.temporary.glob(f"{directory.PREFIX}*"))
+
+
+@pytest.fixture
+def application(server_directory: Path) -> Iterator[Application]:
+    """Lay out the example of the page, an application with tests of its own."""
+    made = Application(server_directory / "app", server_directory / "tmp")
+    (made.directory / "migrations").mkdir(parents=True)
+    made.temporary.mkdir()
+    (made.directory / "pytest.ini").write_text("[pytest]\n")
+    for name, text in BLOCK.findall(PAGE.read_text()):
+        (made.directory / name).write_text(text)
+    yield made
+    for left in made.fleets():  # of a test that failed
+        stop_all_below(left)
 
 
 def test_the_pages_example_passes_and_leaves_nothing(application: Application) -> None:
@@ -38,7 +94,7 @@ def test_waiting(fleet):
 def test_a_killed_session_is_swept_by_the_next_and_a_running_one_is_not(
     application: Application,
 ) -> None:
-    application.write("test_waiting.py", WAITING)
+    (application.directory / "test_waiting.py").write_text(WAITING)
     ready = application.directory / "ready"
     with application.begin("test_waiting.py") as waiting:
         try:
@@ -58,8 +114,9 @@ def test_a_killed_session_is_swept_by_the_next_and_a_running_one_is_not(
     # What it was made of may be gone by then.
     (application.directory / "test_waiting.py").unlink()
     (application.directory / "migrations").rename(application.directory / "moved")
-    application.write("migrations/0001_other.sql", "CREATE TABLE other ()")
-    application.write("test_photos.py", "def test_nothing(fleet): pass\n")
+    (application.directory / "migrations").mkdir()
+    (application.directory / "migrations/0001_other.sql").write_text("CREATE TABLE other ()")
+    (application.directory / "test_photos.py").write_text("def test_nothing(fleet): pass\n")
     application.pytest("test_photos.py")
     assert application.fleets() == []
     for pid in itertools.chain(*running):
