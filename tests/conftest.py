@@ -43,8 +43,6 @@ pytest_plugins = [
     "tests.fixtures.fleets.fleet",
     "tests.fixtures.fleets.pooled",
     "tests.fixtures.fleets.verify",
-    "tests.fixtures.fleets.healthy",
-    "tests.fixtures.fleets.rolled_back",
     "tests.fixtures.fleets.generators",
     "tests.fixtures.moves.own",
     "tests.fixtures.moves.stopping",

@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.fixtures.fleets.pooled import STATS_USER
-
 if TYPE_CHECKING:
     import pytest
 
@@ -27,7 +25,7 @@ def test_a_pooler_that_is_down(preflight_pooled: Movable) -> None:
 
 
 def test_a_user_who_may_only_look(preflight_pooled: Movable) -> None:
-    preflight_pooled.fleet.change(admin_user=STATS_USER)
+    preflight_pooled.fleet.change(admin_user="watcher")
     told = preflight_pooled.refused(part="poolers")
     assert "admin_users" in told["not_pooler_admin"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.fixtures.fleets.read_only import (
     OF_A_SHARD,
     switch_off,
@@ -18,13 +16,6 @@ from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.servers.postgres import PgServer
-
-
-@pytest.fixture(scope="session")
-def two_servers(safe_servers: dict[str, PgServer]) -> dict[str, PgServer]:
-    """Let every fleet of this file be one of which all checks together tell nothing."""
-    return safe_servers
 
 
 # The command

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.fleets.rolled_back import RolledBack
+    from tests.fixtures.fleets.verify import RolledBack
 
 
 @contextmanager

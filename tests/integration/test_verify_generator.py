@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.checks.check import Severity
 from shardctl.ids import generator
-from tests.fixtures.fleets.rolled_back import RolledBack
-from tests.fixtures.fleets.verify import told
-
-if TYPE_CHECKING:
-    from tests.fixtures.fleets.fleet import Fleet
+from tests.fixtures.fleets.verify import RolledBack, told
 
 
 @pytest.fixture
@@ -22,15 +17,19 @@ def fleet(rolled_back: RolledBack) -> RolledBack:
     return rolled_back
 
 
-def draw(fleet: Fleet | RolledBack, node: str, shard: int, count: int) -> None:
+def own_sequences(fleet: RolledBack, node: str, shard: int) -> None:
+    """Give a shard counters of this transaction: what is drawn from them is undone with it."""
+    for name in (generator.COUNTER, generator.REGISTER):
+        fleet.execute(node, f"ALTER SEQUENCE shard{shard}.{name} RESTART")
+
+
+def draw(fleet: RolledBack, node: str, shard: int, count: int) -> None:
     """Draw ids as an application does."""
-    if isinstance(fleet, RolledBack):
-        fleet.own_sequences(node, shard)
     fleet.execute(node, f"SELECT count(shard{shard}.next_id()) FROM generate_series(1, {count})")
 
 
 def test_a_generator_that_only_the_topology_has_is_one_finding_a_node(fleet: RolledBack) -> None:
-    there = fleet.topology
+    there = fleet.topology()
     other = dataclasses.replace(there, id=dataclasses.replace(there.id, generator="classic"))
     assert [f[:3] for f in told(fleet.verify(topology=other))] == [
         ("identity", "generator_differs", "a"),
@@ -48,6 +47,7 @@ def replaced(shard: int, body: str) -> str:
 
 
 def test_each_fault_is_one_finding_and_nothing_else_is_told(fleet: RolledBack) -> None:
+    own_sequences(fleet, "a", 1)
     draw(fleet, "a", 1, 3000)
     fleet.execute(
         "a",
@@ -92,6 +92,7 @@ def test_each_fault_is_one_finding_and_nothing_else_is_told(fleet: RolledBack) -
 def test_a_counter_that_was_set_back_is_an_error_and_the_hint_mends_it(
     fleet: RolledBack,
 ) -> None:
+    own_sequences(fleet, "a", 2)
     draw(fleet, "a", 2, 5 * 1024)
     fleet.execute("a", "SELECT setval('shard2.next_id_seq', 3000)")
     [finding] = fleet.verify()
@@ -108,7 +109,7 @@ def test_a_counter_that_was_set_back_is_an_error_and_the_hint_mends_it(
 
 
 def test_the_next_id_mends_a_register_that_is_far_behind(fleet: RolledBack) -> None:
-    fleet.own_sequences("b", 6)
+    own_sequences(fleet, "b", 6)
     fleet.execute("b", "SELECT setval('shard6.next_id_seq', 9 * 1024)")
     assert [f.code for f in fleet.verify()] == ["register_behind"]
     draw(fleet, "b", 6, 1)

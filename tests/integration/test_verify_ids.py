@@ -9,8 +9,7 @@ import pytest
 from shardctl.checks import ids
 from shardctl.ids.layout import Layout
 from tests.fixtures.fleets.fleet import PHOTOS, Fleet
-from tests.fixtures.fleets.rolled_back import RolledBack, undone
-from tests.fixtures.fleets.verify import told, verify
+from tests.fixtures.fleets.verify import RolledBack, rolling_back, told, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,16 +20,16 @@ OF_SHARD_6 = Layout().floor(1_400_000_000_000, 6)
 KEYED = "-- shardctl: key photos.user_id"
 
 
-def insert(fleet: Fleet | RolledBack, node: str, schema: str, id_: int, user: int) -> None:
+def insert(fleet: Fleet, node: str, schema: str, id_: int, user: int) -> None:
     fleet.execute(node, f"INSERT INTO {schema}.photos VALUES ({id_}, {user})")
 
 
 @pytest.fixture(scope="module")
 def keyed_fleet(
-    safe_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
+    two_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Fleet]:
     """Give a healthy fleet of 8 shards, the key of whose photos a migration names."""
-    made = Fleet(tmp_path_factory.mktemp("keyed"), safe_servers, "keyed", "keyed")
+    made = Fleet(tmp_path_factory.mktemp("keyed"), two_servers, "keyed", "keyed")
     made.migration("0001_photos.sql", PHOTOS)
     made.migration("0002_keys.sql", f"{KEYED}\n")
     made.init()
@@ -41,7 +40,7 @@ def keyed_fleet(
 @pytest.fixture
 def keyed(keyed_fleet: Fleet) -> Iterator[RolledBack]:
     """Give that fleet with some rows in every shard; all that a test adds is undone."""
-    with undone(RolledBack(keyed_fleet)) as made:
+    with rolling_back(keyed_fleet) as made:
         fill(made)
         yield made
 

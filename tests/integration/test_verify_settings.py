@@ -9,7 +9,7 @@ from tests.fixtures.fleets.verify import told
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.fleets.rolled_back import RolledBack
+    from tests.fixtures.fleets.verify import RolledBack
     from tests.fixtures.servers.postgres import StartServer
 
 
@@ -17,7 +17,7 @@ def test_roles_that_begin_with_other_settings_on_one_node_are_found(
     rolled_back: RolledBack,
 ) -> None:
     """What a session begins with counts: a role's setting in the database, its own, all roles'."""
-    role, database = rolled_back.role, rolled_back.fleet.database
+    role, database = rolled_back.role, rolled_back.database
     for node, statement in (
         ("b", f"ALTER ROLE {role} SET default_transaction_read_only = on"),
         ("b", f"ALTER DATABASE {database} SET lock_timeout = '1s'"),

@@ -8,20 +8,13 @@ import pytest
 
 from shardctl.checks import structure
 from tests.fixtures.fleets.fleet import PHOTOS, Fleet
-from tests.fixtures.fleets.rolled_back import RolledBack, undone
-from tests.fixtures.fleets.verify import told
+from tests.fixtures.fleets.verify import RolledBack, rolling_back, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from shardctl.checks.check import Finding
     from tests.fixtures.servers.postgres import PgServer
-
-
-@pytest.fixture(scope="session")
-def two_servers(safe_servers: dict[str, PgServer]) -> dict[str, PgServer]:
-    """Let every fleet of this file be one of which all checks together tell nothing."""
-    return safe_servers
 
 
 RICH = """
@@ -52,21 +45,21 @@ CREATE TRIGGER touch BEFORE UPDATE OF name ON users FOR EACH ROW EXECUTE FUNCTIO
 
 @pytest.fixture(scope="module")
 def rich_fleet(
-    safe_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RolledBack]:
+    two_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
     """Give a healthy fleet of 8 shards with something of every kind."""
-    made = Fleet(tmp_path_factory.mktemp("rich"), safe_servers, "rich", "rich")
+    made = Fleet(tmp_path_factory.mktemp("rich"), two_servers, "rich", "rich")
     made.migration("0001_photos.sql", PHOTOS)
     made.migration("0002_rich.sql", RICH)
     made.init()
-    yield RolledBack(made)
+    yield made
     made.drop()
 
 
 @pytest.fixture
-def rich(rich_fleet: RolledBack) -> Iterator[RolledBack]:
+def rich(rich_fleet: Fleet) -> Iterator[RolledBack]:
     """Give that fleet, in which what a test changes is undone after it."""
-    with undone(rich_fleet) as made:
+    with rolling_back(rich_fleet) as made:
         yield made
 
 
@@ -174,9 +167,9 @@ def test_odd_names_give_no_finding_and_hide_none(new_fleet: Fleet, pattern: str,
     new_fleet.database = new_fleet.role = name
     new_fleet.migration("0002_rich.sql", RICH)
     new_fleet.init()
-    with undone(RolledBack(new_fleet)) as odd:
+    with rolling_back(new_fleet) as odd:
         assert odd.verify() == ()
-        schema = odd.topology.schema_pattern.schema(6).replace('"', '""')
+        schema = odd.topology().schema_pattern.schema(6).replace('"', '""')
         odd.execute("b", f'ALTER TABLE "{schema}".users ALTER COLUMN number TYPE bigint')
         quoted = name.replace('"', '""')
         odd.execute("b", f'REVOKE DELETE ON "{schema}".photos FROM "{quoted}"')

@@ -36,7 +36,7 @@ def test_with_on_it_runs_once_for_each_server_and_is_told_which(fleet_rows: Stat
     said = dict(line.split("=", 1) for line in found[1]["stdout"].splitlines())
     assert said["SHARDCTL_PORT"] == str(fleet_rows.fleet.servers["b"].port)
     assert {key: said[f"SHARDCTL_{key}"] for key in ("NAME", "KIND", "HOST", "DATABASE")} == {
-        "NAME": "b", "KIND": "node", "HOST": "127.0.0.1", "DATABASE": "stated",
+        "NAME": "b", "KIND": "node", "HOST": "127.0.0.1", "DATABASE": fleet_rows.fleet.database,
     }  # fmt: skip
 
 
