@@ -137,7 +137,7 @@ def test_a_password_comes_from_a_passfile_and_gets_nowhere_else(cloning: Cloning
     passfile.chmod(0o600)
     if (account := cloning.clone.server.account) is not None:
         os.chown(passfile, pwd.getpwnam(account).pw_uid, -1)
-    cloning.replication_user = "copier"
+    copier = dataclasses.replace(cloning.database, replication_user="copier")
     session = cloning.at_source()
     session.execute(f"CREATE ROLE copier REPLICATION LOGIN PASSWORD '{PASSWORD}'")
     # As pg_basebackup -R has left it, where the source was a standby once.
@@ -145,10 +145,11 @@ def test_a_password_comes_from_a_passfile_and_gets_nowhere_else(cloning: Cloning
     asked = TRUST + "host replication copier 127.0.0.1/32 scram-sha-256\n"
     with rules(cloning.server, asked):
         for options in ({}, {"passfile": str(passfile)}):  # which is the operator's machine's
-            cloning.options = options
+            cloning.database = dataclasses.replace(copier, options=options)
             with pytest.raises(CopyFailed, match="no password supplied"):
                 cloning.make()
-        cloning.subscription_options = {"passfile": str(passfile)}
+        here = {"passfile": str(passfile)}
+        cloning.database = dataclasses.replace(cloning.database, subscription_options=here)
         seen = b""
         with ThreadPoolExecutor(1) as beside:
             making = beside.submit(cloning.make, max_rate="24M")
