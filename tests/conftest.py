@@ -40,7 +40,6 @@ pytest_plugins = [
     "tests.fixtures.servers.guards",
     "tests.fixtures.servers.clones",
     "tests.fixtures.servers.streams",
-    "tests.fixtures.fleets.fleet",
     "tests.fixtures.fleets.pooled",
     "tests.fixtures.fleets.verify",
     "tests.fixtures.fleets.generators",
