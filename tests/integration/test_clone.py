@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 import pwd
+import signal
 import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +23,7 @@ from shardctl.postgres.copying import CopyFailed
 from shardctl.topology.model import Control
 from tests.fixtures.processes import ended
 from tests.fixtures.refusals import raises_code
-from tests.fixtures.servers.clones import Cloning, in_background, make_and_kill, rules
+from tests.fixtures.servers.clones import HERE, Cloning, rules
 from tests.fixtures.servers.postgres import free_ports, wait_for
 
 
@@ -31,6 +35,28 @@ def test_a_directory_with_something_in_it_is_refused_and_left(cloning: Cloning) 
     assert not clones.remove(cloning.clone)
     assert (cloning.data / "thesis.tex").read_text() == "unique"
     assert cloning.left() == ["c"]
+
+
+_MAKES = """
+import pickle, sys
+from shardctl.fanout import Silent
+from shardctl.postgres import connection, copying
+clone, source, addresses = pickle.loads(bytes.fromhex(sys.argv[1]))
+with connection.connect(source.node, source.database, purpose="test", autocommit=True) as session:
+    copying.make(
+        clone, source, session, addresses=addresses, progress=Silent(), max_rate="12M",
+    )
+"""
+_COPIED = "SELECT max(backup_streamed) > 100000 FROM pg_stat_progress_basebackup"
+
+
+def make_and_kill(cloning: Cloning) -> None:
+    """Make the clone in another process, and kill that one in the middle."""
+    slots.make(cloning.at_source(), cloning.clone.slot)
+    given = pickle.dumps((cloning.clone, cloning.source, HERE)).hex()
+    with ended(subprocess.Popen([sys.executable, "-c", _MAKES, given])) as process:
+        wait_for(lambda: cloning.ask(_COPIED))
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.long
@@ -80,39 +106,38 @@ PASSWORD = "s3cret-of-the-clone"  # noqa: S105  # of a role that lives as long a
 TRUST = "host all all 127.0.0.1/32 trust\nhost replication postgres 127.0.0.1/32 trust\n"
 
 
-def test_tablespaces_are_refused(cloning_spare: Cloning, server_directory: Path) -> None:
+def test_tablespaces_are_refused(cloning: Cloning, server_directory: Path) -> None:
     place = server_directory / "far"
     place.mkdir()
     if (account := accounts.server_account(None)) is not None:
         os.chown(place, pwd.getpwnam(account).pw_uid, -1)
-    session = cloning_spare.at_source()
+    session = cloning.at_source()
     session.execute(f"CREATE TABLESPACE far LOCATION '{place}'")
     try:
         with raises_code("tablespaces_refused", match="far"):
-            cloning_spare.make()
+            cloning.make()
     finally:
         session.execute("DROP TABLESPACE far")
-    assert cloning_spare.left() == []
+    assert cloning.left() == []
 
 
-def test_rules_in_files_that_are_not_cloned_are_refused(cloning_spare: Cloning) -> None:
-    names = cloning_spare.directory / "names"
+def test_rules_in_files_that_are_not_cloned_are_refused(cloning: Cloning) -> None:
+    names = cloning.directory / "names"
     names.write_text("visitor\n")
     with (
-        rules(cloning_spare.server, f"{TRUST}host all @{names} 127.0.0.1/32 trust\n"),
+        rules(cloning.server, f"{TRUST}host all @{names} 127.0.0.1/32 trust\n"),
         raises_code("files_elsewhere", match=str(names)),
     ):
-        cloning_spare.make()
+        cloning.make()
 
 
-def test_a_password_comes_from_a_passfile_and_gets_nowhere_else(cloning_spare: Cloning) -> None:
-    cloning = cloning_spare
+def test_a_password_comes_from_a_passfile_and_gets_nowhere_else(cloning: Cloning) -> None:
     passfile = cloning.directory / "passfile"
     passfile.write_text(f"*:*:*:copier:{PASSWORD}\n")
     passfile.chmod(0o600)
     if (account := cloning.clone.server.account) is not None:
         os.chown(passfile, pwd.getpwnam(account).pw_uid, -1)
-    cloning.replication_user = "copier"
+    copier = dataclasses.replace(cloning.database, replication_user="copier")
     session = cloning.at_source()
     session.execute(f"CREATE ROLE copier REPLICATION LOGIN PASSWORD '{PASSWORD}'")
     # As pg_basebackup -R has left it, where the source was a standby once.
@@ -120,16 +145,17 @@ def test_a_password_comes_from_a_passfile_and_gets_nowhere_else(cloning_spare: C
     asked = TRUST + "host replication copier 127.0.0.1/32 scram-sha-256\n"
     with rules(cloning.server, asked):
         for options in ({}, {"passfile": str(passfile)}):  # which is the operator's machine's
-            cloning.options = options
+            cloning.database = dataclasses.replace(copier, options=options)
             with pytest.raises(CopyFailed, match="no password supplied"):
                 cloning.make()
-        cloning.subscription_options = {"passfile": str(passfile)}
-        thread, raised = in_background(lambda: cloning.make(max_rate="24M"))
+        here = {"passfile": str(passfile)}
+        cloning.database = dataclasses.replace(cloning.database, subscription_options=here)
         seen = b""
-        while thread.is_alive():
-            seen += b"".join(_command_lines())
-        thread.join()
-        assert raised == []
+        with ThreadPoolExecutor(1) as beside:
+            making = beside.submit(cloning.make, max_rate="24M")
+            while not making.done():
+                seen += b"".join(_command_lines())
+        making.result()
         standby.start(cloning.clone)
         target = cloning.follow()
         seen += b"".join(_command_lines())

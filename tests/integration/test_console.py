@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.pgbouncer.console import CommandRefused, Console, PoolerUnavailable
-from tests.fixtures.servers.pgbouncer import _CONFIGURATION, end, make
+from tests.fixtures.servers.pgbouncer import _CONFIGURATION, running
 from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
@@ -28,11 +28,9 @@ def node(two_servers: Mapping[str, PgServer]) -> PgServer:
 @pytest.fixture(scope="module")
 def pooler(pgbouncer_program: str, session_directory: Path, node: PgServer) -> Iterator[PgBouncer]:
     """One PgBouncer for the tests that let it be, with two aliases that lead somewhere."""
-    made = make(session_directory / "console", program=pgbouncer_program)
-    made.start()
-    made.offer(one=node.port, two=node.port)
-    yield made
-    end(made)
+    with running(session_directory / "console", program=pgbouncer_program) as made:
+        made.offer(one=node.port, two=node.port)
+        yield made
 
 
 @pytest.fixture
@@ -69,14 +67,9 @@ def guarded(
     passfile.chmod(0o600)
     monkeypatch.setenv("PGPASSFILE", str(passfile))
     text = _CONFIGURATION.replace("auth_type = trust", "auth_type = scram-sha-256")
-    made = make(
-        server_directory,
-        program=pgbouncer_program,
-        configuration=text.replace("{users}", str(listed)),
-    )
-    made.start()
-    yield made, passfile
-    end(made)
+    text = text.replace("{users}", str(listed))
+    with running(server_directory, program=pgbouncer_program, configuration=text) as made:
+        yield made, passfile
 
 
 def test_the_password_comes_from_the_passfile_and_is_never_told(

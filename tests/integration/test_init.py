@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from shardctl.provision.plan import Change
     from tests.fixtures.fleets.fleet import Fleet
-    from tests.fixtures.servers.postgres import PgServer
+    from tests.fixtures.servers.postgres import StartServer
 
 
 def told(
@@ -203,9 +203,9 @@ def test_a_plan_that_is_out_of_date_is_not_carried_out(fleet_8: Fleet) -> None:
 
 
 def test_an_empty_server_in_the_place_of_a_node_gets_no_empty_shards(
-    fleet_8: Fleet, safe_servers: dict[str, PgServer]
+    fleet_8: Fleet, pg_server: StartServer
 ) -> None:
-    fleet_8.servers = {"a": safe_servers["a"], "b": fleet_8.servers["b"]}
+    fleet_8.servers = {"a": pg_server(), "b": fleet_8.servers["b"]}
     with raises_code("shard_lost"):
         fleet_8.init()
     with fleet_8.servers["a"].connect() as connection:

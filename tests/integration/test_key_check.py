@@ -91,12 +91,12 @@ def test_a_line_that_cannot_be_carried_out_is_named(fleet_8: Fleet) -> None:
         assert fleet_8.query("a", "SELECT to_regclass('shard0.flags')") == [(None,)]
 
 
-def test_verify_compares_each_check_with_its_own_shards_number(fleet_healthy: Fleet) -> None:
-    fleet_healthy.migration("0002_check.sql", CHECKED)
-    migrate(fleet_healthy)
+def test_verify_compares_each_check_with_its_own_shards_number(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_check.sql", CHECKED)
+    migrate(fleet_8)
 
     def found() -> list[object]:
-        done = fleet_healthy.here("verify", "-o", "json")
+        done = fleet_8.here("verify", "-o", "json")
         return [
             (f["check"], f["code"], f["shards"], f["object"])
             for f in json.loads(done.stdout)["findings"]
@@ -105,9 +105,9 @@ def test_verify_compares_each_check_with_its_own_shards_number(fleet_healthy: Fl
     assert found() == []
     drop = "ALTER TABLE shard{0}.photos DROP CONSTRAINT shardctl_key"
     add = f"{drop}, ADD CONSTRAINT shardctl_key CHECK (shardctl.shard_of(user_id) = {{1}}) {{2}}"
-    fleet_healthy.execute("a", drop.format(1))
-    fleet_healthy.execute("a", add.format(2, 3, ""))
-    fleet_healthy.execute("b", add.format(5, 5, "NOT VALID"))
+    fleet_8.execute("a", drop.format(1))
+    fleet_8.execute("a", add.format(2, 3, ""))
+    fleet_8.execute("b", add.format(5, 5, "NOT VALID"))
     assert found() == [
         ("structure", "constraint_missing", [1], "photos.shardctl_key"),
         ("structure", "constraint_differs", [2], "photos.shardctl_key"),

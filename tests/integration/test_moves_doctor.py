@@ -16,14 +16,14 @@ from shardctl.postgres.logical import publication, subscription
 from shardctl.state import journal, leash
 from shardctl.state.journal import MoveState
 from tests.fixtures.fleets.fleet import PHOTOS, Fleet
-from tests.fixtures.fleets.verify import told, verify
+from tests.fixtures.fleets.verify import SAFE, told, verify
 from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardctl.postgres.connection import Connection
-    from tests.fixtures.servers.postgres import PgServer
+    from tests.fixtures.servers.postgres import StartServer
 
 LEFTOVERS = "leftovers"
 ENDED, OPEN, UNKNOWN = "5f3a9c1e", "0badcafe", "deadbeef"
@@ -31,10 +31,11 @@ ENDED, OPEN, UNKNOWN = "5f3a9c1e", "0badcafe", "deadbeef"
 
 @pytest.fixture(scope="module")
 def left_by_moves(
-    safe_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
+    pg_server: StartServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Fleet]:
     """Give a fleet of two nodes whose servers decode their WAL."""
-    fleet = Fleet(tmp_path_factory.mktemp("doctor"), safe_servers, "doctor", "doctor")
+    servers = {node: pg_server(SAFE | {"wal_level": "logical"}) for node in "ab"}
+    fleet = Fleet(tmp_path_factory.mktemp("doctor"), servers, "doctor", "doctor")
     fleet.migration("0001_photos.sql", PHOTOS)
     fleet.init()
     yield fleet

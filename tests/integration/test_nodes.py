@@ -207,9 +207,9 @@ SECRET = "s3cret-of-the-test"  # noqa: S105  # a test's own
 
 
 @pytest.fixture
-def apart(safe_servers: dict[str, PgServer]) -> PgServer:
-    """Give a server on which no fleet of this file is."""
-    return safe_servers["b"]
+def apart(pg_server: StartServer) -> PgServer:
+    """Give a server on which no fleet is."""
+    return pg_server()
 
 
 def untouched(one: Fleet, node: str) -> bool:

@@ -62,7 +62,7 @@ def test_two_poolers_are_brought_to_what_each_should_offer(
     assert "done: 1 pooler" in apply(fleet_unapplied, "p2")
     assert (offered(fleet_unapplied.pg_bouncer), offered(second)) == (
         {},
-        leads(fleet_unapplied, "node"),
+        leads(fleet_unapplied, shards=False),
     )
     assert "done: 1 pooler" in apply(fleet_unapplied)
     assert offered(fleet_unapplied.pg_bouncer) == leads(fleet_unapplied)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fixtures.fleets.healthy import examine
+from tests.fixtures.fleets.verify import examine
 
 if TYPE_CHECKING:
     from shardctl.checks.check import Finding
@@ -16,14 +16,12 @@ COUNT = b"SELECT count(*) FROM photos"
 
 
 def wrong_paths(fleet: PooledFleet) -> list[Finding]:
-    return [found for found in examine(fleet, None) if found.code.startswith("search_path")]
+    return [found for found in examine(fleet) if found.code.startswith("search_path")]
 
 
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
-def test_verify_leaves_the_connections_that_it_asks(
-    fleet_pooled_healthy: PooledFleet, mode: str
-) -> None:
-    fleet, pooler = fleet_pooled_healthy, fleet_pooled_healthy.pg_bouncer
+def test_verify_leaves_the_connections_that_it_asks(fleet_pooled: PooledFleet, mode: str) -> None:
+    fleet, pooler = fleet_pooled, fleet_pooled.pg_bouncer
     pooler.admin(f"SET pool_mode = {mode}")
     with pooler.connect("shard5", fleet.role) as client:
         client.execute(COUNT)

@@ -79,8 +79,8 @@ def test_a_node_without_a_journal(preflight_fleet: Movable) -> None:
 
 def test_shards_that_are_not_where_they_should_be(preflight_fleet: Movable) -> None:
     with preflight_fleet.having("CREATE SCHEMA shard3", "DROP SCHEMA shard3", node="b"):
-        assert "shard3" in preflight_fleet.only_fleet("schema_in_the_way")
+        assert "shard3" in preflight_fleet.only("schema_in_the_way", "fleet")
     renamed = "ALTER SCHEMA shard3 RENAME TO astray"
     with preflight_fleet.having(renamed, "ALTER SCHEMA astray RENAME TO shard3"):
-        told = preflight_fleet.beside_fit(fleet=preflight_fleet.look_at_fleet())
+        told = preflight_fleet.refused(part="fleet")
         assert "shard3" in told["shards_missing"]

@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.fixtures.fleets.pooled import STATS_USER
-
 if TYPE_CHECKING:
     import pytest
 
@@ -17,18 +15,18 @@ if TYPE_CHECKING:
 
 def fit(preflight_fleet: Movable) -> bool:
     """Tell whether its poolers, looked at alone, are refused for nothing."""
-    return preflight_fleet.beside_fit(poolers=preflight_fleet.look_at_poolers()) == {}
+    return preflight_fleet.refused(part="poolers") == {}
 
 
 def test_a_pooler_that_is_down(preflight_pooled: Movable) -> None:
     pooler = preflight_pooled.fleet.pg_bouncer
     pooler.stop()
-    assert str(pooler.port) in preflight_pooled.only_pooler("pooler_unavailable")
+    assert str(pooler.port) in preflight_pooled.only("pooler_unavailable", "poolers")
 
 
 def test_a_user_who_may_only_look(preflight_pooled: Movable) -> None:
-    preflight_pooled.fleet.change(admin_user=STATS_USER)
-    told = preflight_pooled.beside_fit(poolers=preflight_pooled.look_at_poolers())
+    preflight_pooled.fleet.change(admin_user="watcher")
+    told = preflight_pooled.refused(part="poolers")
     assert "admin_users" in told["not_pooler_admin"]
 
 
@@ -36,33 +34,33 @@ def test_a_file_that_was_edited_or_is_not_the_newest(preflight_pooled: Movable) 
     file = preflight_pooled.fleet.pg_bouncer.databases_file
     text = file.read_text()
     file.write_text(f"{text}\nmine = host=/tmp\n")
-    told = preflight_pooled.only_pooler("pooler_file_edited")
+    told = preflight_pooled.only("pooler_file_edited", "poolers")
     assert str(file) in told
     file.unlink()
-    told = preflight_pooled.only_pooler("file_outdated")
+    told = preflight_pooled.only("file_outdated", "poolers")
     file.write_text(text)
     assert fit(preflight_pooled)
     # The file says it, and the pooler has not read it.
     file.write_text("[databases]\n")
     preflight_pooled.fleet.pg_bouncer.admin("RELOAD")
     file.write_text(text)
-    preflight_pooled.only_pooler("file_outdated")
+    preflight_pooled.only("file_outdated", "poolers")
 
 
 def test_aliases_that_somebody_holds(preflight_pooled: Movable) -> None:
     pooler = preflight_pooled.fleet.pg_bouncer
     pooler.admin('PAUSE "shard2"')
-    assert "shard2" in preflight_pooled.only_pooler("paused")
+    assert "shard2" in preflight_pooled.only("paused", "poolers")
     pooler.admin('RESUME "shard2"')
     pooler.admin('DISABLE "preflight_a"')
-    told = preflight_pooled.only_pooler("disabled")
+    told = preflight_pooled.only("disabled", "poolers")
     assert "preflight_a" in told
     pooler.admin('ENABLE "preflight_a"')
     pooler.admin('PAUSE "shard0"')  # which stays
     assert fit(preflight_pooled)
     pooler.admin('RESUME "shard0"')
     pooler.admin("PAUSE")
-    preflight_pooled.only_pooler("paused")
+    preflight_pooled.only("paused", "poolers")
     pooler.admin("RESUME")
 
 
@@ -71,7 +69,7 @@ def test_a_name_that_the_poolers_host_does_not_know(preflight_pooled: Movable) -
 
     preflight_pooled.change(pooler_host="no-such-name.invalid")
     offer(preflight_pooled)
-    told = preflight_pooled.only_pooler("target_unresolved")
+    told = preflight_pooled.only("target_unresolved", "poolers")
     assert "name.invalid" in told
     preflight_pooled.change(pooler_host="localhost")
     offer(preflight_pooled)
@@ -92,5 +90,5 @@ def test_a_host_on_which_no_guard_could_run(
             if program.name not in ("setsid", "awk") and not link.is_symlink():
                 link.symlink_to(program)
     monkeypatch.setenv("PATH", str(folder))
-    preflight_pooled.only_pooler("guard_programs")
+    preflight_pooled.only("guard_programs", "poolers")
     assert shutil.which("psql") is not None

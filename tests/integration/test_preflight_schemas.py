@@ -70,7 +70,7 @@ def test_what_no_fence_binds_or_a_clone_would_duplicate(
     preflight_fleet.choose(duplicate_shared=True)
     code, made, undone, named = REFUSED[kind]
     with preflight_fleet.having(made, undone):
-        assert named in preflight_fleet.only_source(code)
+        assert named in preflight_fleet.only(code, "source")
 
 
 def test_other_databases(preflight_fleet: Movable) -> None:
@@ -78,22 +78,18 @@ def test_other_databases(preflight_fleet: Movable) -> None:
     with server.connect() as session:
         session.execute("CREATE DATABASE other")
     try:
-        assert judged(preflight_fleet) == {}  # it is empty
+        assert preflight_fleet.refused(part="source") == {}  # it is empty
         with server.connect("other") as session:
             session.execute("CREATE TABLE things (id int)")
-        told = preflight_fleet.only_source("other_databases")
+        told = preflight_fleet.only("other_databases", "source")
         assert "public.things" in told
         with rules(server, "host other all all reject\nhost all all all trust\n"):
-            wait_for(lambda: "database_closed" in judged(preflight_fleet))
+            wait_for(lambda: "database_closed" in preflight_fleet.refused(part="source"))
         preflight_fleet.choose(duplicate_shared=True)
         assert "other" in preflight_fleet.source_notes()
     finally:
         with server.connect() as session:
             session.execute("DROP DATABASE other WITH (FORCE)")
-
-
-def judged(preflight_fleet: Movable) -> dict[str, str]:
-    return preflight_fleet.beside_fit(source=preflight_fleet.look_at_source())
 
 
 def test_collations_of_another_version(preflight_fleet: Movable) -> None:
@@ -102,10 +98,10 @@ def test_collations_of_another_version(preflight_fleet: Movable) -> None:
         "CREATE TABLE shard2.y (name text COLLATE public.german)",
         "DROP TABLE shard2.y; DROP COLLATION public.german",
     ):
-        assert judged(preflight_fleet) == {}
+        assert preflight_fleet.refused(part="source") == {}
         changed = "UPDATE pg_collation SET collversion = '1.1' WHERE collname = 'german'"
         preflight_fleet.fleet.execute("a", changed)
-        told = preflight_fleet.only_source("collation")
+        told = preflight_fleet.only("collation", "source")
     assert "public.german" in told
 
 
@@ -116,9 +112,7 @@ def test_subscriptions(preflight_fleet: Movable) -> None:
     )
     drop = "ALTER SUBSCRIPTION sub DISABLE; ALTER SUBSCRIPTION sub SET (slot_name = NONE)"
     with preflight_fleet.having(made, "DROP SUBSCRIPTION sub"):
-        assert (
-            preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
-        )  # disabled, and of no moved table
+        assert preflight_fleet.refused(part="source") == {}  # disabled, and of no moved table
         preflight_fleet.fleet.execute("a", "ALTER SUBSCRIPTION sub SET (slot_name = 'sub')")
         with preflight_fleet.having("ALTER SUBSCRIPTION sub ENABLE", drop):
-            preflight_fleet.only_source("subscriptions")
+            preflight_fleet.only("subscriptions", "source")

@@ -6,7 +6,7 @@ import dataclasses
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from tests.fixtures.servers.postgres import wait_for
+from tests.fixtures.servers.postgres import owned, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
 
 def test_a_tablespace(preflight_fleet: Movable, server_directory: Path) -> None:
-    place = server_directory / "space"
-    preflight_fleet.make(place)
+    place = owned(server_directory, "space")
     session = preflight_fleet.fleet.servers["a"].connect()
     try:
         session.execute(f"CREATE TABLESPACE slow LOCATION '{place}'".encode())
-        preflight_fleet.only_source("tablespaces")
+        preflight_fleet.only("tablespaces", "source")
     finally:
         session.execute("DROP TABLESPACE IF EXISTS slow")
         session.close()
@@ -30,7 +29,7 @@ def test_a_table_that_somebody_holds_locked(preflight_fleet: Movable) -> None:
     preflight_fleet.choose(max_pause_s=1)
     with preflight_fleet.fleet.connect("a", autocommit=False) as holder:
         holder.execute("LOCK TABLE shard2.photos")
-        assert "shard2" in preflight_fleet.only_source("locked")
+        assert "shard2" in preflight_fleet.only("locked", "source")
         holder.rollback()
 
 
@@ -56,11 +55,11 @@ def test_transactions_that_are_older_than_the_budget(preflight_fleet: Movable) -
         beside.execute("INSERT INTO shard0.photos (user_id) VALUES (1)")  # which stays
         reader.execute("SELECT * FROM shard2.photos")
         wait_for(lambda: age(preflight_fleet, reader.info.backend_pid) > 0.65)
-        told = preflight_fleet.only_source("old_transactions")
+        told = preflight_fleet.only("old_transactions", "source")
         assert str(writer.info.backend_pid) in told
         assert f"pid {beside.info.backend_pid} " not in told
         preflight_fleet.choose(max_pause_s=60)
-        assert preflight_fleet.beside_fit(source=preflight_fleet.look_at_source()) == {}
+        assert preflight_fleet.refused(part="source") == {}
         writer.rollback()
         preflight_fleet.choose(max_pause_s=0.6)
         assert str(reader.info.backend_pid) in preflight_fleet.source_notes()
@@ -82,8 +81,6 @@ def test_a_login_role_that_may_not_do_what_a_move_does(preflight_fleet: Movable)
             "GRANT USAGE ON SCHEMA shardctl, shard0, shard1, shard2, shard3 TO limited;"
             "GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO limited",
         )
-
-        source = preflight_fleet.look_at_source(topology)
-        told = preflight_fleet.beside_fit(topology, source=source)["rights"]
+        told = preflight_fleet.refused(topology, part="source")["rights"]
     for right in ("REPLICATION", "pg_monitor", "pg_promote", "shardctl.move", "shard0.photos"):
         assert right in told

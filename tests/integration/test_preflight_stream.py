@@ -24,7 +24,7 @@ from shardctl.moves.preflight import (
 from shardctl.moves.preflight.registry import STREAMED
 from shardctl.moves.preflight.subject import Context, Unknown
 from shardctl.postgres.connection import connect
-from tests.fixtures.moves.facts import by_code
+from tests.fixtures.refusals import by_code
 from tests.fixtures.servers.postgres import local_node, local_topology
 
 if TYPE_CHECKING:

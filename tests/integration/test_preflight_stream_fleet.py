@@ -11,7 +11,7 @@ from shardctl.moves import plan, service
 from shardctl.moves.plan import Options
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight.subject import Context
-from tests.fixtures.moves.facts import by_code
+from tests.fixtures.refusals import by_code
 
 if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan

@@ -13,16 +13,13 @@ from shardctl.access import read_only_fleet
 from shardctl.access.read_only import Wanted
 from shardctl.fanout import Silent
 from shardctl.state import lock
-from tests.fixtures.fleets.fleet import Fleet, lasting
 from tests.fixtures.fleets.verify import verify
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.fixtures.servers.postgres import PgServer
+    from tests.fixtures.fleets.fleet import Fleet
+    from tests.fixtures.fleets.pooled import PooledFleet
 
 TABLES = """
 CREATE TABLE photos (id bigint PRIMARY KEY DEFAULT next_id(), user_id bigint NOT NULL, about text);
@@ -87,9 +84,11 @@ def triggers(one: Fleet, node: str) -> dict[str, int]:
 
 
 @pytest.fixture
-def fleet(safe_servers: dict[str, PgServer], tmp_path: Path) -> Iterator[Fleet]:
+def fleet(new_fleet: PooledFleet) -> PooledFleet:
     """Give a fleet of 8 shards with tables of many kinds, of which `verify` tells nothing."""
-    yield from lasting(Fleet, tmp_path, safe_servers, "read_only{}", TABLES)
+    new_fleet.migration("0001_photos.sql", TABLES)
+    new_fleet.copy()
+    return new_fleet
 
 
 def test_every_kind_of_write_is_refused_even_to_superusers(fleet: Fleet) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardctl.pgbouncer import ini, render
-from tests.fixtures.servers.pgbouncer import end, make
+from tests.fixtures.servers.pgbouncer import running
 from tests.fixtures.servers.postgres import local_node, local_topology
 
 if TYPE_CHECKING:
@@ -34,10 +34,8 @@ VALUE = st.text(
 @pytest.fixture(scope="module")
 def pooler(pgbouncer_program: str, session_directory: Path) -> Iterator[PgBouncer]:
     """One PgBouncer for all tests of this file."""
-    made = make(session_directory / "rendered", program=pgbouncer_program)
-    made.start()
-    yield made
-    end(made)
+    with running(session_directory / "rendered", program=pgbouncer_program) as made:
+        yield made
 
 
 def reload(pooler: PgBouncer, text: str) -> str:

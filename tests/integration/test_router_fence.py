@@ -20,7 +20,7 @@ from shardctl.router import (
     ShardMoved,
     places,
 )
-from tests.fixtures.fleets.routed import FACES, away, moved_by_hand
+from tests.fixtures.fleets.routed import FACES, away, move_by_hand
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def test_statements_go_to_the_new_owner_and_the_map_is_read_once(
     db = router(fleet_routed.topology())
     assert db.read_map() == 1
     db.insert("photos", 2, ROW | {"id": 9})
-    with moved_by_hand(fleet_routed, 2, "a", "b"):
-        pass
+    move_by_hand(fleet_routed)
     assert db.insert("photos", 2, ROW) == 1
     assert db.node_of(2) == "b"
     assert (db.map_version, db.stats().map_reads, db.stats().repeated) == (2, 2, 1)
@@ -56,8 +55,7 @@ def test_a_transaction_is_told_that_its_shard_has_moved_and_may_run_again(
 ) -> None:
     db = router(fleet_routed.topology())
     insert = "INSERT INTO photos (id, user_id) VALUES (5, 2)"
-    with moved_by_hand(fleet_routed, 2, "a", "b"):
-        pass
+    move_by_hand(fleet_routed)
     with pytest.raises(ShardMoved):
         db.within(2, insert)
     db.within(2, insert)
@@ -82,8 +80,7 @@ def test_a_node_cannot_draw_the_shards_of_others_to_itself(
     """Its map is newer than all others: somebody has the node."""
     db = router(fleet_routed.topology(), patience=0.2)
     assert db.read_map() == 1
-    with moved_by_hand(fleet_routed, 2, "a", "b"):
-        pass
+    move_by_hand(fleet_routed)
     fleet_routed.execute("b", "ALTER SCHEMA shard7 RENAME TO hidden")
     fleet_routed.execute("b", "UPDATE shardctl.map SET node = 'b'")
     for version in (1000, 1001):
@@ -140,7 +137,7 @@ def test_a_timeout_holds_though_a_shard_is_fenced_and_a_node_never_answers(
             late.append(caught.value)
 
         threads = [threading.Thread(target=ask, daemon=True) for _ in range(2)]
-        with away(fleet_routed, 2, "a"):
+        with away(fleet_routed):
             for one in threads:
                 one.start()
             for one in threads:
@@ -166,7 +163,7 @@ def test_a_cutover_that_is_undone_is_no_error(fleet_routed: Fleet, router: Open)
             results.append((number, error))
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(asking))]
-    with away(fleet_routed, 2, "a"):
+    with away(fleet_routed):
         for one in threads:
             one.start()
         looking = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_namespace%ANY%'"
@@ -186,8 +183,7 @@ def test_a_transaction_is_told_although_it_has_caught_the_fences_error(
     fleet_routed: Fleet,
 ) -> None:
     with ShardedDatabase(fleet_routed.topology()) as db:
-        with moved_by_hand(fleet_routed, 2, "a", "b"):
-            pass
+        move_by_hand(fleet_routed)
         with (
             pytest.raises(ShardMoved),
             db.shard(2) as connection,

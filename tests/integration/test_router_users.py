@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def test_the_fence_is_told_through_a_group_of_tasks(fleet_routed: Fleet) -> None:
     async def work() -> None:
         async with AsyncShardedDatabase(fleet_routed.topology()) as db, db.shard(1) as connection:
-            fenced = away(fleet_routed, 1, "a")
+            fenced = away(fleet_routed, 1)
             fenced.__enter__()
             back = threading.Timer(0.3, fenced.__exit__, (None, None, None))
             back.start()

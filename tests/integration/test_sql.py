@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 from tests.fixtures.commands import here
+from tests.fixtures.fleets.fleet import command_line
 from tests.fixtures.fleets.rows import MOVE, Stated
-from tests.fixtures.servers.postgres import free_ports
+from tests.fixtures.processes import ended
+from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.fixtures.fleets.fleet import Fleet
 
 COUNT = "SELECT count(*) FROM photos"
 
@@ -25,10 +31,7 @@ def cells(table: str) -> list[list[str]]:
 
 def test_the_databases_say_who_owns_a_shard_and_the_file_does_not(fleet_rows: Stated) -> None:
     fleet_rows.fleet.shards = {"a": "0-2", "b": "3-7"}
-    try:
-        done = fleet_rows.sql(COUNT, "-o", "json", "--shards", "3")
-    finally:
-        fleet_rows.fleet.shards = {"a": "0-3", "b": "4-7"}
+    done = fleet_rows.sql(COUNT, "-o", "json", "--shards", "3")
     assert (done.returncode, json.loads(done.stdout)["node"]) == (0, "a")
 
 
@@ -36,10 +39,7 @@ def test_a_shard_whose_schema_has_lost_its_name_is_told_and_public_is_not_read(
     fleet_rows: Stated,
 ) -> None:
     fleet_rows.fleet.execute("a", f"ALTER SCHEMA shard2 RENAME TO shard2__retired_{MOVE}")
-    try:
-        done = fleet_rows.sql("SELECT 1", "-o", "tsv")
-    finally:
-        fleet_rows.fleet.execute("a", f"ALTER SCHEMA shard2__retired_{MOVE} RENAME TO shard2")
+    done = fleet_rows.sql("SELECT 1", "-o", "tsv")
     assert done.returncode == 1
     assert len(done.stdout.splitlines()) == 7
     assert "shard2" in done.stderr
@@ -115,11 +115,8 @@ def test_values_in_json_have_json_s_types_where_nothing_is_lost(fleet_rows: Stat
 
 def test_shards_with_other_columns_are_shown_apart_and_never_misaligned(fleet_rows: Stated) -> None:
     fleet_rows.fleet.execute("b", "ALTER TABLE shard6.photos ADD about text DEFAULT 'x'")
-    try:
-        table = fleet_rows.sql("SELECT * FROM photos", "--shards", "5-6")
-        tsv = fleet_rows.sql("SELECT * FROM photos", "-o", "tsv", "--shards", "5-6", "--jobs", "1")
-    finally:
-        fleet_rows.fleet.execute("b", "ALTER TABLE shard6.photos DROP about")
+    table = fleet_rows.sql("SELECT * FROM photos", "--shards", "5-6")
+    tsv = fleet_rows.sql("SELECT * FROM photos", "-o", "tsv", "--shards", "5-6", "--jobs", "1")
     headers = [line for line in cells(table.stdout) if line[0] == "shard"]
     assert (table.returncode, headers) == (
         0, [["shard", "id", "user_id"], ["shard", "id", "user_id", "about"]],
@@ -131,10 +128,24 @@ def test_shards_with_other_columns_are_shown_apart_and_never_misaligned(fleet_ro
 # How it runs
 
 
+def sleeping(fleet: Fleet) -> int:
+    """Count the sessions on both nodes that sleep."""
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+        " AND datname = current_database()"
+    )
+    return sum(fleet.query(node, query)[0][0] for node in "ab")
+
+
 def test_ctrl_c_cancels_what_runs(fleet_rows: Stated) -> None:
-    done = fleet_rows.interrupt("SELECT pg_sleep(60)", "--jobs", "2", sleeping=4)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert fleet_rows.sleeping() == 0
+    fleet = fleet_rows.fleet
+    argv = command_line(fleet.write(), "sql", "SELECT pg_sleep(60)", "--jobs", "2")
+    with ended(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)) as process:
+        wait_for(lambda: sleeping(fleet) == 4)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=120)
+    assert (process.returncode, out) == (130, "")
+    assert sleeping(fleet) == 0
 
 
 def test_a_file_and_standard_input_can_have_the_statement(

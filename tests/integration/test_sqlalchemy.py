@@ -29,8 +29,7 @@ from shardctl.router import (
     StatementEvent,
     WritesUnseen,
 )
-from tests.fixtures.fleets.fleet import Fleet
-from tests.fixtures.fleets.routed import moved_by_hand
+from tests.fixtures.fleets.routed import move_by_hand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +37,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
     from sqlalchemy.orm import Session
 
-    from tests.fixtures.servers.postgres import PgServer
+    from tests.fixtures.fleets.fleet import Fleet
+
 
 TABLES = """
 CREATE TABLE photos (
@@ -89,24 +89,13 @@ def flush(session: Session, *added: Base) -> list[Base]:
     return list(added)
 
 
-@pytest.fixture(scope="module")
-def fleet_mapped(
-    two_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
-    made = Fleet(tmp_path_factory.mktemp("mapped"), two_servers, "mapped", "mapped")
-    made.migration("0001_tables.sql", TABLES)
-    made.copy()
-    yield made
-    made.drop()
-
-
 @pytest.fixture
-def sharded(fleet_mapped: Fleet) -> Iterator[Sharded]:
-    made = Sharded(fleet_mapped)
+def sharded(new_fleet: Fleet) -> Iterator[Sharded]:
+    new_fleet.migration("0001_photos.sql", TABLES)
+    new_fleet.copy()
+    made = Sharded(new_fleet)
     with made.db:
         yield made
-    for node, shards in (("a", range(4)), ("b", range(4, 8))):
-        fleet_mapped.execute(node, ";".join(f"TRUNCATE shard{n}.photos CASCADE" for n in shards))
 
 
 def test_a_session_is_a_transaction_of_its_shard(sharded: Sharded) -> None:
@@ -207,8 +196,7 @@ def test_a_shard_that_moves_is_followed(fleet_routed: Fleet) -> None:
     opened = [Sharded(fleet_routed) for _ in range(3)]
     with opened[0].db as db, opened[1].db as other, opened[2].db as third:
         assert [one.insert("photos", 2, {"user_id": 2}) > 0 for one in (db, other, third)]
-        with moved_by_hand(fleet_routed, 2, "a", "b"):
-            pass
+        move_by_hand(fleet_routed)
         with pytest.raises(ShardMoved), opened[0].sessions(2) as session:
             work(session)
         opened[1].sessions.run(2, work)

@@ -11,7 +11,7 @@ from shardctl.hosts.host import (
 )
 from shardctl.hosts.openssh import HostKeyChanged, HostKeyUnknown, SshSettings
 from shardctl.hosts.ssh import Ssh
-from tests.fixtures.servers.sshd import error_of, tool
+from tests.fixtures.servers.sshd import error_of, make_key, tool
 
 if TYPE_CHECKING:
     from tests.fixtures.servers.sshd import Sshd, SshHome
@@ -45,7 +45,7 @@ def test_a_host_with_another_key_is_refused(
     ssh_home.config.write_text(sshd.block("box"))
     ssh_home.known_hosts.write_text(f"# a comment\n{sshd.known()}")
     sshd.stop()
-    sshd.new_key()
+    make_key(sshd.directory / "host_key")
     sshd.start()
     before = ssh_home.known_hosts.read_text()
     with pytest.raises(HostKeyChanged, match=f"{ssh_home.known_hosts}:2"):

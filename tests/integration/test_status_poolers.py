@@ -10,7 +10,7 @@ import pytest
 
 from shardctl.checks import status
 from shardctl.pgbouncer.console import Console
-from tests.fixtures.fleets.healthy import offer
+from tests.fixtures.fleets.pooled import load
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def fleet(fleet_pooled_healthy: PooledFleet) -> PooledFleet:
+def fleet(fleet_pooled: PooledFleet) -> PooledFleet:
     """Give a fleet whose pooler nobody uses yet."""
-    return fleet_pooled_healthy
+    return fleet_pooled
 
 
 def look(fleet: PooledFleet) -> PoolerStatus:
@@ -51,7 +51,7 @@ def test_a_pause_names_the_client_whose_transaction_it_waits_for(fleet: PooledFl
 def test_a_pooler_that_is_down_is_a_row_and_the_rest_is_told(
     fleet: PooledFleet, pooler_for: AddPooler
 ) -> None:
-    offer(fleet, pooler_for, "p2")
+    load(fleet, pooler_for(fleet, "p2"))
     fleet.pg_bouncer.stop()
     done = fleet.here("status", "--sample", "0")
     as_json = fleet.here("status", "--sample", "0", "-o", "json")

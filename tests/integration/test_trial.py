@@ -8,6 +8,7 @@ import pytest
 
 from shardctl.hosts import ports
 from shardctl.moves.preflight.target import TRIAL
+from tests.fixtures.servers.postgres import owned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,7 @@ def test_a_poolers_host_that_cannot_log_in(preflight_pooled: Movable) -> None:
 
 def test_only_what_a_trial_left_is_removed(preflight_fleet: Movable) -> None:
     left = trial(preflight_fleet.target.data_directory)
-    preflight_fleet.make(left)
+    owned(left.parent, left.name)
     (left / "photo.jpg").touch()
     assert "not empty" in preflight_fleet.only("trial_failed")
     (left / "photo.jpg").rename(left / "shardctl.trial")

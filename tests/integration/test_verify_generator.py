@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
-
-import pytest
 
 from shardctl.checks.check import Severity
 from shardctl.ids import generator
-from tests.fixtures.fleets.rolled_back import RolledBack
-from tests.fixtures.fleets.verify import told
+from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
 
 
-@pytest.fixture
-def fleet(rolled_back: RolledBack) -> RolledBack:
-    """Give a healthy fleet; what a test changes in it is undone after the test."""
-    return rolled_back
-
-
-def draw(fleet: Fleet | RolledBack, node: str, shard: int, count: int) -> None:
+def draw(fleet_8: Fleet, node: str, shard: int, count: int) -> None:
     """Draw ids as an application does."""
-    if isinstance(fleet, RolledBack):
-        fleet.own_sequences(node, shard)
-    fleet.execute(node, f"SELECT count(shard{shard}.next_id()) FROM generate_series(1, {count})")
+    fleet_8.execute(node, f"SELECT count(shard{shard}.next_id()) FROM generate_series(1, {count})")
 
 
-def test_a_generator_that_only_the_topology_has_is_one_finding_a_node(fleet: RolledBack) -> None:
-    there = fleet.topology
-    other = dataclasses.replace(there, id=dataclasses.replace(there.id, generator="classic"))
-    assert [f[:3] for f in told(fleet.verify(topology=other))] == [
+def test_a_generator_that_only_the_topology_has_is_one_finding_a_node(fleet_8: Fleet) -> None:
+    fleet_8.generator = "classic"
+    assert [f[:3] for f in told(verify(fleet_8))] == [
         ("identity", "generator_differs", "a"),
         ("identity", "generator_differs", "b"),
     ]
@@ -47,9 +34,9 @@ def replaced(shard: int, body: str) -> str:
     )
 
 
-def test_each_fault_is_one_finding_and_nothing_else_is_told(fleet: RolledBack) -> None:
-    draw(fleet, "a", 1, 3000)
-    fleet.execute(
+def test_each_fault_is_one_finding_and_nothing_else_is_told(fleet_8: Fleet) -> None:
+    draw(fleet_8, "a", 1, 3000)
+    fleet_8.execute(
         "a",
         # The body is checked when it is made, so what it names has to be there.
         "CREATE SCHEMA shard5; CREATE SEQUENCE shard5.next_id_seq MINVALUE 0 START 0;"
@@ -58,26 +45,26 @@ def test_each_fault_is_one_finding_and_nothing_else_is_told(fleet: RolledBack) -
         + "DROP SCHEMA shard5 CASCADE;"
         # Two things to repair: init does not bring back the default that CASCADE dropped.
         "DROP FUNCTION shard0.next_id() CASCADE; DROP SEQUENCE shard1.next_id_block;"
-        f"REVOKE USAGE ON SEQUENCE shard3.next_id_seq FROM {fleet.role};"
+        f"REVOKE USAGE ON SEQUENCE shard3.next_id_seq FROM {fleet_8.role};"
         + replaced(3, "SELECT 1::bigint"),
     )
-    fleet.execute(
+    fleet_8.execute(
         "b",
         replaced(6, generator.wrapper_body("shard6", 4))
         + replaced(7, "SELECT 1::bigint")
         + "DROP SEQUENCE shard5.next_id_seq;"
-        f"REVOKE ALL ON shardctl.map FROM {fleet.role};"
+        f"REVOKE ALL ON shardctl.map FROM {fleet_8.role};"
         "DROP FUNCTION shardctl.id_time(bigint);"
         "CREATE OR REPLACE FUNCTION shardctl.id_shard(id bigint) RETURNS integer LANGUAGE sql"
         " IMMUTABLE STRICT PARALLEL SAFE AS 'SELECT 1';"
         "CREATE OR REPLACE FUNCTION shardctl.id_sequence(id bigint) RETURNS bigint LANGUAGE sql"
         " IMMUTABLE STRICT PARALLEL SAFE AS 'SELECT 1::bigint'",
     )
-    found = fleet.verify()
+    found = verify(fleet_8)
     assert told(found) == [
         ("generator", "function_missing", "b", (), "shardctl.id_time"),
         ("generator", "function_differs", "b", (), "shardctl.id_shard, shardctl.id_sequence"),
-        ("generator", "state_not_granted", "b", (), fleet.role),
+        ("generator", "state_not_granted", "b", (), fleet_8.role),
         ("generator", "next_id_differs", None, (3, 7), "next_id()"),
         ("generator", "next_id_missing", None, (0,), "next_id()"),
         ("generator", "not_granted", None, (3,), "next_id_seq"),
@@ -90,26 +77,25 @@ def test_each_fault_is_one_finding_and_nothing_else_is_told(fleet: RolledBack) -
 
 
 def test_a_counter_that_was_set_back_is_an_error_and_the_hint_mends_it(
-    fleet: RolledBack,
+    fleet_8: Fleet,
 ) -> None:
-    draw(fleet, "a", 2, 5 * 1024)
-    fleet.execute("a", "SELECT setval('shard2.next_id_seq', 3000)")
-    [finding] = fleet.verify()
+    draw(fleet_8, "a", 2, 5 * 1024)
+    fleet_8.execute("a", "SELECT setval('shard2.next_id_seq', 3000)")
+    [finding] = verify(fleet_8)
     assert told([finding]) == [("generator", "register_ahead", None, (2,), "next_id_block")]
     assert finding.severity is Severity.error
-    fleet.execute("a", finding.hint[finding.hint.index("SELECT") :])
-    assert fleet.verify() == ()
-    draw(fleet, "a", 2, 1)
-    assert fleet.query("a", "SELECT last_value FROM shard2.next_id_seq") == [(5 * 1024,)]
-    assert fleet.verify() == ()
+    fleet_8.execute("a", finding.hint[finding.hint.index("SELECT") :])
+    assert verify(fleet_8) == []
+    draw(fleet_8, "a", 2, 1)
+    assert fleet_8.query("a", "SELECT last_value FROM shard2.next_id_seq") == [(5 * 1024,)]
+    assert verify(fleet_8) == []
     # The same again does not set a counter back that has gone on.
-    fleet.execute("a", finding.hint[finding.hint.index("SELECT") :])
-    assert fleet.query("a", "SELECT last_value FROM shard2.next_id_seq") == [(5 * 1024 + 1,)]
+    fleet_8.execute("a", finding.hint[finding.hint.index("SELECT") :])
+    assert fleet_8.query("a", "SELECT last_value FROM shard2.next_id_seq") == [(5 * 1024 + 1,)]
 
 
-def test_the_next_id_mends_a_register_that_is_far_behind(fleet: RolledBack) -> None:
-    fleet.own_sequences("b", 6)
-    fleet.execute("b", "SELECT setval('shard6.next_id_seq', 9 * 1024)")
-    assert [f.code for f in fleet.verify()] == ["register_behind"]
-    draw(fleet, "b", 6, 1)
-    assert fleet.verify() == ()
+def test_the_next_id_mends_a_register_that_is_far_behind(fleet_8: Fleet) -> None:
+    fleet_8.execute("b", "SELECT setval('shard6.next_id_seq', 9 * 1024)")
+    assert [f.code for f in verify(fleet_8)] == ["register_behind"]
+    draw(fleet_8, "b", 6, 1)
+    assert verify(fleet_8) == []

@@ -8,59 +8,28 @@ import pytest
 
 from shardctl.checks import ids
 from shardctl.ids.layout import Layout
-from tests.fixtures.fleets.fleet import PHOTOS, Fleet
-from tests.fixtures.fleets.rolled_back import RolledBack, undone
 from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.fixtures.servers.postgres import PgServer
+    from tests.fixtures.fleets.fleet import Fleet
 
 OF_SHARD_6 = Layout().floor(1_400_000_000_000, 6)
 KEYED = "-- shardctl: key photos.user_id"
 
 
-def insert(fleet: Fleet | RolledBack, node: str, schema: str, id_: int, user: int) -> None:
+def insert(fleet: Fleet, node: str, schema: str, id_: int, user: int) -> None:
     fleet.execute(node, f"INSERT INTO {schema}.photos VALUES ({id_}, {user})")
 
 
-@pytest.fixture(scope="module")
-def keyed_fleet(
-    safe_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
+@pytest.fixture
+def keyed(new_fleet: Fleet) -> Fleet:
     """Give a healthy fleet of 8 shards, the key of whose photos a migration names."""
-    made = Fleet(tmp_path_factory.mktemp("keyed"), safe_servers, "keyed", "keyed")
-    made.migration("0001_photos.sql", PHOTOS)
-    made.migration("0002_keys.sql", f"{KEYED}\n")
-    made.init()
-    yield made
-    made.drop()
+    new_fleet.migration("0002_keys.sql", f"{KEYED}\n")
+    new_fleet.copy()
+    return new_fleet
 
 
-@pytest.fixture
-def keyed(keyed_fleet: Fleet) -> Iterator[RolledBack]:
-    """Give that fleet with some rows in every shard; all that a test adds is undone."""
-    with undone(RolledBack(keyed_fleet)) as made:
-        fill(made)
-        yield made
-
-
-@pytest.fixture
-def rows(keyed: RolledBack) -> RolledBack:
-    """Give the same, for tests that do not care about keys."""
-    return keyed
-
-
-@pytest.fixture
-def emptied(keyed_fleet: Fleet) -> Iterator[Fleet]:
-    """Give that fleet to a test that commits rows, which are deleted after it."""
-    yield keyed_fleet
-    for shard in range(8):
-        keyed_fleet.execute("a" if shard < 4 else "b", f"DELETE FROM shard{shard}.photos")
-
-
-def fill(fleet: RolledBack) -> None:
+def fill(fleet: Fleet) -> None:
     for shard in range(8):
         fleet.execute(
             "a" if shard < 4 else "b",
@@ -69,27 +38,29 @@ def fill(fleet: RolledBack) -> None:
         )
 
 
-def test_a_row_with_another_shards_id_is_found(rows: RolledBack) -> None:
-    insert(rows, "a", "shard2", OF_SHARD_6, 2)
-    (finding,) = rows.verify()
+def test_a_row_with_another_shards_id_is_found(keyed: Fleet) -> None:
+    fill(keyed)
+    insert(keyed, "a", "shard2", OF_SHARD_6, 2)
+    (finding,) = verify(keyed)
     assert told([finding]) == [("ids", "other_shard", "a", (2,), "photos")]
     assert str(OF_SHARD_6) in finding.actual
 
 
-def test_deep_finds_rows_of_other_keys(keyed: RolledBack) -> None:
+def test_deep_finds_rows_of_other_keys(keyed: Fleet) -> None:
+    fill(keyed)
     keyed.execute("a", "INSERT INTO shard3.photos (user_id) VALUES (11), (-1), (-5), (12)")
-    assert keyed.verify() == ()
-    (finding,) = keyed.verify(deep=True)
+    assert verify(keyed) == []
+    (finding,) = verify(keyed, deep=True)
     assert told([finding]) == [("ids", "other_key", "a", (3,), "photos")]
     assert "key 12 in shard 3" in finding.actual
 
 
-def test_deep_finds_ids_that_two_shards_have(emptied: Fleet) -> None:
-    insert(emptied, "b", "shard6", OF_SHARD_6, 6)
-    insert(emptied, "a", "shard2", OF_SHARD_6, 6)
-    insert(emptied, "a", "shard2", OF_SHARD_6 + 1, 6)
-    insert(emptied, "b", "shard5", 7000 << 10, 5)
-    findings = verify(emptied, deep=True)
+def test_deep_finds_ids_that_two_shards_have(keyed: Fleet) -> None:
+    insert(keyed, "b", "shard6", OF_SHARD_6, 6)
+    insert(keyed, "a", "shard2", OF_SHARD_6, 6)
+    insert(keyed, "a", "shard2", OF_SHARD_6 + 1, 6)
+    insert(keyed, "b", "shard5", 7000 << 10, 5)
+    findings = verify(keyed, deep=True)
     assert told(findings) == [
         ("ids", "duplicate", "a", (2,), "photos"),
         ("ids", "other_shard", None, (2, 5), "photos"),
@@ -98,14 +69,14 @@ def test_deep_finds_ids_that_two_shards_have(emptied: Fleet) -> None:
 
 
 def test_a_table_that_is_locked_is_told_and_the_others_are_read(
-    emptied: Fleet, monkeypatch: pytest.MonkeyPatch
+    keyed: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ids, "LOCK_WAIT", "20ms")
-    insert(emptied, "a", "shard2", OF_SHARD_6, 2)
-    with emptied.connect("a", autocommit=False) as other:
+    insert(keyed, "a", "shard2", OF_SHARD_6, 2)
+    with keyed.connect("a", autocommit=False) as other:
         other.execute("LOCK TABLE shard1.photos")
         for deep in (False, True):
-            findings = verify(emptied, "ids", deep=deep)
+            findings = verify(keyed, "ids", deep=deep)
             assert told(findings) == [
                 ("ids", "locked", "a", (1,), "photos"),
                 ("ids", "other_shard", "a", (2,), "photos"),

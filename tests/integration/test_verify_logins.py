@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,17 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.hosts import accounts
-from tests.fixtures.fleets.fleet import PHOTOS
-from tests.fixtures.fleets.healthy import examine
-from tests.fixtures.fleets.pooled import load
+from tests.fixtures.fleets.verify import examine
 from tests.fixtures.servers.clones import rules
-from tests.fixtures.servers.pgbouncer import _CONFIGURATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.fixtures.fleets.pooled import AddPooler, PooledFleet
+    from tests.fixtures.fleets.pooled import PooledFleet
 
 PASSWORD = "a password of a test"  # noqa: S105
 ROLPASSWORD = "SELECT rolpassword FROM pg_authid WHERE rolname = '{}'"
@@ -60,7 +56,7 @@ class Secretive:
         file.chmod(0o600)
 
     def told(self) -> list[tuple[str, str, tuple[int, ...], str | None]]:
-        found = examine(self.fleet, None, "poolers")
+        found = examine(self.fleet, "poolers")
         return [(f.code, f.severity.value, f.shards, f.object) for f in found]
 
 
@@ -73,16 +69,11 @@ def give(file: Path, text: str) -> None:
 
 @pytest.fixture
 def secretive(
-    fleet_databases_healthy: PooledFleet,
-    pooler_for: AddPooler,
-    server_directory: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fleet_pooled: PooledFleet, server_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Secretive]:
-    fleet = dataclasses.replace(fleet_databases_healthy, directory=tmp_path, pg_bouncers=())
-    fleet.migration("0001_photos.sql", PHOTOS)
-    configuration = _CONFIGURATION.replace(
-        "auth_type = trust\nauth_file = {users}",
+    fleet, pooler = fleet_pooled, fleet_pooled.pg_bouncer
+    configuration = pooler.config.read_text().replace(
+        f"auth_type = trust\nauth_file = {pooler.config.parent}/users.txt",
         f"auth_type = hba\nauth_hba_file = {server_directory}/hba\n"
         f"auth_file = {server_directory}/userlist.txt",
     )
@@ -92,7 +83,8 @@ def secretive(
     )
     made = Secretive(fleet, server_directory)
     give(server_directory / "userlist.txt", '"postgres" ""\n')
-    load(fleet, pooler_for(fleet, configuration=configuration))
+    pooler.config.write_text(configuration)
+    made.restart()
     asked = f"host all {fleet.role} 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"
     monkeypatch.setenv("PGPASSFILE", str(server_directory / "passfile"))
     with contextlib.ExitStack() as stack:
@@ -120,7 +112,7 @@ def test_it_is_found_before_the_poolers_sessions_end_and_without_a_password(
     secretive.set("b", PASSWORD)
     log_in(secretive, "shard4")  # over the connection that is there
     unknown = ("search_path_unknown", "note", (), f"aliases of {secretive.fleet.role}")
-    other, found = examine(secretive.fleet, None, "poolers")
+    other, found = examine(secretive.fleet, "poolers")
     assert (other.code, other.severity.value, other.shards, other.object) == unknown
     assert (found.code, found.shards) == ("login_refused", (4, 5, 6, 7))
     for secret in (secretive.secret("a"), secretive.secret("b"), PASSWORD):

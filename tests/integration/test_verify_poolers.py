@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fixtures.fleets.healthy import examine, load_only, swap
 from tests.fixtures.fleets.pooled import PooledFleet, load
+from tests.fixtures.fleets.verify import examine
 
 if TYPE_CHECKING:
     from shardctl.checks.check import Finding
@@ -20,13 +20,14 @@ NodeMap = tuple[str, str, tuple[int, ...], str | None]
 
 
 @pytest.fixture
-def fleet(fleet_pooled_healthy: PooledFleet) -> PooledFleet:
+def fleet(fleet_pooled: PooledFleet) -> PooledFleet:
     """Give a fleet whose pooler is as it should be."""
-    return fleet_pooled_healthy
+    fleet_pooled.options = "connect_timeout: 2"
+    return fleet_pooled
 
 
 def told(fleet: PooledFleet, *names: str) -> list[NodeMap]:
-    findings = examine(fleet, None, *names)
+    findings = examine(fleet, *names)
     assert {(f.check, f.pooler, f.node) for f in findings} <= {("poolers", "p1", None)}
     assert all(f.hint and f.actual and f.expected for f in findings)
     return [(f.code, f.severity.value, f.shards, f.object) for f in findings]
@@ -54,9 +55,12 @@ def test_each_state_of_an_alias_is_told_in_one_finding_of_its_kind(fleet: Pooled
     text = pooler.databases_file.read_text()
     line = re.search(r"(?m)^shard5 .*$", text)
     assert line is not None
-    loaded = re.sub(r"(?m)^shard3 .*\n", "", text).replace(line[0], swap(fleet, line[0]))
+    a, b = (f"port={fleet.servers[node].port} " for node in "ab")
+    loaded = re.sub(r"(?m)^shard3 .*\n", "", text).replace(line[0], line[0].replace(b, a))
     loaded = re.sub(r"(?m)^(shard0 .*) dbname=\w+", r"\1 dbname=postgres", loaded)
-    load_only(pooler, f"{loaded}shard8 = host=127.0.0.1 port=1 dbname=app\n")
+    pooler.databases_file.write_text(f"{loaded}shard8 = host=127.0.0.1 port=1 dbname=app\n")
+    pooler.admin("RELOAD")
+    pooler.databases_file.write_text(text)
     with pooler.connect("shard5") as client:  # to where it is told to go
         client.execute("SELECT 1")
     held = ("shard1", "shard2", f"{fleet.database}_b")
@@ -98,7 +102,7 @@ def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
     def finding(**untrue: Any) -> Finding:
         fleet.pg_bouncers = true
         fleet.change(**untrue)
-        found = examine(fleet, None, "poolers")
+        found = examine(fleet, "poolers")
         assert [one.pooler for one in found] == ["p1"], found
         return found[0]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.checks import settings
-from tests.fixtures.fleets.verify import told
+from tests.fixtures.fleets.verify import told, verify
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from tests.fixtures.fleets.rolled_back import RolledBack
+    from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.servers.postgres import StartServer
 
 
 def test_roles_that_begin_with_other_settings_on_one_node_are_found(
-    rolled_back: RolledBack,
+    fleet_8: Fleet,
 ) -> None:
     """What a session begins with counts: a role's setting in the database, its own, all roles'."""
-    role, database = rolled_back.role, rolled_back.fleet.database
+    role, database = fleet_8.role, fleet_8.database
     for node, statement in (
         ("b", f"ALTER ROLE {role} SET default_transaction_read_only = on"),
         ("b", f"ALTER DATABASE {database} SET lock_timeout = '1s'"),
@@ -31,8 +31,8 @@ def test_roles_that_begin_with_other_settings_on_one_node_are_found(
         ("a", f"ALTER ROLE {role} SET row_security = 'yes'"),
         ("a", f"ALTER ROLE {role} SET statement_timeout = 0"),
     ):
-        rolled_back.execute(node, statement)
-    found = [(f.code, f.severity.value, f.node, f.object, f.actual) for f in rolled_back.verify()]
+        fleet_8.execute(node, statement)
+    found = [(f.code, f.severity.value, f.node, f.object, f.actual) for f in verify(fleet_8)]
     assert found == [
         ("role_setting_differs", severity, "b", f"{name} of role {role}", actual)
         for name, severity, actual in (
@@ -45,10 +45,10 @@ def test_roles_that_begin_with_other_settings_on_one_node_are_found(
     ]
 
 
-def test_the_locks_that_a_shards_relations_take_are_counted(rolled_back: RolledBack) -> None:
+def test_the_locks_that_a_shards_relations_take_are_counted(fleet_8: Fleet) -> None:
     for number in range(40):
-        rolled_back.execute("b", f"CREATE TABLE shard6.notes_{number} (note text PRIMARY KEY)")
-    (finding,) = rolled_back.verify("settings")
+        fleet_8.execute("b", f"CREATE TABLE shard6.notes_{number} (note text PRIMARY KEY)")
+    (finding,) = verify(fleet_8, "settings")
     assert told([finding]) == [
         ("settings", "lock_table_small", "b", (), "max_locks_per_transaction")
     ]

@@ -7,21 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.checks import structure
-from tests.fixtures.fleets.fleet import PHOTOS, Fleet
-from tests.fixtures.fleets.rolled_back import RolledBack, undone
-from tests.fixtures.fleets.verify import told
+from tests.fixtures.fleets.verify import told, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from shardctl.checks.check import Finding
-    from tests.fixtures.servers.postgres import PgServer
-
-
-@pytest.fixture(scope="session")
-def two_servers(safe_servers: dict[str, PgServer]) -> dict[str, PgServer]:
-    """Let every fleet of this file be one of which all checks together tell nothing."""
-    return safe_servers
+    from tests.fixtures.fleets.fleet import Fleet
 
 
 RICH = """
@@ -50,24 +42,12 @@ CREATE TRIGGER touch BEFORE UPDATE OF name ON users FOR EACH ROW EXECUTE FUNCTIO
 """
 
 
-@pytest.fixture(scope="module")
-def rich_fleet(
-    safe_servers: dict[str, PgServer], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RolledBack]:
-    """Give a healthy fleet of 8 shards with something of every kind."""
-    made = Fleet(tmp_path_factory.mktemp("rich"), safe_servers, "rich", "rich")
-    made.migration("0001_photos.sql", PHOTOS)
-    made.migration("0002_rich.sql", RICH)
-    made.init()
-    yield RolledBack(made)
-    made.drop()
-
-
 @pytest.fixture
-def rich(rich_fleet: RolledBack) -> Iterator[RolledBack]:
-    """Give that fleet, in which what a test changes is undone after it."""
-    with undone(rich_fleet) as made:
-        yield made
+def rich(new_fleet: Fleet) -> Fleet:
+    """Give a healthy fleet of 8 shards with something of every kind."""
+    new_fleet.migration("0002_rich.sql", RICH)
+    new_fleet.copy()
+    return new_fleet
 
 
 def brief(findings: Iterable[Finding]) -> list[tuple[str, tuple[int, ...], str | None]]:
@@ -139,22 +119,22 @@ def brief(findings: Iterable[Finding]) -> list[tuple[str, tuple[int, ...], str |
     ],
 )
 def test_one_fault_in_one_shard_is_exactly_one_finding(
-    rich: RolledBack, statement: str, code: str, what: str | None
+    rich: Fleet, statement: str, code: str, what: str | None
 ) -> None:
     rich.execute("a", statement.format(role=rich.role))
-    found = rich.verify()
+    found = verify(rich)
     assert [(one[0], one[1]) for one in brief(found)] == [(code, (2,))]
     if what is not None:
         assert found[0].object == what
 
 
 def test_too_many_different_structures_are_one_finding(
-    rich: RolledBack, monkeypatch: pytest.MonkeyPatch
+    rich: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(structure, "MOST_DETAILED", 2)
     for shard in range(3):
         rich.execute("a", f"CREATE TABLE shard{shard}.own{shard} (n int)")
-    assert brief(rich.verify()) == [
+    assert brief(verify(rich)) == [
         ("table_extra", (0,), "own0"),
         ("table_extra", (1,), "own1"),
         ("unlike", (2,), None),
@@ -174,15 +154,14 @@ def test_odd_names_give_no_finding_and_hide_none(new_fleet: Fleet, pattern: str,
     new_fleet.database = new_fleet.role = name
     new_fleet.migration("0002_rich.sql", RICH)
     new_fleet.init()
-    with undone(RolledBack(new_fleet)) as odd:
-        assert odd.verify() == ()
-        schema = odd.topology.schema_pattern.schema(6).replace('"', '""')
-        odd.execute("b", f'ALTER TABLE "{schema}".users ALTER COLUMN number TYPE bigint')
-        quoted = name.replace('"', '""')
-        odd.execute("b", f'REVOKE DELETE ON "{schema}".photos FROM "{quoted}"')
-        odd.execute("b", f'ALTER SEQUENCE "{schema}".next_id_seq CACHE 7')
-        assert [f[:4] for f in told(odd.verify())] == [
-            ("generator", "sequence_differs", None, (6,)),
-            ("structure", "column_differs", None, (6,)),
-            ("structure", "grant_differs", None, (6,)),
-        ]
+    assert verify(new_fleet) == []
+    schema = new_fleet.topology().schema_pattern.schema(6).replace('"', '""')
+    new_fleet.execute("b", f'ALTER TABLE "{schema}".users ALTER COLUMN number TYPE bigint')
+    quoted = name.replace('"', '""')
+    new_fleet.execute("b", f'REVOKE DELETE ON "{schema}".photos FROM "{quoted}"')
+    new_fleet.execute("b", f'ALTER SEQUENCE "{schema}".next_id_seq CACHE 7')
+    assert [f[:4] for f in told(verify(new_fleet))] == [
+        ("generator", "sequence_differs", None, (6,)),
+        ("structure", "column_differs", None, (6,)),
+        ("structure", "grant_differs", None, (6,)),
+    ]

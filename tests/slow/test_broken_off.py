@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from typing import TYPE_CHECKING
+
+import pytest
 
 from shardctl.hosts.files import BACKUP
 from tests.fixtures.fleets.pooled import leads, offered, refused
@@ -11,7 +14,7 @@ from tests.fixtures.fleets.retired import Pruned
 from tests.fixtures.fleets.verify import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.fixtures.fleets.pooled import PooledFleet
 
@@ -45,8 +48,15 @@ COMMANDS: list[tuple[str, Callable[[PooledFleet], object]]] = [
 """Commands in the order in which a fleet begins, and what gives each something to do."""
 
 
-def test_a_command_that_is_killed_is_completed_by_the_next(new_fleet_pooled: PooledFleet) -> None:
-    fleet = new_fleet_pooled
+@pytest.fixture
+def fleet(fleet_unapplied: PooledFleet) -> Iterator[PooledFleet]:
+    """Give a fleet with a pooler, on which `init` has not run: neither databases nor aliases."""
+    made = dataclasses.replace(fleet_unapplied, database="broken_off", role="broken_off")
+    yield made
+    made.drop()
+
+
+def test_a_command_that_is_killed_is_completed_by_the_next(fleet: PooledFleet) -> None:
     fleet.shards = {"a": "0-1", "b": "2-7"}
     for command, begin in COMMANDS:
         begin(fleet)
@@ -80,4 +90,4 @@ def test_a_configuration_that_the_pooler_rejects_leaves_the_aliases_before(
     pooler.config.write_text(text)
     done = fleet_pooled.here("pgbouncer", "apply")
     assert done.returncode == 0, done.stderr
-    assert offered(pooler) == leads(fleet_pooled, "node")
+    assert offered(pooler) == leads(fleet_pooled, shards=False)

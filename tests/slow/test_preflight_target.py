@@ -23,11 +23,11 @@ def test_what_is_seen_of_no_place_a_small_disk_and_where_it_is_mounted(
     small = server_directory / "small"
     small.mkdir()
     preflight_fleet.change(data_directory=None)
-    preflight_fleet.only_target("no_data_directory")
+    preflight_fleet.only("no_data_directory", "target")
     with small_disk(small, "8m"):
         preflight_fleet.change(data_directory=small / "below" / "data")
-        assert str(small) in preflight_fleet.only_target("disk")
-        account = preflight_fleet.server().account
+        assert str(small) in preflight_fleet.only("disk", "target")
+        account = preflight_fleet.fleet.servers["a"].server.account
         assert directories.look_at(Local(), small, account=account).kind == "mount"
 
 
@@ -36,7 +36,7 @@ def test_a_port_that_something_else_has(preflight_fleet: Movable) -> None:
         threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01}).start()
         try:
             preflight_fleet.change(port=other.server_address[1])
-            told = preflight_fleet.only_target("port_taken")
+            told = preflight_fleet.only("port_taken", "target")
         finally:
             other.shutdown()
     port = preflight_fleet.target.port

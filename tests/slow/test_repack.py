@@ -13,7 +13,7 @@ import pytest
 from shardctl.fanout import Silent
 from shardctl.maintenance import repack
 from shardctl.maintenance.repack_look import Options
-from tests.fixtures.fleets.fleet import Fleet, command_line, lasting, open_move
+from tests.fixtures.fleets.fleet import Fleet, command_line, open_move
 from tests.fixtures.fleets.verify import told, verify
 from tests.fixtures.processes import ended
 from tests.fixtures.refusals import raises_code
@@ -101,10 +101,13 @@ def fleet(two_servers: dict[str, PgServer], tmp_path: Path) -> Iterator[Bloated]
         query = "SELECT FROM pg_available_extensions WHERE name = 'pg_repack'"
         if not session.execute(query).fetchall():
             pytest.skip("pg_repack is not installed here")
-    for made in lasting(Bloated, tmp_path, two_servers, "repack{}", TABLES):
-        for node in made.servers:
-            made.execute(node, "CREATE EXTENSION pg_repack; ANALYZE")
-        yield made
+    made = Bloated(tmp_path, two_servers, "repack", "repack")
+    made.migration("0001_photos.sql", TABLES)
+    made.copy()
+    for node in made.servers:
+        made.execute(node, "CREATE EXTENSION pg_repack; ANALYZE")
+    yield made
+    made.drop()
 
 
 def test_it_gives_space_back_and_changes_no_row(fleet: Bloated) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from tests.fixtures.commands import command_line
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import wait_for
-from tests.fixtures.servers.sshd import gone
 from tests.fixtures.servers.sshd import running as processes
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def test_with_on_it_runs_once_for_each_server_and_is_told_which(fleet_rows: Stat
     said = dict(line.split("=", 1) for line in found[1]["stdout"].splitlines())
     assert said["SHARDCTL_PORT"] == str(fleet_rows.fleet.servers["b"].port)
     assert {key: said[f"SHARDCTL_{key}"] for key in ("NAME", "KIND", "HOST", "DATABASE")} == {
-        "NAME": "b", "KIND": "node", "HOST": "127.0.0.1", "DATABASE": "stated",
+        "NAME": "b", "KIND": "node", "HOST": "127.0.0.1", "DATABASE": fleet_rows.fleet.database,
     }  # fmt: skip
 
 
@@ -64,7 +63,7 @@ def test_what_takes_too_long_is_killed_with_all_it_started(fleet_rows: Stated, t
     )
     assert done.returncode == 3
     assert "begun\n" in done.stdout
-    assert gone(token)
+    assert not processes(token)
 
 
 def test_ctrl_c_kills_what_runs_and_what_has_ended_is_shown(fleet_rows: Stated, token: str) -> None:
@@ -84,4 +83,4 @@ def test_ctrl_c_kills_what_runs_and_what_has_ended_is_shown(fleet_rows: Stated, 
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "a, exit 0:\n  a\n" in out
-    assert gone(token)
+    assert not processes(token)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.maintenance import sql, sql_plan
 from shardctl.topology.model import ShardId
+from tests.fixtures.fleets.fleet import open_move
 from tests.fixtures.fleets.rows import MOVE, Stated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RAISE = "UPDATE photos SET user_id = user_id + 100"
 
@@ -50,15 +47,15 @@ def test_shards_that_changed_hands_while_the_operator_thought_are_not_written(
 ) -> None:
     topology = fleet_rows.fleet.topology()
     plan = sql_plan.plan(topology, RAISE, shards=[ShardId(3)], write=True)
-    fleet_rows.begin_move()
+    for node in "ab":
+        with fleet_rows.fleet.connect(node) as session, session.transaction():
+            open_move(session, MOVE)
     with pytest.raises(Exception, match=f"move {MOVE}"):
         list(sql.Run(plan).events())
     assert fleet_rows.users() == list(range(8))
 
 
-@pytest.fixture
-def breaks_at_commit(fleet_rows: Stated) -> Iterator[None]:
-    """Let the session break while shard 5 commits."""
+def test_where_the_answer_to_commit_is_lost_that_is_said(fleet_rows: Stated) -> None:
     fleet_rows.fleet.execute(
         "b",
         "CREATE FUNCTION public.breaks() RETURNS trigger LANGUAGE plpgsql AS"
@@ -66,12 +63,6 @@ def breaks_at_commit(fleet_rows: Stated) -> Iterator[None]:
         "CREATE CONSTRAINT TRIGGER breaks AFTER UPDATE ON shard5.photos DEFERRABLE"
         " INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.breaks()",
     )
-    yield
-    fleet_rows.fleet.execute("b", "DROP FUNCTION public.breaks() CASCADE")
-
-
-@pytest.mark.usefixtures("breaks_at_commit")
-def test_where_the_answer_to_commit_is_lost_that_is_said(fleet_rows: Stated) -> None:
     done = fleet_rows.write(RAISE, "--jobs", "1", "-o", "json")
     assert done.returncode == 3
     assert "--shards 6-7" in done.stderr

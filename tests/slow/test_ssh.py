@@ -15,7 +15,7 @@ from shardctl.hosts.host import (
     HostLost,
 )
 from tests.fixtures.servers.postgres import wait_for
-from tests.fixtures.servers.sshd import error_of, gone, shell, sleeping, when_running
+from tests.fixtures.servers.sshd import error_of, running, shell, sleeping, when_running
 
 if TYPE_CHECKING:
     from shardctl.hosts.ssh import Ssh
@@ -50,12 +50,12 @@ def test_the_environment_arrives_and_is_shown_to_nobody(box: Ssh, token: str) ->
 
 def test_a_command_that_takes_too_long_is_killed_with_all_it_started(box: Ssh, token: str) -> None:
     assert "0.5 s" in error_of(box, sleeping(token), CommandTimedOut, timeout=0.5)
-    assert gone(token)
+    assert not running(token)
     error_of(box, sleeping(token), CommandTimedOut, timeout=1, input="x" * 5_000_000)
-    assert gone(token)
+    assert not running(token)
     leaves = shell("sh -c 'sleep 1000; :' sh $1 & echo", token)
     error_of(box, leaves, CommandTimedOut, timeout=0.5)
-    wait_for(lambda: gone(token))
+    wait_for(lambda: not running(token))
     assert box.run(["echo", "on"]).stdout == "on\n"
 
 
@@ -65,5 +65,5 @@ def test_a_connection_that_breaks_is_no_command_that_failed(
     for number in (signal.SIGKILL, signal.SIGTERM):
         when_running(token, partial(sshd.signal, number))
         assert "may have completed or not" not in error_of(box, sleeping(token), HostLost)
-        wait_for(lambda: gone(token))
+        wait_for(lambda: not running(token))
         assert box.run(["echo", "on"]).stdout == "on\n"

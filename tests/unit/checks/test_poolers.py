@@ -121,8 +121,8 @@ def test_connections_that_were_too_many_to_ask_are_counted() -> None:
 def test_prepared_statements_are_a_matter_of_version_and_configuration(
     version: str, config: dict[str, str], codes: list[str]
 ) -> None:
-    seen = pooled(version=version)
-    seen.pool(config=config)
+    seen = pooled()
+    seen.pool(config=config, version=version)
     assert [finding.code for finding in seen.findings()] == codes
 
 

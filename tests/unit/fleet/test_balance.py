@@ -10,11 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardctl.errors import UsageError
-from shardctl.fleet.balance import Fleet, Place, plan
+from shardctl.fleet.balance import Balance, Fleet, Place, plan
 from shardctl.topology.model import NodeName, ShardId
-from tests.fixtures.fleets.balance import carried_out, fleet, least_moved, moved, zipf
+from tests.fixtures.fleets.balance import fleet, least_moved, moved, zipf
 
 A, B, C, D = map(NodeName, "abcd")
+
+
+def carried_out(before: Fleet, balance: Balance) -> Fleet:
+    """Give the fleet behind the moves: each takes shards from where they are, and needs room."""
+    owners, nodes = dict(before.owners), dict(before.nodes)
+    for step in balance.steps:
+        for shard in step.shards:
+            assert owners[shard] == step.source
+            assert before.owners[shard] == step.source, "a shard moves once"
+            owners[shard] = step.target
+            room = nodes[step.target].room - before.sizes[shard]
+            assert room >= 0
+            nodes[step.target] = replace(nodes[step.target], room=room)
+    return replace(before, owners=owners, nodes=nodes)
 
 
 @pytest.mark.parametrize("before", [zipf(), zipf(serving=1)], ids=["shuffled", "all on one node"])

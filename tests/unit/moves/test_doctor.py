@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,15 +14,14 @@ from shardctl.moves.ledger import Ledger
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import Entry
 from shardctl.state.move_objects import Kind, MoveObject, NodeObjects
-from shardctl.topology.model import ShardId
-from tests.fixtures.moves.facts import A, B, C, fit
+from shardctl.topology.model import NodeName, ShardId
+from tests.fixtures.servers.postgres import local_node, local_topology
 from tests.unit.moved import move
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardctl.topology.model import NodeName
-
+A, B, C = NodeName("a"), NodeName("b"), NodeName("c")
 ENDED, OPEN, UNKNOWN = "5f3a9c1e", "0badcafe", "deadbeef"
 
 
@@ -43,7 +43,8 @@ def fleet(
     away: Sequence[NodeName] = (),
 ) -> Fleet:
     """Give a fleet of which a has shards 0 to 3 and b has 4 to 7."""
-    topology = fit().topology
+    own, srv = {A: range(4), B: range(4, 8), C: range(0)}, Path("/srv")
+    topology = local_topology(srv, *(local_node(srv, name, 5432, own[name]) for name in own))
     owners = dict(topology.owners())
     nodes = {}
     for name in (A, B, C):
