@@ -34,8 +34,8 @@ ROWS = (
     "SELECT r.row, r.version, r.id, r.serial, ARRAY["
     "(SELECT version FROM {0}.chaos_notes WHERE row_id = r.id),"
     "(SELECT version FROM {0}.chaos_parts AS p WHERE p.row = r.row),"
-    "(SELECT max(version) FROM {0}.chaos_keyless AS k WHERE k.row = r.row)]"
-    " FROM {0}.chaos_rows AS r"
+    "k.version] FROM {0}.chaos_rows AS r LEFT JOIN"
+    " (SELECT row, max(version) AS version FROM {0}.chaos_keyless GROUP BY row) AS k USING (row)"
 )
 _LEFT = (
     "SELECT 'slot ' || slot_name FROM pg_replication_slots WHERE slot_name LIKE 'shardctl%'"
