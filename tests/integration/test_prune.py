@@ -173,7 +173,7 @@ def test_the_command_says_what_comes_back_and_records_it(fleet_retired: Pruned) 
     # The catalog's own tables do not shrink, and grow a little.
     assert before - after >= 0.95 * found["reclaimed_bytes"]
     [(command, result)] = fleet_retired.fleet.query(
-        "a", "SELECT command, result FROM shardctl.event"
+        "a", "SELECT command, result FROM shardctl.event WHERE command <> 'init'"
     )
     assert (command, RETIRED in result, f"shard3__retired_{ID}" in result) == ("prune", True, True)
     assert told(verify(fleet_retired.fleet, "map", "leftovers")) == []

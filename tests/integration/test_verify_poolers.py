@@ -13,7 +13,7 @@ from tests.fixtures.fleets.verify import examine
 if TYPE_CHECKING:
     from shardctl.checks.check import Finding
     from tests.fixtures.fleets.pooled import AddPooler
-    from tests.fixtures.servers.postgres import PgServer
+    from tests.fixtures.servers.postgres import StartServer
 
 NodeMap = tuple[str, str, tuple[int, ...], str | None]
 """A finding's code, severity, shards and object."""
@@ -94,7 +94,7 @@ def test_pooled_sessions_are_refused_before_shards_and_a_warning_before_nodes(
 
 
 def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
-    fleet: PooledFleet, pooler_for: AddPooler, two_servers: dict[str, PgServer]
+    fleet: PooledFleet, pooler_for: AddPooler, pg_server: StartServer
 ) -> None:
     other = pooler_for(fleet, "p2")
     true = fleet.pg_bouncers[:1]
@@ -108,7 +108,7 @@ def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
 
     login = finding(admin_user=fleet.role)
     assert (login.code, fleet.role in login.hint) == ("unreachable", True)
-    assert finding(port=two_servers["a"].port).code == "unreachable"
+    assert finding(port=pg_server().port).code == "unreachable"
     file = finding(port=other.port)
     assert file.code == "refused"
     assert str(other.config) in file.actual
