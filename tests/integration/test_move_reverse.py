@@ -14,7 +14,8 @@ from shardctl.moves.plan import Options
 from shardctl.moves.steps import follow, reopen
 from shardctl.moves.stopped import MoveStopped
 from tests.fixtures.moves.own import lose
-from tests.fixtures.moves.stream_moves import entry, left, moved, replace_step, reverse, state
+from tests.fixtures.moves.proof import left
+from tests.fixtures.moves.stream_moves import entry, moved, replace_step, reverse, state
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:

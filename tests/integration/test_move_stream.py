@@ -35,7 +35,8 @@ from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
 from tests.fixtures.moves.own import lose
-from tests.fixtures.moves.stream_moves import entry, fill, left, on_source, replace_step
+from tests.fixtures.moves.proof import left
+from tests.fixtures.moves.stream_moves import entry, fill, on_source, replace_step
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import free_ports, wait_for
 

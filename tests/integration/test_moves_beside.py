@@ -14,6 +14,7 @@ from shardctl.moves.stopped import MoveStopped
 from shardctl.pgbouncer import apply
 from shardctl.topology import edit
 from tests.fixtures.moves.own import lose, messages
+from tests.fixtures.moves.proof import assert_agreed
 from tests.fixtures.moves.stream_moves import replace_step
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.postgres import PATIENCE_S, free_ports
@@ -69,7 +70,7 @@ def test_what_shares_a_node_with_an_open_move_is_refused(
     assert done.returncode == 0, done.stderr
     left.unlink()
     assert fleet_four.here("node", "remove", "e", "--gone", "--yes").returncode == 0
-    fleet_four.assert_agreed(2, shard2="a", shard5="d")
+    assert_agreed(fleet_four, 2, shard2="a", shard5="d")
 
 
 def die(lab: Lab, at: str, *options: str) -> None:
@@ -104,4 +105,4 @@ def test_no_cutover_begins_beside_the_file_of_one_whose_nodes_are_away(
     for move in sorted(both, key=second.id.__eq__):
         done = fleet_four.here("moves", "resume", move, "--yes", "--lock-wait", "1m")
         assert done.returncode == 0, done.stderr
-    fleet_four.assert_agreed(3, shard2="c", shard5="d")
+    assert_agreed(fleet_four, 3, shard2="c", shard5="d")

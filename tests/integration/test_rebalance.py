@@ -12,7 +12,8 @@ from shardctl.fleet import group
 from shardctl.moves.steps import follow
 from tests.fixtures.fleets.balance import write_plan
 from tests.fixtures.moves.own import lose
-from tests.fixtures.moves.stream_moves import left, replace_step
+from tests.fixtures.moves.proof import left
+from tests.fixtures.moves.stream_moves import replace_step
 from tests.fixtures.servers.postgres import free_ports, wait_for
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.fleets.balance import write_plan
+from tests.fixtures.moves.proof import assert_agreed
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab
@@ -37,4 +38,4 @@ def test_a_move_that_fails_lets_the_other_end_and_no_other_begin(fleet_four: Lab
     fleet_four.ask("c", "DROP SCHEMA shard2")
     done = fleet_four.here("rebalance", "resume", "--yes", "--lock-wait", "1m")
     assert done.returncode == 0, done.stderr
-    fleet_four.assert_agreed(4, shard2="c", shard5="d", shard6="d")
+    assert_agreed(fleet_four, 4, shard2="c", shard5="d", shard6="d")

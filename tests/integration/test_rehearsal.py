@@ -10,7 +10,8 @@ from shardctl.errors import ShardctlError
 from shardctl.moves import live_comparison, rehearsal
 from shardctl.moves.rehearsal import RehearsalRefused
 from tests.fixtures.moves.own import lose
-from tests.fixtures.moves.stream_moves import fill, left, replace_step, untouched
+from tests.fixtures.moves.proof import left, untouched
+from tests.fixtures.moves.stream_moves import fill, replace_step
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from shardctl.fanout import Silent
 from shardctl.hosts.local import Local
 from shardctl.provision import poolers
-from tests.fixtures.moves.stream_moves import assert_clean
+from tests.fixtures.moves.proof import assert_clean
 from tests.fixtures.network import namespaces
 from tests.fixtures.network.switches import _ip, new_switch
 from tests.fixtures.servers.postgres import wait_for

@@ -22,7 +22,7 @@ import pytest
 from shardctl.postgres.logical import stream_login
 from tests.fixtures.fleets.fleet import PHOTOS, Fleet
 from tests.fixtures.fleets.verify import SAFE
-from tests.fixtures.moves.stream_moves import _LEFT
+from tests.fixtures.moves.proof import _LEFT
 from tests.fixtures.network.pages import block, commands
 from tests.fixtures.servers.certificates import Authority, own
 from tests.fixtures.servers.postgres import wait_for

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.moves import loads
+from tests.fixtures.moves.proof import assert_agreed
 from tests.fixtures.servers.managers import RepmgrNode, registered
 from tests.fixtures.servers.postgres import PgServer
 
@@ -43,7 +44,7 @@ def move(fleet: Lab) -> None:
         loads.wait_for_writes(load)
         report = load.check()
     assert (report.intact, report.failures) == (True, ()), report.as_json()
-    fleet.assert_agreed(2, shard2="c", shard3="c")
+    assert_agreed(fleet, 2, shard2="c", shard3="c")
 
 
 def logins(sshd: Sshd) -> int:

@@ -14,7 +14,8 @@ from shardctl.moves import reversing, service
 from shardctl.moves.plan import Options
 from shardctl.moves.stopped import MoveStopped
 from tests.fixtures.moves.own import messages
-from tests.fixtures.moves.stream_moves import entry, left, moved, reverse, state
+from tests.fixtures.moves.proof import left
+from tests.fixtures.moves.stream_moves import entry, moved, reverse, state
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab

@@ -12,7 +12,8 @@ from shardctl.errors import Refused, ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import doctor, prune, reversing, service
 from shardctl.state import lock
-from tests.fixtures.moves.stream_moves import entry, left, moved, reverse, state
+from tests.fixtures.moves.proof import left
+from tests.fixtures.moves.stream_moves import entry, moved, reverse, state
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:

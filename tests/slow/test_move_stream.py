@@ -15,7 +15,8 @@ from shardctl.moves.stopped import MoveStopped
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import lose
-from tests.fixtures.moves.stream_moves import left, on_source, replace_step
+from tests.fixtures.moves.proof import left
+from tests.fixtures.moves.stream_moves import on_source, replace_step
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from tests.fixtures.moves.stream_moves import left
+from tests.fixtures.moves.proof import left
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tests.fixtures.moves.stream_moves import fill, untouched
+from tests.fixtures.moves.proof import untouched
+from tests.fixtures.moves.stream_moves import fill
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab

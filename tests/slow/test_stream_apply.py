@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.moves import marks
-from tests.fixtures.moves.stream_moves import assert_clean, fails
+from tests.fixtures.moves.proof import assert_clean
+from tests.fixtures.moves.stream_moves import fails
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab

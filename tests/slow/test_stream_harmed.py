@@ -11,7 +11,8 @@ from shardctl.moves.steps import follow
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.logical import identities
 from tests.fixtures.moves import stream_moves
-from tests.fixtures.moves.stream_moves import assert_clean, fails
+from tests.fixtures.moves.proof import assert_clean
+from tests.fixtures.moves.stream_moves import fails
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ def test_refused():
     try:
         fails_at_first("refused")
     except AssertionError:
-        proof.assert_all_agree(None)
+        proof.assert_agreed(None, 1)
 """
 WRONG = "\ndef test_wrong(): assert 1 == 2\n"
 MANY = "\n@pytest.mark.parametrize('n', range(6))\ndef test_many(n): fails_at_first(f'many{n}')\n"
