@@ -17,16 +17,7 @@ from psycopg import sql
 from shardctl.access import stream_fence
 from shardctl.errors import Refused
 from shardctl.meter import sentences
-from shardctl.moves import (
-    cutover,
-    ddl,
-    live_comparison,
-    live_proof,
-    marks,
-    prediction,
-    stream_claim,
-    wal,
-)
+from shardctl.moves import cutover, ddl, live_comparison, marks, prediction, stream_claim, wal
 from shardctl.moves.confirm_sessions import SnapshotLost
 from shardctl.moves.context import Use
 from shardctl.moves.live_comparison import Results
@@ -42,7 +33,7 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
-    from shardctl.moves.live_proof import LiveProof
+    from shardctl.moves.live_comparison import LiveProof
     from shardctl.postgres.logical.moment import Moment
 
 
@@ -58,7 +49,7 @@ class RehearsalRefused(Refused):
 def prove(context: MoveContext) -> None:
     """Compare both sides, predict the pause, and note both in the journal.
 
-    Raises RehearsalRefused, reverse_pause_too_long, and what `live_proof.taken` raises.
+    Raises RehearsalRefused, reverse_pause_too_long, and what `live_comparison.taken` raises.
     """
     plan, began = context.plan, time.monotonic()
     stop, gone = threading.Event(), threading.Event()
@@ -120,7 +111,7 @@ def until(steps: Sequence[Step]) -> Sequence[Step]:
 def _compare(
     context: MoveContext, results: Results, shown: Progress, stop: threading.Event
 ) -> tuple[LiveProof, list[str]]:
-    with live_proof.taken(context) as proof:
+    with live_comparison.taken(context) as proof:
         return proof, live_comparison.compare(context, proof.moment, results, shown, stop)
 
 
