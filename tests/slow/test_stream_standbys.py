@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from shardctl.moves.standbys import StandbysBehind
+from shardctl.moves.marks import StandbysBehind
 from shardctl.moves.stopped import MoveStopped
 from shardctl.topology.model import NodeName
 from tests.fixtures.moves.failover import SLOT, fail_over, make_standby

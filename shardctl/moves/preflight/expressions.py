@@ -17,7 +17,7 @@ from psycopg import sql
 from shardctl.libpq import reason_of
 from shardctl.meter import listed
 from shardctl.moves.preflight import replication
-from shardctl.moves.preflight.subject import STREAM_QUERIES
+from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import catalog
 
@@ -59,7 +59,7 @@ def look(context: Context) -> Expressions:
     proved: set[tuple[str, str]] = set()
     attempts: Counter[tuple[str, str]] = Counter()
     # The session's search_path is pg_catalog, and it cannot write.
-    asked = STREAM_QUERIES["expressions"].format(held=catalog.QUERIES["held"])
+    asked = QUERIES["expressions"].format(held=catalog.QUERIES["held"])
     found_there = context.session.execute(asked, given)
     for table, expression, function, condition, ours in found_there:
         one = (expression, function)
@@ -69,7 +69,7 @@ def look(context: Context) -> Expressions:
         attempts[one] += 1
         if one in proved or attempts[one] > _ATTEMPTS:
             continue  # shards have the same tables
-        statement = STREAM_QUERIES["evaluate"].format(
+        statement = QUERIES["evaluate"].format(
             expression=sql.SQL(cast("LiteralString", expression)),  # as the server wrote it
             table=sql.SQL(cast("LiteralString", table)),
             condition=sql.SQL(cast("LiteralString", condition)),

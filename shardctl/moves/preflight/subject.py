@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, Topology
 
 QUERIES = queries.load("shardctl.moves.preflight", "preflight.sql")
-STREAM_QUERIES = queries.load("shardctl.moves.preflight", "stream.sql")
-"""What only a streamed move asks."""
 
 Found = TypeVar("Found")
 

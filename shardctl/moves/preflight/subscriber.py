@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shardctl.ids.generator import quote_identifier
 from shardctl.meter import listed
 from shardctl.moves.preflight import member
-from shardctl.moves.preflight.subject import STREAM_QUERIES
+from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.postgres import queries
 from shardctl.postgres.logical import stream_login, structure
@@ -76,13 +76,13 @@ def look_for_owners(context: Context) -> Owners:
 def look(context: Context) -> Subscriber:
     """Ask the target."""
     session = context.member
-    workers, appliers, origins = queries.one(session, STREAM_QUERIES["subscriber"])
-    lacking = tuple(what for (what,) in session.execute(STREAM_QUERIES["subscriber_rights"]))
+    workers, appliers, origins = queries.one(session, QUERIES["subscriber"])
+    lacking = tuple(what for (what,) in session.execute(QUERIES["subscriber_rights"]))
     owners = context.of(look_for_owners) or Owners()
     given = {"owners": list(owners.names)}
     lacking += tuple(
         f"membership in role {name} (WITH INHERIT TRUE, SET TRUE), which owns moved objects"
-        for (name,) in session.execute(STREAM_QUERIES["not_theirs"], given)
+        for (name,) in session.execute(QUERIES["not_theirs"], given)
     )
     settings = _settings(session)
     passed_on = owners.passed_on if stream_login.is_needed(session) else ()
@@ -92,9 +92,9 @@ def look(context: Context) -> Subscriber:
 def _settings(session: Connection) -> tuple[str, ...]:
     """Read settings with which a worker would stop, or read other values."""
     names = {"names": list(_SETTINGS), "own": list(_OWN)}
-    found = [setting for (setting,) in session.execute(STREAM_QUERIES["apply_settings"], names)]
-    if queries.one(session, STREAM_QUERIES["may_read_files"]) == (True,):
-        found += [setting for (setting,) in session.execute(STREAM_QUERIES["file_settings"], names)]
+    found = [setting for (setting,) in session.execute(QUERIES["apply_settings"], names)]
+    if queries.one(session, QUERIES["may_read_files"]) == (True,):
+        found += [setting for (setting,) in session.execute(QUERIES["file_settings"], names)]
     parts = [(one, *one.split("=", 1)) for one in dict.fromkeys(found)]
     return tuple(s for s, name, value in parts if value.lower() not in _SETTINGS[name])
 

@@ -17,7 +17,7 @@ from shardctl import libpq
 from shardctl.ids.generator import quote_identifier
 from shardctl.libpq import reason_of
 from shardctl.moves.preflight import events, member, server, subscriber
-from shardctl.moves.preflight.subject import STREAM_QUERIES, Unknown
+from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.moves.refusals import SourceUnfit, TargetUnfit
 from shardctl.postgres import event_triggers, queries
 from shardctl.postgres.logical import stream_login
@@ -51,7 +51,7 @@ class Login:
 
 def look_for_maker(context: Context) -> Maker:
     """Ask the source."""
-    return Maker(*queries.one(context.session, STREAM_QUERIES["role_maker"]))
+    return Maker(*queries.one(context.session, QUERIES["role_maker"]))
 
 
 def look(context: Context) -> Login:
@@ -65,7 +65,7 @@ def look(context: Context) -> Login:
     role = {"user": name, "password": "unknown"} if own else {}
     database = context.topology.database
     conninfo = libpq.for_replication(context.source, database, name, dbname=database.name, **role)
-    statement = STREAM_QUERIES["try_subscription"].format(
+    statement = QUERIES["try_subscription"].format(
         name=sql.Identifier(name),
         absent=sql.Identifier(f"{name}_absent"),
         conninfo=sql.Literal(conninfo),

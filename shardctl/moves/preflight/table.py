@@ -1,4 +1,4 @@
-"""Preflight's questions in SQL, which `checks*.sql` have, and what is said of the answers.
+"""Preflight's questions in SQL, which `checks.sql` has, and what is said of the answers.
 
 A block is `-- check: NAME`, then YAML in comment lines, then what is asked:
 
@@ -192,9 +192,7 @@ def read(text: str) -> Iterator[Check]:
 
 
 CHECKS = tuple(
-    one
-    for file in ("checks.sql", "checks_of_both.sql")
-    for one in read(resources.files("shardctl.moves.preflight").joinpath(file).read_text("utf-8"))
+    read(resources.files("shardctl.moves.preflight").joinpath("checks.sql").read_text("utf-8"))
 )
 
 

@@ -22,7 +22,7 @@ from shardctl.moves import ddl, marks, wal
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight.wal import rate
 from shardctl.moves.step import Step
-from shardctl.postgres import catalog, queries, slots
+from shardctl.postgres import catalog, slots
 from shardctl.postgres.logical import (
     closing,
     copying,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
 
-QUERIES = queries.load("shardctl.moves.steps", "stream_steps.sql")
 
 logger = logging.getLogger(__name__)
 
@@ -192,9 +191,9 @@ def copy_migrations(context: MoveContext) -> None:
     plan = context.plan
     there, given = context.session(plan.target), {"shards": list(plan.shards)}
     with context.on(plan.source):
-        row = context.session(plan.source).execute(QUERIES["migrations"], given).fetchone()
-    there.execute(QUERIES["forget_migrations"], given)
-    there.execute(QUERIES["note_migrations"], {"rows": (row and row[0]) or []})
+        row = context.session(plan.source).execute(marks.QUERIES["migrations"], given).fetchone()
+    there.execute(marks.QUERIES["forget_migrations"], given)
+    there.execute(marks.QUERIES["note_migrations"], {"rows": (row and row[0]) or []})
 
 
 def require_unclaimed(context: MoveContext) -> None:
@@ -203,7 +202,7 @@ def require_unclaimed(context: MoveContext) -> None:
     with context.on(plan.target):
         there = context.session(plan.target)
         given = {"target": plan.target, "shards": list(plan.shards)}
-        if there.execute(QUERIES["owned"], given).fetchone() is not None:
+        if there.execute(marks.QUERIES["owned"], given).fetchone() is not None:
             why = f"its map gives it shards of move {plan.id}"
         elif marks.last(there, plan.id, marks.DECISION) is not None:
             why = f"it has the decision of move {plan.id}"
@@ -314,7 +313,7 @@ def _drop(context: MoveContext) -> None:
         marks.forget(there, plan.id)
         structure.drop(there, plan.schemas)
         closing.remove(there, plan.id, deadline=time.monotonic())
-        there.execute(QUERIES["forget_migrations"], {"shards": list(plan.shards)})
+        there.execute(marks.QUERIES["forget_migrations"], {"shards": list(plan.shards)})
 
 
 STEP = Step(

@@ -91,12 +91,12 @@ def _note(session: Connection, plan: MovePlan) -> None:
     """Let the journal show which move this one reverses."""
     if plan.reverses is not None:
         given = {"move": plan.id, "reverses": plan.reverses.move}
-        session.execute(reverse_kept.QUERIES["note_reversed"], given)
+        session.execute(marks.QUERIES["note_reversed"], given)
 
 
 def _rename(context: MoveContext, names: tuple[str, ...], wanted: tuple[str, ...]) -> None:
     """Rename schemas on the target, all at once."""
-    statement = reverse_kept.QUERIES["rename"].format(
+    statement = marks.QUERIES["rename"].format(
         names=sql.Literal(list(names)), wanted=sql.Literal(list(wanted))
     )
     context.session(context.plan.target).execute(statement)
