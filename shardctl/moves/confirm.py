@@ -13,9 +13,9 @@ from shardctl.access import structure_digest
 from shardctl.access.structure_digest import StructureChanged
 from shardctl.errors import Unfinished
 from shardctl.meter import sentences
-from shardctl.moves import clone_cutover, comparison, cross_schema, ddl, stream_claim
+from shardctl.moves import clone_cutover, comparison, ddl, stream_claim
 from shardctl.moves import plan as planning
-from shardctl.moves.confirm_sessions import Sessions, SnapshotLost
+from shardctl.moves.comparison import Sessions, SnapshotLost
 from shardctl.moves.step import Step
 from shardctl.state import journal
 
@@ -235,7 +235,7 @@ def _tell_of_unfenced(context: MoveContext) -> None:
     plan = context.plan
     staying = planning.leaving(context.topology, plan)
     with context.on(plan.source):
-        found = cross_schema.dependencies(context.session(plan.source), plan.retired, staying)
+        found = ddl.dependencies(context.session(plan.source), plan.retired, staying)
     if found.total:
         context.notice(
             f"node {plan.source}: objects created during the cutover depend on retired copies of "

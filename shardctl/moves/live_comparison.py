@@ -26,11 +26,11 @@ from shardctl.errors import Interrupted, Refused
 from shardctl.libpq import reason_of
 from shardctl.meter import BYTES, SHOWN, listed
 from shardctl.moves import comparison, marks
-from shardctl.moves.confirm_sessions import Sessions
+from shardctl.moves.comparison import Sessions
 from shardctl.moves.context import NodeRefused
 from shardctl.moves.marks import Watch
 from shardctl.moves.preflight import wal
-from shardctl.postgres import blocking, queries
+from shardctl.postgres import blocking
 from shardctl.postgres.connection import NodeLost
 from shardctl.postgres.logical import moment
 from shardctl.postgres.logical.copying import Throttle
@@ -104,8 +104,6 @@ class Results:
         self._new, self._written = {}, time.monotonic()
 
 
-QUERIES = queries.load("shardctl.moves", "rehearsal.sql")
-
 _ROWS = 256
 """About how many rows a group of keys has."""
 _BITS = 16
@@ -123,7 +121,7 @@ def keys_of(sessions: Sessions, asked: Asked, table: Table, rows: int) -> str:
     found = sessions.ask(
         source,
         asked[source][0],
-        QUERIES["key"].format(table=sql.Literal(place)),
+        comparison.QUERIES["key"].format(table=sql.Literal(place)),
         about=about,
     )
     if not found:
@@ -133,7 +131,7 @@ def keys_of(sessions: Sessions, asked: Asked, table: Table, rows: int) -> str:
     mask = (1 << min(_BITS, max(0, (rows // _ROWS).bit_length()))) - 1
 
     def ask(node: NodeName, name: str, **more: sql.Composable) -> set[tuple[object, ...]]:
-        query = QUERIES[name].format(
+        query = comparison.QUERIES[name].format(
             key=key,
             row_hash=table.row(),
             key_hash=table.row([name for (name,) in found]),

@@ -17,14 +17,22 @@ from psycopg import sql
 from shardctl.access import stream_fence
 from shardctl.errors import Refused
 from shardctl.meter import sentences
-from shardctl.moves import cutover, ddl, live_comparison, marks, prediction, stream_claim, wal
-from shardctl.moves.confirm_sessions import SnapshotLost
+from shardctl.moves import (
+    comparison,
+    cutover,
+    ddl,
+    live_comparison,
+    marks,
+    prediction,
+    stream_claim,
+    wal,
+)
+from shardctl.moves.comparison import SnapshotLost
 from shardctl.moves.context import Use
 from shardctl.moves.live_comparison import Results
 from shardctl.moves.refusals import COPY_INSTEAD
 from shardctl.moves.step import Step
 from shardctl.moves.sub_step import RoundTrips, of_machine
-from shardctl.postgres import queries
 from shardctl.state import journal
 from shardctl.state.ledger import written
 
@@ -180,8 +188,6 @@ def _lost(context: MoveContext) -> Refused:
     )
 
 
-QUERIES = queries.load("shardctl.moves", "rehearsal.sql")
-
 _ROUNDS, _ENOUGH, _ROUNDS_S = 9, 3, 2.0
 _MARK, _MARK_S = "measured", 10.0
 
@@ -202,7 +208,7 @@ def measured_parts(
         if not known:  # the whole digest is read then
             look = partial(stream_fence.left, source, plan.id, plan.schemas)
         schemas = sql.SQL(", ").join(map(sql.Literal, plan.schemas))
-        read = partial(source.execute, QUERIES["sequences"].format(schemas=schemas))
+        read = partial(source.execute, comparison.QUERIES["sequences"].format(schemas=schemas))
     with context.on(plan.target):
         target = context.session(plan.target, Use.lock)
         stream_claim.make(context, target)

@@ -16,10 +16,9 @@ from shardctl.access.fence import WritersLeft
 from shardctl.errors import ShardctlError
 from shardctl.meter import listed
 from shardctl.moves import claims, cutover, ddl, marks, stream_claim, wal
-from shardctl.moves.budget import REST_S
 from shardctl.moves.context import Use
 from shardctl.moves.marks import StandbysBehind
-from shardctl.moves.sub_step import Cutover, SubStep
+from shardctl.moves.sub_step import REST_S, Cutover, SubStep
 from shardctl.postgres import blocking, catalog
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.postgres.logical import subscription

@@ -15,7 +15,7 @@ from shardctl import fanout
 from shardctl.errors import together
 from shardctl.hosts import accounts, ports, scripts
 from shardctl.hosts.host import CommandFailed
-from shardctl.moves import paused_pooler
+from shardctl.moves import paused_poolers
 from shardctl.moves.preflight import directory, login, poolers, target
 from shardctl.moves.preflight.subject import QUERIES
 from shardctl.moves.refusals import PoolerUnfit, TargetUnfit
@@ -216,7 +216,7 @@ def _logins(context: Context, asked: _Asked) -> Iterator[ShardctlError]:
             )
 
     def from_pooler(looked: Looked) -> list[ShardctlError]:
-        dsn = paused_pooler.guard_dsn(node, database)
+        dsn = paused_poolers.guard_dsn(node, database)
         why = poolers.why_unasked(context.plan, looked.pooler, dsn, node.name)
         # Without shardctl's password, the trial does not know that of the pooler's host.
         unknown = not asked.secret and "password authentication failed" in why
