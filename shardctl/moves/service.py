@@ -18,7 +18,7 @@ from shardctl.moves.plan import MovePlan, PlanUnreadable
 from shardctl.moves.preflight import check
 from shardctl.moves.preflight import poolers as preflight_poolers
 from shardctl.moves.step import NotAbortable, drive, undo
-from shardctl.moves.steps import clone, follow, reserve
+from shardctl.moves.steps import copy, follow, reserve
 from shardctl.moves.stopped import (
     aborting,
     require_not_aborted,
@@ -209,7 +209,7 @@ def resume(
                 with context.on(decided.source):  # the step `reserve` arms another one
                     leash.end(context.session(decided.source), decided.slot)
             if not decided.streams:
-                clone.admit(context)
+                copy.admit(context)
             if decided.source in planning.elsewhere(topology, decided):
                 (follow.reconnect if decided.streams else reserve.leave_behind)(context)
         _drive(context, on_step)
