@@ -24,7 +24,7 @@ from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.meter import BYTES
 from shardctl.moves import ddl, marks, reverse_kept, wal
 from shardctl.moves.preflight import check as preflight
-from shardctl.moves.preflight import login, reverse
+from shardctl.moves.preflight import reverse, trial
 from shardctl.moves.preflight.wal import rate
 from shardctl.moves.step import Step
 from shardctl.postgres import catalog, slots
@@ -371,7 +371,7 @@ def _known(context: MoveContext) -> list[str]:
     """Return the addresses from which shardctl and its guards log in to a move's target."""
     with context.on(context.plan.source):
         session = context.session(context.plan.source)
-        return login.addresses(context.topology, context.target, session)
+        return trial.addresses(context.topology, context.target, session)
 
 
 def admit(context: MoveContext) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.checks.clock import Offset
-from shardctl.moves.preflight import member, replication, server, subscriber, subscription
-from shardctl.moves.preflight.debian import Debian
+from shardctl.moves.preflight import member, replication, server, subscriber
 from shardctl.moves.preflight.schemas import Version
+from shardctl.moves.preflight.target import Debian
 from shardctl.moves.wal import Wal
 from shardctl.pgbouncer import faults
 from shardctl.topology.model import Control
@@ -101,7 +101,7 @@ POOLED: list[tuple[str, Changes]] = [
 # 100 s at the rate of COPY_RATE
 LARGE = {"sizes": {"shard2": 200 * MB * 100, "shard3": 0}}
 TWO_GB = {"sizes": {"shard2": 1000 * MB, "shard3": 1000 * MB}}
-OWN_ROLE = {subscription.look: subscription.Login(None, own=True)}
+OWN_ROLE = {subscriber.try_login: subscriber.Login(None, own=True)}
 
 
 def subscribing(**used: Any) -> Changes:
@@ -109,8 +109,8 @@ def subscribing(**used: Any) -> Changes:
 
 
 def made_by(**may: bool) -> Changes:
-    maker = subscription.Maker(**{"may_make": True, "may_connect": True, **may})
-    return {"found": OWN_ROLE | {subscription.look_for_maker: maker}}
+    maker = subscriber.Maker(**{"may_make": True, "may_connect": True, **may})
+    return {"found": OWN_ROLE | {subscriber.look_for_maker: maker}}
 
 
 STREAMED: list[tuple[str, Changes]] = [
@@ -142,7 +142,7 @@ STREAMED: list[tuple[str, Changes]] = [
     ("disk", {"source": TWO_GB, "found": {member.look_at_disk: 3000 * MB}}),
     ("", {"source": TWO_GB, "found": {member.look_at_disk: 3224 * MB}}),
     ("", {"found": OWN_ROLE}),
-    ("replication_login", {"found": {subscription.look: subscription.Login("none", own=True)}}),
+    ("replication_login", {"found": {subscriber.try_login: subscriber.Login("none", own=True)}}),
     ("stream_role", made_by(may_make=False)),
 ]  # fmt: skip
 
