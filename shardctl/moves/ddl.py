@@ -17,7 +17,7 @@ from shardctl.access import structure_digest
 from shardctl.access.structure_digest import StructureChanged
 from shardctl.errors import Refused
 from shardctl.meter import SHOWN, listed
-from shardctl.moves.refusals import SourceUnfit
+from shardctl.moves.plan import SourceUnfit
 from shardctl.postgres import blocking, queries
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from shardctl.errors import Refused, ShardctlError
 from shardctl.meter import listed
 from shardctl.moves import ddl
 from shardctl.moves.context import Use
-from shardctl.moves.refusals import COPY_INSTEAD
+from shardctl.moves.plan import COPY_INSTEAD
 from shardctl.postgres import queries, slots
 from shardctl.postgres.logical import publication, subscription
 from shardctl.postgres.sending import Sent

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.moves import attempt, confirm, plan, rehearsal, reverse_kept
-from shardctl.moves.steps import copy, follow, reserve
+from shardctl.moves import attempt, confirm, copy, follow, plan, rehearsal, reserve, reverse_kept
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

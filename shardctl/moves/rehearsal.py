@@ -30,7 +30,7 @@ from shardctl.moves import (
 from shardctl.moves.comparison import SnapshotLost
 from shardctl.moves.context import Use
 from shardctl.moves.live_comparison import Results
-from shardctl.moves.refusals import COPY_INSTEAD
+from shardctl.moves.plan import COPY_INSTEAD
 from shardctl.moves.step import Step
 from shardctl.moves.sub_step import RoundTrips, of_machine
 from shardctl.state import journal

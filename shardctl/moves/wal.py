@@ -15,7 +15,7 @@ from shardctl.hosts import accounts, files
 from shardctl.hosts.reach import host_of, is_reached
 from shardctl.meter import BYTES, Held
 from shardctl.moves.context import Use
-from shardctl.moves.refusals import SourceUnfit
+from shardctl.moves.plan import SourceUnfit
 from shardctl.postgres import queries, slots
 from shardctl.postgres.logical import publication, stream_login
 from shardctl.state import journal, leash

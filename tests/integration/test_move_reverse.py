@@ -9,9 +9,8 @@ import pytest
 
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import prune, rehearsal, reverse_kept, reversing, service
+from shardctl.moves import copy, follow, prune, rehearsal, reverse_kept, reversing, service
 from shardctl.moves.plan import Options
-from shardctl.moves.steps import copy, follow
 from shardctl.moves.stopped import MoveStopped
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.stream_moves import entry, left, moved, replace_step, reverse, state

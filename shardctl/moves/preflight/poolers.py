@@ -15,8 +15,8 @@ from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
 from shardctl.moves import paused_poolers
 from shardctl.moves import plan as planning
+from shardctl.moves.plan import PoolerUnfit, collected
 from shardctl.moves.preflight import fleet
-from shardctl.moves.refusals import PoolerUnfit, collected
 from shardctl.moves.sub_step import shortest_ms
 from shardctl.pgbouncer import apply, faults
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable

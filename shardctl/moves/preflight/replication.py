@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from shardctl.checks import settings as checked
 from shardctl.meter import listed
 from shardctl.moves import marks
+from shardctl.moves.plan import NodeUnfit, PreflightRefused, SourceUnfit
 from shardctl.moves.preflight import fleet, managers, server, wal
 from shardctl.moves.preflight.subject import QUERIES, Unknown
-from shardctl.moves.refusals import NodeUnfit, PreflightRefused, SourceUnfit
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from shardctl.ids.generator import quote_identifier
 from shardctl.meter import duration, listed
 from shardctl.moves import ddl, marks, reverse_kept
 from shardctl.moves import wal as room
+from shardctl.moves.plan import COPY_INSTEAD, NodeUnfit, SourceUnfit, TargetUnfit
 from shardctl.moves.preflight import member, replication, wal
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import COPY_INSTEAD, NodeUnfit, SourceUnfit, TargetUnfit
 from shardctl.postgres import catalog, queries, slots
 from shardctl.postgres.logical import publication
 from shardctl.topology import names as naming

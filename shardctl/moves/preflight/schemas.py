@@ -10,8 +10,8 @@ from shardctl.meter import SHOWN, listed
 from shardctl.moves import ddl
 from shardctl.moves import plan as planning
 from shardctl.moves.ddl import Some, some
+from shardctl.moves.plan import SourceUnfit
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import catalog
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision.refusals import table_shadowed

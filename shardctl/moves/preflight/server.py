@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.ids.generator import quote_identifier
+from shardctl.moves.plan import SourceUnfit
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import OLDEST_MAJOR, queries
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from shardctl.ids import generator
 from shardctl.meter import listed
 from shardctl.moves import claims
 from shardctl.moves import plan as planning
+from shardctl.moves.plan import PreflightRefused, SourceUnfit, TargetUnfit
 from shardctl.moves.preflight import poolers, server
 from shardctl.moves.preflight.server import keep_out
 from shardctl.moves.preflight.subject import QUERIES, refused
-from shardctl.moves.refusals import PreflightRefused, SourceUnfit, TargetUnfit
 from shardctl.postgres import queries
 from shardctl.postgres.connection import connect
 

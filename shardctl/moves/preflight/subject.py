@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import psycopg
 
 from shardctl.libpq import reason_of
-from shardctl.moves.refusals import PreflightRefused
+from shardctl.moves.plan import PreflightRefused
 from shardctl.postgres import queries
 from shardctl.postgres.connection import unavailable
 

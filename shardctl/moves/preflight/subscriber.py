@@ -20,9 +20,9 @@ from shardctl import libpq
 from shardctl.ids.generator import quote_identifier
 from shardctl.libpq import reason_of
 from shardctl.meter import listed
+from shardctl.moves.plan import PreflightRefused, SourceUnfit, TargetUnfit
 from shardctl.moves.preflight import member, server
 from shardctl.moves.preflight.subject import QUERIES, Unknown
-from shardctl.moves.refusals import PreflightRefused, SourceUnfit, TargetUnfit
 from shardctl.postgres import event_triggers, queries
 from shardctl.postgres.logical import stream_login, structure
 from shardctl.topology import names

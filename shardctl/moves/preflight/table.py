@@ -34,9 +34,9 @@ from psycopg import sql
 from shardctl.ids.generator import quote_identifier
 from shardctl.libpq import reason_of
 from shardctl.meter import listed
+from shardctl.moves.plan import SourceUnfit, TargetUnfit
 from shardctl.moves.preflight import member, replication
 from shardctl.moves.preflight.subject import QUERIES, Place, Subject, Unknown
-from shardctl.moves.refusals import SourceUnfit, TargetUnfit
 from shardctl.postgres import catalog
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost, HostUn
 from shardctl.hosts.reach import HostUnfit, host_of
 from shardctl.meter import listed
 from shardctl.moves import sub_step
+from shardctl.moves.plan import PreflightRefused, TargetUnfit
 from shardctl.moves.preflight import schemas, server
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import PreflightRefused, TargetUnfit
 from shardctl.postgres import binaries
 from shardctl.postgres.connection import NodeUnavailable, connect
 

@@ -20,9 +20,9 @@ from shardctl.hosts import accounts, ports, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.ids.generator import quote_identifier
 from shardctl.moves import paused_poolers
+from shardctl.moves.plan import PoolerUnfit, TargetUnfit, collected
 from shardctl.moves.preflight import directory, poolers, server, target
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import PoolerUnfit, TargetUnfit, collected
 from shardctl.postgres import clone as clones
 from shardctl.postgres import configuration, copying, hosted
 from shardctl.postgres.connection import NodeUnavailable, connect

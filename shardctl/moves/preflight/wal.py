@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from shardctl.moves import wal
+from shardctl.moves.plan import PreflightRefused, TargetUnfit
 from shardctl.moves.preflight import server, shards
 from shardctl.moves.preflight.subject import Unknown
-from shardctl.moves.refusals import PreflightRefused, TargetUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
