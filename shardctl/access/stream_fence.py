@@ -15,6 +15,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl.access import fence, structure_digest
+from shardctl.access.fence import QUERIES
 from shardctl.postgres import blocking, queries
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from shardctl.postgres.connection import Connection
 
-QUERIES = queries.load("shardctl.access", "stream_fence.sql")
 
 MARK = "fence"
 """What the row in `shardctl.stream` says that the fence commits."""
@@ -122,7 +122,7 @@ def prepare(session: Connection, move: str, *, revision: int) -> None:
 
 def _body(move: str) -> sql.Composed:
     names = {"revision": sql.SQL("from_revision"), "lock_timeout": sql.SQL("quick")}
-    to_fenced = fence.QUERIES["to_fenced"].format(move=sql.Literal(move), **names)
+    to_fenced = QUERIES["to_fenced"].format(move=sql.Literal(move), **names)
     renaming = fence.renaming(move, wanted=sql.SQL("for_real"), not_after=sql.SQL("not_after"))
     return QUERIES["body"].format(move=sql.Literal(move), to_fenced=to_fenced, renaming=renaming)
 
@@ -199,7 +199,7 @@ def _send(
     """Put the fence up once, by its function where the session has that."""
 
     def send(put_up: sql.Composed) -> list[list[Any]]:
-        message = QUERIES["fence"].format(
+        message = QUERIES["stream_fence"].format(
             put_up=put_up,
             lock_timeout=given["lock_timeout"],
             statement_timeout=sql.Literal(f"{all_ms}ms"),

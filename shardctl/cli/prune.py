@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.moves.prune_drop import Retired
+    from shardctl.moves.prune import Retired
 
 app = command_app()
 

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from shardctl.errors import Incomplete, Interrupted, Refused, ShardctlError, together
 from shardctl.fleet import group as groups
-from shardctl.moves.budget import deferred
+from shardctl.moves.sub_step import deferred
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from shardctl.access.fence import WritersLeft
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.moves import confirm, cutover, file, one_at_a_time, prediction, undoing
-from shardctl.moves.budget import Budget, deferred
 from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.step import NotAbortable, Step
-from shardctl.moves.sub_step import RoundTrips
+from shardctl.moves.sub_step import Budget, RoundTrips, deferred
 from shardctl.postgres import standby
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
@@ -28,10 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
-    from shardctl.moves.budget import Deferred
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
-    from shardctl.moves.sub_step import Cutover, SubStep
+    from shardctl.moves.sub_step import Cutover, Deferred, SubStep
     from shardctl.pgbouncer.guard import Question
     from shardctl.postgres.connection import Connection
 

@@ -115,7 +115,7 @@ def raise_above_source(context: MoveContext) -> None:
     with context.on(plan.source):
         source = context.session(plan.source)
         ((ticks,),) = source.execute(QUERIES["drawn"].format(**given)).fetchall()
-        others = source.execute(QUERIES["sequences"].format(**given)).fetchall()
+        others = source.execute(QUERIES["last_values"].format(**given)).fetchall()
     given["not_before"] = sql.Literal(ticks)
     with context.on(plan.target):
         target = context.session(plan.target)

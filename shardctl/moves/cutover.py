@@ -16,10 +16,10 @@ from psycopg import sql
 
 from shardctl.access import fence
 from shardctl.errors import ShardctlError, Unfinished, together
-from shardctl.moves import cross_schema, file, undoing
+from shardctl.moves import ddl, file, undoing
 from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
-from shardctl.moves.paused_pooler import PauseFailed, guard_dsn
+from shardctl.moves.paused_poolers import PauseFailed, guard_dsn
 from shardctl.moves.sub_step import RoundTrips, SubStep, shortest_ms
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import queries, replay
@@ -130,7 +130,7 @@ def await_writers(at: Attempt) -> bool:
 def require_uncrossed(at: Attempt) -> None:
     """See that nothing binds moved tables by more than their names; raises SourceUnfit."""
     staying = planning.leaving(at.context.topology, at.plan)
-    cross_schema.require_uncrossed(at.source, at.plan, staying)
+    ddl.require_uncrossed(at.source, at.plan, staying)
 
 
 def decide_by(at: Attempt, commit: Callable[[int], bool]) -> None:

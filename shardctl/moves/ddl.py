@@ -1,11 +1,14 @@
-"""The structure of shards that a stream copies: what it was is kept on the source.
+"""The structure of shards: what it was when a stream copied it, and what binds it to other schemas.
 
-A stream carries rows and no DDL: what is made or altered after the copy is never on the target.
+A stream carries rows and no DDL: what is made or altered after the copy is never on the target. So
+the source keeps what it was. Dependencies between moved and other schemas are by OID: a fence stops
+only access by name.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from psycopg.types.json import Jsonb
@@ -13,14 +16,17 @@ from psycopg.types.json import Jsonb
 from shardctl.access import structure_digest
 from shardctl.access.structure_digest import StructureChanged
 from shardctl.errors import Refused
-from shardctl.meter import listed
-from shardctl.postgres import queries
+from shardctl.meter import SHOWN, listed
+from shardctl.moves.plan import SourceUnfit
+from shardctl.postgres import blocking, queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardctl.moves.context import MoveContext
+    from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName
 
     Parts = Sequence[Sequence[Sequence[str]]]
     """Of each schema, in order, its objects: the name, and a digest."""
@@ -131,3 +137,45 @@ def _changes(context: MoveContext, schemas: Sequence[str]) -> list[str]:
     session = context.session(plan.source)
     noted = noted_parts(session, plan.id)
     return [] if noted is None else changes(noted, session, schemas, named=plan.schemas)
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """The first of many names, and how many there are in all."""
+
+    names: tuple[str, ...] = ()
+    total: int = 0
+
+    def __str__(self) -> str:
+        return listed(self.names, self.total)
+
+
+def some(rows: Sequence[tuple[str, int]]) -> Some:
+    """Make it from rows of a name and the total."""
+    return Some(tuple(name for name, _ in rows), rows[0][1] if rows else 0)
+
+
+def dependencies(session: Connection, moved: Sequence[str], staying: Sequence[str]) -> Some:
+    """List dependencies between moved and other schemas, by OID."""
+    given = {"moved": list(moved), "staying": list(staying), "shown": SHOWN}
+    rows = session.execute(QUERIES["dependencies"], given).fetchall()
+    return some(
+        [(f"{blocking.with_session(session, what)} (on {to})", total) for what, to, total in rows]
+    )
+
+
+def require_uncrossed(session: Connection, plan: MovePlan, staying: Sequence[str]) -> None:
+    """Check that no other schema depends on the fenced ones; raises SourceUnfit."""
+    if (found := dependencies(session, plan.retired, staying)).total:
+        raise crossing_refused(plan.source, found)
+
+
+def crossing_refused(node: NodeName, found: Some) -> SourceUnfit:
+    """Return the refusal of a source with such dependencies."""
+    return SourceUnfit(
+        node,
+        "crossing",
+        f"{found.total} objects have cross-schema dependencies, which bypass a fence: {found}",
+        hint="drop them, or rewrite them in plpgsql, which finds tables by name: a fence stops "
+        "only access by name; a temporary object goes when its session ends",
+    )

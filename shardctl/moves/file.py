@@ -18,7 +18,7 @@ from shardctl.errors import Refused, Unfinished
 from shardctl.hosts import files
 from shardctl.hosts.local import Local
 from shardctl.moves import plan as planning
-from shardctl.moves.refusals import PreflightRefused
+from shardctl.moves.plan import PreflightRefused
 from shardctl.topology import edit, loader, ranges
 
 if TYPE_CHECKING:

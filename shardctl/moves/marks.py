@@ -5,6 +5,9 @@ A mark that shardctl puts on the target says what a step has made there: so a st
 the copy, by the one subscription that has followed since then. PostgreSQL keeps with a subscription
 how far it has come, and a second one on the same slot would apply again what the first has applied
 and not yet confirmed.
+
+A stream overtakes the source's standbys: a decision can be on the target while a standby that may
+be promoted lacks it. So these must have the fence and the decision, too.
 """
 
 from __future__ import annotations
@@ -18,22 +21,25 @@ from psycopg.types.json import Jsonb
 
 from shardctl.access import stream_fence
 from shardctl.errors import Refused, ShardctlError
-from shardctl.moves import ddl, standbys
+from shardctl.meter import listed
+from shardctl.moves import ddl
 from shardctl.moves.context import Use
-from shardctl.moves.refusals import COPY_INSTEAD
+from shardctl.moves.plan import COPY_INSTEAD
 from shardctl.postgres import queries, slots
 from shardctl.postgres.logical import publication, subscription
 from shardctl.postgres.sending import Sent
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.logical.subscription import Progress
 
 
-QUERIES = queries.load("shardctl.moves", "marks.sql")
+QUERIES = queries.load("shardctl.moves", "stream.sql")
 
 PING, DECISION = "ping", "decision"
 ARRIVED = "arrived"
@@ -50,6 +56,8 @@ REHEARSED = -1
 """The attempt of a mark that is never committed."""
 STEPS = 0
 """The attempt of all marks that are not of a cutover."""
+
+_POLL = 0.001
 
 
 def put(
@@ -84,13 +92,13 @@ def seen(session: Connection, move: str, what: str, *, attempt: int = STEPS) -> 
 
 def note_timeline(session: Connection, move: str, *, attempt: int = STEPS) -> None:
     """Put the mark by which a failover of the source is noticed: its timeline."""
-    put(session, move, PING, attempt=attempt, note={TIMELINE: standbys.timeline(session)})
+    put(session, move, PING, attempt=attempt, note={TIMELINE: timeline(session)})
 
 
 def is_on_its_timeline(session: Connection, move: str) -> bool:
     """Return whether the source is the server that the last such mark was put on."""
     noted = last(session, move, PING)
-    return noted is not None and noted.get(TIMELINE) == standbys.timeline(session)
+    return noted is not None and noted.get(TIMELINE) == timeline(session)
 
 
 def revoke(session: Connection, move: str) -> None:
@@ -122,7 +130,7 @@ def note_copied(context: MoveContext) -> None:
         published = publication.oid(context.session(plan.source), plan.slot)
     with context.on(plan.target):
         there = context.session(plan.target)
-        note = {_TIMELINE: standbys.timeline(there), _PUBLICATION: published}
+        note = {_TIMELINE: timeline(there), _PUBLICATION: published}
         put(there, plan.id, COPIED, note=note)
 
 
@@ -148,7 +156,7 @@ def is_copied(context: MoveContext) -> bool:
         there = context.session(plan.target)
         noted = last(there, plan.id, COPIED)
         # A promoted standby of the target may lack rows that the slot does not send again.
-        if noted is None or noted.get(_TIMELINE) != standbys.timeline(there):
+        if noted is None or noted.get(_TIMELINE) != timeline(there):
             return False
         if is_dropped(there, plan):
             return False
@@ -203,7 +211,7 @@ def require_copy(session: Connection, plan: MovePlan) -> None:
                 "so what it has is unknown",
             ),
         )
-    if copied.get(_TIMELINE) != standbys.timeline(session):
+    if copied.get(_TIMELINE) != timeline(session):
         raise _lost(
             plan,
             Refused(
@@ -396,3 +404,64 @@ def _send(context: MoveContext, attempt: int, deadline: float) -> Sent:
     )
     with context.on(plan.target):
         return Sent(context.session(plan.target, Use.snapshot), message)
+
+
+class StandbysBehind(ShardctlError):
+    """Standbys of a source that do not have what must not be lost when they are promoted."""
+
+    def __init__(self, node: str, names: Collection[str], what: str) -> None:
+        super().__init__(
+            f"node {node}: standbys have not flushed the {what} in time: {listed(sorted(names))}",
+            hint="start them, or drop the replication slots of removed standbys, then run "
+            "`shardctl moves resume`; if failover is disabled, run `shardctl moves abort` and "
+            "start the move again with --ignore-standby",
+        )
+        self.names = tuple(sorted(names))
+
+
+def expected_standbys(session: Connection) -> frozenset[str]:
+    """Name the standbys that may be promoted; one that is away counts by its slot.
+
+    So does one that `synchronized_standby_slots` names (17 and newer).
+    """
+    return frozenset(name for (name,) in session.execute(QUERIES["expected"]))
+
+
+def connected_standbys(session: Connection) -> str:
+    """Give what changes whenever another standby has come."""
+    return str(queries.one(session, QUERIES["connected"])[0])
+
+
+def standbys_away(session: Connection) -> frozenset[str]:
+    """Name those that are not connected."""
+    there = {name for (name,) in session.execute(QUERIES["flushed"], {"lsn": "0/0"})}
+    return expected_standbys(session) - there
+
+
+def await_flushed(
+    session: Connection,
+    node: str,
+    standbys: Collection[str],
+    lsn: str,
+    *,
+    what: str,
+    deadline: float,
+) -> None:
+    """Wait until all of them have flushed the WAL up to `lsn`; raises StandbysBehind."""
+    left = set(standbys)
+    while left:
+        left -= {name for (name,) in session.execute(QUERIES["flushed"], {"lsn": lsn})}
+        if left:
+            if time.monotonic() > deadline:
+                raise StandbysBehind(node, left, what)
+            time.sleep(_POLL)
+
+
+def position(session: Connection) -> str:
+    """Give up to where the WAL is on the disk."""
+    return str(queries.one(session, QUERIES["position"])[0])
+
+
+def timeline(session: Connection) -> str:
+    """Give the timeline that a server writes: after a failover it is another."""
+    return str(queries.one(session, QUERIES["timeline"])[0])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.moves import attempt, confirm, plan, rehearsal, reverse_kept
-from shardctl.moves.steps import clone, copy, follow, reopen, reserve, retire
+from shardctl.moves import attempt, confirm, copy, follow, plan, rehearsal, reserve, reverse_kept
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +25,14 @@ class Method:
 METHODS: Mapping[str, Method] = {
     plan.CLONE: Method(
         "copies the whole source server onto a node without shards, and promotes the copy",
-        steps=(reserve.STEP, clone.STEP, follow.STEP, attempt.STEP, confirm.STEP, retire.STEP),
+        steps=(
+            reserve.STEP,
+            copy.CLONE_STEP,
+            follow.STEP,
+            attempt.STEP,
+            confirm.STEP,
+            confirm.RETIRE_STEP,
+        ),
     ),
     plan.STREAM: Method(
         "copies the shards to a node that serves already, which follows by logical replication",
@@ -38,7 +44,7 @@ METHODS: Mapping[str, Method] = {
             reverse_kept.STEP,
             attempt.STREAM_STEP,
             confirm.STEP,
-            retire.STEP,
+            confirm.RETIRE_STEP,
         ),
     ),
 }
@@ -47,12 +53,12 @@ REVERSE = Method(
     "gives shards back to the node from which they were streamed, without a copy",
     steps=(
         reserve.STREAM_STEP,
-        reopen.STEP,
+        copy.REOPEN_STEP,
         follow.STREAM_STEP,
         rehearsal.STEP,
         attempt.STREAM_STEP,
         confirm.STEP,
-        retire.STEP,
+        confirm.RETIRE_STEP,
     ),
 )
 """What reverses a streamed move."""

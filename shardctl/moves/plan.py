@@ -1,8 +1,9 @@
-"""The plan of a move, made before it begins; pure."""
+"""The plan of a move, made before it begins, and why a move must not begin; pure."""
 
 from __future__ import annotations
 
 import secrets
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from shardctl.topology.model import Node, NodeName, Pooler, ShardId
 from shardctl.topology.routes import ShardNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from shardctl.state.journal import Move
     from shardctl.topology.model import Topology
@@ -29,6 +30,9 @@ _INDIFFERENT = ("shards", "migrations", "keys", "control", "relative", "subscrip
 
 _ADDRESS = ("host", "port", "pooler_host", "ssh", "data_directory", "bin_directory", "os_user")
 """Fields that say where a node is: a failover changes them, and the node stays what it is."""
+
+COPY_INSTEAD = "move the shards with `shardctl move-shards` instead, which copies them"
+"""The hint where a move cannot be reversed."""
 
 
 class MoveRefused(ShardctlError):
@@ -53,6 +57,45 @@ class PlanUnreadable(ShardctlError):
             f"move {move}: this version of shardctl cannot read its plan: {why}",
             hint="continue with the version of shardctl that started the move",
         )
+
+
+class PreflightRefused(ShardctlError):
+    """A refusal of preflight; `code` names the reason for programs."""
+
+    def __init__(self, where: str, code: str, what: str, *, hint: str) -> None:
+        super().__init__(f"{where}: {what}", hint=hint)
+        self.code = code
+
+
+class NodeUnfit(PreflightRefused):
+    """A source or a target that cannot take part in a move in its present state."""
+
+    def __init__(self, node: str, code: str, what: str, *, hint: str) -> None:
+        super().__init__(f"node {node}", code, what, hint=hint)
+
+
+class SourceUnfit(NodeUnfit):
+    """A source from which shards cannot be moved in its present state."""
+
+
+class TargetUnfit(NodeUnfit):
+    """A target onto which nothing can be cloned in its present state."""
+
+
+class PoolerUnfit(PreflightRefused):
+    """A pooler whose clients would get errors in a cutover."""
+
+    def __init__(self, pooler: str, code: str, what: str, *, hint: str) -> None:
+        super().__init__(f"pooler {pooler}", code, what, hint=hint)
+
+
+@contextmanager
+def collected(problems: list[ShardctlError]) -> Iterator[None]:
+    """Collect a refusal instead of raising it, so that all are reported at once."""
+    try:
+        yield
+    except ShardctlError as error:
+        problems.extend(error.parts())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,58 @@
-"""Prune: drop retired schemas, each after a proof that its shard is live on another node."""
+"""Prune: drop retired schemas, each after a proof that its shard is live on another node.
+
+They are dropped in small transactions that block no other session for long.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
 
 from shardctl import fanout
+from shardctl.checks.retired import measure
 from shardctl.errors import Unfinished, together
-from shardctl.meter import sentences
+from shardctl.libpq import reason_of
+from shardctl.meter import listed, sentences
 from shardctl.moves import ledger as ledgers
-from shardctl.moves import prune_drop, prune_look
-from shardctl.moves.prune_drop import Retired
-from shardctl.state import journal, lock
+from shardctl.postgres import blocking, catalog, event_triggers, queries, room
+from shardctl.postgres.connection import NodeLost, NodeUnavailable
+from shardctl.postgres.event_triggers import EventTriggerRefuses
+from shardctl.postgres.patient import Patient
+from shardctl.state import cluster, events, identity, journal, lock, observer
 from shardctl.state.journal import MoveState
+from shardctl.state.lock import NodeLocked
 from shardctl.topology import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from shardctl.errors import ShardctlError
     from shardctl.fanout import Progress
     from shardctl.moves.ledger import Ledger
-    from shardctl.moves.prune_look import Fleet, View
+    from shardctl.postgres.blocking import Held
     from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import NodeName, ShardId, Topology
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+
+QUERIES = queries.load("shardctl.moves", "prune.sql")
 
 COMMAND = "prune"
 _WIDTH = 8
 _SHOWN = 3
+_NAMED = 20
+_LOCK_TIMEOUT = "1s"
+_LARGEST_BATCH = 200
+"""Objects that one transaction drops: its commit invalidates each in all sessions' caches."""
+_PAUSE_S = 0.02
+"""Pause between transactions, for other sessions' DDL and autovacuum."""
+_PATIENCE_S = 10.0
+"""How long prune retries a schema in which another session holds a lock."""
 
 
 class PruneUnfinished(Unfinished):
@@ -56,7 +80,7 @@ def plan(
     NodeLocked and EventTriggerRefuses for a node where something may be dropped, and what
     `identity.check` raises, or Problems for several.
     """
-    fleet = prune_look.look(topology, purpose)
+    fleet = _look(topology, purpose)
     entries = {entry.move.id: entry for entry in ledger.entries}
     shards = _shards(topology, entries, fleet)
     found = []
@@ -99,7 +123,7 @@ def carry_out(
     nodes = [name for name in topology.nodes if name in concerned]
     with lock.held(topology, nodes, command=COMMAND) as locks:
         purpose = lock.purpose(COMMAND)
-        fleet = prune_look.look(topology, purpose)
+        fleet = _look(topology, purpose)
         known = ledgers.read(topology, purpose=purpose).entries
         entries = {entry.move.id: entry for entry in known}
         left = {
@@ -113,7 +137,7 @@ def carry_out(
         }
         ended = fanout.collect(
             locks,
-            lambda name: prune_drop.run(
+            lambda name: _drop(
                 locks[name],
                 name,
                 [one for one in chosen if one.node == name and one not in left],
@@ -260,3 +284,203 @@ def _close(
     for move in seen - kept:
         for session in locks.values():
             journal.advance(session, move, [MoveState.unconfirmed], MoveState.done)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One node's map and schemas; facts about retired schemas are by their names.
+
+    `contents` has the number of a schema's objects, and an outside object that CASCADE would drop;
+    `users` a lock of a session there; `sizes` its bytes, unless a lock prevented the measurement.
+    """
+
+    version: int
+    map: Mapping[ShardId, NodeName]
+    live: frozenset[str]
+    retired: Sequence[str]
+    contents: Mapping[str, tuple[int, str | None]]
+    users: Mapping[str, Held]
+    sizes: Mapping[str, int]
+    clock: datetime
+    locked: ShardctlError | None = None
+    """Why the node cannot be changed at this moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The views of all nodes that could be asked."""
+
+    topology: Topology
+    views: Mapping[NodeName, View]
+
+    @property
+    def newest(self) -> list[View]:
+        """List the views with the newest version of the map."""
+        version = max((view.version for view in self.views.values()), default=0)
+        return [view for view in self.views.values() if view.version == version]
+
+
+def _look(topology: Topology, purpose: str) -> Fleet:
+    """Query all nodes; some may be unreachable.
+
+    Raises NodeUnavailable where no node that owns shards answers, and what `identity.check` raises,
+    or Problems for several.
+    """
+    asked = observer.ask(topology, partial(_view, topology), purpose=purpose)
+    others = [one for one in asked.problems if not isinstance(one, NodeUnavailable)]
+    if others or not any(node.name in asked.values for node in topology.owning()):
+        asked.every()
+    return Fleet(topology, asked.values)
+
+
+def _view(topology: Topology, session: Connection, node: Node) -> View:
+    wanted = [topology.schema(shard) for shard in topology.owners()]
+    session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
+    state = cluster.read(session) if cluster.is_present(session) else None
+    if state is None or identity.is_clone(session, node, state):
+        return View(0, {}, frozenset(), (), {}, {}, {}, datetime.now(UTC))
+    identity.check(state, topology, node.name)
+    retired, clock = session.execute(QUERIES["retired"]).fetchone() or (None, None)
+    named = {"schemas": retired or []}
+    return View(
+        version=state.map_version,
+        map=cluster.read_map(session),
+        live=frozenset(catalog.present(session, wanted)),
+        retired=retired or (),
+        contents={
+            name: (objects, outside and blocking.with_session(session, outside))
+            for name, objects, outside in session.execute(QUERIES["contents"], named)
+        },
+        # Another prune, verify or status measures sizes; a drop waits for it.
+        users=_users(session, retired or [], passing=False),
+        sizes={one.schema: one.size_bytes or 0 for one in measure(session, retired or [])},
+        clock=clock or datetime.now(UTC),
+        locked=_locked(session, node.name),
+    )
+
+
+def _users(session: Connection, schemas: Sequence[str], *, passing: bool = True) -> dict[str, Held]:
+    """Give for each schema the lock of a session there; of one that soon ends only if `passing`."""
+    found = blocking.held(session, schemas)
+    return {one.schema: one for one in reversed(found) if passing or not one.by.passes}
+
+
+def _locked(session: Connection, node: NodeName) -> ShardctlError | None:
+    try:
+        lock.require_free(session, node)
+        event_triggers.rehearse(session, node, "prune")
+    except (NodeLocked, EventTriggerRefuses) as error:
+        return error
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """One retired schema on a node; `why_not` is None when it may be dropped."""
+
+    node: NodeName
+    schema: str
+    shard: ShardId | None
+    move: str
+    objects: int
+    """How many locks DROP takes."""
+    size_bytes: int
+    """0 where a lock prevented the measurement; then it is in use."""
+    why_not: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it in the shape of docs/reference/json.md."""
+        return {
+            "node": self.node,
+            "schema": self.schema,
+            "shard": self.shard,
+            "move": self.move,
+            "size_bytes": self.size_bytes,
+            "refused": self.why_not,
+        }
+
+
+def _drop(
+    session: Connection, node: str, chosen: Sequence[Retired], progress: Progress
+) -> dict[Retired, str]:
+    """Drop schemas of the session's node; return those that remain, and why.
+
+    The session holds the node's lock, in autocommit. What holds up one schema does not hold up
+    the others. Raises NodeLost.
+    """
+    progress.expect(node, "pruning", len(chosen), "schemas")
+
+    def drop(some: Sequence[Retired], timeout_ms: int) -> dict[Retired, str]:
+        if some[0].objects > most:  # it is the only one in its batch
+            _shrink(session, some[0].schema, most, timeout_ms)
+        failed = _transaction(session, some, timeout_ms)
+        progress.advance(node, len(some) - len(failed))
+        time.sleep(_PAUSE_S)
+        return failed
+
+    def held(some: Sequence[Retired]) -> dict[Retired, Held]:
+        users = _users(session, [one.schema for one in some])
+        return {one: users[one.schema] for one in some if one.schema in users}
+
+    try:
+        most = min(room.of(session), _LARGEST_BATCH)
+        patient = Patient(drop, held, partial(progress.waits, node))
+        for batch in room.batches(chosen, most, lambda one: one.objects):
+            patient.together(batch)
+        left = patient.singly(time.monotonic() + _PATIENCE_S)
+        progress.end(node)
+    except psycopg.Error as error:
+        raise NodeLost(node, reason_of(error)) from error
+    return left
+
+
+def _transaction(
+    session: Connection, some: Sequence[Retired], timeout_ms: int
+) -> dict[Retired, str]:
+    """Drop schemas at once, but for those on which an object outside depends; give these, why."""
+    with session.transaction():
+        schemas = [one.schema for one in some]
+        tables = session.execute(QUERIES["tables"], {"schemas": schemas}).fetchall()
+        _lock(session, tables, timeout_ms)
+        _, outside = _contents(session, schemas)
+        if dropped := [schema for schema in schemas if schema not in outside]:
+            named = sql.SQL(", ").join(map(sql.Identifier, dropped))
+            session.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(named))
+            events.record(session, COMMAND, f"dropped {listed(dropped, most=_NAMED)}")
+    return {o: f"{outside[o.schema]} depends on it" for o in some if o.schema in outside}
+
+
+def _shrink(session: Connection, schema: str, most: int, timeout_ms: int) -> None:
+    """Drop the tables of a schema in batches, until one transaction can lock the rest."""
+    while True:
+        objects, outside = _contents(session, [schema])
+        leaves = session.execute(QUERIES["leaves"], {"schema": schema}).fetchall()
+        if outside or objects <= most or not leaves:
+            return
+        for few in room.batches(leaves, most, lambda leaf: leaf[1]):
+            tables = [sql.Identifier(schema, name) for name, _ in few]
+            with session.transaction():
+                _lock(session, [(schema, name) for name, _ in few], timeout_ms)
+                if _contents(session, [schema])[1]:
+                    return
+                session.execute(sql.SQL("DROP TABLE {} CASCADE").format(sql.SQL(", ").join(tables)))
+            time.sleep(_PAUSE_S)
+
+
+def _lock(session: Connection, tables: Sequence[tuple[str, str]], timeout_ms: int) -> None:
+    """Take the locks that the drop needs: then no new object can depend on the tables."""
+    session.execute("SELECT set_config('lock_timeout', %s, true)", [f"{timeout_ms}ms"])
+    if tables:
+        named = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*t)) for t in tables)
+        session.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(named))
+
+
+def _contents(session: Connection, schemas: Sequence[str]) -> tuple[int, dict[str, str]]:
+    """Count the objects of schemas, and name for each an object outside that CASCADE would drop."""
+    contents = session.execute(QUERIES["contents"], {"schemas": schemas}).fetchall()
+    outside = {
+        schema: blocking.with_session(session, found)
+        for schema, _, found in contents
+        if found is not None
+    }
+    return sum(objects for _, objects, _ in contents), outside

@@ -18,22 +18,21 @@ from shardctl.access import stream_fence
 from shardctl.errors import Refused
 from shardctl.meter import sentences
 from shardctl.moves import (
+    comparison,
     cutover,
     ddl,
     live_comparison,
-    live_proof,
     marks,
     prediction,
     stream_claim,
     wal,
 )
-from shardctl.moves.confirm_sessions import SnapshotLost
+from shardctl.moves.comparison import SnapshotLost
 from shardctl.moves.context import Use
 from shardctl.moves.live_comparison import Results
-from shardctl.moves.refusals import COPY_INSTEAD
+from shardctl.moves.plan import COPY_INSTEAD
 from shardctl.moves.step import Step
 from shardctl.moves.sub_step import RoundTrips, of_machine
-from shardctl.postgres import queries
 from shardctl.state import journal
 from shardctl.state.ledger import written
 
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
-    from shardctl.moves.live_proof import LiveProof
+    from shardctl.moves.live_comparison import LiveProof
     from shardctl.postgres.logical.moment import Moment
 
 
@@ -58,7 +57,7 @@ class RehearsalRefused(Refused):
 def prove(context: MoveContext) -> None:
     """Compare both sides, predict the pause, and note both in the journal.
 
-    Raises RehearsalRefused, reverse_pause_too_long, and what `live_proof.taken` raises.
+    Raises RehearsalRefused, reverse_pause_too_long, and what `live_comparison.taken` raises.
     """
     plan, began = context.plan, time.monotonic()
     stop, gone = threading.Event(), threading.Event()
@@ -120,7 +119,7 @@ def until(steps: Sequence[Step]) -> Sequence[Step]:
 def _compare(
     context: MoveContext, results: Results, shown: Progress, stop: threading.Event
 ) -> tuple[LiveProof, list[str]]:
-    with live_proof.taken(context) as proof:
+    with live_comparison.taken(context) as proof:
         return proof, live_comparison.compare(context, proof.moment, results, shown, stop)
 
 
@@ -189,8 +188,6 @@ def _lost(context: MoveContext) -> Refused:
     )
 
 
-QUERIES = queries.load("shardctl.moves", "rehearsal.sql")
-
 _ROUNDS, _ENOUGH, _ROUNDS_S = 9, 3, 2.0
 _MARK, _MARK_S = "measured", 10.0
 
@@ -211,7 +208,7 @@ def measured_parts(
         if not known:  # the whole digest is read then
             look = partial(stream_fence.left, source, plan.id, plan.schemas)
         schemas = sql.SQL(", ").join(map(sql.Literal, plan.schemas))
-        read = partial(source.execute, QUERIES["sequences"].format(schemas=schemas))
+        read = partial(source.execute, comparison.QUERIES["sequences"].format(schemas=schemas))
     with context.on(plan.target):
         target = context.session(plan.target, Use.lock)
         stream_claim.make(context, target)

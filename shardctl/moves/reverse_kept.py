@@ -11,9 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import ddl, marks, standbys, wal
+from shardctl.moves import ddl, marks, wal
 from shardctl.moves.step import Step
-from shardctl.postgres import queries, slots
+from shardctl.postgres import slots
 from shardctl.postgres.logical import closing, publication, slot
 from shardctl.postgres.logical.route import Route, end_sessions
 from shardctl.state import journal, leash, reverses
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from shardctl.postgres.blocking import Holder
     from shardctl.postgres.connection import Connection
 
-
-QUERIES = queries.load("shardctl.moves", "reverse_kept.sql")
 
 MADE = "reverse made"
 """The target's mark from before its publication; its note has the structure and the limit."""
@@ -165,12 +163,12 @@ def look_at(session: Connection, schemas: Sequence[str]) -> dict[str, Any]:
     given = {"schemas": list(schemas)}
     files = {
         f"{schema}.{table}": file
-        for schema, table, file in session.execute(QUERIES["files"], given)
+        for schema, table, file in session.execute(marks.QUERIES["files"], given)
     }
     return {
         "parts": ddl.parts(session, schemas),
         "files": files,
-        "timeline": standbys.timeline(session),
+        "timeline": marks.timeline(session),
     }
 
 

@@ -11,8 +11,7 @@ from shardctl.errors import Refused
 from shardctl.meter import listed
 from shardctl.moves import ledger, reverse_kept
 from shardctl.moves import plan as planning
-from shardctl.moves.plan import Reversed
-from shardctl.moves.refusals import COPY_INSTEAD
+from shardctl.moves.plan import COPY_INSTEAD, Reversed
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.postgres.logical import identities
 from shardctl.provision import maps

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
 from shardctl.hosts import ports
-from shardctl.moves import cutover, file, methods, rehearsal
+from shardctl.moves import copy, cutover, file, follow, methods, rehearsal, reserve
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
@@ -18,7 +18,6 @@ from shardctl.moves.plan import MovePlan, PlanUnreadable
 from shardctl.moves.preflight import check
 from shardctl.moves.preflight import poolers as preflight_poolers
 from shardctl.moves.step import NotAbortable, drive, undo
-from shardctl.moves.steps import clone, follow, reserve
 from shardctl.moves.stopped import (
     aborting,
     require_not_aborted,
@@ -209,7 +208,7 @@ def resume(
                 with context.on(decided.source):  # the step `reserve` arms another one
                     leash.end(context.session(decided.source), decided.slot)
             if not decided.streams:
-                clone.admit(context)
+                copy.admit(context)
             if decided.source in planning.elsewhere(topology, decided):
                 (follow.reconnect if decided.streams else reserve.leave_behind)(context)
         _drive(context, on_step)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.logical.closing import Access
 
-QUERIES = queries.load("shardctl.moves", "stream_claim.sql")
+QUERIES = claims.QUERIES
 
 _NO_REVISION = -1
 _POLL_S = 0.05

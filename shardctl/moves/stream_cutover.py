@@ -15,11 +15,10 @@ from shardctl.access import fence, stream_fence, structure_digest
 from shardctl.access.fence import WritersLeft
 from shardctl.errors import ShardctlError
 from shardctl.meter import listed
-from shardctl.moves import claims, cutover, ddl, marks, standbys, stream_claim, wal
-from shardctl.moves.budget import REST_S
+from shardctl.moves import claims, cutover, ddl, marks, stream_claim, wal
 from shardctl.moves.context import Use
-from shardctl.moves.standbys import StandbysBehind
-from shardctl.moves.sub_step import Cutover, SubStep
+from shardctl.moves.marks import StandbysBehind
+from shardctl.moves.sub_step import REST_S, Cutover, SubStep
 from shardctl.postgres import blocking, catalog
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.postgres.logical import subscription
@@ -80,11 +79,11 @@ def ping(at: Attempt) -> None:
         marks.note_timeline(at.source, plan.id, attempt=at.attempt)
         _find_standbys(at)
         # One that is away would be waited for by all clients, too.
-        standbys.await_flushed(
+        marks.await_flushed(
             at.source,
             plan.source,
             at.standbys,
-            standbys.position(at.source),
+            marks.position(at.source),
             what="ping",
             deadline=min(time.monotonic() + _PING_S, at.budget.latest("pause")),
         )
@@ -95,8 +94,8 @@ def _find_standbys(at: Attempt) -> None:
     if at.plan.options.ignore_standby:
         return
     # First: one that comes in between is looked for again.
-    at.connected = standbys.connected(at.source)
-    at.standbys = set(standbys.expected(at.source))
+    at.connected = marks.connected_standbys(at.source)
+    at.standbys = set(marks.expected_standbys(at.source))
 
 
 def pause(at: Attempt) -> None:
@@ -136,7 +135,7 @@ def put_up_fence(at: Attempt) -> None:
     those are ended who go on writing. Raises what `stream_fence.put_up` raises.
     """
     marks.expect_fence(at.context, at.attempt, deadline=at.budget.latest("snapshot"))
-    seen = [standbys.QUERIES["connected"].as_bytes()] if at.connected else []
+    seen = [marks.QUERIES["connected"].as_bytes()] if at.connected else []
     behind = [*at.context.known.looks, *seen]
 
     def put_up(kept_s: float) -> list[list[Any]]:
@@ -167,11 +166,11 @@ def drain(at: Attempt) -> None:
     known = at.context.known
     with at.context.on(at.plan.source):
         if at.connected and at.behind[-1] != [(at.connected,)]:
-            at.standbys |= standbys.expected(at.source)
+            at.standbys |= marks.expected_standbys(at.source)
         lsn = known.untouched(at.behind[: len(known.looks)]) if known else None
         if lsn is None:
             _look_closer(at)
-            lsn = standbys.position(at.source)
+            lsn = marks.position(at.source)
         at.lsn = lsn
 
 
@@ -204,7 +203,7 @@ def await_standbys(at: Attempt) -> None:
     """
     with at.context.on(at.plan.source):
         deadline = at.budget.latest("snapshot")
-        standbys.await_flushed(
+        marks.await_flushed(
             at.source, at.plan.source, at.standbys, at.lsn, what="fence", deadline=deadline
         )
 
@@ -257,8 +256,8 @@ def await_standbys_again(at: Attempt) -> None:
         return
     try:
         with at.context.on(at.plan.source):
-            lsn, deadline = standbys.position(at.source), at.budget.deadline - REST_S
-            standbys.await_flushed(
+            lsn, deadline = marks.position(at.source), at.budget.deadline - REST_S
+            marks.await_flushed(
                 at.source, at.plan.source, at.standbys, lsn, what="decision", deadline=deadline
             )
     except (StandbysBehind, NodeLost, NodeUnavailable) as error:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from shardctl.access import fence
 from shardctl.errors import ShardctlError
 from shardctl.moves import stream_claim
-from shardctl.moves.budget import deferred
 from shardctl.moves.context import Use
 from shardctl.moves.paused_poolers import PausedPoolers
-from shardctl.moves.sub_step import SubStep
+from shardctl.moves.sub_step import SubStep, deferred
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state import journal
 from shardctl.state.journal import MoveState

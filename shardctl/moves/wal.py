@@ -15,7 +15,7 @@ from shardctl.hosts import accounts, files
 from shardctl.hosts.reach import host_of, is_reached
 from shardctl.meter import BYTES, Held
 from shardctl.moves.context import Use
-from shardctl.moves.refusals import SourceUnfit
+from shardctl.moves.plan import SourceUnfit
 from shardctl.postgres import queries, slots
 from shardctl.postgres.logical import publication, stream_login
 from shardctl.state import journal, leash
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, NodeName
 
 
-QUERIES = queries.load("shardctl.moves", "wal.sql")
-
+_SOURCE = """
+SELECT (SELECT setting FROM pg_settings WHERE name = 'data_directory'),
+       (SELECT setting FROM pg_settings WHERE name = 'max_slot_wal_keep_size')::bigint
+"""
 SHARE = 10
 """A move may hold back 1/SHARE of the free disk, unless `max_wal` gives a limit."""
 _SECONDS = 30.0
@@ -87,10 +89,7 @@ def megabytes(count: float) -> str:
 
 def look(node: Node, session: Connection) -> Wal:
     """Query a source and its host; `session` is with the source, a primary."""
-    row = session.execute(QUERIES["source"]).fetchone()
-    if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
-        raise AssertionError
-    directory, keep_mb = row
+    directory, keep_mb = queries.one(session, _SOURCE)
     free, unknown = free_bytes(node, directory)
     return Wal(free, unknown, None if keep_mb < 0 else keep_mb * MB)
 

@@ -9,9 +9,8 @@ import pytest
 
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import prune, rehearsal, reverse_kept, reversing, service
+from shardctl.moves import copy, follow, prune, rehearsal, reverse_kept, reversing, service
 from shardctl.moves.plan import Options
-from shardctl.moves.steps import follow, reopen
 from shardctl.moves.stopped import MoveStopped
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.proof import left
@@ -163,7 +162,7 @@ def test_what_another_operator_has_aborted_meanwhile_is_not_completed(
     """Its poolers and the topology file would lead to the node that has no shards."""
     there = moved(fleet_own)
     late = reversing.plan(fleet_own.topology, there, Options(5.0, 0.0))
-    replace_step(monkeypatch, reopen.STEP, lose)
+    replace_step(monkeypatch, copy.REOPEN_STEP, lose)
     with pytest.raises(MoveStopped):
         reverse(fleet_own, there.move.id)
     monkeypatch.undo()

@@ -15,18 +15,19 @@ from shardctl.fanout import Silent
 from shardctl.moves import (
     claims,
     confirm,
+    copy,
     doctor,
+    follow,
     plan,
+    reserve,
     reversing,
     service,
     stream_claim,
     stream_cutover,
 )
 from shardctl.moves.context import Use
-from shardctl.moves.plan import Options
-from shardctl.moves.refusals import TargetUnfit
+from shardctl.moves.plan import Options, TargetUnfit
 from shardctl.moves.step import TargetUncleaned
-from shardctl.moves.steps import copy, follow, reserve
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres import slots
 from shardctl.postgres.connection import NodeLost

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import service
-from shardctl.moves.steps import follow
+from shardctl.moves import follow, service
 from shardctl.moves.stopped import MoveStopped
 from shardctl.pgbouncer import apply
 from shardctl.topology import edit

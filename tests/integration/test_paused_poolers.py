@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.moves import plan as planning
-from shardctl.moves.paused_pooler import PausedPooler, PauseFailed, PauseLost
-from shardctl.moves.paused_poolers import PausedPoolers
+from shardctl.moves.paused_poolers import PausedPooler, PausedPoolers, PauseFailed, PauseLost
 from shardctl.pgbouncer.console import Console
 from tests.fixtures.moves.own import TWO, Lab
 from tests.fixtures.servers.postgres import free_run, wait_for

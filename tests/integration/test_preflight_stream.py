@@ -10,17 +10,7 @@ import pytest
 
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import Options
-from shardctl.moves.preflight import (
-    events,
-    expressions,
-    member,
-    rights,
-    schemas,
-    server,
-    subscriber,
-    subscription,
-    table,
-)
+from shardctl.moves.preflight import member, schemas, server, subscriber, table
 from shardctl.moves.preflight.registry import STREAMED
 from shardctl.moves.preflight.subject import Context, Unknown
 from shardctl.postgres.connection import connect
@@ -347,7 +337,7 @@ def test_expressions_that_rely_on_the_search_path(context: Context) -> None:
         INSERT INTO spread VALUES ('x')
         """,
     )
-    found = context.ask(expressions.look)
+    found = context.ask(table.look_at_expressions)
     assert {one.partition(" (")[0] for one in found.failing} == {
         "shard2.known(text) in shard2.checked",
         "shard2.doubled(text) in shard2.checked",
@@ -358,8 +348,8 @@ def test_expressions_that_rely_on_the_search_path(context: Context) -> None:
         "shard2.doubled(text) in shard2.empty",
         "shard2.fit(text) in shard2.worded",
     )
-    assert found.failing[0] in by_code(expressions.judge(context))["search_path"]
-    assert found.untried[0] in next(expressions.notes(context))
+    assert found.failing[0] in by_code(table.judge_expressions(context))["search_path"]
+    assert found.untried[0] in next(table.note_expressions(context))
 
 
 @pytest.mark.parametrize("owned", ["TABLE shard2.checked", "FUNCTION shard2.spy(text)"])
@@ -378,7 +368,7 @@ def test_no_code_of_another_role_is_run(context: Context, owned: str) -> None:
         """,
     )
     try:
-        found = context.ask(expressions.look)
+        found = context.ask(table.look_at_expressions)
     finally:
         make(context, "DROP OWNED BY preflight_owner CASCADE; DROP ROLE preflight_owner")
     assert found.failing == ()  # had it run, it would have failed
@@ -390,9 +380,9 @@ def test_a_login_for_replication_that_fails(context: Context) -> None:
     database = dataclasses.replace(context.topology.database, replication_user="no_replication")
     context.topology = dataclasses.replace(context.topology, database=database)
     context.ask(subscriber.look)
-    context.ask(events.look_at_target)
-    context.ask(subscription.look)
-    assert "no_replication" in by_code(subscription.judge(context))["replication_login"]
+    context.ask(subscriber.look_at_triggers_of_target)
+    context.ask(subscriber.try_login)
+    assert "no_replication" in by_code(subscriber.judge_login(context))["replication_login"]
     make(context, "DROP ROLE no_replication")
 
 
@@ -405,10 +395,15 @@ def test_an_event_trigger(context: Context) -> None:
         CREATE EVENT TRIGGER stop ON ddl_command_start EXECUTE FUNCTION public.stop()
         """,
     )
-    for look in (rights.look, events.look, subscriber.look, events.look_at_target):
+    for look in (
+        server.look_for_rights,
+        subscriber.look_at_triggers,
+        subscriber.look,
+        subscriber.look_at_triggers_of_target,
+    ):
         context.ask(look)
-    (refused,) = events.judge_target(context)
+    (refused,) = subscriber.judge_triggers_of_target(context)
     assert "(stop)" in str(refused)
-    assert len(list(events.judge(context))) == 1
+    assert len(list(subscriber.judge_triggers(context))) == 1
     with pytest.raises(Unknown):  # it would be reported as a login that fails
-        context.ask(subscription.look)
+        context.ask(subscriber.try_login)

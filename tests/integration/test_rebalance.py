@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.fleet import group
-from shardctl.moves.steps import follow
+from shardctl.moves import follow
 from tests.fixtures.fleets.balance import write_plan
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.proof import left

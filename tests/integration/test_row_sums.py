@@ -8,7 +8,7 @@ import pytest
 from psycopg import sql
 
 from shardctl.moves import comparison
-from shardctl.moves.confirm_sessions import QUERIES
+from shardctl.moves.comparison import QUERIES
 from shardctl.postgres import catalog
 
 if TYPE_CHECKING:

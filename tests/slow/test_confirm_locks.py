@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.moves import comparison, confirm, confirm_sessions
+from shardctl.moves import comparison, confirm
 from shardctl.moves.confirm import CopiesDiffer
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_a_large_table_is_compared_in_parts_and_ddl_passes_between_them(
     world = fleet_own.up_to("confirm", [2, 3], "c")
     assert compared(world) == (TABLES + 1, 100)
     ask, between = (
-        confirm_sessions.Sessions.ask,
+        comparison.Sessions.ask,
         [
             "ALTER TABLE shard2.large ADD COLUMN later integer DEFAULT 1",
             "UPDATE shard2.large SET t = ''; DELETE FROM shard2.large WHERE n < 50",
@@ -60,14 +60,14 @@ def test_a_large_table_is_compared_in_parts_and_ddl_passes_between_them(
     )
 
     def after_a_part(
-        self: confirm_sessions.Sessions, node: Any, session: Any, query: Any, **named: Any
+        self: comparison.Sessions, node: Any, session: Any, query: Any, **named: Any
     ) -> Any:
         found = ask(self, node, session, query, **named)
         if node == "c" and between and b"(4,0)" in query.as_bytes(session):
             fleet_own.ask("c", f"SET lock_timeout = '2s'; {between.pop(0)}")
         return found
 
-    monkeypatch.setattr(confirm_sessions.Sessions, "ask", after_a_part)
+    monkeypatch.setattr(comparison.Sessions, "ask", after_a_part)
     assert compared(world) == (TABLES + 1, 100)
     assert between == []
     fleet_own.ask("a", f"DELETE FROM {world.plan.retired[0]}.large WHERE n = 77")

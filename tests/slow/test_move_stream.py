@@ -8,9 +8,9 @@ import pytest
 
 from shardctl.moves import (
     doctor,
+    follow,
     stream_cutover,
 )
-from shardctl.moves.steps import follow
 from shardctl.moves.stopped import MoveStopped
 from shardctl.state import lock
 from shardctl.state.journal import MoveState

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from shardctl.fanout import Silent
-from shardctl.moves import attempt, budget, claims, clone_cutover, stopped
+from shardctl.moves import attempt, claims, clone_cutover, stopped, sub_step
 from shardctl.provision import fleet
 from shardctl.provision import poolers as provision
 from shardctl.provision.job import Retrying
@@ -90,7 +90,7 @@ def test_a_signal_during_a_cutover_ends_it_first(
     monkeypatch.setattr(clone_cutover, "take_over", signalled)
     error = fleet_own.stopped([2, 3], "c")
     assert (error.exit_code, error.state) == (130, MoveState.routed)
-    assert budget._FIRST in fleet_own.notices
+    assert sub_step._FIRST in fleet_own.notices
     fleet_own.put(2)
     fleet_own.resume()
     assert fleet_own.problems() == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.errors import Incomplete, ShardctlError
-from shardctl.moves.steps import follow
+from shardctl.moves import follow
 from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres.logical import identities
 from tests.fixtures.moves import stream_moves

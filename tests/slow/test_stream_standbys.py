@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from shardctl.hosts.local import Local
-from shardctl.moves.standbys import StandbysBehind
+from shardctl.moves.marks import StandbysBehind
 from shardctl.moves.stopped import MoveStopped
 from tests.fixtures.servers.postgres import SUPERUSER, free_ports, wait_for
 

@@ -16,6 +16,7 @@ import psycopg
 from shardctl import fanout
 from shardctl.errors import ShardctlError, together
 from shardctl.moves import prediction
+from shardctl.moves.plan import TargetUnfit
 from shardctl.moves.preflight import (
     directory,
     fleet,
@@ -28,7 +29,6 @@ from shardctl.moves.preflight import (
     wal,
 )
 from shardctl.moves.preflight.subject import Context, Place, Unknown, refused
-from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.sub_step import RoundTrips
 from shardctl.postgres.connection import NodeUnavailable, connect
 

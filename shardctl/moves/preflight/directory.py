@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from shardctl.hosts import accounts, files, scripts
 from shardctl.meter import listed
+from shardctl.moves.plan import TargetUnfit
 from shardctl.moves.preflight import server, target, wal
-from shardctl.moves.refusals import TargetUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

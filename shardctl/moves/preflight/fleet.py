@@ -11,8 +11,8 @@ import psycopg
 from shardctl.meter import listed
 from shardctl.moves import file
 from shardctl.moves import plan as planning
+from shardctl.moves.plan import PreflightRefused, SourceUnfit
 from shardctl.moves.preflight.subject import refused
-from shardctl.moves.refusals import PreflightRefused, SourceUnfit
 from shardctl.postgres import catalog
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import maps

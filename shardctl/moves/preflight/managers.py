@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl.meter import listed
+from shardctl.moves.plan import SourceUnfit
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import queries, repmgr
 from shardctl.postgres.connection import NodeUnavailable
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from shardctl.checks import clock
 from shardctl.meter import listed
 from shardctl.moves import wal as room
+from shardctl.moves.plan import TargetUnfit
 from shardctl.moves.preflight import fleet, replication, server, target
 from shardctl.moves.preflight import wal as copy
-from shardctl.moves.refusals import TargetUnfit
 from shardctl.moves.sub_step import shortest_ms
 from shardctl.postgres import catalog
 from shardctl.postgres.logical import clients

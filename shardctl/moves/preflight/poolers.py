@@ -13,10 +13,10 @@ from shardctl.errors import Refused, ShardctlError, together
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
-from shardctl.moves import paused_pooler
+from shardctl.moves import paused_poolers
 from shardctl.moves import plan as planning
+from shardctl.moves.plan import PoolerUnfit, collected
 from shardctl.moves.preflight import fleet
-from shardctl.moves.refusals import PoolerUnfit, collected
 from shardctl.moves.sub_step import shortest_ms
 from shardctl.pgbouncer import apply, faults
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
@@ -227,7 +227,7 @@ def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked
         nodes, database = topology.nodes, topology.database
         asked = [plan.source, *([plan.target] if plan.streams else [])]
         reasons = (
-            why_unasked(plan, looked.pooler, paused_pooler.guard_dsn(nodes[node], database), node)
+            why_unasked(plan, looked.pooler, paused_poolers.guard_dsn(nodes[node], database), node)
             for node in asked
         )
         looked.unasked = next((reason for reason in reasons if reason), "")

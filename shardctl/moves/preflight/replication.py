@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from shardctl.checks import settings as checked
 from shardctl.meter import listed
-from shardctl.moves import standbys
+from shardctl.moves import marks
+from shardctl.moves.plan import NodeUnfit, PreflightRefused, SourceUnfit
 from shardctl.moves.preflight import fleet, managers, server, wal
-from shardctl.moves.preflight.subject import QUERIES, STREAM_QUERIES, Unknown
-from shardctl.moves.refusals import NodeUnfit, PreflightRefused, SourceUnfit
+from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def require_streams(context: Context) -> None:
 
 def look_for_timeout(context: Context) -> int:
     """Ask the source after how many seconds it drops an unused slot; 0: it does not."""
-    (seconds,) = queries.one(context.session, STREAM_QUERIES["timeout"])
+    (seconds,) = queries.one(context.session, QUERIES["timeout"])
     return int(seconds)
 
 
@@ -220,7 +220,7 @@ def judge_timeout(context: Context) -> Iterator[SourceUnfit]:
 
 def look_for_standbys(context: Context) -> tuple[str, ...]:
     """Name the standbys that are not connected, so that the cutover would time out."""
-    return tuple(sorted(standbys.away(context.session)))
+    return tuple(sorted(marks.standbys_away(context.session)))
 
 
 def notes_on_standbys(context: Context) -> Iterator[str]:

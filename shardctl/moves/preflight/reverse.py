@@ -13,9 +13,9 @@ from shardctl.ids.generator import quote_identifier
 from shardctl.meter import duration, listed
 from shardctl.moves import ddl, marks, reverse_kept
 from shardctl.moves import wal as room
+from shardctl.moves.plan import COPY_INSTEAD, NodeUnfit, SourceUnfit, TargetUnfit
 from shardctl.moves.preflight import member, replication, wal
-from shardctl.moves.preflight.subject import QUERIES, STREAM_QUERIES
-from shardctl.moves.refusals import COPY_INSTEAD, NodeUnfit, SourceUnfit, TargetUnfit
+from shardctl.moves.preflight.subject import QUERIES
 from shardctl.postgres import catalog, queries, slots
 from shardctl.postgres.logical import publication
 from shardctl.topology import names as naming
@@ -126,7 +126,7 @@ def _under(name: str, renamed: dict[str, str]) -> str:
 
 def origin_rights(session: Connection) -> tuple[str, ...]:
     """List the functions that set where a stream begins, and that the role may not execute."""
-    return tuple(name for (name,) in session.execute(STREAM_QUERIES["origin_rights"]))
+    return tuple(name for (name,) in session.execute(QUERIES["origin_rights"]))
 
 
 def look_at_source(context: Context) -> tuple[ShardctlError, ...]:
@@ -184,9 +184,9 @@ class Used:
 def look_for_room(context: Context) -> Used:
     """Ask the target."""
     given = {"purpose": context.purpose}
-    (seconds,) = queries.one(context.member, STREAM_QUERIES["timeout"])
+    (seconds,) = queries.one(context.member, QUERIES["timeout"])
     senders, slots = queries.one(context.member, QUERIES["used"], given)
-    (may_replicate,) = queries.one(context.member, STREAM_QUERIES["may_replicate"])
+    (may_replicate,) = queries.one(context.member, QUERIES["may_replicate"])
     return Used(senders, slots, int(seconds), may_replicate)
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from shardctl.ids.generator import quote_identifier
 from shardctl.meter import SHOWN, listed
-from shardctl.moves import cross_schema
+from shardctl.moves import ddl
 from shardctl.moves import plan as planning
-from shardctl.moves.cross_schema import Some, some
+from shardctl.moves.ddl import Some, some
+from shardctl.moves.plan import SourceUnfit
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import SourceUnfit
 from shardctl.postgres import catalog
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision.refusals import table_shadowed
@@ -55,7 +55,7 @@ class Contents:
 def look(context: Context) -> Contents:
     """Query the source; a fixed number of queries for each of its databases that are copied."""
     topology, plan, session = context.topology, context.plan, context.session
-    crossings = cross_schema.dependencies(session, plan.schemas, planning.leaving(topology, plan))
+    crossings = ddl.dependencies(session, plan.schemas, planning.leaving(topology, plan))
     found = Contents(catalog.read_shadows(session, topology, plan.schemas), crossings)
     if context.streams:
         return found
@@ -133,7 +133,7 @@ def unfenced(context: Context) -> Iterator[ShardctlError]:
     """Refuse what would bypass the fence; it may appear until the cutover."""
     node, there = context.plan.source, context.need(look)
     if there.crossings.total:
-        yield cross_schema.refusal(node, there.crossings)
+        yield ddl.crossing_refused(node, there.crossings)
     for schema, table in there.shadows:
         yield table_shadowed(node, schema, table)
 

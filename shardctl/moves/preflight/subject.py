@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import psycopg
 
 from shardctl.libpq import reason_of
-from shardctl.moves.refusals import PreflightRefused
+from shardctl.moves.plan import PreflightRefused
 from shardctl.postgres import queries
 from shardctl.postgres.connection import unavailable
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, Topology
 
 QUERIES = queries.load("shardctl.moves.preflight", "preflight.sql")
-STREAM_QUERIES = queries.load("shardctl.moves.preflight", "stream.sql")
-"""What only a streamed move asks."""
 
 Found = TypeVar("Found")
 

@@ -1,23 +1,40 @@
-"""What a subscription takes on the target: workers, an origin, rights, and settings that fit."""
+"""What a subscription takes: workers, an origin, rights, settings that fit, and a login.
+
+The target makes one that connects, in a transaction that is rolled back: it makes no slot, starts
+no worker, and leaves nothing. Where the subscription is to log in by a role of its own, which is
+not there so far, the source has to ask for that role's password.
+
+Event triggers of both nodes, also of a clone's source, are tried alike with what a move changes in
+the catalogs: it meets some of them only past its point of no return.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import psycopg
+from psycopg import sql
+
+from shardctl import libpq
 from shardctl.ids.generator import quote_identifier
+from shardctl.libpq import reason_of
 from shardctl.meter import listed
-from shardctl.moves.preflight import member
-from shardctl.moves.preflight.subject import STREAM_QUERIES
-from shardctl.moves.refusals import TargetUnfit
-from shardctl.postgres import queries
+from shardctl.moves.plan import PreflightRefused, SourceUnfit, TargetUnfit
+from shardctl.moves.preflight import member, server
+from shardctl.moves.preflight.subject import QUERIES, Unknown
+from shardctl.postgres import event_triggers, queries
 from shardctl.postgres.logical import stream_login, structure
+from shardctl.topology import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from shardctl.errors import ShardctlError
+    from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName
 
 _OFF = ("off", "0", "0ms", "origin", "false", "no")
 _SETTINGS = {
@@ -40,6 +57,10 @@ _USED = (
     ("appliers", "it has no free worker for a subscription"),
     ("origins", "it has no free replication origin"),
 )
+
+_ASKED = "password authentication failed"
+_NOT_ASKED = "does not exist"
+"""What a server reports of a role that it lacks, if it asks for its password, and if not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +97,13 @@ def look_for_owners(context: Context) -> Owners:
 def look(context: Context) -> Subscriber:
     """Ask the target."""
     session = context.member
-    workers, appliers, origins = queries.one(session, STREAM_QUERIES["subscriber"])
-    lacking = tuple(what for (what,) in session.execute(STREAM_QUERIES["subscriber_rights"]))
+    workers, appliers, origins = queries.one(session, QUERIES["subscriber"])
+    lacking = tuple(what for (what,) in session.execute(QUERIES["subscriber_rights"]))
     owners = context.of(look_for_owners) or Owners()
     given = {"owners": list(owners.names)}
     lacking += tuple(
         f"membership in role {name} (WITH INHERIT TRUE, SET TRUE), which owns moved objects"
-        for (name,) in session.execute(STREAM_QUERIES["not_theirs"], given)
+        for (name,) in session.execute(QUERIES["not_theirs"], given)
     )
     settings = _settings(session)
     passed_on = owners.passed_on if stream_login.is_needed(session) else ()
@@ -92,9 +113,9 @@ def look(context: Context) -> Subscriber:
 def _settings(session: Connection) -> tuple[str, ...]:
     """Read settings with which a worker would stop, or read other values."""
     names = {"names": list(_SETTINGS), "own": list(_OWN)}
-    found = [setting for (setting,) in session.execute(STREAM_QUERIES["apply_settings"], names)]
-    if queries.one(session, STREAM_QUERIES["may_read_files"]) == (True,):
-        found += [setting for (setting,) in session.execute(STREAM_QUERIES["file_settings"], names)]
+    found = [setting for (setting,) in session.execute(QUERIES["apply_settings"], names)]
+    if queries.one(session, QUERIES["may_read_files"]) == (True,):
+        found += [setting for (setting,) in session.execute(QUERIES["file_settings"], names)]
     parts = [(one, *one.split("=", 1)) for one in dict.fromkeys(found)]
     return tuple(s for s, name, value in parts if value.lower() not in _SETTINGS[name])
 
@@ -168,4 +189,194 @@ def notes(context: Context) -> Iterator[str]:
         yield (
             f"node {target} has wal_level = {server.settings['wal_level']}: to stream the shards "
             "to another node later, set it to logical"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Whether the login role may make another on the source, and let that connect."""
+
+    may_make: bool
+    may_connect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Why the login failed, None where it did not; `own` is whether it is by a role of its own."""
+
+    reason: str | None
+    own: bool
+
+
+def look_for_maker(context: Context) -> Maker:
+    """Ask the source."""
+    return Maker(*queries.one(context.session, QUERIES["role_maker"]))
+
+
+def try_login(context: Context) -> Login:
+    """Try it; raises Unknown of a target that could not make a subscription anyhow."""
+    if context.need(member.look).in_recovery or context.need(look).lacking:
+        raise Unknown
+    if context.need(look_at_triggers_of_target).refused is not None:  # as it would this statement
+        raise Unknown
+    name = context.plan.slot
+    own = stream_login.is_needed(context.member)
+    role = {"user": name, "password": "unknown"} if own else {}
+    database = context.topology.database
+    conninfo = libpq.for_replication(context.source, database, name, dbname=database.name, **role)
+    statement = QUERIES["try_subscription"].format(
+        name=sql.Identifier(name),
+        absent=sql.Identifier(f"{name}_absent"),
+        conninfo=sql.Literal(conninfo),
+    )
+    error = event_triggers.error_of(context.member, statement)
+    return Login(None if error is None else _reason(error, own=own), own)
+
+
+def _reason(error: psycopg.Error, *, own: bool) -> str | None:
+    """Give what the source said, or libpq: the target's message has both, and where it called."""
+    said = reason_of(error)
+    reason = said.rpartition("FATAL:")[2].strip().splitlines()[0].strip()
+    if own and _ASKED in reason:
+        return None
+    if own and _NOT_ASKED in reason:
+        return "pg_hba.conf does not ask for its password"
+    return reason
+
+
+def judge_login(context: Context) -> Iterator[ShardctlError]:
+    """Refuse a target whose server cannot log in to the source."""
+    found, database, source = context.need(try_login), context.topology.database, context.source
+    if found.own:
+        yield from _judge_maker(context)
+    if found.reason is not None:
+        user = context.plan.slot if found.own else database.replication_user
+        yield TargetUnfit(
+            context.plan.target,
+            "replication_login",
+            f"its server cannot log in to node {source.name} as {user}: {found.reason}",
+            hint=_hint(context, own=found.own),
+        )
+
+
+def _hint(context: Context, *, own: bool) -> str:
+    """Say how a login becomes possible."""
+    database, source, target = context.topology.database, context.source, context.plan.target
+    at = f"{source.host}:{source.port}"
+    if own:
+        return (
+            f'on node {source.name}, add a line `host {database.name} "/^shardctl_" ADDRESS '
+            "scram-sha-256` to pg_hba.conf (`all` in place of the pattern before 16); on node "
+            f"{target}, check that it can connect to {at}, "
+            "and that database.subscription_options names files of its host"
+        )
+    user = database.replication_user
+    return (
+        f"on node {source.name}, give {user} REPLICATION and LOGIN, and add a line `host "
+        f"{database.name} {user} ADDRESS scram-sha-256` to pg_hba.conf; on node {target}, add the "
+        "password to ~/.pgpass of the user who runs the server, and check that it can connect to "
+        f"{at}"
+    )
+
+
+def _judge_maker(context: Context) -> Iterator[SourceUnfit]:
+    """Refuse a source where the role of the stream cannot be made."""
+    maker, user = context.need(look_for_maker), context.topology.database.user
+    there, role = context.need(server.look), quote_identifier(user)
+    plan, new = context.plan, there.major >= stream_login.OLDEST
+    if not maker.may_make:
+        yield SourceUnfit(
+            plan.source,
+            "stream_role",
+            f"{user} may not create the role for the stream's login, which the move needs because "
+            f"{user} is not a superuser on node {plan.target}",
+            hint=f"ALTER ROLE {role} CREATEROLE"
+            if new
+            else f"it has PostgreSQL {there.version}, where only superusers create roles with "
+            f"REPLICATION: make {user} a superuser on one of the two nodes",
+        )
+    if not maker.may_connect:
+        name = quote_identifier(context.topology.database.name)
+        yield SourceUnfit(
+            plan.source,
+            "stream_role",
+            f"{user} may not let the role for the stream's login connect to the database, which "
+            f"the move needs because {user} is not a superuser on node {plan.target}",
+            hint=f"GRANT CONNECT ON DATABASE {name} TO {role} WITH GRANT OPTION",
+        )
+
+
+def note_login(context: Context) -> Iterator[str]:
+    """Say where a password is stored."""
+    if context.need(try_login).own:
+        plan, user = context.plan, context.topology.database.user
+        yield (
+            f"{user} is not a superuser on node {plan.target}, so PostgreSQL stores the password "
+            f"of the stream's login in pg_subscription there, which only superusers can read: it "
+            f"is that of role {plan.slot}, which exists on node {plan.source} during the move only"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Names of enabled event triggers, and why one of them refuses a move's statements."""
+
+    triggers: Sequence[str] = ()
+    refused: str | None = None
+
+
+def look_at_triggers(context: Context) -> Events:
+    """List the event triggers of the source, and rehearse a move's statements if it has any."""
+    if context.need(server.look_for_rights):
+        raise Unknown
+    return _tried(context, context.session, subscribes=False)
+
+
+def look_at_triggers_of_target(context: Context) -> Events:
+    """Do the same on the target, which makes a subscription, too."""
+    if context.need(look).lacking:
+        raise Unknown
+    return _tried(context, context.member, subscribes=True)
+
+
+def _tried(context: Context, session: Connection, *, subscribes: bool) -> Events:
+    """Rehearse the statements in a session with either node, if that has event triggers."""
+    plan = context.plan
+    triggers = event_triggers.in_force(session)
+    if not triggers:
+        return Events()
+    statements = QUERIES["event_rehearsal"].format(
+        schema=sql.Identifier(names.retired(plan.schemas[0], plan.id)),
+        renamed=sql.Identifier(f"shardctl_{plan.id}"),
+        publish=_part(plan, "event_rehearsal_publish", wanted=plan.streams),
+        subscribe=_part(plan, "event_rehearsal_subscribe", wanted=plan.streams and subscribes),
+    )
+    error = event_triggers.error_of(session, statements)
+    return Events(triggers, None if error is None else reason_of(error))
+
+
+def _part(plan: MovePlan, query: str, *, wanted: bool) -> sql.Composable:
+    """Compose a part of the statements that not every move has."""
+    return QUERIES[query].format(name=sql.Identifier(plan.slot)) if wanted else sql.SQL("")
+
+
+def judge_triggers(context: Context) -> Iterator[PreflightRefused]:
+    """Refuse an event trigger that would stop the move."""
+    return _refused(context.plan.source, context.need(look_at_triggers))
+
+
+def judge_triggers_of_target(context: Context) -> Iterator[PreflightRefused]:
+    """Refuse one of the target."""
+    return _refused(context.plan.target, context.need(look_at_triggers_of_target))
+
+
+def _refused(node: NodeName, found: Events) -> Iterator[PreflightRefused]:
+    if found.refused is not None:
+        yield PreflightRefused(
+            f"node {node}",
+            "event_trigger",
+            f"an event trigger ({listed(found.triggers)}) refuses the move's statements: "
+            f"{found.refused}",
+            hint="make its function accept statements of database.user, or disable it during the "
+            "move: ALTER EVENT TRIGGER ... DISABLE",
         )

@@ -1,10 +1,17 @@
-"""The target's machine: the user, programs, clock and commands that run its server."""
+"""The target's machine: the user, programs, libraries, clock and commands that run its server.
+
+Debian keeps a cluster's configuration under /etc/postgresql, and its `pg_lsclusters`,
+`pg_ctlcluster` and init scripts use it. They do not know a clone that was started without them.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl.checks import clock, hosts
@@ -12,20 +19,23 @@ from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, ports, scripts
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost, HostUnreachable
 from shardctl.hosts.reach import HostUnfit, host_of
+from shardctl.meter import listed
 from shardctl.moves import sub_step
+from shardctl.moves.plan import PreflightRefused, TargetUnfit
 from shardctl.moves.preflight import schemas, server
-from shardctl.moves.refusals import PreflightRefused, TargetUnfit
+from shardctl.moves.preflight.subject import QUERIES
 from shardctl.postgres import binaries
+from shardctl.postgres.connection import NodeUnavailable, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shardctl.checks.clock import Offset
     from shardctl.hosts.host import Host
+    from shardctl.moves.preflight.server import Server
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.binaries import Binaries
     from shardctl.topology.model import Node
-
 
 PROGRAMS = ("pg_basebackup",)
 """What a clone needs besides the server's own programs."""
@@ -37,6 +47,17 @@ _SECONDS = 30.0
 _CONNECT_S = 5.0
 
 logger = logging.getLogger(__name__)
+
+_PROGRAMS = Path("/usr/lib/postgresql")
+"""Where Debian's packages install PostgreSQL's programs."""
+_LIST = "command -v pg_lsclusters >/dev/null || exit 0; echo here; exec pg_lsclusters --no-header"
+_LINE = re.compile(r"(\S+)\s+(\S+)\s+\d+\s+\S+\s+\S+\s+(/.*)")
+_CONF_ROOT = "PG_CLUSTER_CONF_ROOT="
+_STARTED = re.compile(
+    r"(?:\bpg_ctlcluster\s+(?:-\S+\s+)*|\bpostgresql@)"
+    r"(\d+(?:\.\d+)?)[\s-]+([\w.-]+?)(?:\.service)?(?![\w.-])"
+)
+_PAGE = "docs/howto/real-hosts.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,3 +276,152 @@ def _skewed(where: str, ahead: float, reference: str) -> PreflightRefused:
         f"{clock.ERROR_S:g} s",
         hint="synchronise the clocks (chrony, systemd-timesyncd): ids contain the time",
     )
+
+
+def look_for_functions(context: Context) -> dict[str, str]:
+    """List the libraries that functions of the source need, each with one of these functions."""
+    node, database, purpose = context.source, context.topology.database, context.purpose
+    found: dict[str, str] = dict(context.session.execute(QUERIES["modules"]).fetchall())
+    for (name,) in context.session.execute(QUERIES["databases"]).fetchall():
+        with (
+            suppress(NodeUnavailable),  # the check `contents` refuses such a database
+            connect(node, database, purpose=purpose, dbname=name, autocommit=True) as other,
+        ):
+            found = {**dict(other.execute(QUERIES["modules"]).fetchall()), **found}
+    return found
+
+
+def look_for_modules(context: Context) -> list[str] | None:
+    """Name those that the target's host lacks; None where that is unknown."""
+    settings, wanted = context.need(server.look).settings, list(context.need(look_for_functions))
+    there, machine = context.need(programs), context.need(look)
+    if not wanted:
+        return []
+    # The clone gets the source's settings where the node has none of its own.
+    own = {name.lower(): value for name, value in context.target.settings.items()}
+    path = {**settings, **own}.get("dynamic_library_path", "$libdir")
+    argv = scripts.argv("libraries", str(there.directory), path, *wanted)
+    done = machine.host.run(argv, user=machine.account, timeout=_SECONDS)
+    said = done.stdout.splitlines()
+    return said[1:] if said else None
+
+
+def judge_modules(context: Context) -> Iterator[TargetUnfit]:
+    """Refuse a host that lacks files without which applications' statements would fail."""
+    needed = context.need(look_for_functions)
+    if lacking := context.need(look_for_modules):
+        shown = [f"{file} ({needed[file]})" for file in lacking]
+        yield TargetUnfit(
+            context.target.name,
+            "extension_libraries",
+            f"its host lacks libraries that functions of node {context.plan.source} need: "
+            f"{listed(shown)}; statements that use them would fail after the cutover",
+            hint="install the extensions' packages there, or drop these objects on the source",
+        )
+
+
+def note_modules(context: Context) -> Iterator[str]:
+    """Report that the files could not be checked."""
+    if context.need(look_for_modules) is None:
+        yield f"node {context.target.name}: not checked: whether it has the extensions' libraries"
+
+
+@dataclass(frozen=True, slots=True)
+class Debian:
+    """A host with Debian's tools; `cluster` is the one that owns the clone's data directory."""
+
+    cluster: str | None
+    """Its version and name, as `15 main`."""
+
+
+def look_for_debian(context: Context) -> Debian | None:
+    """Ask the target's host for Debian's clusters; None where it has no such tools."""
+    machine, argv = context.need(look), ["sh", "-c", _LIST]
+    c = {"LC_ALL": "C"}
+    said = machine.host.run(argv, user=machine.account, env=c, timeout=_SECONDS).stdout
+    return read_clusters(said, context.target.data_directory)
+
+
+def read_clusters(said: str, data_directory: Path | None) -> Debian | None:
+    r"""Find the cluster of a data directory in what the host printed.
+
+    >>> said = "here\n15 main 5432 down postgres /srv/main /var/log/main.log"
+    >>> read_clusters(said, Path("/srv/main")), read_clusters(said, Path("/srv/mai"))
+    (Debian(cluster='15 main'), Debian(cluster=None))
+    """
+    first, *lines = said.splitlines() or [""]
+    if first != "here":
+        return None
+    for line in lines:
+        found = _LINE.match(line)
+        if found is not None and f"{found[3]} ".startswith(f"{data_directory} "):
+            return Debian(f"{found[1]} {found[2]}")
+    return Debian(None)
+
+
+def judge_debian(context: Context) -> Iterator[TargetUnfit]:
+    """Refuse a clone that Debian's tools would not know, on a host that uses them."""
+    node, debian, source = context.target, context.need(look_for_debian), context.need(server.look)
+    there = context.of(programs)
+    if debian is None:
+        return
+    if node.control is not None and node.control.start is not None:
+        cluster = started(node.control.start)
+        if cluster is not None and cluster != debian.cluster:
+            yield TargetUnfit(
+                node.name,
+                "debian_other",
+                f"control.start starts Debian's cluster {cluster}, but {node.data_directory} "
+                + (f"belongs to {debian.cluster}" if debian.cluster else "belongs to no cluster"),
+                hint="correct `control` or data_directory: run `pg_lsclusters` on its host",
+            )
+    elif debian.cluster is not None:
+        yield TargetUnfit(
+            node.name,
+            "debian_cluster",
+            f"{node.data_directory} belongs to Debian's cluster {debian.cluster}, but the node "
+            "has no control.start: pg_ctlcluster would not know the clone",
+            hint=f"give the node `{debian_control(debian.cluster)}` ({_PAGE})",
+        )
+    elif there is not None and there.directory.is_relative_to(_PROGRAMS) and _is_debians(source):
+        cluster = f"{source.major} {node.data_directory.name if node.data_directory else 'NAME'}"
+        yield TargetUnfit(
+            node.name,
+            "debian_unlisted",
+            "its source is a Debian cluster (pg_createcluster), but the clone would not be one: "
+            "pg_lsclusters would not list it, a reboot would not start it, and it would have no "
+            "Unix socket",
+            hint=f"run `pg_createcluster {cluster}` on its host, then set its data_directory and "
+            f"`{debian_control(cluster)}` in the topology ({_PAGE})",
+        )
+
+
+def started(command: str) -> str | None:
+    """Return which Debian cluster a command starts; None where the command does not name one.
+
+    >>> started("sudo -n pg_ctlcluster 15 main start"), started("pg_ctlcluster --foo 9.6-a start")
+    ('15 main', '9.6 a')
+    >>> started("sudo systemctl start postgresql@15-main.service"), started("start-it 15")
+    ('15 main', None)
+
+    `pg_lsclusters` does not list a cluster with a configuration directory of its own.
+
+    >>> started("env PG_CLUSTER_CONF_ROOT=/srv/etc pg_ctlcluster 15 main start")
+    """
+    if _CONF_ROOT in command:
+        return None
+    found = _STARTED.search(command)
+    return f"{found[1]} {found[2]}" if found is not None else None
+
+
+def debian_control(cluster: str) -> str:
+    """Return the node's `control` for a Debian cluster, given as `15 main`."""
+    verbs = {"start": "start", "stop": "stop -m fast", "status": "status"}
+    said = [f"{verb}: sudo -n pg_ctlcluster {cluster} {words}" for verb, words in verbs.items()]
+    return f"control: {{{', '.join(said)}}}"
+
+
+def _is_debians(source: Server) -> bool:
+    """Return whether a server's configuration is outside its data directory, as Debian has it."""
+    config, data = source.settings.get("config_file"), source.settings.get("data_directory")
+    return config is not None and data is not None and not config.startswith(f"{data}/")

@@ -1,4 +1,7 @@
-"""The trial: a server as the clone will be one, started without data, and logged in to."""
+"""The trial: a server as the clone will be one, started without data, and logged in to.
+
+And the clone's own login to the source, and the rules by which it admits others.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,15 @@ from typing import TYPE_CHECKING
 
 from psycopg.conninfo import make_conninfo
 
-from shardctl import fanout
+from shardctl import fanout, libpq
 from shardctl.errors import together
 from shardctl.hosts import accounts, ports, scripts
 from shardctl.hosts.host import CommandFailed
-from shardctl.moves import paused_pooler
-from shardctl.moves.preflight import directory, login, poolers, target
+from shardctl.ids.generator import quote_identifier
+from shardctl.moves import paused_poolers
+from shardctl.moves.plan import PoolerUnfit, TargetUnfit, collected
+from shardctl.moves.preflight import directory, poolers, server, target
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.moves.refusals import PoolerUnfit, TargetUnfit
 from shardctl.postgres import clone as clones
 from shardctl.postgres import configuration, copying, hosted
 from shardctl.postgres.connection import NodeUnavailable, connect
@@ -30,8 +34,9 @@ if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
     from shardctl.moves.preflight.poolers import Looked
     from shardctl.moves.preflight.subject import Context
+    from shardctl.postgres.connection import Connection
     from shardctl.postgres.hosted import HostedServer
-    from shardctl.topology.model import Node
+    from shardctl.topology.model import Node, Topology
 
 _TLS = ("ssl_cert_file", "ssl_key_file", "ssl_ca_file", "ssl_crl_file", "ssl_dh_params_file")
 _LOGGING = ("logging_collector=off", "log_destination=stderr", "log_line_prefix=", "lc_messages=C")
@@ -41,6 +46,10 @@ _OFF = ("0", "f", "fa", "fal", "fals", "false", "n", "no", "of", "off")
 _CERTIFICATES = re.compile(rb"\b(?:cert|clientcert)\b")
 _REJECT = b"host all all all reject\n"
 _SECONDS = 120.0
+_LOGIN_S = 30.0
+_ABSENT = 127  # the shell's exit code for a missing program
+# Neither the copy nor the standby will have the variables of this environment.
+_AS_THE_CLONE = 'unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS; exec "$@"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +141,7 @@ def _ask(context: Context, server: HostedServer) -> _Asked:
     with connect(
         source, database, purpose=context.purpose, autocommit=True, observing=True
     ) as session:
-        there = login.addresses(context.topology, node, session)
+        there = addresses(context.topology, node, session)
         files = copying.files(clone, copying.Source(source, database), session, there)
         settings = session.execute(QUERIES["settings"], {"names": ["ssl", *_TLS]})
         copied = _is_copied(node, {name: value for name, value, _ in settings})
@@ -216,7 +225,7 @@ def _logins(context: Context, asked: _Asked) -> Iterator[ShardctlError]:
             )
 
     def from_pooler(looked: Looked) -> list[ShardctlError]:
-        dsn = paused_pooler.guard_dsn(node, database)
+        dsn = paused_poolers.guard_dsn(node, database)
         why = poolers.why_unasked(context.plan, looked.pooler, dsn, node.name)
         # Without shardctl's password, the trial does not know that of the pooler's host.
         unknown = not asked.secret and "password authentication failed" in why
@@ -257,3 +266,69 @@ def _untrusted(context: Context, looked: Looked, why: str) -> PoolerUnfit:
         hint=f"give node {node.name} a certificate with {node.pooler_host} in its "
         "subjectAltName, issued by an authority that the pooler trusts",
     )
+
+
+def read_files(context: Context) -> None:
+    """Read the source's files from which the run makes the clone's."""
+    if context.need(server.look_for_rights):
+        return
+    problems: list[ShardctlError] = []
+    with collected(problems):
+        copying.login_files(context.source.name, context.session)
+    with collected(problems):
+        there = addresses(context.topology, context.target, context.session)
+        copying.rules(context.topology.database.user, context.session, there)
+    if problems:
+        raise together(problems)
+
+
+def try_replication(context: Context) -> str | None:
+    """Log in to the source for replication, from the target's host as its server's user.
+
+    The password comes from that user's passfile there. Returns why the login could not be tried,
+    None when it succeeded. Raises TargetUnfit when it failed.
+    """
+    machine, programs = context.need(target.look), context.of(target.programs)
+    database = context.topology.database
+    conninfo = libpq.for_replication(context.source, database, context.purpose, replication="true")
+    for program in (programs.program("psql") if programs else "psql", "psql"):
+        argv = ["sh", "-c", _AS_THE_CLONE, "sh", program, "-X", "-w", "-q", "-t"]
+        argv += ["-d", conninfo, "-c", "IDENTIFY_SYSTEM"]
+        try:
+            machine.host.run(argv, user=machine.account, env={"LC_ALL": "C"}, timeout=_LOGIN_S)
+        except CommandFailed as error:
+            if error.completed.code == _ABSENT:
+                continue
+            said = error.completed.stderr.strip().splitlines() or ["psql printed nothing"]
+            raise TargetUnfit(
+                context.plan.target,
+                "replication_login",
+                f"{database.replication_user} cannot log in from its host to node "
+                f"{context.plan.source} for replication: {said[0]}",
+                hint="cloning needs a replication login: run ALTER ROLE "
+                f"{quote_identifier(database.replication_user)} REPLICATION on the source, add a "
+                f"line `host replication {database.replication_user} ...` to its pg_hba.conf, and "
+                f"the password to ~/.pgpass of {machine.account or 'the server user'} on the "
+                "target's host",
+            ) from error
+        else:
+            return None
+    return "its host has no psql"
+
+
+def note_login(context: Context) -> Iterator[str]:
+    """Report why the replication login could not be tried."""
+    if (why := context.of(try_replication)) is not None:
+        yield f"node {context.plan.target}: not checked: its replication login to the source: {why}"
+
+
+def addresses(topology: Topology, target: Node, source: Connection) -> list[str]:
+    """Return the addresses from which shardctl and its guards log in to the target.
+
+    They include this machine's address as the `source` sees it.
+    """
+    row = source.execute("SELECT host(inet_client_addr())").fetchone()
+    seen = {row[0]} if row and row[0] else set()
+    hosts = {target.host, *(pooler.host for pooler in topology.poolers.values())}
+    found = {address for host in hosts for address in ports.addresses(host)}
+    return sorted({*found, *seen, *ports.sources(target.host), "127.0.0.1", "::1"})

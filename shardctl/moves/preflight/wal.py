@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from shardctl.moves import wal
-from shardctl.moves.preflight import rights, server, shards
+from shardctl.moves.plan import PreflightRefused, TargetUnfit
+from shardctl.moves.preflight import server, shards
 from shardctl.moves.preflight.subject import Unknown
-from shardctl.moves.refusals import PreflightRefused, TargetUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,8 @@ _RATES = range(32 * 1024, 1024 * 1024 * 1024 + 1)
 
 def look(context: Context) -> Wal:
     """Look at the source and its host; raises Unknown for a standby, and without the rights."""
-    if context.need(server.look).in_recovery or rights.MONITOR in context.need(rights.look):
+    lacking = context.need(server.look_for_rights)
+    if context.need(server.look).in_recovery or server.MONITOR in lacking:
         raise Unknown
     return wal.look(context.source, context.session)
 

@@ -15,29 +15,21 @@ from shardctl.moves import plan as planning
 from shardctl.moves.plan import Options
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight import (
-    debian,
     directory,
-    events,
-    expressions,
     fleet,
-    libraries,
-    login,
     managers,
     member,
     poolers,
     replication,
-    rights,
     schemas,
     server,
     shards,
     subscriber,
-    subscription,
     table,
     target,
     trial,
     wal,
 )
-from shardctl.moves.preflight.debian import Debian
 from shardctl.moves.preflight.directory import Directory
 from shardctl.moves.preflight.fleet import Fleet, Peer
 from shardctl.moves.preflight.managers import Managed
@@ -47,7 +39,7 @@ from shardctl.moves.preflight.schemas import Contents, Version
 from shardctl.moves.preflight.server import Server
 from shardctl.moves.preflight.shards import Shards
 from shardctl.moves.preflight.subject import Context
-from shardctl.moves.preflight.target import Machine
+from shardctl.moves.preflight.target import Debian, Machine
 from shardctl.moves.wal import Wal
 from shardctl.pgbouncer import faults, render
 from shardctl.pgbouncer.console import Alias
@@ -136,24 +128,24 @@ def fit(owned: int = 4, moved: Sequence[int] = (2, 3)) -> Facts:
         fleet.look: Fleet({A: a, B: replace(a, live=())}, ()),
         poolers.look: [],
         server.look: Server(150_020, "15.20", False, 20 * MB, SETTINGS),
-        rights.look: (),
+        server.look_for_rights: (),
         replication.look: Replication(senders=0, slots=0, standbys=()),
         shards.look_for_transactions: (),
         target.clock_of_source: Offset(0.0, 0.0),
         shards.look: Shards({f"shard{n}": 8192 for n in range(4)}),
         schemas.look: Contents(),
         managers.look: Managed(),
-        events.look: events.Events(),
-        libraries.look_at_source: {},
+        subscriber.look_at_triggers: subscriber.Events(),
+        target.look_for_functions: {},
         wal.look: Wal(free_bytes=2**40, unknown="", keep_bytes=None),
         target.look: Machine(Local()),
         target.programs: PROGRAMS,
         directory.look: Directory("absent", False, "/srv", free_bytes=2**40, holds=()),
-        debian.look: None,
+        target.look_for_debian: None,
         target.clock_of_target: Offset(0.0, 0.0),
         target.libc: ("glibc 2.36", "glibc 2.36"),
         trial.look: False,
-        libraries.look_for_modules: [],
+        target.look_for_modules: [],
     }
     return Facts(topology, found, moved)
 
@@ -186,17 +178,17 @@ def streamed() -> Facts:
         fleet.look_at_file: [],
         replication.look_for_timeout: 0,
         replication.look_for_standbys: (),
-        expressions.look: expressions.Expressions(),
+        table.look_at_expressions: table.Expressions(),
         member.look: seen[server.look],
         member.measure: 0.1,
         member.clock_of: Offset(0.0, 0.0),
-        events.look_at_target: events.Events(),
+        subscriber.look_at_triggers_of_target: subscriber.Events(),
         member.role_settings_of_source: {},
         member.role_settings: {},
         member.look_at_disk: 2**40,
         subscriber.look: subscriber.Subscriber(),
-        subscription.look: subscription.Login(None, own=False),
-        subscription.look_for_maker: subscription.Maker(may_make=True, may_connect=True),
+        subscriber.try_login: subscriber.Login(None, own=False),
+        subscriber.look_for_maker: subscriber.Maker(may_make=True, may_connect=True),
         member.find_programs: PROGRAMS,
     }
     seen |= {one.look_at_target: {} for one in table.CHECKS}
@@ -222,7 +214,7 @@ def placed(kind: str, **more: Any) -> Changes:
 
 
 def on_debian(cluster: str | None, start: str | None = CONTROL.start) -> Changes:
-    changes: Changes = {"found": {debian.look: Debian(cluster)}}
+    changes: Changes = {"found": {target.look_for_debian: Debian(cluster)}}
     return changes | ({"node": {"control": replace(CONTROL, start=start)}} if start else {})
 
 
@@ -262,8 +254,8 @@ CLONED: list[tuple[str, Changes]] = [
     ("debian_unlisted", on_debian(None, start=None) | {"server": {"settings": OF_DEBIAN}}),
     ("", {"server": {"settings": OF_DEBIAN}}),
     ("debian_other", on_debian("15 photos")),
-    ("extension_libraries", {"found": {libraries.look_at_source: MODULES,
-                                       libraries.look_for_modules: list(MODULES)}}),
+    ("extension_libraries", {"found": {target.look_for_functions: MODULES,
+                                       target.look_for_modules: list(MODULES)}}),
     ("synchronous_clone", {"server": {"settings": {"synchronous_standby_names": "1 (other, C)"}}}),
     ("", {"server": {"settings": {"synchronous_standby_names": "FIRST 2 (s1, s2)"}}}),
     ("standbys", {"replication": {"standbys": (("replica", "127.0.0.1"),)}}),
@@ -275,7 +267,7 @@ CLONED: list[tuple[str, Changes]] = [
     ("wal_room_unknown", UNKNOWN),
     ("", UNKNOWN | {"choose": {"max_wal_bytes": 64 * MB}}),
     ("max_rate", {"choose": {"max_rate": "2G"}}),
-    ("rights", {"found": {rights.look: ("pg_read_server_files",)}}),
+    ("rights", {"found": {server.look_for_rights: ("pg_read_server_files",)}}),
     ("", placed("empty", seen="/srv/c")),
     ("directory_not_empty", placed("other", holds=("photo.jpg",))),
     ("directory_unfit", placed("file")),
@@ -296,7 +288,7 @@ POOLED: list[tuple[str, Changes]] = [
 # 100 s at the rate of COPY_RATE
 LARGE = {"shards": {"sizes": {"shard2": 200 * MB * 100, "shard3": 0}}}
 TWO_GB = {"shards": {"sizes": {"shard2": 1000 * MB, "shard3": 1000 * MB}}}
-OWN_ROLE = {subscription.look: subscription.Login(None, own=True)}
+OWN_ROLE = {subscriber.try_login: subscriber.Login(None, own=True)}
 
 
 def subscribing(**used: Any) -> Changes:
@@ -304,8 +296,8 @@ def subscribing(**used: Any) -> Changes:
 
 
 def made_by(**may: bool) -> Changes:
-    maker = subscription.Maker(**{"may_make": True, "may_connect": True, **may})
-    return {"found": OWN_ROLE | {subscription.look_for_maker: maker}}
+    maker = subscriber.Maker(**{"may_make": True, "may_connect": True, **may})
+    return {"found": OWN_ROLE | {subscriber.look_for_maker: maker}}
 
 
 STREAMED: list[tuple[str, Changes]] = [
@@ -337,7 +329,7 @@ STREAMED: list[tuple[str, Changes]] = [
     ("disk", TWO_GB | {"found": {member.look_at_disk: 3000 * MB}}),
     ("", TWO_GB | {"found": {member.look_at_disk: 3224 * MB}}),
     ("", {"found": OWN_ROLE}),
-    ("replication_login", {"found": {subscription.look: subscription.Login("none", own=True)}}),
+    ("replication_login", {"found": {subscriber.try_login: subscriber.Login("none", own=True)}}),
     ("stream_role", made_by(may_make=False)),
 ]  # fmt: skip
 
@@ -362,7 +354,7 @@ def test_a_fact_is_refused_by_its_code_or_not_at_all(
     [
         (fit, {"replication": {"standbys": (("replica", "127.0.0.1"),)},
                "choose": {"ignore_standby": True}}, "replica"),
-        (fit, {"found": {login.try_replication: "no-psql"}}, "no-psql"),
+        (fit, {"found": {trial.try_replication: "no-psql"}}, "no-psql"),
         (fit, {"node": {"control": CONTROL}}, "control.start"),
         (pooled, {"pooler": {"config": POOLING | {"max_client_conn": "99"}}}, "max_client_conn"),
         (streamed, {"found": {replication.look_for_standbys: ("of_standby",)}}, "of_standby"),
@@ -378,6 +370,6 @@ def test_what_is_not_refused_is_noted(make: Any, changes: Changes, named: str) -
 def test_libraries_that_could_not_be_looked_for_are_noted_and_not_refused() -> None:
     seen = fit()
     before = seen.notes()
-    seen.found[libraries.look_for_modules] = None
+    seen.found[target.look_for_modules] = None
     assert seen.refused() == {}
     assert len(seen.notes()) > len(before)

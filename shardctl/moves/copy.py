@@ -2,6 +2,10 @@
 
 The rows of a snapshot, which ends with its session, are copied at once or again. Indexes and
 constraints that were broken off are made again without them.
+
+A clone is a copy of the source's whole server. It accepts shardctl's addresses only, and those of a
+machine that continues the move. What is reversed has its copies already: they get their names back,
+closed to clients.
 """
 
 from __future__ import annotations
@@ -18,11 +22,15 @@ from shardctl.access import read_only
 from shardctl.access.structure_digest import StructureChanged
 from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.meter import BYTES
-from shardctl.moves import ddl, marks, wal
+from shardctl.moves import ddl, marks, reverse_kept, wal
 from shardctl.moves.preflight import check as preflight
+from shardctl.moves.preflight import reverse, trial
 from shardctl.moves.preflight.wal import rate
 from shardctl.moves.step import Step
-from shardctl.postgres import catalog, queries, slots
+from shardctl.postgres import catalog, slots
+from shardctl.postgres import clone as clones
+from shardctl.postgres import copying as cloning
+from shardctl.postgres.connection import NodeUnavailable
 from shardctl.postgres.logical import (
     closing,
     copying,
@@ -34,7 +42,7 @@ from shardctl.postgres.logical import (
     subscription,
 )
 from shardctl.postgres.logical.route import Route, end_sessions
-from shardctl.state import journal
+from shardctl.state import journal, reverses
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -42,11 +50,10 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
+    from shardctl.moves.plan import MovePlan
     from shardctl.postgres.blocking import Holder
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
-
-QUERIES = queries.load("shardctl.moves.steps", "stream_steps.sql")
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +61,8 @@ _DONE = "closed"
 """The target's mark when its copies have everything and refuse writes."""
 _JOBS = 4
 _AT_ONCE = 50
+_ADMITTED_S = 10.0
+_POLL = 0.02
 
 
 def probe(context: MoveContext) -> bool:
@@ -192,9 +201,9 @@ def copy_migrations(context: MoveContext) -> None:
     plan = context.plan
     there, given = context.session(plan.target), {"shards": list(plan.shards)}
     with context.on(plan.source):
-        row = context.session(plan.source).execute(QUERIES["migrations"], given).fetchone()
-    there.execute(QUERIES["forget_migrations"], given)
-    there.execute(QUERIES["note_migrations"], {"rows": (row and row[0]) or []})
+        row = context.session(plan.source).execute(marks.QUERIES["migrations"], given).fetchone()
+    there.execute(marks.QUERIES["forget_migrations"], given)
+    there.execute(marks.QUERIES["note_migrations"], {"rows": (row and row[0]) or []})
 
 
 def require_unclaimed(context: MoveContext) -> None:
@@ -203,7 +212,7 @@ def require_unclaimed(context: MoveContext) -> None:
     with context.on(plan.target):
         there = context.session(plan.target)
         given = {"target": plan.target, "shards": list(plan.shards)}
-        if there.execute(QUERIES["owned"], given).fetchone() is not None:
+        if there.execute(marks.QUERIES["owned"], given).fetchone() is not None:
             why = f"its map gives it shards of move {plan.id}"
         elif marks.last(there, plan.id, marks.DECISION) is not None:
             why = f"it has the decision of move {plan.id}"
@@ -314,7 +323,7 @@ def _drop(context: MoveContext) -> None:
         marks.forget(there, plan.id)
         structure.drop(there, plan.schemas)
         closing.remove(there, plan.id, deadline=time.monotonic())
-        there.execute(QUERIES["forget_migrations"], {"shards": list(plan.shards)})
+        there.execute(marks.QUERIES["forget_migrations"], {"shards": list(plan.shards)})
 
 
 STEP = Step(
@@ -325,4 +334,160 @@ STEP = Step(
     run,
     undo,
     leaves=lambda plan: f"copies of shards {ranges.of(plan.shards)}, which serve no client",
+)
+
+
+def is_cloned(context: MoveContext) -> bool:
+    """Return whether the target has a complete data directory of this move."""
+    return context.past_cutover() or clones.look(context.clone) in ("made", "opened")
+
+
+def clone(context: MoveContext) -> None:
+    """Copy, with the settings that keep everybody but shardctl out."""
+    with context.on(context.plan.source):
+        session = context.session(context.plan.source)
+        with context.kept_progress() as progress:
+            cloning.make(
+                context.clone,
+                cloning.Source(context.source, context.topology.database),
+                session,
+                addresses=_known(context),
+                progress=progress,
+                max_rate=context.plan.options.max_rate,
+                clone_with=context.plan.options.clone_with,
+            )
+
+
+def remove_clone(context: MoveContext) -> None:
+    """Stop the clone and delete what this move made, and nothing else."""
+    clones.remove(context.clone)
+    context.remove_progress()
+
+
+CLONE_STEP = Step("clone", "copies the source onto the target", is_cloned, clone, remove_clone)
+
+
+def _known(context: MoveContext) -> list[str]:
+    """Return the addresses from which shardctl and its guards log in to a move's target."""
+    with context.on(context.plan.source):
+        session = context.session(context.plan.source)
+        return trial.addresses(context.topology, context.target, session)
+
+
+def admit(context: MoveContext) -> None:
+    """Make the move's clone accept this machine, if it still accepts only listed addresses.
+
+    The source must be reachable. Waits a few seconds until the clone's server accepts a login: if
+    it does not, the step that needs it reports why. Raises what its host refuses.
+    """
+    clone = context.clone
+    try:
+        if clones.look(clone) != "made":
+            return
+    except (clones.TargetNotEmpty, clones.CloneOfAnother):
+        return  # the clone does not exist yet, or no longer
+    plan = context.plan
+    with context.on(plan.source):
+        session, user = context.session(plan.source), context.topology.database.user
+        rules = cloning.rules(user, session, _known(context))
+    if not (clones.admit(clone, rules) and clone.server.running()):
+        return
+    clone.server.reload()
+    deadline = time.monotonic() + _ADMITTED_S
+    while time.monotonic() < deadline:
+        try:
+            context.session(plan.target)
+        except NodeUnavailable as error:
+            logger.debug("move %s: %s", plan.id, error.message)
+            time.sleep(_POLL)
+        else:
+            return
+
+
+def is_reopened(context: MoveContext) -> bool:
+    """See whether the copies have their names, and the source keeps what they lack."""
+    if context.past_cutover():
+        return True
+    plan = context.plan
+    with context.on(plan.target):
+        named = marks.seen(context.session(plan.target), plan.id, marks.COPIED)
+    with context.on(plan.source):
+        session = context.session(plan.source)
+        kept = slots.keeps(session, plan.slot) and publication.oid(session, plan.slot) is not None
+    return named and kept
+
+
+def reopen(context: MoveContext) -> None:
+    """See that nothing has changed since the move that is reversed, and give the names back.
+
+    Raises reverse_lost, and what `preflight.reverse` finds.
+    """
+    plan = context.plan
+    with context.on(plan.source):
+        session = context.session(plan.source)
+        reverse.require_slot(session, plan)
+        _note_reversed(session, plan)
+        ddl.note(context)  # what changes from now on, the cutover finds
+        problems: list[ShardctlError] = [*reverse.at_source(session, plan)]
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        problems += reverse.at_target(there, plan)
+        if problems:
+            raise together(problems)
+        names = reverse.names(there, plan)
+        closing.close(there, plan.id, names)
+        copy_migrations(context)
+        _rename(context, names, plan.schemas)
+        _note_reversed(there, plan)
+    marks.note_copied(context)
+
+
+def retire_again(context: MoveContext) -> None:
+    """Give the copies their retired names again; the move cannot be reversed any more.
+
+    What the stream has brought them stays: they are not what a reverse could begin with.
+    """
+    plan = context.plan
+    begun = plan.reverses
+    if begun is None:  # pragma: no cover  # it is a step of reverses alone
+        raise AssertionError
+    with context.on(plan.source):
+        session = context.session(plan.source)
+        reverse_kept.forget_on_target(session, plan.id)
+        identities.take_back(session, plan.lent)
+        reverses.note(session, begun.move, reverses.ENDED, "its reverse was aborted")
+    if context.target_lost:
+        return
+    require_unclaimed(context)
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        retired = reverse.retired(plan)
+        if reverse.names(there, plan) != retired:
+            _rename(context, plan.schemas, retired)
+        reverse_kept.forget_on_source(there, plan.id)
+        reverses.note(there, begun.move, reverses.ENDED, "its reverse was aborted")
+
+
+def _note_reversed(session: Connection, plan: MovePlan) -> None:
+    """Let the journal show which move this one reverses."""
+    if plan.reverses is not None:
+        given = {"move": plan.id, "reverses": plan.reverses.move}
+        session.execute(marks.QUERIES["note_reversed"], given)
+
+
+def _rename(context: MoveContext, names: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+    """Rename schemas on the target, all at once."""
+    statement = marks.QUERIES["rename"].format(
+        names=sql.Literal(list(names)), wanted=sql.Literal(list(wanted))
+    )
+    context.session(context.plan.target).execute(statement)
+
+
+REOPEN_STEP = Step(
+    "reopen",
+    "gives the retired copies their names back, closed to clients",
+    is_reopened,
+    reopen,
+    retire_again,
+    leaves=lambda plan: f"closed copies of shards {ranges.of(plan.shards)}, which serve no client",
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import ShardctlError
 from shardctl.moves import ledger, marks, stream_claim, undoing, wal
 from shardctl.moves import plan as planning
-from shardctl.moves.refusals import TargetUnfit
+from shardctl.moves.plan import TargetUnfit
 from shardctl.moves.step import Step
 from shardctl.postgres import catalog, slots
 from shardctl.postgres import clone as clones

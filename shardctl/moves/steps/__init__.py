@@ -1,1 +1,0 @@
-"""The steps of a move, one file each."""
