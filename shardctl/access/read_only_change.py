@@ -13,9 +13,9 @@ from psycopg import sql
 from shardctl.access import fence, read_only
 from shardctl.access.read_only import QUERIES, Wanted
 from shardctl.libpq import reason_of
-from shardctl.postgres import blocking, room
+from shardctl.postgres import blocking
 from shardctl.postgres.connection import NodeLost, is_lost
-from shardctl.postgres.patient import QUICK_MS, Patient
+from shardctl.postgres.patient import QUICK_MS, Patient, batches, chunks, lockable
 from shardctl.state import events
 from shardctl.state.lock import who
 from shardctl.topology import ranges
@@ -152,11 +152,11 @@ class Changing:
         """Do one pass over all tables; give the shards that are left, and why."""
         todo = sum(map(len, shards.values()))
         self.progress.expect(self.node, one.phase, todo, "tables")
-        most = max(1, min(one.largest, room.of(self.session) // one.locks))
+        most = max(1, min(one.largest, lockable(self.session) // one.locks))
         pieces = [
             Piece(shard, tuple(tables))
             for shard, all_tables in shards.items()
-            for tables in room.chunks(all_tables, most)
+            for tables in chunks(all_tables, most)
         ]
         patient = Patient(
             partial(self._transaction, one),
@@ -164,7 +164,7 @@ class Changing:
             partial(self.progress.waits, self.node),
             self.stop,
         )
-        for batch in room.batches(pieces, most, lambda piece: len(piece.tables)):
+        for batch in batches(pieces, most, lambda piece: len(piece.tables)):
             patient.together(batch)
         left = patient.singly(self.deadline, slowest_ms=_SLOWEST_MS)
         return {piece.shard: why for piece, why in left.items()}

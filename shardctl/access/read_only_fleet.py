@@ -23,7 +23,7 @@ from shardctl.errors import (
 )
 from shardctl.libpq import reason_of
 from shardctl.meter import listed, sentences
-from shardctl.postgres import event_triggers
+from shardctl.postgres import blocking
 from shardctl.state import cluster, identity, ledger, lock, observer
 from shardctl.topology import ranges
 
@@ -116,7 +116,7 @@ def plan(
     def look(session: Connection, node: Node) -> NodePlan:
         found = _look(topology, node, session, chosen, wanted)
         if wanted is Wanted.on and found.tables:
-            event_triggers.rehearse(session, node.name, "read_only")
+            blocking.rehearse(session, node.name, "read_only")
         return found
 
     return list(observer.ask(topology, look, purpose=purpose, nodes=nodes).every().values())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import Misused, together
 from shardctl.maintenance import places as placing
 from shardctl.postgres import split
-from shardctl.postgres.masking import without_passwords
+from shardctl.postgres.split import without_passwords
 from shardctl.state import lock
 
 if TYPE_CHECKING:

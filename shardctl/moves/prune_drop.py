@@ -14,9 +14,9 @@ from shardctl.libpq import reason_of
 from shardctl.meter import listed
 from shardctl.moves import prune_look
 from shardctl.moves.prune_look import QUERIES
-from shardctl.postgres import blocking, room
+from shardctl.postgres import blocking
 from shardctl.postgres.connection import NodeLost
-from shardctl.postgres.patient import Patient
+from shardctl.postgres.patient import Patient, batches, lockable
 from shardctl.state import events
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def run(
         return {one: users[one.schema] for one in some if one.schema in users}
 
     try:
-        most = min(room.of(session), _LARGEST_BATCH)
+        most = min(lockable(session), _LARGEST_BATCH)
         patient = Patient(drop, held, partial(progress.waits, node))
-        for batch in room.batches(chosen, most, lambda one: one.objects):
+        for batch in batches(chosen, most, lambda one: one.objects):
             patient.together(batch)
         left = patient.singly(time.monotonic() + _PATIENCE_S)
         progress.end(node)
@@ -120,7 +120,7 @@ def _shrink(session: Connection, schema: str, most: int, timeout_ms: int) -> Non
         leaves = session.execute(QUERIES["leaves"], {"schema": schema}).fetchall()
         if outside or objects <= most or not leaves:
             return
-        for few in room.batches(leaves, most, lambda leaf: leaf[1]):
+        for few in batches(leaves, most, lambda leaf: leaf[1]):
             tables = [sql.Identifier(schema, name) for name, _ in few]
             with session.transaction():
                 _lock(session, [(schema, name) for name, _ in few], timeout_ms)

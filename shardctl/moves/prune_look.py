@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shardctl.checks.retired import measure
-from shardctl.postgres import blocking, catalog, event_triggers, queries
+from shardctl.postgres import blocking, catalog, queries
+from shardctl.postgres.blocking import EventTriggerRefuses
 from shardctl.postgres.connection import NodeUnavailable
-from shardctl.postgres.event_triggers import EventTriggerRefuses
 from shardctl.state import cluster, identity, lock, observer
 from shardctl.state.lock import NodeLocked
 
@@ -109,7 +109,7 @@ def users(session: Connection, schemas: Sequence[str], *, passing: bool = True) 
 def _locked(session: Connection, node: NodeName) -> ShardctlError | None:
     try:
         lock.require_free(session, node)
-        event_triggers.rehearse(session, node, "prune")
+        blocking.rehearse(session, node, "prune")
     except (NodeLocked, EventTriggerRefuses) as error:
         return error
     return None

@@ -17,7 +17,7 @@ from shardctl import fanout
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
-from shardctl.postgres import blocking, catalog, queries, room
+from shardctl.postgres import blocking, catalog, patient, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import chunks, key_checks
 from shardctl.provision.failures import ShardFailed
@@ -345,7 +345,7 @@ def _apply_shards(
     outcomes = fanout.run([first], work, width=1, stop=stop)
     locks = outcomes[0].value.locks if outcomes and outcomes[0].value else None
     size = chunks.size(plan.lock_slots, width, locks, largest=_LARGEST_CHUNK)
-    parts = [tuple(part) for part in room.chunks(rest, size)]
+    parts = [tuple(part) for part in patient.chunks(rest, size)]
     return outcomes + fanout.run(parts, work, width=width, stop=stop)
 
 

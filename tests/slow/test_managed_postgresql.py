@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.postgres.logical import stream_login
+from shardctl.postgres.logical import subscription
 from tests.fixtures.fleets.managed import PAGE, PASSWORD, USER, close
 from tests.fixtures.moves.streamed import _LEFT
 from tests.fixtures.network.pages import block, commands
@@ -245,7 +245,7 @@ def test_a_stream_that_fails_does_not_log_the_password(
 ) -> None:
     fleet = fleet_managed
     fleet.done("init", "--yes")
-    made = stream_login.make
+    made = subscription.make_login
 
     def forgotten(*given: Any) -> dict[str, str]:
         login = made(*given)
@@ -253,7 +253,7 @@ def test_a_stream_that_fails_does_not_log_the_password(
             superuser.execute(f"ALTER ROLE {login['user']} NOLOGIN".encode())
         return login
 
-    monkeypatch.setattr(stream_login, "make", forgotten)
+    monkeypatch.setattr(subscription, "make_login", forgotten)
     stopped = fleet.call("move-shards", "2", "--to", "b", "--keep-reverse", "0s", "--yes")
     assert stopped.returncode == 3, stopped.stderr
     assert "is not permitted to log in" in stopped.stderr

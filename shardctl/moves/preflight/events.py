@@ -16,7 +16,7 @@ from shardctl.meter import listed
 from shardctl.moves.preflight import rights, subscriber
 from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.moves.refusals import PreflightRefused
-from shardctl.postgres import event_triggers
+from shardctl.postgres import blocking
 from shardctl.topology import names
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def look_at_target(context: Context) -> Events:
 def _tried(context: Context, session: Connection, *, subscribes: bool) -> Events:
     """Rehearse the statements in a session with either node, if that has event triggers."""
     plan = context.plan
-    triggers = event_triggers.in_force(session)
+    triggers = blocking.event_triggers(session)
     if not triggers:
         return Events()
     statements = QUERIES["event_rehearsal"].format(
@@ -62,7 +62,7 @@ def _tried(context: Context, session: Connection, *, subscribes: bool) -> Events
         publish=_part(plan, "event_rehearsal_publish", wanted=plan.streams),
         subscribe=_part(plan, "event_rehearsal_subscribe", wanted=plan.streams and subscribes),
     )
-    error = event_triggers.error_of(session, statements)
+    error = blocking.error_of(session, statements)
     return Events(triggers, None if error is None else reason_of(error))
 
 

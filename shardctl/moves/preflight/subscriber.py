@@ -11,7 +11,7 @@ from shardctl.moves.preflight import member
 from shardctl.moves.preflight.subject import STREAM_QUERIES
 from shardctl.moves.refusals import TargetUnfit
 from shardctl.postgres import queries
-from shardctl.postgres.logical import stream_login, structure
+from shardctl.postgres.logical import structure, subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ def look(context: Context) -> Subscriber:
         for (name,) in session.execute(STREAM_QUERIES["not_theirs"], given)
     )
     settings = _settings(session)
-    passed_on = owners.passed_on if stream_login.is_needed(session) else ()
+    passed_on = owners.passed_on if subscription.needs_login(session) else ()
     return Subscriber(workers, appliers, origins, lacking, settings, passed_on)
 
 

@@ -19,8 +19,8 @@ from shardctl.libpq import reason_of
 from shardctl.moves.preflight import events, member, server, subscriber
 from shardctl.moves.preflight.subject import STREAM_QUERIES, Unknown
 from shardctl.moves.refusals import SourceUnfit, TargetUnfit
-from shardctl.postgres import event_triggers, queries
-from shardctl.postgres.logical import stream_login
+from shardctl.postgres import blocking, queries
+from shardctl.postgres.logical import subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +61,7 @@ def look(context: Context) -> Login:
     if context.need(events.look_at_target).refused is not None:  # as it would this statement
         raise Unknown
     name = context.plan.slot
-    own = stream_login.is_needed(context.member)
+    own = subscription.needs_login(context.member)
     role = {"user": name, "password": "unknown"} if own else {}
     database = context.topology.database
     conninfo = libpq.for_replication(context.source, database, name, dbname=database.name, **role)
@@ -70,7 +70,7 @@ def look(context: Context) -> Login:
         absent=sql.Identifier(f"{name}_absent"),
         conninfo=sql.Literal(conninfo),
     )
-    error = event_triggers.error_of(context.member, statement)
+    error = blocking.error_of(context.member, statement)
     return Login(None if error is None else _reason(error, own=own), own)
 
 
@@ -124,7 +124,7 @@ def _judge_maker(context: Context) -> Iterator[SourceUnfit]:
     """Refuse a source where the role of the stream cannot be made."""
     maker, user = context.need(look_for_maker), context.topology.database.user
     there, role = context.need(server.look), quote_identifier(user)
-    plan, new = context.plan, there.major >= stream_login.OLDEST
+    plan, new = context.plan, there.major >= subscription.LOGINS_SINCE
     if not maker.may_make:
         yield SourceUnfit(
             plan.source,

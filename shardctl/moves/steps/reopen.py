@@ -12,7 +12,7 @@ from shardctl.moves.preflight import reverse
 from shardctl.moves.step import Step
 from shardctl.moves.steps import copy as copies
 from shardctl.postgres import slots
-from shardctl.postgres.logical import closing, identities, publication
+from shardctl.postgres.logical import closing, publication
 from shardctl.state import reverses
 from shardctl.topology import ranges
 
@@ -73,7 +73,7 @@ def undo(context: MoveContext) -> None:
     with context.on(plan.source):
         session = context.session(plan.source)
         reverse_kept.forget_on_target(session, plan.id)
-        identities.take_back(session, plan.lent)
+        publication.take_identities_back(session, plan.lent)
         reverses.note(session, begun.move, reverses.ENDED, "its reverse was aborted")
     if context.target_lost:
         return
