@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.maintenance import sql, sql_plan
+from shardctl.maintenance import sql
 from shardctl.topology.model import ShardId
 from tests.fixtures.fleets.rows import MOVE, Stated
 
@@ -49,7 +49,7 @@ def test_shards_that_changed_hands_while_the_operator_thought_are_not_written(
     fleet_rows: Stated,
 ) -> None:
     topology = fleet_rows.fleet.topology()
-    plan = sql_plan.plan(topology, RAISE, shards=[ShardId(3)], write=True)
+    plan = sql.planned(topology, RAISE, shards=[ShardId(3)], write=True)
     fleet_rows.begin_move()
     with pytest.raises(Exception, match=f"move {MOVE}"):
         list(sql.Run(plan).events())
