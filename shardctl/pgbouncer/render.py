@@ -273,7 +273,7 @@ class Setting:
 def read_ini(text: str, section: str = "") -> Iterator[Include | Setting]:
     r"""Read a file's text, whose first lines belong to `section`; what is malformed is left out.
 
-    >>> [item.key for item in read("[databases]\nx = host=a\n; y =\n[pgbouncer]\nz=1")]
+    >>> [item.key for item in read_ini("[databases]\nx = host=a\n; y =\n[pgbouncer]\nz=1")]
     ['x', 'z']
     """
     for number, line in enumerate(text.split("\n"), 1):

@@ -23,7 +23,7 @@ from shardctl.provision import chunks, key_checks
 from shardctl.provision.failures import ShardFailed
 from shardctl.provision.job import Job, Retrying
 from shardctl.provision.observe import connect_for_maintenance
-from shardctl.state import cluster, events, format, lock  # noqa: A004  # the module's noun
+from shardctl.state import cluster, events, lock
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, com
     """Make schema shardctl, its functions and their grants, in one transaction."""
     roles = topology.database.app_roles
     if plan.schema:
-        connection.execute(format.ddl().encode())
+        connection.execute(cluster.ddl().encode())
         cluster.make(connection, topology, plan.node)
     events.record(connection, command, "begun")
     if plan.functions or plan.key_rule:

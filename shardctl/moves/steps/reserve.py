@@ -16,7 +16,7 @@ from shardctl.moves.step import Step
 from shardctl.postgres import catalog, slots
 from shardctl.postgres import clone as clones
 from shardctl.postgres.logical import publication
-from shardctl.state import events, identity, journal, leash, states
+from shardctl.state import events, identity, journal, leash
 from shardctl.state.journal import MoveState
 from shardctl.topology import ranges
 
@@ -165,7 +165,7 @@ def close(context: MoveContext) -> None:
     plan = context.plan
     with context.on(plan.source):
         session = context.session(plan.source)
-        before = states.leading_to(MoveState.aborted)
+        before = journal.leading_to(MoveState.aborted)
         if journal.advance(session, plan.id, before, MoveState.aborted):
             result = f"shards {ranges.of(plan.shards)} stay on {plan.source}"
             events.record(session, "moves abort", f"move {plan.id} aborted: {result}")
