@@ -170,7 +170,7 @@ def search(
         session.execute("SET lock_timeout TO '3s'")
         session.execute("SET row_security TO off")
         catalog.read_tables_only(session)
-        require_ran(session, of_nodes[node.name], files)
+        _require_ran(session, of_nodes[node.name], files)
         tables = read_tables(session, of_nodes[node.name], columns, names)
         searched = [t for t in tables.found if t.is_of(names)]
         relations = [(one.schema, one.name) for one in searched]
@@ -247,7 +247,7 @@ def read_tables(
     ]
     named = {one.named for one in keyed}
     touched = {k.named for k in keyed if k.name in names or k.named in names} if names else named
-    wrong = unjudged(node, shards, [one for one in keyed if one.named in touched])
+    wrong = _unjudged(node, shards, [one for one in keyed if one.named in touched])
     return Tables(tuple(found), frozenset(named), tuple(wrong))
 
 
@@ -418,7 +418,7 @@ def child_unsearched(node: NodeName, shard: ShardId, table: Keyed) -> Refused:
     )
 
 
-def require_ran(session: Connection, places: Sequence[Place], files: Sequence[Migration]) -> None:
+def _require_ran(session: Connection, places: Sequence[Place], files: Sequence[Migration]) -> None:
     """See that the files which name keys are those that ran in a node's shards.
 
     Raises migration_changed, migration_unknown, keys_pending, or Problems of several.
@@ -442,7 +442,7 @@ def require_ran(session: Connection, places: Sequence[Place], files: Sequence[Mi
         raise together(problems)
 
 
-def unjudged(
+def _unjudged(
     node: NodeName, shards: Mapping[str, ShardId], keyed: Sequence[Keyed]
 ) -> Iterator[ShardctlError]:
     """Find tables of a node's shards that cannot be judged by their keys."""

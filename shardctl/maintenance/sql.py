@@ -182,7 +182,7 @@ class StatementRefused(Exception):
         self.message = message
 
 
-def answer_to(connection: Connection, statement: str) -> Iterator[Batch]:
+def _answer_to(connection: Connection, statement: str) -> Iterator[Batch]:
     """Run one statement; the last batch has the command.
 
     Raises Refused, and psycopg.OperationalError when the session is lost. A caller who leaves
@@ -479,7 +479,7 @@ class Run:
         if not self._begin(session, place):
             raise StatementRefused(None, f"schema {place.schema} is not on node {place.node}")
         for at.statement, statement in enumerate(self.plan.statements, 1):
-            for batch in answer_to(session, statement.text):
+            for batch in _answer_to(session, statement.text):
                 answer = Answer(place, at.statement, batch)
                 if write:  # it is true only when it is committed
                     at.kept.append(answer)

@@ -112,7 +112,7 @@ class FileStaged(Refused):
 def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> Seen:
     """Look at one pooler and its files, and change nothing.
 
-    Raises PoolerUnavailable, FileRefused, pooler_too_old and what `fitness.require` raises:
+    Raises PoolerUnavailable, FileRefused, pooler_too_old and what `_require_fit` raises:
     whatever `carry_out` would fail at.
     """
     try:
@@ -130,7 +130,7 @@ def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> 
     except PoolerLost as error:  # nothing was begun
         raise PoolerUnavailable(pooler, f"{error.command}: {error.reason}") from error
     place = files.place(host, pooler.databases_file, user=pooler.os_user)
-    own = require_fit(topology, pooler, host, place=place.path, config=config)
+    own = _require_fit(topology, pooler, host, place=place.path, config=config)
     text = files.read(host, pooler.databases_file, user=pooler.os_user)
     return Seen(pooler, host, version, place, text, offered, own, config.get("logfile", ""))
 
@@ -369,7 +369,7 @@ def _put_back(seen: Seen, console: Console, problems: Sequence[str]) -> None:
         raise faults.pooler_file_not_restored(pooler.name, pooler.databases_file, why) from error
 
 
-def require_fit(
+def _require_fit(
     topology: Topology, pooler: Pooler, host: Host, *, place: str, config: Mapping[str, str]
 ) -> frozenset[str]:
     """Refuse a pooler whose aliases shardctl could not change, or that could not serve them.

@@ -3,7 +3,7 @@
 PgBouncer handles all that has arrived over one connection before it looks at any other, as far as
 its buffer reaches (`pkt_buf` times `sbuf_loopcnt`, 20 kB unless configured otherwise, which is 800
 commands). libpq cannot send that: it waits for the answer to a command before it takes the next,
-and its pipeline mode speaks the extended protocol, which the console does not know. So `exchange`
+and its pipeline mode speaks the extended protocol, which the console does not know. So `_exchange`
 writes the messages to libpq's own socket, reads the answers from there, and leaves the session as
 if it had never been used. It cannot where the session is encrypted: libpq has the keys.
 """
@@ -19,7 +19,7 @@ import struct
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import psycopg
 from psycopg.pq import ExecStatus
@@ -56,27 +56,21 @@ _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 _ADDRESS = re.compile(r"\[?(.*?)\]?:\d+$")
 
 
-class Broken(Exception):
+class _Broken(Exception):
     """A session that broke off, or did not answer in time."""
 
 
-class Answer(NamedTuple):
-    """What became of one command; `error` is None where it was done."""
+def _exchange(connection: PGconn, commands: Sequence[str], *, seconds: float) -> list[str | None]:
+    """Send commands at once, and give the error with which each ended, None where it was done.
 
-    command: str
-    error: str | None
-
-
-def exchange(connection: PGconn, commands: Sequence[str], *, seconds: float) -> list[Answer]:
-    """Send commands at once, and give the answers; raises Broken, and then the session is lost.
-
-    The session is idle and not encrypted. Rows of commands are ignored.
+    The session is idle and not encrypted. Rows of commands are ignored. Raises _Broken, and then
+    the session is lost.
     """
     deadline = time.monotonic() + seconds
     with socket.socket(fileno=os.dup(connection.socket)) as own:
         own.setblocking(False)  # as libpq has it
         answers = _conversation(own, b"".join(map(_query, commands)), deadline, seconds)
-        return [Answer(command, next(answers)) for command in commands]
+        return [next(answers) for _ in commands]
 
 
 def _query(command: str) -> bytes:
@@ -96,7 +90,7 @@ def _conversation(
             # Answers are read while there is more to send: else both sides might wait for ever.
             left = deadline - time.monotonic()
             if left <= 0:
-                raise Broken(f"no response within {seconds:g} s")
+                raise _Broken(f"no response within {seconds:g} s")
             readable = wire.ready(own.fileno(), left, write=bool(unsent))
             if unsent:
                 with suppress(BlockingIOError):
@@ -105,7 +99,7 @@ def _conversation(
                 continue
             data = own.recv(_AT_ONCE)
             if not data:
-                raise Broken(error or "the pooler closed the connection")
+                raise _Broken(error or "the pooler closed the connection")
             arrived += data
             for kind, body in _messages(arrived):
                 if kind == _ERROR:
@@ -114,7 +108,7 @@ def _conversation(
                     yield error
                     error = None
     except OSError as broken:
-        raise Broken(broken.strerror or str(broken)) from broken
+        raise _Broken(broken.strerror or str(broken)) from broken
 
 
 def _messages(arrived: bytearray) -> Iterator[tuple[bytes, bytes]]:
@@ -284,12 +278,16 @@ class Console:
         if self._pq.ssl_in_use:
             return self._one_by_one(commands, seconds)
         try:
-            answers = exchange(self._pq, commands, seconds=seconds)
-        except Broken as error:
+            errors = _exchange(self._pq, commands, seconds=seconds)
+        except _Broken as error:
             self.abandon()
             raise PoolerLost(self.pooler, commands[0], str(error)) from error
         logger.debug("pooler %s: in one packet: %s", self.pooler, "; ".join(commands))
-        return [CommandRefused(self.pooler, a.command, a.error) for a in answers if a.error]
+        return [
+            CommandRefused(self.pooler, command, error)
+            for command, error in zip(commands, errors, strict=True)
+            if error
+        ]
 
     def finish(self, *, seconds: float = DEADLINE) -> list[Row]:
         """Wait for the answer to what was sent; raises CommandRefused and PoolerLost."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 QUERIES = queries.load("shardctl.postgres", "catalog.sql")
 
-REPACK_LOCK_CLASS = 16185446
+_REPACK_LOCK = 16185446
 """The class of the advisory locks under which pg_repack works on tables."""
 
 
@@ -249,7 +249,7 @@ class Leftover:
 
 def repack_leftovers(session: Connection) -> tuple[Leftover, ...]:
     """List what killed runs left in the session's database, where no pg_repack is running."""
-    found = session.execute(QUERIES["repack_leftovers"], {"class": REPACK_LOCK_CLASS})
+    found = session.execute(QUERIES["repack_leftovers"], {"class": _REPACK_LOCK})
     return tuple(
         Leftover(oid, schema, table, tuple(objects)) for oid, schema, table, objects in found
     )
