@@ -22,7 +22,7 @@ from shardctl.cli.examples import EXAMPLES
 from shardctl.moves import clone_cutover, stream_cutover, undoing
 from shardctl.moves.methods import METHODS, REVERSE
 from shardctl.moves.preflight.registry import CLONED, STREAMED
-from shardctl.state.states import TRANSITIONS, MoveState
+from shardctl.state.journal import TRANSITIONS, MoveState
 from tests import reference_errors
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from shardctl.errors import (
 )
 from shardctl.libpq import reason_of
 from shardctl.meter import listed, sentences
-from shardctl.postgres import blocking, event_triggers, room
+from shardctl.postgres import blocking
 from shardctl.postgres.connection import NodeLost, is_lost
-from shardctl.postgres.patient import QUICK_MS, Patient
+from shardctl.postgres.patient import QUICK_MS, Patient, batches, chunks, lockable
 from shardctl.state import cluster, events, identity, ledger, lock, observer
 from shardctl.state.lock import who
 from shardctl.topology import ranges
@@ -125,7 +125,7 @@ def plan(
     def look(session: Connection, node: Node) -> NodePlan:
         found = _look(topology, node, session, chosen, wanted)
         if wanted is Wanted.on and found.tables:
-            event_triggers.rehearse(session, node.name, "read_only")
+            blocking.rehearse(session, node.name, "read_only")
         return found
 
     return list(observer.ask(topology, look, purpose=purpose, nodes=nodes).every().values())
@@ -379,11 +379,11 @@ class Changing:
         """Do one pass over all tables; give the shards that are left, and why."""
         todo = sum(map(len, shards.values()))
         self.progress.expect(self.node, one.phase, todo, "tables")
-        most = max(1, min(one.largest, room.of(self.session) // one.locks))
+        most = max(1, min(one.largest, lockable(self.session) // one.locks))
         pieces = [
             Piece(shard, tuple(tables))
             for shard, all_tables in shards.items()
-            for tables in room.chunks(all_tables, most)
+            for tables in chunks(all_tables, most)
         ]
         patient = Patient(
             partial(self._transaction, one),
@@ -391,7 +391,7 @@ class Changing:
             partial(self.progress.waits, self.node),
             self.stop,
         )
-        for batch in room.batches(pieces, most, lambda piece: len(piece.tables)):
+        for batch in batches(pieces, most, lambda piece: len(piece.tables)):
             patient.together(batch)
         left = patient.singly(self.deadline, slowest_ms=_SLOWEST_MS)
         return {piece.shard: why for piece, why in left.items()}

@@ -11,7 +11,7 @@ from shardctl.meter import duration, size
 from shardctl.postgres import catalog, queries
 from shardctl.postgres.cancelling import Running
 from shardctl.state import cluster, ledger
-from shardctl.state.format import FORMAT
+from shardctl.state.cluster import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from shardctl.checks.check import ERROR, WARNING, Check, Rule, Rules
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
-from shardctl.postgres import catalog, queries, room
+from shardctl.postgres import catalog, patient, queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -232,7 +232,7 @@ def look(place: Place) -> Seen:
             for schema, both in oids.items()
             if len(both) == 2
         }
-        for chunk in room.chunks(pairs, room.of(session) // 2):
+        for chunk in patient.chunks(pairs, patient.lockable(session) // 2):
             rows = session.execute(
                 QUERIES["registers"],
                 {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import ERROR, Check, Rule, Rules
-from shardctl.state.format import FORMAT
+from shardctl.state.cluster import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

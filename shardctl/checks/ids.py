@@ -14,7 +14,7 @@ from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules, Seve
 from shardctl.checks.ids_deep import Odd, Ruler
 from shardctl.ids import generator, times
 from shardctl.ids.layout import Layout
-from shardctl.postgres import catalog, queries, room
+from shardctl.postgres import catalog, patient, queries
 from shardctl.state import keys
 
 if TYPE_CHECKING:
@@ -165,11 +165,11 @@ def look(place: Place) -> Seen:
             ids = {(table.schema, table.name): table.id for table in tables}
             odd, keyed = ids_deep.scan(place, ids, layout, now_ms)
         return Seen(now_ms, tuple(odd), keyed, unvalidated)
-    most = room.of(place.connection)
+    most = patient.lockable(place.connection)
     extremes: list[tuple[Table, int, int]] = []
     locked: list[Table] = []
-    for few in room.chunks(tables, LARGEST_CHUNK):
-        for chunk in room.batches(few, most, lambda table: table.locks):
+    for few in patient.chunks(tables, LARGEST_CHUNK):
+        for chunk in patient.batches(few, most, lambda table: table.locks):
             _extremes(place.connection, chunk, extremes, locked)
     # The clock after the ids: one that is made in between is then not from the future.
     now_ms = _moment(place.connection)

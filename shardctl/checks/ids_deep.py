@@ -11,7 +11,7 @@ import psycopg
 from psycopg import errors, sql
 
 from shardctl.checks.scan import Scan, belongs
-from shardctl.postgres import catalog, queries, room
+from shardctl.postgres import catalog, patient, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import keys, lock
 from shardctl.topology.model import ShardId
@@ -204,7 +204,7 @@ class _Claimed:
         if session is None or source.id is None:
             return set()
         found: set[int] = set()
-        for few in room.chunks(numbers, BATCH):
+        for few in patient.chunks(numbers, BATCH):
             statement = QUERIES["present"].format(
                 id=sql.Identifier(source.id),
                 table=sql.Identifier(self._place.topology.schema(ShardId(shard)), source.table),

@@ -13,7 +13,7 @@ from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
 from shardctl.checks.status_look import QUERIES as STATUS
 from shardctl.checks.status_look import Slot
 from shardctl.meter import size
-from shardctl.postgres import queries, repack_left
+from shardctl.postgres import catalog, queries
 from shardctl.state import journal, leash, ledger, move_objects
 from shardctl.topology import ranges
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardctl.access.read_only import Mark
     from shardctl.checks.check import Finding, Place, View
     from shardctl.checks.retired import Retired
-    from shardctl.postgres.repack_left import Leftover
+    from shardctl.postgres.catalog import Leftover
     from shardctl.state.ledger import Entry
     from shardctl.state.move_objects import MoveObject, Stream
     from shardctl.topology.model import NodeName, ShardId
@@ -131,7 +131,7 @@ def look(place: Place) -> Seen:
         found=ask(QUERIES["found"], {"seconds": IDLE_S}).fetchall(),
         retired=retired.measure(place.connection, retired.schemas(place.basics, known=True)),
         read_only={place.shards[schema]: mark for schema, mark in marks.items()},
-        repacked=repack_left.read(place.connection),
+        repacked=catalog.repack_leftovers(place.connection),
         shards=place.shards,
         of_moves=tuple(move_objects.read(place.connection).objects),
         streams=move_objects.streams(place.connection),

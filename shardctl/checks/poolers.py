@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shardctl.checks import poolers_asked
 from shardctl.checks.check import Check
 from shardctl.checks.poolers_words import APPLY, PAGE, RULES, brief, shards_of
-from shardctl.pgbouncer import apply, faults, ini, render, serving
+from shardctl.pgbouncer import apply, faults, render, serving
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterat
     written = apply.databases_of(looked.text)
     wrong = []
     for alias in (name for name in written if name not in elsewhere):
-        pairs = ini.pairs(written[alias])
+        pairs = render.pairs(written[alias])
         there = looked.offered.get(alias)
         right = (pairs.get("host"), pairs.get("port", "5432"), pairs.get("dbname", alias))
         if there is None or (there.host, str(there.port), there.dbname) != right:

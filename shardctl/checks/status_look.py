@@ -17,7 +17,7 @@ from shardctl.libpq import reason_of
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import cluster, ledger, lock
-from shardctl.state.format import FORMAT
+from shardctl.state.cluster import FORMAT
 from shardctl.topology import names
 from shardctl.topology.model import NodeName
 

@@ -9,7 +9,7 @@ from shardctl.checks import migrations
 from shardctl.checks.check import ERROR, NOTE, Check, Rule, Rules
 from shardctl.checks.structure_groups import OF_THINGS, Group, Thing, compare, finding
 from shardctl.ids import generator
-from shardctl.postgres import queries, room
+from shardctl.postgres import patient, queries
 from shardctl.state import keys
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def look(place: Place) -> Seen:
     """
     schemas = list(place.shards)
     digests = dict.fromkeys(place.shards.values(), _EMPTY)
-    for chunk in room.chunks(schemas, _chunk(place, schemas)):
+    for chunk in patient.chunks(schemas, _chunk(place, schemas)):
         statement = QUERIES["digests"].format(objects=QUERIES["objects"])
         wanted = _wanted(place, chunk)
         for schema, digest in place.connection.execute(statement, wanted):
@@ -89,7 +89,7 @@ def _chunk(place: Place, schemas: list[str]) -> int:
     (locks,) = queries.one(place.connection, QUERIES["view_locks"], {"schemas": schemas})
     if not locks:
         return len(schemas)
-    return max(1, len(schemas) * room.of(place.connection) // int(locks))
+    return max(1, len(schemas) * patient.lockable(place.connection) // int(locks))
 
 
 def _details(place: Place, wanted: Mapping[str, str]) -> dict[str, tuple[Thing, ...]]:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardctl.postgres.masking import without_passwords
+from shardctl.postgres.split import without_passwords
 from shardctl.printable import one_line, printable
 
 if TYPE_CHECKING:

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from shardctl.cli.context import Settings
     from shardctl.maintenance.folding import Columns
     from shardctl.maintenance.places import Place
-    from shardctl.maintenance.sql import Run
-    from shardctl.maintenance.sql_plan import Plan
+    from shardctl.maintenance.sql import Plan, Run
     from shardctl.topology.model import ShardId, Topology
 
 
@@ -84,8 +83,7 @@ def sql(
     It may only read, unless --write is given: then shardctl records it, and refuses it during a
     move. The first column of the rows is `shard` (or `node`).
     """
-    from shardctl.maintenance import sql_plan
-    from shardctl.maintenance.sql import Run
+    from shardctl.maintenance.sql import COMMAND, Run, planned
     from shardctl.state import lock
 
     text = _text(statement, file)
@@ -94,9 +92,9 @@ def sql(
     settings.lock_wait = settings.lock_wait if write else None
     topology = load_topology(ctx)
     chosen = _shards(topology, shards, nodes=nodes)
-    plan = sql_plan.plan(topology, text, shards=chosen, write=write)
+    plan = planned(topology, text, shards=chosen, write=write)
     if write:
-        lock.require_all_free(topology, plan.places.nodes, command=sql_plan.COMMAND)
+        lock.require_all_free(topology, plan.places.nodes, command=COMMAND)
     for note in plan.places.notes:
         say(f"note: {note}")
     settings.pending = write and bool(plan.places.chosen)

@@ -13,8 +13,7 @@ import subprocess
 import time
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed
-from shardctl.hosts.output import Lines, Text
+from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed, Lines, Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -12,9 +12,15 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError
-from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostUnreachable, StaleConnection
-from shardctl.hosts.output import Lines, Text
-from shardctl.hosts.ssh_wrapper import Wrapped
+from shardctl.hosts.host import (
+    CommandFailed,
+    CommandTimedOut,
+    HostUnreachable,
+    Lines,
+    StaleConnection,
+    Text,
+)
+from shardctl.hosts.openssh import Wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -28,9 +28,8 @@ from shardctl.hosts.ssh_remote import BROKEN, QUIET, Remote
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.hosts.openssh import SshSettings
-    from shardctl.hosts.output import Text
-    from shardctl.hosts.ssh_wrapper import Wrapped
+    from shardctl.hosts.host import Text
+    from shardctl.hosts.openssh import SshSettings, Wrapped
 
 KEEP_ALIVE = 15
 """Seconds of silence after which the host is sent something."""

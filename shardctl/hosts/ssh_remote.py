@@ -24,8 +24,8 @@ from shardctl.hosts.host import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardctl.hosts.output import Text
-    from shardctl.hosts.ssh_wrapper import Wrapped
+    from shardctl.hosts.host import Text
+    from shardctl.hosts.openssh import Wrapped
 
 BROKEN = (paramiko.SSHException, EOFError, OSError)
 """What paramiko raises when a connection breaks."""

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.maintenance.places import Place
-    from shardctl.maintenance.rows import Batch, Column, Row
-    from shardctl.maintenance.sql import Answer, Failure, Run
+    from shardctl.maintenance.sql import Answer, Batch, Column, Failure, Row, Run
 
 READ_ONLY = "25006"
 """The SQLSTATE of what would write in a transaction that only reads."""

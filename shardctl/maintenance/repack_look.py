@@ -23,7 +23,7 @@ from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
-from shardctl.postgres import binaries, catalog, connection, queries, repack_left
+from shardctl.postgres import binaries, catalog, connection, queries
 from shardctl.state import cluster, identity, ledger, observer
 from shardctl.state.identity import node_unfit
 from shardctl.topology import ranges
@@ -31,8 +31,8 @@ from shardctl.topology import ranges
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from shardctl.postgres.catalog import Leftover
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.repack_left import Leftover
     from shardctl.state.ledger import Copy
     from shardctl.topology.model import Database, Node, NodeName, ShardId, Topology
 
@@ -222,7 +222,7 @@ def _view(
     notes += [f"free disk space could not be checked: {unknown}"] if unknown else []
     return View(
         tables=_tables(session, {topology.schema(shard): shard for shard in shards}),
-        leftovers=repack_left.read(session),
+        leftovers=catalog.repack_leftovers(session),
         version=version,
         major=session.info.server_version // 10_000,
         free_bytes=free,

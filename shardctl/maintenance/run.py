@@ -17,7 +17,7 @@ from shardctl.hosts import accounts
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost
 from shardctl.hosts.local import Local
 from shardctl.libpq import reason_of
-from shardctl.maintenance.sql_plan import for_log
+from shardctl.maintenance.sql import for_log
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import cluster, events, identity, lock
 from shardctl.topology.model import Node, NodeName, PoolerName

@@ -1,4 +1,9 @@
-"""Run statements in many places at once: a transaction each, few sessions, rows as they come."""
+"""Run statements in many places at once: a transaction each, few sessions, rows as they come.
+
+Rows are the server's own text. psycopg's cursors turn values into Python's, which loses what a type
+cannot hold (infinity, the digits of a float), and take `%` for a placeholder or the whole answer
+into memory. So this speaks to libpq.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +17,234 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 
-from shardctl.errors import Refused, ShardctlError
+from shardctl.errors import Misused, Refused, ShardctlError, together
 from shardctl.fanout import Silent
 from shardctl.libpq import reason_of
-from shardctl.maintenance import rows
-from shardctl.maintenance.sql_plan import COMMAND, choose
-from shardctl.postgres import cancelling, catalog, queries
+from shardctl.maintenance import places as placing
+from shardctl.postgres import cancelling, catalog, queries, split
 from shardctl.postgres.connection import NodeLost, connect, is_lost
+from shardctl.postgres.split import without_passwords
 from shardctl.provision import refusals
 from shardctl.state import events, lock
+from shardctl.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.maintenance.places import Place
-    from shardctl.maintenance.rows import Batch
-    from shardctl.maintenance.sql_plan import Plan
+    from shardctl.maintenance.places import Place, Places
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import NodeName
+    from shardctl.postgres.split import Statement
+    from shardctl.topology.model import NodeName, ShardId, Topology
 
 logger = logging.getLogger(__name__)
-QUERIES = queries.load("shardctl.maintenance", "sql.sql")
+
+COMMAND = "sql"
+_TOLD = 1000
+
+Row = tuple[str | None, ...]
+
+_ROWS = 1000
+_CHARACTERS = 1 << 20
+"""A batch ends with either."""
+_COPYING = (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH)
+_FIELD = pq.DiagnosticField
+QUERIES = queries.load("shardctl.maintenance", "queries.sql")
 
 _SESSIONS = 64
 """In all; each node has one at the least."""
 _WAITING = 16
 """Batches that wait to be taken; a place with more waits, so that memory stays bounded."""
+
+
+def parse(text: str) -> tuple[Statement, ...]:
+    """Split a text into its statements; raises statement_invalid.
+
+    >>> [s.text for s in parse("SELECT 1; SELECT ';'")]
+    ['SELECT 1', "SELECT ';'"]
+    """
+    if "\0" in text:
+        raise Misused("statement_invalid", "the statement contains a zero byte", hint="remove it")
+    found = tuple(split.split(text))
+    if not found:
+        raise Misused(
+            "statement_invalid",
+            "there is no statement",
+            hint="specify one, such as 'SELECT count(*) FROM photos'",
+        )
+    for statement in found:
+        _require_fit(statement)
+    return found
+
+
+def _require_fit(statement: Statement) -> None:
+    where = f"line {statement.line}"
+    if statement.text.startswith("\\"):
+        raise Misused(
+            "statement_invalid",
+            f"{where}: {statement.text.split()[0]} is a psql command, not a statement",
+            hint="run it in psql: `shardctl route` shows the connection string",
+        )
+    if (word := statement.ends) is not None:
+        raise Misused(
+            "statement_invalid",
+            f"{where}: {word} is not supported: shardctl runs one transaction in each shard",
+            hint="remove it",
+        )
+    if statement.streams:
+        raise Misused(
+            "statement_invalid",
+            f"{where}: COPY with STDIN or STDOUT is not supported",
+            hint="use SELECT with -o tsv, or INSERT",
+        )
+
+
+def for_log(text: str) -> str:
+    """Give the text for logs and events: without passwords, and not too long.
+
+    >>> for_log("ALTER ROLE ann PASSWORD 'it''s'; SELECT 1")
+    "ALTER ROLE ann PASSWORD '***'; SELECT 1"
+    """
+    masked = without_passwords(text.strip())
+    return masked if len(masked) <= _TOLD else f"{masked[:_TOLD]}..."
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be run where; `shards` None stands for every node instead."""
+
+    topology: Topology
+    statements: tuple[Statement, ...]
+    places: Places
+    shards: tuple[ShardId, ...] | None
+    write: bool
+
+    @property
+    def for_log(self) -> str:
+        """The statements for events and logs."""
+        return for_log("; ".join(one.text for one in self.statements))
+
+
+def planned(
+    topology: Topology, text: str, *, shards: Sequence[ShardId] | None, write: bool
+) -> Plan:
+    """Decide what runs where; asks all nodes, changes nothing.
+
+    Raises statement_invalid, what `places.look` and `of_shards` raise; to write also what
+    `Fleet.require_settled` raises, and the errors of nodes that could not be asked.
+    """
+    found = parse(text)
+    chosen = choose(topology, shards, write=write)
+    return Plan(topology, found, chosen, None if shards is None else tuple(shards), write)
+
+
+def choose(topology: Topology, shards: Sequence[ShardId] | None, *, write: bool) -> Places:
+    """Find the shards' owners, or with None the nodes; raises as `plan` does."""
+    fleet = placing.look(topology, purpose=lock.purpose(COMMAND))
+    if write:
+        fleet.require_settled()
+    found = (
+        placing.of_nodes(fleet, ours=write) if shards is None else placing.of_shards(fleet, shards)
+    )
+    if write and found.left_out:
+        raise together(list(dict.fromkeys(error for _, error in found.left_out)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of an answer; `type` is None where it is none of PostgreSQL's own."""
+
+    name: str
+    type: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of an answer; `command` is the server's tag, None while more rows follow.
+
+    A statement that gives no rows has no columns.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    command: str | None
+
+
+class StatementRefused(Exception):
+    """A server's error for a statement; the session is usable, its transaction has failed."""
+
+    def __init__(self, sqlstate: str | None, message: str) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+        self.message = message
+
+
+def _answer_to(connection: Connection, statement: str) -> Iterator[Batch]:
+    """Run one statement; the last batch has the command.
+
+    Raises Refused, and psycopg.OperationalError when the session is lost. A caller who leaves
+    early closes the session.
+    """
+    columns: tuple[Column, ...] = ()
+    rows: list[Row] = []
+    size = 0
+    refused: Exception | None = None
+    # One command, never more, and what comes, row by row.
+    connection.pgconn.send_query_params(statement.encode(), None)
+    connection.pgconn.set_single_row_mode()
+    wire = Wire(connection.pgconn)
+    wire.flush()
+    for result in wire.results():
+        status = result.status
+        if status == pq.ExecStatus.FATAL_ERROR:
+            # Only when all results have been taken does the session take another command.
+            refused = refused or _refused(connection, result)
+            continue
+        if status in _COPYING:
+            connection.close()
+            raise StatementRefused(None, "COPY with STDIN or STDOUT is not supported")
+        columns = columns or _columns(connection, result)
+        for number in range(result.ntuples):
+            row = tuple(_text(result.get_value(number, c)) for c in range(result.nfields))
+            rows.append(row)
+            size += sum(len(value) for value in row if value is not None)
+        if status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+            yield Batch(columns, tuple(rows), _text(result.command_status) or "")
+            rows, size = [], 0
+        elif len(rows) >= _ROWS or size >= _CHARACTERS:
+            yield Batch(columns, tuple(rows), None)
+            rows, size = [], 0
+    if refused is not None:
+        raise refused
+
+
+def _columns(connection: Connection, result: pq.abc.PGresult) -> tuple[Column, ...]:
+    types = connection.adapters.types
+    found = []
+    for number in range(result.nfields):
+        oid = result.ftype(number)
+        known = types.get(oid)
+        name = None if known is None else known.name + ("[]" if oid == known.array_oid else "")
+        found.append(Column(_text(result.fname(number)) or "", name))
+    return tuple(found)
+
+
+def _refused(connection: Connection, result: pq.abc.PGresult) -> Exception:
+    state, message = (
+        _text(result.error_field(field)) for field in (_FIELD.SQLSTATE, _FIELD.MESSAGE_PRIMARY)
+    )
+    reason = message or _text(result.error_message) or ""
+    if state is None or connection.pgconn.status == pq.ConnStatus.BAD or state.startswith("57P"):
+        return psycopg.OperationalError(reason.strip())
+    return StatementRefused(state, reason)
+
+
+def _text(value: bytes | None) -> str | None:
+    # A database in SQL_ASCII may hold what is no UTF-8.
+    return None if value is None else value.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +291,8 @@ class _At:
     committing: bool = False
     kept: list[Answer] = field(default_factory=list)
 
-    def failure(self, error: rows.Refused | psycopg.Error, *, lost: bool) -> Failure:
-        if isinstance(error, rows.Refused):
+    def failure(self, error: StatementRefused | psycopg.Error, *, lost: bool) -> Failure:
+        if isinstance(error, StatementRefused):
             return Failure(self.place, error.message, error.sqlstate, self.statement)
         unknown = lost and self.committing
         reason = reason_of(error)
@@ -251,7 +455,7 @@ class Run:
         failure: Failure | None = None
         try:
             self._transaction(session, at)
-        except (rows.Refused, psycopg.Error) as error:
+        except (StatementRefused, psycopg.Error) as error:
             failure = at.failure(error, lost=_lost(session, error))
             self._found.put(self._fail(failure))
         else:
@@ -273,9 +477,9 @@ class Run:
         """Run the statements in a transaction of their own; raises Refused, psycopg.Error."""
         place, write = at.place, self.plan.write
         if not self._begin(session, place):
-            raise rows.Refused(None, f"schema {place.schema} is not on node {place.node}")
+            raise StatementRefused(None, f"schema {place.schema} is not on node {place.node}")
         for at.statement, statement in enumerate(self.plan.statements, 1):
-            for batch in rows.run(session, statement.text):
+            for batch in _answer_to(session, statement.text):
                 answer = Answer(place, at.statement, batch)
                 if write:  # it is true only when it is committed
                     at.kept.append(answer)
@@ -305,7 +509,7 @@ class Run:
         return failure
 
 
-def _lost(session: Connection, error: rows.Refused | psycopg.Error) -> bool:
+def _lost(session: Connection, error: StatementRefused | psycopg.Error) -> bool:
     """Return whether the session is gone; then it is closed, and the server rolls back."""
     if isinstance(error, psycopg.Error) and is_lost(error):
         session.close()

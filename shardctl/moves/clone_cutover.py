@@ -24,7 +24,7 @@ from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
 from shardctl.moves.sub_step import Cutover, SubStep
 from shardctl.postgres import clone as clones
-from shardctl.postgres import opening, queries, replay, slots, standby
+from shardctl.postgres import connection, queries, slots, standby
 from shardctl.postgres.connection import is_lost
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
@@ -61,11 +61,11 @@ def prepare(context: MoveContext) -> None:
     target = context.plan.target
     with context.on(target):
         context.session(target, Use.snapshot)
-        replay.again(partial(_open_a_block, context))
+        connection.ask_again(partial(_open_a_block, context))
         session = context.session(target, Use.lock)
         standby.ask(session, QUERIES["warm"], given)
         standby.ask(session, QUERIES["prepared"])
-        replay.again(lambda: opening.loaded(session))
+        connection.ask_again(lambda: standby.files_loaded(session))
 
 
 def _open_a_block(context: MoveContext) -> None:
@@ -149,7 +149,7 @@ def hold_snapshot(context: MoveContext) -> None:
         return str(snapshot), list(enabled)
 
     with context.on(context.plan.target):
-        context.snapshot, enabled = replay.again(export)
+        context.snapshot, enabled = connection.ask_again(export)
     if enabled:
         raise Refused(
             "subscriptions_enabled",
@@ -255,7 +255,7 @@ def claim(context: MoveContext, lsn: str) -> bool:
                 # It has claimed, but perhaps may not run programs: the sub-step `open` needs none.
                 logger.info("the target has claimed but not opened: %s", reason_of(error))
                 return False
-            return opening.is_open(session, rows[0][0], time.monotonic() + _OPEN_S)
+            return standby.is_open(session, rows[0][0], time.monotonic() + _OPEN_S)
 
 
 def _claiming(context: MoveContext, lsn: str, known: Sequence[str]) -> sql.Composed:
@@ -276,7 +276,7 @@ def _claiming(context: MoveContext, lsn: str, known: Sequence[str]) -> sql.Compo
             sql.Literal(lsn),
             within=QUERIES["own_node"].format(target=sql.Literal(plan.target)),
         ),
-        last=opening.by_itself(),
+        last=standby.opening(),
     )
 
 
@@ -329,7 +329,7 @@ def _open(context: MoveContext) -> tuple[str, ...]:
     with context.on(context.plan.target):
         session = context.session(context.plan.target, Use.lock)
         deadline = time.monotonic() + _OPEN_S
-        return opening.open_up(context.clone, session, deadline)
+        return standby.open_up(context.clone, session, deadline)
 
 
 def settle(context: MoveContext) -> None:

@@ -21,7 +21,7 @@ from shardctl.moves.comparison import Sessions, SnapshotLost
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import queries, repmgr
-from shardctl.postgres.logical import closing, identities
+from shardctl.postgres.logical import closing
 from shardctl.state import events, journal
 from shardctl.state.journal import MoveState
 from shardctl.topology import names, ranges
@@ -371,7 +371,7 @@ def _finish_stream(context: MoveContext) -> None:
     reverse_kept.settle(context)
     with context.on(plan.target):
         if not reverse_kept.is_published(context):
-            identities.take_back(session, plan.lent)
+            publication.take_identities_back(session, plan.lent)
         stream_claim.forget(context, session)
     if not context.source_lost:
         with context.on(plan.source):

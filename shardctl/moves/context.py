@@ -17,7 +17,7 @@ from shardctl.access.stream_fence import Known
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.libpq import reason_of
 from shardctl.moves import plan as planning
-from shardctl.postgres import hosted, replay
+from shardctl.postgres import connection, hosted
 from shardctl.postgres.clone import Clone
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect, is_lost
 from shardctl.state import journal, lock, progress
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from shardctl.moves.methods import Method
     from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.sending import Sent
     from shardctl.state.journal import Move
     from shardctl.topology.model import Node, NodeName, Topology
+    from shardctl.wire import Sent
 
 
 class NodeRefused(Unfinished):
@@ -248,7 +248,7 @@ class MoveContext:
         """Check that the lock is still held: a process that lost it must change nothing more."""
         session = self.sessions[node, Use.lock]
         with self.on(node):
-            replay.again(lambda: session.execute("SELECT 1"))
+            connection.ask_again(lambda: session.execute("SELECT 1"))
 
     def require_locks(self) -> None:
         """Check that all locks are still held; raises NodeLost."""
@@ -275,7 +275,9 @@ class MoveContext:
             with self.on(node):
                 try:
                     # Replay on a standby may cancel the query: it is repeated.
-                    copies.append(replay.again(partial(journal.find, session, self.plan.id)))
+                    copies.append(
+                        connection.ask_again(partial(journal.find, session, self.plan.id))
+                    )
                 except psycopg.errors.UndefinedTable:
                     # Another server in the target's place.
                     logger.debug("move %s: node %s has no journal", self.plan.id, node)

@@ -30,18 +30,14 @@ from shardctl.moves.step import Step
 from shardctl.postgres import catalog, slots
 from shardctl.postgres import clone as clones
 from shardctl.postgres import copying as cloning
-from shardctl.postgres.connection import NodeUnavailable
+from shardctl.postgres.connection import NodeUnavailable, Route
 from shardctl.postgres.logical import (
     closing,
     copying,
-    identities,
     publication,
-    slot,
-    stream_login,
     structure,
     subscription,
 )
-from shardctl.postgres.logical.route import Route, end_sessions
 from shardctl.state import journal, reverses
 from shardctl.topology import ranges
 
@@ -116,7 +112,7 @@ def make_tables(context: MoveContext) -> None:
         marks.forget(context.session(plan.source), plan.id)
         marks.note_timeline(context.session(plan.source), plan.id)
         # Before the structure is noted: the copies have it, too, as a reverse needs it there.
-        identities.lend(context.session(plan.source), plan.lent)
+        publication.lend_identities(context.session(plan.source), plan.lent)
     ddl.note(context)
     with context.kept_progress() as shown:
         shown.expect(plan.target, "making tables", 0)
@@ -139,7 +135,7 @@ def copy_rows(context: MoveContext) -> None:
         wal.bound(context, plan.source, plan.slot, plan.options.max_wal_bytes or 0)
         with (
             ddl.explaining(context),
-            slot.make(
+            slots.make_logical(
                 _route(context),
                 plan.slot,
                 watch=session,
@@ -169,7 +165,7 @@ def make_rest(context: MoveContext, *, again: bool = False) -> None:
     plan = context.plan
     with context.on(plan.target):
         there = context.session(plan.target)
-        end_sessions(there, plan.slot)  # programs of a killed shardctl go on without it
+        slots.end_sessions(there, plan.slot)  # programs of a killed shardctl go on without it
         with (
             ddl.explaining(context),
             wal.shown(context, gone=lambda: _end(context)) as shown,
@@ -190,7 +186,7 @@ def undo(context: MoveContext) -> None:
     plan = context.plan
     _end_stream(context)
     with context.on(plan.source):
-        identities.take_back(context.session(plan.source), plan.lent)
+        publication.take_identities_back(context.session(plan.source), plan.lent)
     context.remove_progress()
     if not context.target_lost:
         _drop(context)
@@ -237,7 +233,7 @@ def _how(context: MoveContext) -> Mapping[str, Any]:
     source, there = context.session(plan.source), context.session(plan.target)
     major = max(one.info.server_version // 10_000 for one in (source, there))
     with context.on(plan.target):
-        needed = stream_login.is_needed(there)
+        needed = subscription.needs_login(there)
     with context.on(plan.source):
         makers = structure.owners(source, plan.schemas) if needed else ()
     return {"major": major, "makers": makers}
@@ -284,7 +280,7 @@ def _end(context: MoveContext) -> None:
     way = _route(context)
     try:
         with way.connect(context.target) as session:
-            end_sessions(session, way.name)
+            slots.end_sessions(session, way.name)
     except (ShardctlError, psycopg.Error) as error:
         logger.info("move %s: %s", context.plan.id, error)
 
@@ -304,7 +300,7 @@ def _end_stream(context: MoveContext) -> None:
     """Drop what the source has for the stream, and end what reads there for an earlier attempt."""
     plan = context.plan
     with context.on(plan.source):
-        end_sessions(context.session(plan.source), plan.slot)
+        slots.end_sessions(context.session(plan.source), plan.slot)
     wal.end_stream(context)
 
 
@@ -317,7 +313,7 @@ def _drop(context: MoveContext) -> None:
             return  # it is written before anything is made: schemas of these names are others'
         require_unclaimed(context)
         # Programs and copies of a killed shardctl go on without it.
-        end_sessions(there, name)
+        slots.end_sessions(there, name)
         subscription.drop(there, name)
         # Marks of cutovers, too: after a failover of the source their attempts may come again.
         marks.forget(there, plan.id)
@@ -454,7 +450,7 @@ def retire_again(context: MoveContext) -> None:
     with context.on(plan.source):
         session = context.session(plan.source)
         reverse_kept.forget_on_target(session, plan.id)
-        identities.take_back(session, plan.lent)
+        publication.take_identities_back(session, plan.lent)
         reverses.note(session, begun.move, reverses.ENDED, "its reverse was aborted")
     if context.target_lost:
         return

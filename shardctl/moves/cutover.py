@@ -22,7 +22,7 @@ from shardctl.moves.context import Use
 from shardctl.moves.paused_poolers import PauseFailed, guard_dsn
 from shardctl.moves.sub_step import RoundTrips, SubStep, shortest_ms
 from shardctl.pgbouncer.guard import Question
-from shardctl.postgres import queries, replay
+from shardctl.postgres import connection, queries
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state import cluster, events, journal
 from shardctl.state.journal import MoveState
@@ -80,7 +80,7 @@ def rehearse_guards(at: Attempt, serves: sql.Composed) -> None:
     began = time.monotonic()
     dsn = guard_dsn(at.context.target, at.context.topology.database)
     at.question = question = Question(dsn, serves.as_string())
-    replay.again(lambda: at.pauses.rehearse(question))
+    connection.ask_again(lambda: at.pauses.rehearse(question))
     # On remote hosts that may be longer than the whole budget.
     at.arming_s = min(2 * (time.monotonic() - began), _ARMING_S)
 
@@ -159,7 +159,7 @@ def round_trips(context: MoveContext, pooler_ms: float) -> RoundTrips:
     for node in (context.plan.source, context.plan.target):
         ask = partial(context.session(node).execute, "SELECT 1")
         with context.on(node):
-            took[node] = shortest_ms(partial(replay.again, ask))
+            took[node] = shortest_ms(partial(connection.ask_again, ask))
     return RoundTrips.of(
         source=took[context.plan.source], target=took[context.plan.target], pooler=pooler_ms
     )

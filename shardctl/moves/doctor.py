@@ -19,7 +19,7 @@ from shardctl.libpq import reason_of
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import marks, stream_claim
 from shardctl.postgres import catalog, slots
-from shardctl.postgres.logical import closing, publication, stream_login, structure, subscription
+from shardctl.postgres.logical import closing, publication, structure, subscription
 from shardctl.state import (
     cluster,
     events,
@@ -288,7 +288,7 @@ _CLEARING: dict[Kind, Callable[[Connection, MoveObject], object]] = {
     "function": lambda session, one: session.execute(
         stream_claim.QUERIES["drop_claim"].format(name=sql.Identifier(one.name))
     ),
-    "role": lambda session, one: stream_login.drop(session, one.name),
+    "role": lambda session, one: subscription.drop_login(session, one.name),
     "guard": lambda session, one: leash.end(session, journal.slot(one.move)),
     "records": _records,
 }

@@ -15,9 +15,9 @@ from shardctl.meter import BYTES
 from shardctl.moves import ddl, marks, wal
 from shardctl.moves.context import NodeRefused
 from shardctl.moves.step import Step
-from shardctl.postgres import opening, slots, standby
+from shardctl.postgres import slots, standby
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
-from shardctl.postgres.logical import stream_login, subscription
+from shardctl.postgres.logical import subscription
 
 if TYPE_CHECKING:
     from shardctl.fanout import Progress
@@ -78,7 +78,7 @@ def _follow(context: MoveContext, progress: Progress) -> None:
             progress=progress,
             timeout=_SECONDS,
         )
-        opening.require_closed(clone, context.session(plan.target), context.topology.database.user)
+        standby.require_closed(clone, context.session(plan.target), context.topology.database.user)
     progress.waits(plan.target, "feedback of the standby")
     _wait_for_feedback(context)
     progress.waits(plan.target, None)
@@ -158,21 +158,23 @@ def reconnect(context: MoveContext) -> None:
 
 def _conninfo(context: MoveContext) -> str:
     database, name = context.topology.database, context.plan.slot
-    login = _login(context) if stream_login.is_needed(context.session(context.plan.target)) else {}
+    login = (
+        _login(context) if subscription.needs_login(context.session(context.plan.target)) else {}
+    )
     return libpq.for_replication(context.source, database, name, dbname=database.name, **login)
 
 
 def _login(context: MoveContext) -> dict[str, str]:
     """Make the role by which a subscription logs in if its owner is not a superuser."""
     with context.on(context.plan.source):
-        return stream_login.make(context.session(context.plan.source), context.plan.slot)
+        return subscription.make_login(context.session(context.plan.source), context.plan.slot)
 
 
 def unsubscribe(context: MoveContext) -> None:
     """Drop the subscription, and the role by which it logs in."""
     plan = context.plan
     with context.on(plan.source):
-        stream_login.drop(context.session(plan.source), plan.slot)
+        subscription.drop_login(context.session(plan.source), plan.slot)
     if context.target_lost:
         return
     with context.on(plan.target):

@@ -27,8 +27,8 @@ from shardctl.moves.context import Use
 from shardctl.moves.plan import COPY_INSTEAD
 from shardctl.postgres import queries, slots
 from shardctl.postgres.logical import publication, subscription
-from shardctl.postgres.sending import Sent
 from shardctl.state.journal import MoveState
+from shardctl.wire import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Collection

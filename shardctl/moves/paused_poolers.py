@@ -16,7 +16,7 @@ from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
 from shardctl.moves import plan as planning
 from shardctl.moves.sub_step import shortest_ms
-from shardctl.pgbouncer import apply, batch, guard, render, serving
+from shardctl.pgbouncer import apply, guard, render, serving
 from shardctl.pgbouncer.console import SHOW_POOLS, Console, PoolerLost, PoolerUnavailable, conninfo
 from shardctl.pgbouncer.guard import Guard, Question, Staged
 from shardctl.postgres import connection
@@ -181,7 +181,7 @@ class PausedPoolers:
             # No guard would end this pause if this process died now.
             raise PauseLost(self.all[0].pooler.name, self.all[0].aliases)
         self.held_at = self.held_at or now
-        answers = batch.pause([(g.consoles, g.aliases) for g in self.all], seconds=seconds)
+        answers = serving.pause([(g.consoles, g.aliases) for g in self.all], seconds=seconds)
         if refused := [error for answer in answers for error in answer.refused.values()]:
             raise together(list({error.message: error for error in refused}.values()))
         waiting: dict[str, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError, UsageError
-from shardctl.postgres.logical.identities import Identity
+from shardctl.postgres.logical.publication import Identity
 from shardctl.state import journal
 from shardctl.topology import aliases, names, ranges
 from shardctl.topology.model import Node, NodeName, Pooler, ShardId

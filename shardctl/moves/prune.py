@@ -20,7 +20,7 @@ from shardctl.errors import Unfinished, together
 from shardctl.libpq import reason_of
 from shardctl.meter import listed, sentences
 from shardctl.moves import ledger as ledgers
-from shardctl.postgres import blocking, catalog, event_triggers, queries, room
+from shardctl.postgres import blocking, catalog, queries
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.postgres.event_triggers import EventTriggerRefuses
 from shardctl.postgres.patient import Patient
@@ -368,7 +368,7 @@ def _users(session: Connection, schemas: Sequence[str], *, passing: bool = True)
 def _locked(session: Connection, node: NodeName) -> ShardctlError | None:
     try:
         lock.require_free(session, node)
-        event_triggers.rehearse(session, node, "prune")
+        blocking.rehearse(session, node, "prune")
     except (NodeLocked, EventTriggerRefuses) as error:
         return error
     return None
@@ -423,9 +423,9 @@ def _drop(
         return {one: users[one.schema] for one in some if one.schema in users}
 
     try:
-        most = min(room.of(session), _LARGEST_BATCH)
+        most = min(lockable(session), _LARGEST_BATCH)
         patient = Patient(drop, held, partial(progress.waits, node))
-        for batch in room.batches(chosen, most, lambda one: one.objects):
+        for batch in batches(chosen, most, lambda one: one.objects):
             patient.together(batch)
         left = patient.singly(time.monotonic() + _PATIENCE_S)
         progress.end(node)
@@ -457,7 +457,7 @@ def _shrink(session: Connection, schema: str, most: int, timeout_ms: int) -> Non
         leaves = session.execute(QUERIES["leaves"], {"schema": schema}).fetchall()
         if outside or objects <= most or not leaves:
             return
-        for few in room.batches(leaves, most, lambda leaf: leaf[1]):
+        for few in batches(leaves, most, lambda leaf: leaf[1]):
             tables = [sql.Identifier(schema, name) for name, _ in few]
             with session.transaction():
                 _lock(session, [(schema, name) for name, _ in few], timeout_ms)

@@ -15,14 +15,14 @@ from shardctl.moves.plan import TargetUnfit
 from shardctl.moves.step import Step
 from shardctl.postgres import catalog, slots
 from shardctl.postgres import clone as clones
-from shardctl.postgres.logical import identities
-from shardctl.state import events, identity, journal, leash, states
+from shardctl.postgres.logical import publication
+from shardctl.state import events, identity, journal, leash
 from shardctl.state.journal import MoveState
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
-    from shardctl.postgres.logical.identities import Identity
+    from shardctl.postgres.logical.publication import Identity
     from shardctl.state.journal import Move
 
 
@@ -100,7 +100,7 @@ def _lent(context: MoveContext) -> tuple[Identity, ...]:
     plan = context.plan
     if not plan.options.identity_full:
         return plan.lent
-    return identities.missing(context.session(plan.source), plan.schemas)
+    return publication.missing_identities(context.session(plan.source), plan.schemas)
 
 
 def _systems(context: MoveContext) -> dict[str, str]:
@@ -165,7 +165,7 @@ def close(context: MoveContext) -> None:
     plan = context.plan
     with context.on(plan.source):
         session = context.session(plan.source)
-        before = states.leading_to(MoveState.aborted)
+        before = journal.leading_to(MoveState.aborted)
         if journal.advance(session, plan.id, before, MoveState.aborted):
             result = f"shards {ranges.of(plan.shards)} stay on {plan.source}"
             events.record(session, "moves abort", f"move {plan.id} aborted: {result}")

@@ -14,8 +14,8 @@ from shardctl.errors import ShardctlError
 from shardctl.moves import ddl, marks, wal
 from shardctl.moves.step import Step
 from shardctl.postgres import slots
-from shardctl.postgres.logical import closing, publication, slot
-from shardctl.postgres.logical.route import Route, end_sessions
+from shardctl.postgres.connection import Route
+from shardctl.postgres.logical import closing, publication
 from shardctl.state import journal, leash, reverses
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def make(context: MoveContext, report: Callable[[Holder], None]) -> None:
         tables = publication.tables(there, plan.schemas)
         publication.create(there, way.name, tables, move=plan.reverse or "")
         wal.bound(context, plan.target, name(context), limit, keep_s=plan.options.keep_reverse_s)
-        with slot.make(way, way.name, watch=there, report=report):
+        with slots.make_logical(way, way.name, watch=there, report=report):
             pass  # its snapshot is of no use
 
 
@@ -93,7 +93,7 @@ def drop_on_target(context: MoveContext) -> None:
 def forget_on_target(session: Connection, reverse: str) -> None:
     """Drop slot, publication and marks of a reverse; repeatable."""
     there = journal.slot(reverse)
-    end_sessions(session, there)  # one that waits for transactions to make the slot
+    slots.end_sessions(session, there)  # one that waits for transactions to make the slot
     leash.end(session, there)
     slots.drop(session, there)
     publication.drop(session, there)

@@ -13,7 +13,7 @@ from shardctl.moves import ledger, reverse_kept
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import COPY_INSTEAD, Reversed
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.postgres.logical import identities
+from shardctl.postgres.logical import publication
 from shardctl.provision import maps
 from shardctl.state import events, journal, leash, lock, reverses
 from shardctl.topology import routes
@@ -139,7 +139,7 @@ def _finish(topology: Topology, move: Move, sessions: Mapping[NodeName, Connecti
     require_finishable(ledger.read(topology, purpose=lock.purpose(FINISH)).entry(move.id))
     reverse, there = reverses.id_of(move) or "", sessions[NodeName(move.target)]
     reverse_kept.forget_on_target(there, reverse)
-    identities.take_back(there, planning.lent(move))
+    publication.take_identities_back(there, planning.lent(move))
     if (session := sessions.get(NodeName(move.source))) is not None:
         reverse_kept.forget_on_source(session, reverse)
     # Last: what was killed before is to be finished still.

@@ -22,8 +22,8 @@ from shardctl.moves.sub_step import REST_S, Cutover, SubStep
 from shardctl.postgres import blocking, catalog
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.postgres.logical import subscription
-from shardctl.postgres.sending import Sent
 from shardctl.state import journal
+from shardctl.wire import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from shardctl.meter import BYTES, Held
 from shardctl.moves.context import Use
 from shardctl.moves.plan import SourceUnfit
 from shardctl.postgres import queries, slots
-from shardctl.postgres.logical import publication, stream_login
+from shardctl.postgres.logical import publication, subscription
 from shardctl.state import journal, leash
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ def end_stream(context: MoveContext) -> None:
         session = context.session(plan.source)
         slots.drop(session, plan.slot)
         leash.end(session, plan.slot)  # it would see that itself, within a second
-        stream_login.drop(session, plan.slot)
+        subscription.drop_login(session, plan.slot)
         publication.drop(session, plan.slot)
 
 

@@ -1,4 +1,7 @@
-"""The file of a pooler's aliases: read it, show what differs, replace it, prove it."""
+"""The file of a pooler's aliases: read it, show what differs, replace it, prove it.
+
+A pooler is refused that cannot be changed: its admin, its configuration, what that includes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts import files
-from shardctl.pgbouncer import faults, fitness, ini, render
+from shardctl.pgbouncer import faults, render
 from shardctl.pgbouncer.console import CommandRefused, Console, PoolerLost, PoolerUnavailable
 from shardctl.topology import aliases
 
@@ -33,6 +36,12 @@ OLDEST = (1, 18)
 _PROOF_SECONDS = 2.0
 _POLL = 0.02
 _TOLD = 3
+
+_DEPTH = 10  # of includes, as PgBouncer has it
+_RELATIVE = (
+    "PgBouncer resolves a relative path from the directory where it was started: write the "
+    "absolute path"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +112,7 @@ class FileStaged(Refused):
 def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> Seen:
     """Look at one pooler and its files, and change nothing.
 
-    Raises PoolerUnavailable, FileRefused, pooler_too_old and what `fitness.require` raises:
+    Raises PoolerUnavailable, FileRefused, pooler_too_old and what `_require_fit` raises:
     whatever `carry_out` would fail at.
     """
     try:
@@ -121,7 +130,7 @@ def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> 
     except PoolerLost as error:  # nothing was begun
         raise PoolerUnavailable(pooler, f"{error.command}: {error.reason}") from error
     place = files.place(host, pooler.databases_file, user=pooler.os_user)
-    own = fitness.require(topology, pooler, host, place=place.path, config=config)
+    own = _require_fit(topology, pooler, host, place=place.path, config=config)
     text = files.read(host, pooler.databases_file, user=pooler.os_user)
     return Seen(pooler, host, version, place, text, offered, own, config.get("logfile", ""))
 
@@ -223,9 +232,9 @@ def differences(entries: Iterable[Entry], offered: Mapping[str, Alias]) -> list[
 
 def databases_of(text: str | None) -> dict[str, str]:
     """Give the databases that a file of aliases has, with their connection strings."""
-    items = ini.read(text or "")
+    items = render.read_ini(text or "")
     return {
-        i.key: i.value for i in items if isinstance(i, ini.Setting) and i.section == "databases"
+        i.key: i.value for i in items if isinstance(i, render.Setting) and i.section == "databases"
     }
 
 
@@ -358,3 +367,128 @@ def _put_back(seen: Seen, console: Console, problems: Sequence[str]) -> None:
     except ShardctlError as error:
         why = [*problems, error.message]
         raise faults.pooler_file_not_restored(pooler.name, pooler.databases_file, why) from error
+
+
+def _require_fit(
+    topology: Topology, pooler: Pooler, host: Host, *, place: str, config: Mapping[str, str]
+) -> frozenset[str]:
+    """Refuse a pooler whose aliases shardctl could not change, or that could not serve them.
+
+    `place` is the file of aliases without links, `config` the rows of SHOW CONFIG. Gives the
+    databases that the operator has beside. Raises not_pooler_admin, PoolingUnfit, OtherConfig,
+    NotIncluded, include_misplaced, AliasTaken, FileRefused.
+    """
+    _admin(pooler, config)
+    _pooling(pooler, config)
+    _config(pooler, host, config.get("conffile", ""))
+    return _included(topology, pooler, host, place)
+
+
+def _pooling(pooler: Pooler, config: Mapping[str, str]) -> None:
+    """Refuse a pooler that resets its server connections between clients, if that does harm.
+
+    A shard's alias sets search_path when a connection is made; DISCARD ALL would take it away.
+    """
+    if "shard" not in pooler.aliases or not config.get("server_reset_query"):
+        return
+    if config.get("pool_mode") == "session":
+        raise faults.PoolingUnfit(pooler.name, "pool_mode = session")
+    if config.get("server_reset_query_always") == "1":
+        raise faults.PoolingUnfit(pooler.name, "server_reset_query_always = 1")
+
+
+def _admin(pooler: Pooler, config: Mapping[str, str]) -> None:
+    admins = config.get("admin_users", "")
+    # Over a socket, PgBouncer takes its own user's `pgbouncer` for an admin.
+    own = pooler.host.startswith("/") and pooler.admin_user == "pgbouncer"
+    if not own and pooler.admin_user not in admins.replace(",", " ").split():
+        raise faults.not_pooler_admin(pooler.name, pooler.admin_user, admins)
+
+
+def _config(pooler: Pooler, host: Host, runs_with: str) -> None:
+    """Compare the file that the pooler reads with the topology's, links aside.
+
+    A relative name is relative to a directory that the console does not show: of that, only
+    the file's own name is compared.
+    """
+    if not runs_with.startswith("/"):
+        same = Path(runs_with).name == pooler.config.name
+    else:
+        user = pooler.os_user
+        theirs = files.place_of(host, Path(runs_with), user=user)
+        same = theirs == files.place_of(host, pooler.config, user=user)
+    if not same:
+        raise faults.OtherConfig(pooler.name, runs_with, pooler.config)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the configuration; `ours` is the one that includes the file of aliases."""
+
+    path: Path
+    number: int
+    text: str
+    ours: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.number}"
+
+
+def _included(topology: Topology, pooler: Pooler, host: Host, place: str) -> frozenset[str]:
+    """See that the configuration includes the file of aliases, where that does no harm.
+
+    Gives the databases that it has beside. Raises NotIncluded, include_misplaced, AliasTaken.
+    """
+    lines = _lines(pooler, host, pooler.config, place)
+    if not any(line.ours for line in lines):
+        raise faults.NotIncluded(pooler.name, pooler.config, pooler.databases_file)
+    # What follows an include belongs to the section in which the other file ends.
+    meant, read = (_settings(lines, of_ours=text) for text in ("", "[databases]"))
+    for setting, as_meant in zip(read, meant, strict=True):
+        if setting.section != as_meant.section:
+            where = str(lines[setting.line - 1])
+            raise Refused(
+                "include_misplaced",
+                f"pooler {pooler.name}: {where}: {setting.key} is after the include of "
+                f"{pooler.databases_file}, which ends in section [databases]: "
+                "PgBouncer would read it as a database",
+                hint=f"move the line %include {pooler.databases_file} to the end of the "
+                "configuration",
+            )
+    own = [s for s in read if s.section == "databases"]
+    ours = {entry.alias for entry in render.entries(topology, pooler)}
+    taken = [(s.key, str(lines[s.line - 1])) for s in own if s.key in ours]
+    if taken:
+        raise faults.AliasTaken(pooler.name, taken)
+    return frozenset(s.key for s in own)
+
+
+def _settings(lines: Sequence[_Line], *, of_ours: str) -> list[render.Setting]:
+    """Read all lines as one file, with a text in the place of the file of aliases."""
+    text = "\n".join(of_ours if line.ours else line.text for line in lines)
+    return [item for item in render.read_ini(text) if isinstance(item, render.Setting)]
+
+
+def _lines(pooler: Pooler, host: Host, path: Path, place: str, *, depth: int = 0) -> list[_Line]:
+    """List a configuration's lines as PgBouncer goes through them, includes and all."""
+    text = files.read(host, path, user=pooler.os_user)
+    if text is None:
+        why = "" if path == pooler.config else f" ({_RELATIVE})"
+        raise files.FileRefused(path, f"no such file{why}")
+    includes = {
+        item.line: item for item in render.read_ini(text) if isinstance(item, render.Include)
+    }
+    found: list[_Line] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if number not in includes:
+            found.append(_Line(path, number, line))
+            continue
+        if line.lstrip().startswith("["):  # a section and an include on one line
+            found.append(_Line(path, number, f"[{includes[number].section}]"))
+        # A relative name is relative to an unknown directory: mostly it is this one.
+        other = pooler.config.parent / includes[number].path
+        if files.place_of(host, other, user=pooler.os_user) == place:
+            found.append(_Line(path, number, line, ours=True))
+        elif depth < _DEPTH:
+            found += _lines(pooler, host, other, place, depth=depth + 1)
+    return found

@@ -1,4 +1,12 @@
-"""A pooler's admin console: one command at a time, each with a deadline."""
+"""A pooler's admin console: one command at a time, each with a deadline, or several in one packet.
+
+PgBouncer handles all that has arrived over one connection before it looks at any other, as far as
+its buffer reaches (`pkt_buf` times `sbuf_loopcnt`, 20 kB unless configured otherwise, which is 800
+commands). libpq cannot send that: it waits for the answer to a command before it takes the next,
+and its pipeline mode speaks the extended protocol, which the console does not know. So `_exchange`
+writes the messages to libpq's own socket, reads the answers from there, and leaves the session as
+if it had never been used. It cannot where the session is encrypted: libpq has the keys.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +17,7 @@ import re
 import socket
 import struct
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -19,14 +28,18 @@ from shardctl import libpq, wire
 from shardctl.errors import ShardctlError
 from shardctl.ids.generator import quote_identifier
 from shardctl.libpq import FOR_POOLERS, reason_of
-from shardctl.pgbouncer import faults, packet
+from shardctl.pgbouncer import faults
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from psycopg.pq.abc import PGresult
+    from psycopg.pq.abc import PGconn, PGresult
 
     from shardctl.topology.model import Database, Pooler
+
+_HEAD = struct.Struct("!cI")
+_AT_ONCE = 65_536
+_READY, _ERROR = b"Z", b"E"
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +54,78 @@ _NOT_FOR_POOLERS = frozenset({"client_encoding", "replication", "load_balance_ho
 """Keywords of libpq that speak to PostgreSQL."""
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 _ADDRESS = re.compile(r"\[?(.*?)\]?:\d+$")
+
+
+class _Broken(Exception):
+    """A session that broke off, or did not answer in time."""
+
+
+def _exchange(connection: PGconn, commands: Sequence[str], *, seconds: float) -> list[str | None]:
+    """Send commands at once, and give the error with which each ended, None where it was done.
+
+    The session is idle and not encrypted. Rows of commands are ignored. Raises _Broken, and then
+    the session is lost.
+    """
+    deadline = time.monotonic() + seconds
+    with socket.socket(fileno=os.dup(connection.socket)) as own:
+        own.setblocking(False)  # as libpq has it
+        answers = _conversation(own, b"".join(map(_query, commands)), deadline, seconds)
+        return [next(answers) for _ in commands]
+
+
+def _query(command: str) -> bytes:
+    """Write a message of the simple protocol."""
+    text = command.encode() + b"\0"
+    return _HEAD.pack(b"Q", len(text) + 4) + text
+
+
+def _conversation(
+    own: socket.socket, unsent: bytes, deadline: float, seconds: float
+) -> Iterator[str | None]:
+    """Send all and give, for each command, the error with which it ended, or None."""
+    arrived = bytearray()
+    error: str | None = None
+    try:
+        while True:
+            # Answers are read while there is more to send: else both sides might wait for ever.
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise _Broken(f"no response within {seconds:g} s")
+            readable = wire.ready(own.fileno(), left, write=bool(unsent))
+            if unsent:
+                with suppress(BlockingIOError):
+                    unsent = unsent[own.send(unsent) :]
+            if not readable:
+                continue
+            data = own.recv(_AT_ONCE)
+            if not data:
+                raise _Broken(error or "the pooler closed the connection")
+            arrived += data
+            for kind, body in _messages(arrived):
+                if kind == _ERROR:
+                    error = _reason(body)
+                elif kind == _READY:
+                    yield error
+                    error = None
+    except OSError as broken:
+        raise _Broken(broken.strerror or str(broken)) from broken
+
+
+def _messages(arrived: bytearray) -> Iterator[tuple[bytes, bytes]]:
+    """Take whole messages out of what has arrived."""
+    while len(arrived) >= _HEAD.size:
+        kind, length = _HEAD.unpack_from(arrived)
+        if len(arrived) < length + 1:
+            return
+        body = bytes(arrived[_HEAD.size : length + 1])
+        del arrived[: length + 1]
+        yield kind, body
+
+
+def _reason(body: bytes) -> str:
+    """Give the text of an error: of its fields, each with a letter before it, that of M."""
+    fields = {field[:1]: field[1:] for field in body.split(b"\0")}
+    return fields.get(b"M", b"an error without a text").decode(errors="replace")
 
 
 class PoolerUnavailable(ShardctlError):
@@ -193,12 +278,16 @@ class Console:
         if self._pq.ssl_in_use:
             return self._one_by_one(commands, seconds)
         try:
-            answers = packet.exchange(self._pq, commands, seconds=seconds)
-        except packet.Broken as error:
+            errors = _exchange(self._pq, commands, seconds=seconds)
+        except _Broken as error:
             self.abandon()
             raise PoolerLost(self.pooler, commands[0], str(error)) from error
         logger.debug("pooler %s: in one packet: %s", self.pooler, "; ".join(commands))
-        return [CommandRefused(self.pooler, a.command, a.error) for a in answers if a.error]
+        return [
+            CommandRefused(self.pooler, command, error)
+            for command, error in zip(commands, errors, strict=True)
+            if error
+        ]
 
     def finish(self, *, seconds: float = DEADLINE) -> list[Row]:
         """Wait for the answer to what was sent; raises CommandRefused and PoolerLost."""

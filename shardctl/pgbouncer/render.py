@@ -1,4 +1,4 @@
-"""PgBouncer's files as text: the aliases that shardctl owns, and the whole of a sandbox's."""
+"""PgBouncer's files as text: the aliases that shardctl owns, a sandbox's, and what it reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardctl.ids.generator import quote_identifier
 from shardctl.topology import aliases
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import jinja2
@@ -32,6 +32,12 @@ SANDBOX = "`shardctl sandbox up` wrote this file"
 OWN_SETTINGS = (
     "; Your own settings of this pooler: `shardctl sandbox up` does not change this file.\n"
 )
+
+_BLANKS = " \t\n\v\f\r"  # C's, not Unicode's
+_INCLUDE = re.compile(r"%include[ \t]+(.*)", re.DOTALL)
+_SECTION = re.compile(r"\[([^\]]*)\]")
+_PAIR = re.compile(r"([^= ]+)[ \t]*=[ \t]*(?:'((?:[^']|'')*)'|([^ ]*))")
+_KEY = re.compile(r"(?:'([^']+)'|([A-Za-z0-9_.*-]+))[ \t]*=[ \t]*(.*)", re.DOTALL)
 
 
 def value_refused(value: str, why: str) -> Refused:
@@ -240,3 +246,52 @@ def _user(value: object) -> str:
     if re.search(r"[\s,]", text):
         raise value_refused(text, "a list would read it as two names")
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """Another file, read where it is named; its first lines belong to `section`.
+
+    `line` counts from 1. What follows the include belongs to the other file's last section.
+    """
+
+    line: int
+    path: str
+    section: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A key of a section: a parameter, a database or a user."""
+
+    line: int
+    section: str
+    key: str
+    value: str
+
+
+def read_ini(text: str, section: str = "") -> Iterator[Include | Setting]:
+    r"""Read a file's text, whose first lines belong to `section`; what is malformed is left out.
+
+    >>> [item.key for item in read_ini("[databases]\nx = host=a\n; y =\n[pgbouncer]\nz=1")]
+    ['x', 'z']
+    """
+    for number, line in enumerate(text.split("\n"), 1):
+        rest = line.strip(_BLANKS)
+        while found := _SECTION.match(rest):
+            section = found[1]
+            rest = rest[found.end() :].lstrip(_BLANKS)
+        if include := _INCLUDE.fullmatch(rest):
+            yield Include(number, include[1], section)
+        elif key := _KEY.fullmatch(rest):
+            yield Setting(number, section, key[1] or key[2], key[3])
+
+
+def pairs(value: str) -> dict[str, str]:
+    """Take a database's connection string apart.
+
+    >>> pairs("host=a port=1 connect_query='SET x TO ''y z'''")
+    {'host': 'a', 'port': '1', 'connect_query': "SET x TO 'y z'"}
+    """
+    found = _PAIR.finditer(value)
+    return {m[1]: m[3] if m[2] is None else m[2].replace("''", "'") for m in found}

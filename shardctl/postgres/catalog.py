@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 QUERIES = queries.load("shardctl.postgres", "catalog.sql")
 
+_REPACK_LOCK = 16185446
+"""The class of the advisory locks under which pg_repack works on tables."""
+
 
 @dataclass(frozen=True, slots=True)
 class Schema:
@@ -227,3 +230,26 @@ def _behind(connection: Connection, topology: Topology) -> list[str]:
         found |= {name.strip().strip('"').replace('""', '"') for name in path.split(",")}
     found -= {"$user", "", *(topology.schema(shard) for shard in topology.owners())}
     return sorted(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """What a killed run left of one table; `schema` and `table` are None where that is gone."""
+
+    oid: int
+    schema: str | None
+    table: str | None
+    objects: tuple[str, ...]
+
+    @property
+    def name(self) -> str | None:
+        """The table with its schema."""
+        return None if self.table is None else f"{self.schema}.{self.table}"
+
+
+def repack_leftovers(session: Connection) -> tuple[Leftover, ...]:
+    """List what killed runs left in the session's database, where no pg_repack is running."""
+    found = session.execute(QUERIES["repack_leftovers"], {"class": _REPACK_LOCK})
+    return tuple(
+        Leftover(oid, schema, table, tuple(objects)) for oid, schema, table, objects in found
+    )

@@ -1,9 +1,15 @@
-"""Sessions with nodes: libpq's own way, with errors that name the node and never a password."""
+"""Sessions with nodes: libpq's own way, with errors that name the node and never a password.
+
+What replay cancels on a standby is asked again, be it a question or a login.
+"""
 
 from __future__ import annotations
 
+import itertools
 import logging
-from typing import TYPE_CHECKING, Any
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -11,15 +17,27 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from shardctl import libpq
 from shardctl.errors import ShardctlError
 from shardctl.libpq import CONNECT_TIMEOUT_S, reason_of
-from shardctl.postgres import replay
-from shardctl.postgres.observing import LOCK_TIMEOUT, AnswersNothing, Observing
+from shardctl.postgres.cancelling import LOCK_TIMEOUT, AnswersNothing, Observing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from shardctl.topology.model import Database, Node
 
 logger = logging.getLogger(__name__)
+
+Read = TypeVar("Read")
+
+_ATTEMPTS = 50
+_WITHIN_S = 2.0
+"""Attempts go on for so long and so often: quick ones may all fall into one busy moment."""
+_CONFLICT = "conflict with recovery"
+"""What a server shows that speaks English; libpq keeps the SQLSTATE of a login that failed."""
+_LOST = "consuming input failed: server closed the connection unexpectedly"
+"""psycopg's text for an open session where that text was lost: replay ends sessions, too.
+
+A server that has died rejects the next login, which is another error.
+"""
 
 Connection = psycopg.Connection[Any]
 
@@ -45,6 +63,31 @@ _SETTINGS = {
 }
 
 _WITH_TRANSACTION_TIMEOUT = 170_000
+
+
+def ask_again(read: Callable[[], Read]) -> Read:
+    """Give what is read from a standby, also where replay cancels that in transit.
+
+    `read` may be a login, or log in where its session was ended. Raises what it raises, and the
+    conflict when it happens again and again.
+    """
+    until = time.monotonic() + _WITHIN_S
+    for attempt in itertools.count(1):
+        try:
+            return read()
+        except (psycopg.Error, ShardctlError) as error:
+            if not cancelled(error) or (attempt >= _ATTEMPTS and time.monotonic() > until):
+                raise
+    raise AssertionError  # it counts without end
+
+
+def cancelled(error: psycopg.Error | ShardctlError) -> bool:
+    """Return whether replay was in the way, and nothing else was wrong."""
+    if isinstance(error, ShardctlError):
+        return all(_CONFLICT in part.message for part in error.parts())
+    if isinstance(error, psycopg.errors.SerializationFailure):
+        return True
+    return any(words in str(error) for words in (_CONFLICT, _LOST))
 
 
 class NodeUnavailable(ShardctlError):
@@ -115,7 +158,7 @@ def connect(
     try:
         dsn = whole(node, database, purpose, wanted, dbname=dbname or database.name)
         # Of a clone that catches up, replay may break off a login, too.
-        connection = replay.again(lambda: _opened(dsn, observing=observing))
+        connection = ask_again(lambda: _opened(dsn, observing=observing))
         # As an option of the login it would be refused by older servers.
         if connection.info.server_version >= _WITH_TRANSACTION_TIMEOUT:
             connection.execute("SET transaction_timeout = 0")
@@ -204,3 +247,25 @@ def _hint(error: psycopg.Error | None) -> str:
         unreachable="check host and port, the network, and that PostgreSQL is running there",
     )
     return (*by_kind, by_login)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Two nodes, the database in both, and the application_name of all sessions with them."""
+
+    source: Node
+    target: Node
+    database: Database
+    name: str
+
+    def connect(self, node: Node) -> Connection:
+        """Log in to a node, in autocommit; raises NodeUnavailable."""
+        return connect(node, self.database, purpose=self.name, autocommit=True)
+
+    def conninfo(self, node: Node, settings: Mapping[str, str]) -> str:
+        """Write libpq's connection string for programs on this machine, without a password.
+
+        libpq finds that in the passfile, or in the environment, as it does for shardctl.
+        """
+        database = self.database
+        return whole(node, database, self.name, settings, dbname=database.name)

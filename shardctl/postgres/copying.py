@@ -14,9 +14,9 @@ from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts.host import HostLost, HostUnreachable
 from shardctl.meter import BYTES
 from shardctl.postgres import clone as clones
-from shardctl.postgres import configuration, overrides, queries, slots
+from shardctl.postgres import configuration, queries, slots
+from shardctl.postgres.configuration import Rule
 from shardctl.postgres.connection import is_lost
-from shardctl.postgres.overrides import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,7 +141,7 @@ def rules(user: str, session: Connection, addresses: Sequence[str]) -> str:
     """
     found = session.execute(_QUERIES["rules"], {"user": user})
     given = [Rule(t, tuple(d), a, m, how, tuple(o)) for t, d, a, m, how, o in found]
-    return overrides.access(user, addresses, given)
+    return configuration.access(user, addresses, given)
 
 
 def _wait(
@@ -236,24 +236,24 @@ def files(
     given = configuration.parameters(
         node=server.name, host=server.host, port=server.port, settings=server.settings
     )
-    follow = overrides.following(
+    follow = configuration.following(
         conninfo=libpq.for_replication(*source, clone.slot),
         slot=clone.slot,
-        others=[*overrides.taken(settings), *server.settings],
+        others=[*configuration.taken(settings), *server.settings],
         unknown=server.own_start is not None,
     )
     always: dict[str, str] = {}
     if server.own_start is not None:
-        always = overrides.wherever(settings, given, str(server.data_directory))
-    opened = overrides.opened(server.settings, follow)
+        always = configuration.wherever(settings, given, str(server.data_directory))
+    opened = configuration.opened(server.settings, follow)
     texts = {
         "standby.signal": "",
-        configuration.NAME: overrides.configuration(
+        configuration.NAME: configuration.cloned(
             settings, configuration.composed(given), source=node
         ),
-        clones.AUTO: overrides.automatic({**always, **follow}),
+        clones.AUTO: configuration.automatic({**always, **follow}),
         clones.HBA: rules(source.database.user, session, addresses),
-        f"{clones.MARK}/{clones.AUTO}": overrides.automatic({**always, **opened}),
+        f"{clones.MARK}/{clones.AUTO}": configuration.automatic({**always, **opened}),
     }
     return {
         **{name: text.encode() for name, text in texts.items()},
@@ -269,7 +269,7 @@ def login_files(node: str, session: Connection) -> list[bytes]:
     """
     held = []
     for name, beside_data, text in session.execute(_QUERIES["files"]):
-        included = overrides.elsewhere(text.decode(errors="replace"), beside_data=beside_data)
+        included = configuration.elsewhere(text.decode(errors="replace"), beside_data=beside_data)
         if included:
             raise Refused(
                 "files_elsewhere",

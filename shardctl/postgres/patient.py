@@ -1,7 +1,8 @@
 """Small transactions that need locks: what others hold is waited for, a moment at a time.
 
 Clients that want the same lock queue behind a session that waits for it. So it gives up after a
-moment, and they get their turn.
+moment, and they get their turn. The lock table belongs to the applications, too: no transaction
+takes more than a part of it.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ import threading
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import psycopg
 
 from shardctl.libpq import reason_of
+from shardctl.postgres import queries
 from shardctl.postgres.connection import is_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from shardctl.postgres.blocking import Held
+    from shardctl.postgres.connection import Connection
 
 QUICK_MS = 50
 """Other sessions that need the same lock wait behind shardctl for so long."""
@@ -33,6 +37,11 @@ _HELD_UP = (
 )
 
 Piece = TypeVar("Piece", bound=Hashable)
+
+Item = TypeVar("Item")
+
+_SHARE = 4
+"""A session that finds the table full fails, so a statement takes a fourth of it at most."""
 
 
 @dataclass(slots=True)
@@ -106,3 +115,45 @@ class Patient(Generic[Piece]):
                 return False
             self.left[some[0]] = reason_of(error)
         return True
+
+
+def lockable(connection: Connection) -> int:
+    """Ask how many relations one statement may lock."""
+    (slots,) = queries.one(
+        connection,
+        "SELECT current_setting('max_locks_per_transaction')::integer"
+        " * (current_setting('max_connections')::integer"
+        " + current_setting('max_prepared_transactions')::integer)",
+    )
+    return max(1, int(slots) // _SHARE)
+
+
+def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Part items into lists of `size` at most, in their order.
+
+    >>> list(chunks("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    rest = iter(items)
+    while chunk := list(islice(rest, max(1, size))):
+        yield chunk
+
+
+def batches(
+    items: Sequence[Item], most: int, weight: Callable[[Item], int]
+) -> Iterator[list[Item]]:
+    """Part items into lists that weigh at most `most` together, and hold one item at the least.
+
+    >>> list(batches([3, 3, 3, 9, 1], 7, lambda item: item))
+    [[3, 3], [3], [9], [1]]
+    """
+    batch: list[Item] = []
+    weighs = 0
+    for item in items:
+        if batch and weighs + weight(item) > most:
+            yield batch
+            batch, weighs = [], 0
+        batch.append(item)
+        weighs += weight(item)
+    if batch:
+        yield batch

@@ -1,20 +1,30 @@
-"""The replication slot of a move: whether it keeps WAL; how it is dropped, a physical one made."""
+"""The replication slot of a move: whether it keeps WAL; how it is made and dropped.
+
+A logical one is made with the snapshot where its stream begins.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
+from psycopg import sql
 
-from shardctl.errors import Refused
-from shardctl.postgres import queries
+from shardctl.errors import Incomplete, Refused
+from shardctl.postgres import blocking, cancelling, queries
+from shardctl.wire import Sent
 
 if TYPE_CHECKING:
-    from shardctl.postgres.connection import Connection
+    from collections.abc import Callable, Iterator
+
+    from shardctl.postgres.blocking import Holder
+    from shardctl.postgres.connection import Connection, Route
 
 PATIENCE = 20.0
-"""Seconds to wait for a walsender that was asked to end."""
+"""Seconds to wait for a session that was asked to end."""
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _POLL = 0.01
@@ -23,6 +33,8 @@ _LOST = {
     "idle_timeout": "nothing used it for idle_replication_slot_timeout",
 }
 """What a server says of a slot that it has invalidated, in words."""
+
+_LOOK_S = 0.25
 
 
 def taken(name: str, reason: str) -> Refused:
@@ -132,3 +144,99 @@ def release(session: Connection, name: str, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise taken(name, f"{reason}, which does not end")
         time.sleep(_POLL)
+
+
+def end_sessions(session: Connection, name: str, *, patience_s: float = PATIENCE) -> int:
+    """End what an earlier shardctl has left running under this application_name; count it.
+
+    pg_dump, pg_restore and psql go on when the shardctl that began them is killed. `session` itself
+    stays, and so does the stream. Raises sessions_left.
+    """
+    deadline = time.monotonic() + patience_s
+    ended = set()
+    while found := session.execute(_QUERIES["end_sessions"], {"name": name}).fetchall():
+        ended |= {pid for (pid,) in found}
+        if time.monotonic() > deadline:
+            raise Incomplete(
+                "sessions_left",
+                f"sessions with application_name {name} did not end within {patience_s:g} s "
+                f"(pids {', '.join(str(pid) for (pid,) in found)})",
+                hint="see what they wait for (pg_stat_activity), then `shardctl moves resume`",
+            )
+        time.sleep(_POLL)
+    return len(ended)
+
+
+@contextmanager
+def make_logical(
+    route: Route,
+    name: str,
+    *,
+    watch: Connection,
+    lock_timeout_s: float = 600.0,
+    report: Callable[[Holder], None] = lambda _: None,
+) -> Iterator[str]:
+    """Make the slot on the route's source, and hold the snapshot with which it begins: its name.
+
+    That ends with the block.
+
+    The slot stays. It waits for every transaction of the whole server that has written and not
+    ended, for at most `lock_timeout_s` each. `report` gets each that is in the way, once; `watch`
+    is another session with that server. On Ctrl-C, and when `report` raises, there is no slot.
+    Raises slot_blocked, slot_taken, NodeUnavailable.
+    """
+    options = {**route.database.options, "replication": "database"}
+    replicating = dataclasses.replace(
+        route, database=dataclasses.replace(route.database, options=options)
+    )
+    with closing(replicating.connect(route.source)) as session:
+        timeout = sql.Literal(f"{int(lock_timeout_s * 1000)}ms")
+        session.execute(sql.SQL("SET lock_timeout = {}").format(timeout))
+        statement = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'export')")
+        seen: list[Holder] = []
+
+        def see(one: Holder) -> None:
+            if one not in seen:
+                seen.append(one)
+                report(one)
+
+        try:
+            snapshot = _run(session, statement.format(sql.Identifier(name)), watch, see)
+        except psycopg.errors.LockNotAvailable as error:
+            raise _blocked(route.source.name, name, lock_timeout_s, seen[-1:]) from error
+        except psycopg.errors.DuplicateObject as error:
+            raise taken(name, "there is one of this name already") from error
+        yield snapshot
+
+
+def _run(
+    session: Connection,
+    statement: sql.Composed,
+    watch: Connection,
+    see: Callable[[Holder], None],
+) -> str:
+    """Send the command, and look at what it waits for until it is answered."""
+    sent = Sent(session, statement)
+    try:
+        while not sent.answered(_LOOK_S):
+            for _, one in blocking.holders(watch, [session.info.backend_pid]):
+                see(one)
+    except BaseException:
+        # The server goes on waiting after its client is gone; a cancel ends that, and the slot.
+        cancelling.cancel(session)
+        with suppress(psycopg.Error):
+            sent.rows()
+        raise
+    (((_, _, snapshot, _),),) = sent.rows()
+    return snapshot or ""
+
+
+def _blocked(node: str, name: str, seconds: float, last: list[Holder]) -> Refused:
+    who = str(last[0]) if last else "a transaction that has written"
+    return Refused(
+        "slot_blocked",
+        f"node {node}: replication slot {name} could not be made: {who} did not end within "
+        f"{seconds:g} s",
+        hint="end that transaction (find it in pg_stat_activity by xact_start, or in "
+        "pg_prepared_xacts), then run `shardctl moves resume`",
+    )

@@ -158,3 +158,12 @@ SELECT name FROM pg_settings WHERE pending_restart ORDER BY name
 -- The history of the timeline on which a server writes
 SELECT pg_read_file('pg_wal/' || timeline || '.history', 0, 1048576, true)
 FROM (SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) AS timeline) AS now
+
+-- name: end_sessions
+-- End the other sessions of clients with this application_name, and list them
+SELECT pid FROM (
+    SELECT pid, pg_catalog.pg_terminate_backend(pid)
+    FROM pg_catalog.pg_stat_activity
+    WHERE application_name = %(name)s AND backend_type = 'client backend'
+      AND datname = current_database() AND pid <> pg_backend_pid()
+    OFFSET 0) AS ended

@@ -17,13 +17,13 @@ from shardctl import fanout
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
-from shardctl.postgres import blocking, catalog, queries, room
+from shardctl.postgres import blocking, catalog, patient, queries
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import chunks, key_checks
 from shardctl.provision.failures import ShardFailed
 from shardctl.provision.job import Job, Retrying
 from shardctl.provision.observe import connect_for_maintenance
-from shardctl.state import cluster, events, format, lock  # noqa: A004  # the module's noun
+from shardctl.state import cluster, events, lock
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, com
     """Make schema shardctl, its functions and their grants, in one transaction."""
     roles = topology.database.app_roles
     if plan.schema:
-        connection.execute(format.ddl().encode())
+        connection.execute(cluster.ddl().encode())
         cluster.make(connection, topology, plan.node)
     events.record(connection, command, "begun")
     if plan.functions or plan.key_rule:
@@ -345,7 +345,7 @@ def _apply_shards(
     outcomes = fanout.run([first], work, width=1, stop=stop)
     locks = outcomes[0].value.locks if outcomes and outcomes[0].value else None
     size = chunks.size(plan.lock_slots, width, locks, largest=_LARGEST_CHUNK)
-    parts = [tuple(part) for part in room.chunks(rest, size)]
+    parts = [tuple(part) for part in patient.chunks(rest, size)]
     return outcomes + fanout.run(parts, work, width=width, stop=stop)
 
 

@@ -1,5 +1,6 @@
 """What an application of a sharded fleet imports: rows by shard key, wherever the shard is."""
 
+from shardctl.router.core import NodeHealth, PoolSettings, StatementEvent, Stats
 from shardctl.router.errors import (
     AnotherCluster,
     AnotherLoop,
@@ -13,7 +14,6 @@ from shardctl.router.errors import (
     ShardMoved,
     WritesUnseen,
 )
-from shardctl.router.settings import NodeHealth, PoolSettings, StatementEvent, Stats
 from shardctl.router.statements import Aggregate
 from shardctl.router.tasks.database import AsyncShardedDatabase
 from shardctl.router.threads.database import ShardedDatabase

@@ -18,8 +18,7 @@ from shardctl.hosts.local import Local
 from shardctl.ids.generator import quote_identifier
 from shardctl.meter import listed
 from shardctl.postgres import configuration
-from shardctl.postgres.faults import wrong_major
-from shardctl.postgres.hosted import HostedServer, PidFile, log_of, server_elsewhere
+from shardctl.postgres.hosted import HostedServer, PidFile, log_of, server_elsewhere, wrong_major
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -1,26 +1,359 @@
-"""Starts, stops and checks the local poolers of a topology."""
+"""Starts, stops and checks the local poolers of a topology, and writes their files."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from shardctl.hosts import ports
-from shardctl.pgbouncer import server
-from shardctl.pgbouncer.server import Server
+from shardctl import inputs
+from shardctl.errors import Refused, ShardctlError
+from shardctl.hosts import accounts, files, ports
+from shardctl.hosts.host import CommandFailed
+from shardctl.hosts.local import Local
+from shardctl.pgbouncer import render
+from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
 from shardctl.sandbox.servers import Down, each
+from shardctl.topology import build
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.pgbouncer.server import Foreseen, Started
-    from shardctl.topology.model import Pooler, Topology
+    from shardctl.topology.model import Database, Pooler, Topology
+
+Started = Literal["started", "up", "reloaded"]
+Foreseen = Literal["make", "start", "reload", "up"]
+
+_PURPOSE = "shardctl sandbox"
+_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin")
+"""Where packages put the program, though an ordinary user's PATH may not lead there."""
+_POLL = 0.02
+_SECONDS = 20.0
+_DAEMON_SECONDS = 1.0
+_LINES = 10
+_PID_BYTES = 64
+_HBA = "hba.conf"
+_PRIVATELY = 'umask 077 && : >>"$1" && chmod 600 -- "$1"'
+"""Makes a file that only its user reads."""
 
 WITHOUT = "this machine has no pgbouncer (apt-get install pgbouncer); continuing without"
 """The start of the note where the sandbox runs no poolers."""
 
 Value = TypeVar("Value")
+
+
+def pooler_did_not_start(name: str, log: Path, lines: list[str]) -> Refused:
+    """Report a PgBouncer that was started and does not answer; with its log's last lines."""
+    shown = "".join(f"\n  {line}" for line in lines[-_LINES:]) or " (its log is empty)"
+    return Refused(
+        "pooler_did_not_start", f"pooler {name} did not start:{shown}", hint=f"its log is {log}"
+    )
+
+
+def pooler_on_other_port(name: str, has: str, wanted: str) -> Refused:
+    """Report a pooler that runs on another port than the topology's; no reload changes that."""
+    return Refused(
+        "pooler_on_other_port",
+        f"pooler {name} runs on port {has}; the topology has port {wanted}",
+        hint="run `shardctl sandbox down`, then `up`, to use the new port; or correct the topology",
+    )
+
+
+def program() -> str | None:
+    """Find PgBouncer's program; None where this machine has none."""
+    return shutil.which("pgbouncer") or shutil.which("pgbouncer", path=os.pathsep.join(_PLACES))
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A PgBouncer of this machine; `account` None runs it as oneself."""
+
+    pooler: Pooler
+    database: Database
+    program: str
+    account: str | None
+    configuration: str
+    """What its configuration should contain."""
+    password: str | None = field(default=None, repr=False)
+    """What administrators and the superuser log in with; without one, everybody is trusted."""
+
+    @classmethod
+    def of(cls, topology: Topology, pooler: Pooler, program: str) -> Server:
+        """Put together what runs a pooler here; raises value_refused and account_refused."""
+        config = pooler.config
+        password = build.sandbox_password(topology)
+        text = render.configuration(
+            topology,
+            pooler,
+            auth_file=config.with_name("users.txt"),
+            log_file=config.with_name(f"{config.stem}.log"),
+            pid_file=config.with_name(f"{config.stem}.pid"),
+            own_file=_own(config),
+            hba_file=config.with_name(_HBA) if password else None,
+        )
+        account = accounts.server_account(pooler.os_user)
+        return cls(pooler, topology.database, program, account, text, password)
+
+    @property
+    def log(self) -> Path:
+        """The file that takes its words."""
+        return self.pooler.config.with_name(f"{self.pooler.config.stem}.log")
+
+    @property
+    def pid_file(self) -> Path:
+        """The file with its process id."""
+        return self.pooler.config.with_name(f"{self.pooler.config.stem}.pid")
+
+    @property
+    def users(self) -> Path:
+        """The file of those who may log in."""
+        return self.pooler.config.with_name("users.txt")
+
+    @property
+    def own(self) -> Path:
+        """The file of the user's own settings."""
+        return _own(self.pooler.config)
+
+    def made(self) -> Literal["absent", "ours", "foreign"]:
+        """Return what is in the place of its configuration."""
+        text = self._read(self.pooler.config)
+        if text is None:
+            return "absent"
+        return "ours" if render.SANDBOX in text else "foreign"
+
+    def foresee(self) -> Foreseen:
+        """Return what `start` would do, and change nothing; raises what it would."""
+        self._require_ours()
+        accounts.require_own(self.pooler.config.parent, self.account)
+        stale = self._stale()
+        if self.running() is not None:
+            self._require_port()
+            return "reload" if stale else "up"
+        ports.claim_free(self.pooler.host, self.pooler.port)
+        return "make" if self.made() == "absent" else "start"
+
+    def start(self) -> Started:
+        """Rewrite its files, but not the user's own, start it, and wait until it answers.
+
+        Raises config_not_ours, pooler_on_other_port, PortInUse, FileRefused, pooler_did_not_start,
+        PoolerUnavailable when it runs and rejects the login, and what `accounts.own` raises.
+        """
+        folder = self.pooler.config.parent
+        self._require_ours()
+        if not folder.exists():
+            ports.claim_free(self.pooler.host, self.pooler.port)
+        accounts.own(folder, self.account)
+        with files.named(self.log):
+            Local().run(["touch", "--", str(self.log)], user=self.account)
+        with accounts.alone(self.log):
+            return self._start()
+
+    def _start(self) -> Started:
+        stale = self._stale()
+        pid = self.running()
+        if pid is not None:
+            self._require_port()
+            if stale:
+                self._write(stale)
+                self._signal("HUP", pid)
+            self._wait(since=files.size(Local(), self.log))
+            return "reloaded" if stale else "up"
+        ports.claim_free(self.pooler.host, self.pooler.port)
+        self._write(stale)
+        # No process has it: its number may be another's by now.
+        files.remove(Local(), self.pid_file, user=self.account)
+        since = files.size(Local(), self.log)
+        try:
+            Local().run([self.program, "-d", str(self.pooler.config)], user=self.account)
+        except CommandFailed as error:
+            if self.running() is None:  # else another `sandbox up` was quicker
+                lines = self._log_lines(since) or error.completed.stderr.splitlines()
+                raise pooler_did_not_start(self.pooler.name, self.log, lines) from error
+        self._wait(since=since)
+        return "started"
+
+    def stop(self) -> bool:
+        """End it at once, clients and all; return whether it ran. Raises pooler_did_not_stop."""
+        pid = self.running()
+        if pid is None:
+            return False
+        asked = False
+        with contextlib.suppress(ShardctlError), self._console() as console:
+            # What answers at the topology's address need not be this process.
+            if console.config().get("conffile") == str(self.pooler.config):
+                console.send("SHUTDOWN")
+                asked = True
+        if not asked or not self._ended(pid, seconds=2):
+            self._signal("KILL", pid)
+        if not self._ended(pid, seconds=_SECONDS):
+            raise Refused(
+                "pooler_did_not_stop",
+                f"pooler {self.pooler.name} (pid {pid}) does not end",
+                hint=f"end it with kill -9 {pid}",
+            )
+        return True
+
+    def remove(self) -> tuple[tuple[Path, ...], Path | None]:
+        """Remove the files of a stopped pooler that the sandbox wrote; give these, and what stays.
+
+        What stays is a file with the user's own settings.
+        """
+        if self.made() != "ours":
+            return (), None
+        written = (self.pooler.config, self.users, self.users.with_name(_HBA))
+        names = [self.log, self.pid_file, *(path for path in written if self._is_ours(path))]
+        own = self._read(self.own)
+        kept = self.own if own not in (None, render.OWN_SETTINGS) else None
+        names += [self.own] if kept is None else []
+        aliases = self._read(self.pooler.databases_file) or ""
+        if not aliases.strip() or not render.is_edited(aliases):
+            names.append(self.pooler.databases_file)
+        ends = ("", files.BACKUP, files.UNFINISHED)
+        every = (path.with_name(path.name + end) for path in names for end in ends)
+        removed = tuple(path for path in every if os.path.lexists(path))
+        folder = self.pooler.config.parent
+        with files.named(folder):
+            Local().run(["rm", "-f", "--", *map(str, removed)], user=self.account)
+        with contextlib.suppress(OSError):  # something else is in it
+            folder.rmdir()
+        return removed, kept
+
+    def running(self) -> int | None:
+        """Give the process id if it runs, with this configuration; raises FileRefused."""
+        try:
+            pid = int(inputs.read(self.pid_file, _PID_BYTES))
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return None
+        except OSError as error:
+            raise files.FileRefused(self.pid_file, error.strerror or str(error)) from error
+        return pid if self._is(pid) else None
+
+    def _is(self, pid: int) -> bool:
+        """Return whether a process is this pooler."""
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return os.fsencode(self.pooler.config) in words
+
+    def _require_ours(self) -> None:
+        accounts.require_way(self.pooler.config.parent, self.account)
+        for path in self._files():
+            if self._is_ours(path) is False:
+                raise Refused(
+                    "config_not_ours",
+                    f"pooler {self.pooler.name}: {path} was not written by `shardctl sandbox up`",
+                    hint="start this pooler yourself, move that file away, or set a config in "
+                    "another directory in the topology",
+                )
+
+    def _is_ours(self, path: Path) -> bool | None:
+        """Return whether the sandbox wrote a file; None where there is none."""
+        text = self._read(path)
+        return None if text is None else render.SANDBOX in text
+
+    def _require_port(self) -> None:
+        """Refuse one that runs on another port than the topology's."""
+        has = {
+            item.key: item.value
+            for item in render.read_ini(self._read(self.pooler.config) or "")
+            if isinstance(item, render.Setting) and item.section == "pgbouncer"
+        }
+        port, wanted = has.get("listen_port"), str(self.pooler.port)
+        if port is not None and port != wanted:
+            raise pooler_on_other_port(self.pooler.name, port, wanted)
+
+    def _files(self) -> dict[Path, str]:
+        """Give the files that are the sandbox's, and what they should contain."""
+        names = [*self.database.app_roles, self.database.user, self.pooler.admin_user]
+        secret = sorted({self.database.user, self.pooler.admin_user}) if self.password else []
+        users = render.users(list(dict.fromkeys(names)), dict.fromkeys(secret, self.password or ""))
+        files = {self.pooler.config: self.configuration, self.users: users}
+        return files | ({self.users.with_name(_HBA): render.access(secret)} if secret else {})
+
+    def _stale(self) -> dict[Path, str]:
+        """Give the files that differ from what they should contain, and those that are missing."""
+        wanted = {p: text for p, text in self._files().items() if self._read(p) != text}
+        first = {self.own: render.OWN_SETTINGS, self.pooler.databases_file: ""}
+        return wanted | {p: text for p, text in first.items() if self._read(p) is None}
+
+    def _read(self, path: Path) -> str | None:
+        return files.read(Local(), path, user=self.account)
+
+    def _write(self, texts: Mapping[Path, str]) -> None:
+        """Write files as the pooler's user: it follows no link where only root may write."""
+        for path, text in texts.items():
+            if path == self.users and self.password:
+                with files.named(path):
+                    Local().run(["sh", "-c", _PRIVATELY, "sh", str(path)], user=self.account)
+            files.write(Local(), path, text, user=self.account)
+
+    def _signal(self, name: str, pid: int) -> None:
+        """Signal a process as the pooler's user, who wrote down its number."""
+        with contextlib.suppress(CommandFailed):  # it has just ended
+            Local().run(["kill", "-s", name, str(pid)], user=self.account)
+
+    def _console(self) -> Console:
+        return Console(self.pooler, self.database, purpose=_PURPOSE)
+
+    def _wait(self, *, since: int) -> None:
+        """Wait until the console answers.
+
+        Raises pooler_did_not_start when the program has ended, and PoolerUnavailable when it runs
+        and rejects the login.
+        """
+        began = time.monotonic()
+        while True:
+            try:
+                with self._console() as console:
+                    console.version()
+            except (PoolerUnavailable, PoolerLost) as error:
+                if isinstance(error, PoolerUnavailable) and error.answered:
+                    raise
+                waited = time.monotonic() - began
+                # A daemon has its pid written a moment after it was begun.
+                ended = waited > _DAEMON_SECONDS and self.running() is None
+                if ended or waited > _SECONDS:
+                    lines = self._log_lines(since) or [error.message]
+                    raise pooler_did_not_start(self.pooler.name, self.log, lines) from error
+                time.sleep(_POLL)
+            else:
+                return
+
+    def _log_lines(self, since: int) -> list[str]:
+        return files.tail(Local(), self.log, since=since) if self.log.exists() else []
+
+    def _ended(self, pid: int, *, seconds: float) -> bool:
+        """Wait for the process itself, which removes its pid file a moment before it ends.
+
+        While it ends it has no command line any more, and still has its connections.
+        """
+        deadline = time.monotonic() + seconds
+        while self._is(pid) or _is_ending(pid):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL)
+        return True
+
+
+def _own(config: Path) -> Path:
+    return config.with_name(f"{config.stem}.own.ini")
+
+
+def _is_ending(pid: int) -> bool:
+    """Return whether a process has begun to end and still has files open (proc(5): not Z or X)."""
+    try:
+        if Path(f"/proc/{pid}/cmdline").read_bytes():
+            return False
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +375,7 @@ class PoolerState:
 
 def available() -> bool:
     """Return whether this machine has PgBouncer."""
-    return server.program() is not None
+    return program() is not None
 
 
 def foresee(topology: Topology) -> list[tuple[Pooler, Foreseen]]:
@@ -110,12 +443,12 @@ def _each(
 ) -> list[Value]:
     """Call `work` for every local pooler, as `servers.each` does."""
     # Stopping or checking a pooler does not need the program.
-    program = server.program() or "pgbouncer"
+    found = program() or "pgbouncer"
     local = [p for p in topology.poolers.values() if ports.is_loopback(p.host) and p.ssh is None]
     return each(
         local,
         "pooler",
-        lambda pooler: work(Server.of(topology, pooler, program)),
+        lambda pooler: work(Server.of(topology, pooler, found)),
         begun=begun,
         before=before,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import resources
 from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg.rows import class_row
@@ -10,7 +11,6 @@ from psycopg.rows import class_row
 from shardctl.errors import ShardctlError
 from shardctl.ids.layout import Layout
 from shardctl.postgres import queries
-from shardctl.state.format import FORMAT
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ KEY_RULE = "shards.key"
 
 _HISTORY = ("event", "move", "move_step", "move_progress", "stream", "stream_copy")
 """Tables of schema shardctl without which the node still knows itself and the map."""
+
+FORMAT = 1
+"""Of schema `shardctl`: what this shardctl reads and writes."""
 
 
 class Difference(NamedTuple):
@@ -165,3 +168,8 @@ def replace_map(
         return False
     write_map(connection, topology, owners)
     return True
+
+
+def ddl() -> str:
+    """Give the statements that make schema `shardctl`."""
+    return resources.files("shardctl.state").joinpath("schema.sql").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import NodesRefused, Refused
 from shardctl.postgres import queries
 from shardctl.state import cluster, journal
-from shardctl.state.format import FORMAT
+from shardctl.state.cluster import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Collection

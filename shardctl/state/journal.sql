@@ -77,3 +77,49 @@ UPDATE shardctl.move_step SET state = 'undone' WHERE move = %(move)s AND step = 
 -- The steps of a move in the order in which they last began
 SELECT step, state, started, took_ms, error FROM shardctl.move_step
 WHERE move = %(move)s ORDER BY started, step
+
+-- name: may_progress
+-- Whether the table exists, and this role has these rights to it
+SELECT coalesce(bool_and(has_table_privilege(to_regclass('shardctl.move_progress'), wanted)), false)
+FROM unnest(%(rights)s::text[]) AS wanted
+
+-- name: write_progress
+-- The progress of a move's copy now
+INSERT INTO shardctl.move_progress (move, phase, bytes, total, rate, eta_s)
+VALUES (%(move)s, %(phase)s, %(bytes)s, %(total)s, %(rate)s, %(eta_s)s)
+ON CONFLICT (move) DO UPDATE
+SET phase = excluded.phase, bytes = excluded.bytes, total = excluded.total, rate = excluded.rate,
+    eta_s = excluded.eta_s, at = clock_timestamp()
+
+-- name: read_progress
+-- The progress of the copies of all moves
+SELECT move, phase, bytes, total, rate, eta_s, at, lag, wal, wal_limit
+FROM shardctl.move_progress
+
+-- name: note_held
+-- The WAL that the source holds back for the target of a move now
+UPDATE shardctl.move_progress
+SET lag = %(lag)s, wal = %(wal)s, wal_limit = %(limit)s
+WHERE move = %(move)s
+
+-- name: end_progress
+-- That the copy of a move is made
+DELETE FROM shardctl.move_progress WHERE move = %(move)s
+
+-- name: slots_held
+-- Bytes of WAL that these slots hold back; no row for one that is missing or has lost its WAL
+SELECT slot_name::text, coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery()
+                                                      THEN pg_last_wal_replay_lsn()
+                                                      ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint
+FROM pg_replication_slots
+WHERE slot_name = ANY (%(slots)s::name[]) AND wal_status IS DISTINCT FROM 'lost'
+
+-- name: clock
+-- The time on this server's clock
+SELECT clock_timestamp()
+
+-- name: note_reverse
+-- Add to the report of a move
+UPDATE shardctl.move
+SET revision = revision + 1, report = coalesce(report, '{}') || %(report)s::jsonb
+WHERE id = %(move)s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardctl.ids.layout import Layout
@@ -17,7 +16,14 @@ if TYPE_CHECKING:
     from shardctl.topology.keys import Key
     from shardctl.topology.model import KeyRule, ShardId, Topology
 
-READ = resources.files("shardctl.state").joinpath("map.sql").read_bytes()
+READ = b"""\
+SELECT c.map_version, c.node, pg_catalog.current_database(), c.cluster, c.shard_count,
+       c.key_rule, c.schema_pattern, c.epoch_ms, c.tick_ms, c.time_bits, c.shard_bits,
+       c.sequence_bits,
+       (SELECT pg_catalog.array_agg(m.shard ORDER BY m.shard) FROM shardctl.map AS m),
+       (SELECT pg_catalog.array_agg(m.node ORDER BY m.shard) FROM shardctl.map AS m)
+FROM shardctl.cluster AS c
+"""
 """The node's one row, for `of_row`: version and owners are of one instant."""
 
 

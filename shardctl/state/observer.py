@@ -10,8 +10,8 @@ import psycopg
 from shardctl import fanout
 from shardctl.errors import NodesRefused, ShardctlError, together
 from shardctl.fanout import Value
+from shardctl.postgres.cancelling import AnswersNothing
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
-from shardctl.postgres.observing import AnswersNothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -1,6 +1,6 @@
 """The progress of a move's copy, in `shardctl.move_progress`: for people, from any terminal.
 
-It is never written during a cutover, and never into `shardctl.move`: see `state.states`.
+It is never written during a cutover, and never into `shardctl.move`: see `state.journal`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import psycopg
 from psycopg.rows import class_row
 
 from shardctl.meter import Held, Meters
-from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable
+from shardctl.state.journal import QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.meter import Reading
     from shardctl.postgres.connection import Connection
-
-QUERIES = queries.load("shardctl.state", "progress.sql")
 
 _EVERY_S = 1.0
 _AGAIN_S = 5.0
@@ -66,7 +64,7 @@ class MoveProgress:
 
 def _may(session: Connection, *rights: str) -> bool:
     """Return whether the role has these rights to the table; false where it was dropped."""
-    return session.execute(QUERIES["may"], {"rights": list(rights)}).fetchone() == (True,)
+    return session.execute(QUERIES["may_progress"], {"rights": list(rights)}).fetchone() == (True,)
 
 
 def read(session: Connection) -> dict[str, MoveProgress]:
@@ -74,7 +72,7 @@ def read(session: Connection) -> dict[str, MoveProgress]:
     if not _may(session, "SELECT"):
         return {}
     with session.cursor(row_factory=class_row(MoveProgress)) as cursor:
-        return {one.move: one for one in cursor.execute(QUERIES["read"])}
+        return {one.move: one for one in cursor.execute(QUERIES["read_progress"])}
 
 
 def write(session: Connection, move: str, reading: Reading) -> None:
@@ -86,10 +84,10 @@ def write(session: Connection, move: str, reading: Reading) -> None:
         "rate": reading.rate,
         "eta_s": reading.eta_s,
     }
-    session.execute(QUERIES["write"], {"move": move, **given})
+    session.execute(QUERIES["write_progress"], {"move": move, **given})
     if (held := reading.held) is not None:
         wal = {"lag": held.lag, "wal": held.bytes, "limit": held.limit}
-        session.execute(QUERIES["held"], {"move": move, **wal})
+        session.execute(QUERIES["note_held"], {"move": move, **wal})
 
 
 def remove(connect: Callable[[], Connection], move: str) -> None:
@@ -98,7 +96,7 @@ def remove(connect: Callable[[], Connection], move: str) -> None:
         with connect() as session:
             session.execute(_LIMIT)
             if _may(session, *_WRITING):
-                session.execute(QUERIES["end"], {"move": move})
+                session.execute(QUERIES["end_progress"], {"move": move})
     except (psycopg.Error, NodeUnavailable) as error:
         logger.info("move %s: its progress was not removed: %s", move, error)
 
@@ -196,4 +194,4 @@ class Kept:
             for reading in self.read().values() if may else ():
                 write(session, self._move, reading)
         if may:
-            session.execute(QUERIES["end"], {"move": self._move})
+            session.execute(QUERIES["end_progress"], {"move": self._move})

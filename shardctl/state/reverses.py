@@ -15,15 +15,13 @@ from psycopg.types.json import Jsonb
 from shardctl.ids import times
 from shardctl.postgres import queries
 from shardctl.state import journal, leash
-from shardctl.state.journal import MoveState
+from shardctl.state.journal import QUERIES, MoveState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shardctl.postgres.connection import Connection
     from shardctl.state.journal import Move
-
-QUERIES = queries.load("shardctl.state", "reverses.sql")
 
 ENDED = "reverse_ended"
 """The key of a move's report that says that nothing is kept for its reverse any more."""
@@ -96,7 +94,7 @@ def read(session: Connection, moves: Iterable[Move]) -> Mapping[str, Kept]:
     if not wanted:
         return {}
     given = {"slots": list(wanted.values())}
-    found = {slot: held for slot, held in session.execute(QUERIES["held"], given)}  # noqa: C416
+    found = {slot: held for slot, held in session.execute(QUERIES["slots_held"], given)}  # noqa: C416
     (now,) = queries.one(session, QUERIES["clock"])
     watched = leash.watched(session, found)
     return {
@@ -134,7 +132,7 @@ def of(move: Move, begun: Move | None, kept: Kept | None, now: datetime) -> Reve
 def note(session: Connection, move: str, key: str, value: object) -> None:
     """Write something of its reverse into the report of a move that is at its end or behind it."""
     given = {"move": move, "report": Jsonb({key: value})}
-    session.execute(QUERIES["note"], given)
+    session.execute(QUERIES["note_reverse"], given)
 
 
 def _due(move: Move) -> str | None:

@@ -12,7 +12,7 @@ from shardctl import fanout
 from shardctl.errors import Refused
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
-from shardctl.postgres import room
+from shardctl.postgres import patient
 from shardctl.state import events, lock
 from shardctl.topology import ranges
 from shardctl.traffic import client_routes, fleet
@@ -122,8 +122,8 @@ def _run(topology: Topology, node: Node, statement: str, shards: Sequence[ShardI
         return
     with fleet.session(topology, node) as connection:
         try:
-            size = min(_LARGEST, room.of(connection) // _LOCKS)
-            for part in room.chunks(shards, size):
+            size = min(_LARGEST, patient.lockable(connection) // _LOCKS)
+            for part in patient.chunks(shards, size):
                 script = [_statement(topology, statement, shard) for shard in part]
                 connection.execute(_LOCK_TIMEOUT)
                 connection.execute(sql.SQL("\n").join(script))

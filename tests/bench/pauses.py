@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from shardctl.pgbouncer import batch, serving
+from shardctl.pgbouncer import serving
 from shardctl.pgbouncer.console import pause_command, resume_command
 from tests.bench import clients, fleet, pooling
 from tests.bench.measure import alternate, compare, say, timed
@@ -158,7 +158,7 @@ def _one_by_one(session: Connection, aliases: Sequence[str]) -> Way:
 
 def _together(consoles: Sequence[Console], aliases: Sequence[str]) -> Way:
     def pause() -> None:
-        (answers,) = batch.pause([(consoles, aliases)], seconds=_MOST_SECONDS)
+        (answers,) = serving.pause([(consoles, aliases)], seconds=_MOST_SECONDS)
         if len(answers.seconds) != len(aliases):
             raise RuntimeError(f"not answered: {answers.waiting or answers.refused}")
 

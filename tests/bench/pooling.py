@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from shardctl.pgbouncer import render
-from shardctl.pgbouncer import server as pgbouncer
 from shardctl.pgbouncer.console import Console
-from shardctl.pgbouncer.server import Server
+from shardctl.sandbox import poolers
+from shardctl.sandbox.poolers import Server
 from shardctl.topology import aliases as names
 from tests.bench import fleet
 from tests.fixtures.servers.postgres import free_ports, local_pooler, stop_all_below
@@ -111,7 +111,7 @@ def prepare(running: Fleet, connections: int) -> None:
 @contextlib.contextmanager
 def pooled(running: Fleet, shards: int) -> Iterator[Pooled]:
     """Start a PgBouncer as `sandbox up` would, with aliases for so many shards; it ends here."""
-    program = pgbouncer.program()
+    program = poolers.program()
     if program is None:
         raise RuntimeError("PgBouncer is not installed here")
     _allow_open_files()

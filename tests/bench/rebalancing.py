@@ -6,7 +6,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
-from shardctl.postgres.logical import clients
+from shardctl.postgres import binaries
 from shardctl.topology.model import ShardId
 from tests.bench import fleet as fleets
 from tests.bench import moving
@@ -110,7 +110,7 @@ def _bare(fleet: Sandbox, shards: list[ShardId]) -> float:
         with fleet.connect(to.name) as session:
             major = session.info.server_version // 10_000
             session.execute("CREATE DATABASE bare TEMPLATE template0")
-        programs, dump = clients.find(major), fleet.directory / "dump"
+        programs, dump = binaries.find_clients(major), fleet.directory / "dump"
         schemas = [f"--schema={topology.schema(shard)}" for shard in own]
         where = [f"host={n.host} port={n.port} user=postgres dbname=" for n in (node, to)]
         began = time.perf_counter()

@@ -34,10 +34,9 @@ from shardctl.hosts.local import Local
 from shardctl.moves.context import Timeline
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Console, pause_command, resume_command
-from shardctl.postgres import binaries, replay
+from shardctl.postgres import binaries, connection
+from shardctl.postgres.configuration import OVERRIDES
 from shardctl.postgres.connection import connect
-from shardctl.postgres.logical import clients
-from shardctl.postgres.overrides import OVERRIDES
 from shardctl.sandbox.local import LocalServer
 from shardctl.topology import loader
 from shardctl.topology.model import NodeName, ShardId
@@ -285,7 +284,7 @@ def follow(move: Move, source: Connection, target: Connection) -> sql.Composed:
     ways = [
         make_conninfo(host=one.host, port=one.port, **given) for one in (move.source, move.target)
     ]
-    programs = clients.find(major)
+    programs = binaries.find_clients(major)
     dump = [programs.program("pg_dump"), "--schema-only", "-d", ways[0]]
     dumped = subprocess.run(
         [*dump, *(f"--schema={schema}" for schema in move.moved)], check=True, capture_output=True
@@ -332,7 +331,7 @@ def value(session: Connection, query: str | sql.Composed) -> Any:
     several messages, and replay ends a session that is between two of them.
     """
     asked = query.encode() if isinstance(query, str) else query
-    row = replay.again(lambda: session.execute(asked).fetchone())
+    row = connection.ask_again(lambda: session.execute(asked).fetchone())
     return row[0] if row else None
 
 

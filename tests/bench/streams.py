@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shardctl.postgres.logical import clients, copying, structure
-from shardctl.postgres.logical.route import Route
+from shardctl.postgres import binaries
+from shardctl.postgres.connection import Route
+from shardctl.postgres.logical import copying, structure
 from tests.bench import fleet as fleets
 from tests.bench.measure import Row, alternate, compare, limit, per, say, seconds, timed
 
@@ -89,7 +90,7 @@ def copy(scale: Scale) -> list[Row]:
 def _sides(fleet: fleets.Fleet, route: Route, source: Connection) -> dict[str, Side]:
     """Make a side of each kind of copy, which begins with an empty target."""
     major, directory = source.info.server_version // 10_000, fleet.directory
-    programs, jobs = clients.find(major), f"--jobs={JOBS}"
+    programs, jobs = binaries.find_clients(major), f"--jobs={JOBS}"
 
     def pg_dump(*how: str) -> None:
         argv = [programs.program("pg_dump"), f"--schema={SCHEMA}", *how]

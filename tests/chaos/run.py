@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from shardctl.hosts import accounts
-from shardctl.postgres import binaries, embedded
+from shardctl.postgres import binaries
 from tests.bench import fleet, moving
 from tests.chaos import checker, faults, history, page, schedule
 from tests.chaos.checker import Ended, Violation
@@ -274,7 +274,7 @@ def clients(world: World, directory: Path) -> Iterator[None]:
 
 def main(minutes: float, seed: int, directory: Path) -> int:
     """Do it; give 1 where a promise was not kept. Odd seeds run the embedded, newer servers."""
-    programs = max(embedded.directories()) if seed % 2 else None
+    programs = max(binaries.embedded_directories()) if seed % 2 else None
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     prepare = partial(_prepared, programs=programs)

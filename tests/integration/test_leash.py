@@ -13,7 +13,7 @@ import pytest
 
 from shardctl.postgres import slots
 from shardctl.state import leash
-from shardctl.state.format import ddl
+from shardctl.state.cluster import ddl
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:

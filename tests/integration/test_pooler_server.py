@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.errors import ShardctlError
-from shardctl.pgbouncer.server import Server
+from shardctl.sandbox.poolers import Server
 from shardctl.topology.model import PoolerName, Topology
 from tests.fixtures.processes import ended
 from tests.fixtures.refusals import raises_code

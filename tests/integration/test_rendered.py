@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardctl.pgbouncer import ini, render
+from shardctl.pgbouncer import render
 from tests.fixtures.servers.pgbouncer import running
 from tests.fixtures.servers.postgres import local_node, local_topology
 
@@ -99,9 +99,9 @@ def test_what_pgbouncer_reads_is_read_alike(pooler: PgBouncer) -> None:
         with pooler.console() as console:
             offered = console.databases()
         wanted = {
-            item.key: ini.pairs(item.value)
-            for item in ini.read(text)
-            if isinstance(item, ini.Setting) and item.section == "databases"
+            item.key: render.pairs(item.value)
+            for item in render.read_ini(text)
+            if isinstance(item, render.Setting) and item.section == "databases"
         }
         assert offered.keys() == wanted.keys(), lines
         for name, values in wanted.items():

@@ -14,8 +14,8 @@ from shardctl.fanout import Silent
 from shardctl.hosts import accounts
 from shardctl.hosts.files import FileRefused
 from shardctl.pgbouncer import render
-from shardctl.pgbouncer.server import Server, program
 from shardctl.sandbox import poolers, servers
+from shardctl.sandbox.poolers import Server, program
 from shardctl.topology import loader
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import free_ports, stop_all_below

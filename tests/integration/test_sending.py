@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from shardctl.postgres.logical.copying import Pipe
-from shardctl.postgres.sending import Sent
+from shardctl.wire import Sent
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet

@@ -12,7 +12,7 @@ import pytest
 
 from shardctl.hosts import accounts
 from shardctl.moves import clone_cutover
-from shardctl.postgres import opening, overrides, standby
+from shardctl.postgres import configuration, standby
 from shardctl.provision import fleet as provision
 from tests.fixtures.moves.own import lose
 from tests.fixtures.refusals import raises_code
@@ -109,11 +109,14 @@ def test_the_overrides_win_over_a_hostile_configuration(
     cloning, (server, archive) = cloning_hostile, hostile
     assert cloning.ask("SHOW archive_mode") == "on"
     target = cloning.start()
-    opening.require_closed(cloning.clone, target, SUPERUSER)
-    names = list(overrides.OVERRIDES)
+    standby.require_closed(cloning.clone, target, SUPERUSER)
+    names = list(configuration.OVERRIDES)
     rows = target.execute("SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", [names])
     in_force = {"archive_command": "(disabled)", "default_transaction_read_only": "off"}
-    assert dict(rows.fetchall()) == {**overrides.OVERRIDES, **in_force}  # the latter is ours alone
+    assert dict(rows.fetchall()) == {
+        **configuration.OVERRIDES,
+        **in_force,
+    }  # the latter is ours alone
     with server.connect(**LOCAL) as session:
         session.execute("INSERT INTO photos VALUES (-3, 'through all that')")
     cloning.promote(target)

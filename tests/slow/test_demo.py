@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from shardctl.demo.tour import ROWS
-from shardctl.postgres import binaries, embedded
+from shardctl.postgres import binaries
 from shardctl.topology import loader
 from tests.fixtures.servers.postgres import _naming
 
@@ -92,7 +92,9 @@ def test_later_versions_of_postgresql_move_shards_too(
 ) -> None:
     del pgbouncer_program
     [directory] = [
-        path for path in embedded.directories() if binaries.find(path, account=None).major == 18
+        path
+        for path in binaries.embedded_directories()
+        if binaries.find(path, account=None).major == 18
     ]
     monkeypatch.setenv(binaries.VARIABLE, str(directory))
     done = shardctl("demo")

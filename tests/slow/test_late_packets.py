@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.hosts.local import Local
-from shardctl.pgbouncer import batch
+from shardctl.pgbouncer import serving
 from shardctl.pgbouncer.console import PoolerUnavailable
 from tests.fixtures.network import namespaces
 from tests.fixtures.network.switches import _ip, new_switch
@@ -74,7 +74,7 @@ def test_a_pause_that_was_given_up_does_not_come_after_the_resume(
     nowhere = ["lladdr", "02:00:00:00:00:00", "nud", "permanent"]
     with pooler.console() as console:
         _ip("neigh", "replace", *way, *nowhere)
-        [found] = batch.pause([([console], ["one"])], seconds=0.5)
+        [found] = serving.pause([([console], ["one"])], seconds=0.5)
         assert found.waiting == ("one",)
     assert unsent(pooler) == 0
     _ip("neigh", "del", *way)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.postgres.logical import stream_login
+from shardctl.postgres.logical import subscription
 from tests.fixtures.fleets.fleet import PHOTOS, Fleet
 from tests.fixtures.fleets.verify import SAFE
 from tests.fixtures.moves.proof import _LEFT
@@ -389,7 +389,7 @@ def test_a_stream_that_fails_does_not_log_the_password(
     fleet: ManagedFleet, passwords: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.done("init", "--yes")
-    made = stream_login.make
+    made = subscription.make_login
 
     def forgotten(*given: Any) -> dict[str, str]:
         login = made(*given)
@@ -397,7 +397,7 @@ def test_a_stream_that_fails_does_not_log_the_password(
             superuser.execute(f"ALTER ROLE {login['user']} NOLOGIN".encode())
         return login
 
-    monkeypatch.setattr(stream_login, "make", forgotten)
+    monkeypatch.setattr(subscription, "make_login", forgotten)
     stopped = fleet.call("move-shards", "2", "--to", "b", "--keep-reverse", "0s", "--yes")
     assert stopped.returncode == 3, stopped.stderr
     assert "is not permitted to log in" in stopped.stderr

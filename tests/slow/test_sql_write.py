@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from shardctl.maintenance import sql, sql_plan
+from shardctl.maintenance import sql
 from shardctl.topology.model import ShardId
 from tests.fixtures.fleets.fleet import open_move
 from tests.fixtures.fleets.rows import MOVE, Stated
@@ -46,7 +46,7 @@ def test_shards_that_changed_hands_while_the_operator_thought_are_not_written(
     fleet_rows: Stated,
 ) -> None:
     topology = fleet_rows.fleet.topology()
-    plan = sql_plan.plan(topology, RAISE, shards=[ShardId(3)], write=True)
+    plan = sql.planned(topology, RAISE, shards=[ShardId(3)], write=True)
     for node in "ab":
         with fleet_rows.fleet.connect(node) as session, session.transaction():
             open_move(session, MOVE)

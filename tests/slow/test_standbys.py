@@ -8,7 +8,7 @@ import pytest
 
 from shardctl.hosts import files
 from shardctl.postgres import clone as clones
-from shardctl.postgres import opening, standby
+from shardctl.postgres import standby
 from shardctl.postgres.standby import NotFollowing
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.clones import (
@@ -31,7 +31,7 @@ def test_a_clone_that_lets_others_in_is_not_trusted(cloning: Cloning) -> None:
     target.execute("SELECT pg_reload_conf()")
     wait_for(lambda: shown(target, "max_standby_streaming_delay") == ["1min"])
     with raises_code("clone_not_closed") as opened:
-        opening.require_closed(cloning.clone, target, SUPERUSER)
+        standby.require_closed(cloning.clone, target, SUPERUSER)
     assert sorted(opened.value.message.splitlines()[1:]) == [
         "  max_standby_streaming_delay is 60000",
         f"  pg_hba.conf, line 4 accepts {APP}",

@@ -9,7 +9,7 @@ import pytest
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.moves import follow
 from shardctl.moves.stopped import MoveStopped
-from shardctl.postgres.logical import identities
+from shardctl.postgres.logical import publication
 from tests.fixtures.moves import stream_moves
 from tests.fixtures.moves.proof import assert_clean
 from tests.fixtures.moves.stream_moves import fails
@@ -111,18 +111,18 @@ def test_a_reverse_that_has_lost_its_subscription_is_refused_and_aborted(fleet_b
 def test_who_keeps_a_replica_identity_from_being_lent_is_named(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identities, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(publication, "_PATIENCE_S", 0.0)
     fleet_own.ask("a", "CREATE TABLE shard2.bare (n bigint)")
     identity = "SELECT relreplident::text FROM pg_class WHERE relname = 'bare'"
     with fleet_own.connect("a") as session, fleet_own.connect("a", autocommit=False) as reads:
-        tables = identities.missing(session, ["shard2", "shard3"])
+        tables = publication.missing_identities(session, ["shard2", "shard3"])
         reads.execute("SELECT FROM shard2.bare")
         with pytest.raises(Incomplete, match=rf"session {reads.info.backend_pid}\b") as caught:
-            identities.lend(session, tables)
+            publication.lend_identities(session, tables)
         assert caught.value.code == "identity_blocked"
         assert fleet_own.ask("a", identity) == [("d",)]
         reads.rollback()
-        identities.lend(session, tables)
+        publication.lend_identities(session, tables)
         assert fleet_own.ask("a", identity) == [("f",)]
-        identities.take_back(session, tables)
+        publication.take_identities_back(session, tables)
     assert fleet_own.ask("a", identity) == [("d",)]

@@ -14,7 +14,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from shardctl.contrib.django import fleet
 from shardctl.contrib.django.errors import NoShardKey
-from shardctl.router.refusals import REPEATABLE, is_of
+from shardctl.router.errors import REPEATABLE, is_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

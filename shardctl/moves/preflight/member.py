@@ -11,8 +11,7 @@ from shardctl.moves.plan import TargetUnfit
 from shardctl.moves.preflight import fleet, replication, server, target
 from shardctl.moves.preflight import wal as copy
 from shardctl.moves.sub_step import shortest_ms
-from shardctl.postgres import catalog
-from shardctl.postgres.logical import clients
+from shardctl.postgres import binaries, catalog
 from shardctl.provision.refusals import schema_in_the_way
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ def judge_clocks(context: Context) -> Iterator[ShardctlError]:
 
 def find_programs(context: Context) -> Binaries:
     """Find programs that are not older than either server; raises no_pg_dump."""
-    return clients.find(max(context.need(server.look).major, context.need(look).major))
+    return binaries.find_clients(max(context.need(server.look).major, context.need(look).major))
 
 
 def look_at_disk(context: Context) -> int | None:

@@ -23,8 +23,8 @@ from shardctl.meter import listed
 from shardctl.moves.plan import PreflightRefused, SourceUnfit, TargetUnfit
 from shardctl.moves.preflight import member, server
 from shardctl.moves.preflight.subject import QUERIES, Unknown
-from shardctl.postgres import event_triggers, queries
-from shardctl.postgres.logical import stream_login, structure
+from shardctl.postgres import blocking, queries
+from shardctl.postgres.logical import structure, subscription
 from shardctl.topology import names
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def look(context: Context) -> Subscriber:
         for (name,) in session.execute(QUERIES["not_theirs"], given)
     )
     settings = _settings(session)
-    passed_on = owners.passed_on if stream_login.is_needed(session) else ()
+    passed_on = owners.passed_on if subscription.needs_login(session) else ()
     return Subscriber(workers, appliers, origins, lacking, settings, passed_on)
 
 
@@ -220,7 +220,7 @@ def try_login(context: Context) -> Login:
     if context.need(look_at_triggers_of_target).refused is not None:  # as it would this statement
         raise Unknown
     name = context.plan.slot
-    own = stream_login.is_needed(context.member)
+    own = subscription.needs_login(context.member)
     role = {"user": name, "password": "unknown"} if own else {}
     database = context.topology.database
     conninfo = libpq.for_replication(context.source, database, name, dbname=database.name, **role)
@@ -229,7 +229,7 @@ def try_login(context: Context) -> Login:
         absent=sql.Identifier(f"{name}_absent"),
         conninfo=sql.Literal(conninfo),
     )
-    error = event_triggers.error_of(context.member, statement)
+    error = blocking.error_of(context.member, statement)
     return Login(None if error is None else _reason(error, own=own), own)
 
 
@@ -283,7 +283,7 @@ def _judge_maker(context: Context) -> Iterator[SourceUnfit]:
     """Refuse a source where the role of the stream cannot be made."""
     maker, user = context.need(look_for_maker), context.topology.database.user
     there, role = context.need(server.look), quote_identifier(user)
-    plan, new = context.plan, there.major >= stream_login.OLDEST
+    plan, new = context.plan, there.major >= subscription.LOGINS_SINCE
     if not maker.may_make:
         yield SourceUnfit(
             plan.source,
@@ -342,7 +342,7 @@ def look_at_triggers_of_target(context: Context) -> Events:
 def _tried(context: Context, session: Connection, *, subscribes: bool) -> Events:
     """Rehearse the statements in a session with either node, if that has event triggers."""
     plan = context.plan
-    triggers = event_triggers.in_force(session)
+    triggers = blocking.event_triggers(session)
     if not triggers:
         return Events()
     statements = QUERIES["event_rehearsal"].format(
@@ -351,7 +351,7 @@ def _tried(context: Context, session: Connection, *, subscribes: bool) -> Events
         publish=_part(plan, "event_rehearsal_publish", wanted=plan.streams),
         subscribe=_part(plan, "event_rehearsal_subscribe", wanted=plan.streams and subscribes),
     )
-    error = event_triggers.error_of(session, statements)
+    error = blocking.error_of(session, statements)
     return Events(triggers, None if error is None else reason_of(error))
 
 

@@ -26,7 +26,7 @@ from shardctl.moves.preflight.subject import QUERIES
 from shardctl.postgres import clone as clones
 from shardctl.postgres import configuration, copying, hosted
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.postgres.masking import without_passwords
+from shardctl.postgres.split import without_passwords
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

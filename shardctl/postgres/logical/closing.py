@@ -15,7 +15,7 @@ from psycopg import sql
 from shardctl.errors import Incomplete
 from shardctl.meter import listed
 from shardctl.postgres import blocking, queries
-from shardctl.postgres.logical import stream_login
+from shardctl.postgres.logical import subscription
 from shardctl.postgres.patient import Patient
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def withhold(session: Connection, schemas: Sequence[str]) -> None:
 
     This session's role owns the subscription: unless it is a superuser, its worker needs USAGE.
     """
-    found, needed = access(session, schemas), stream_login.is_needed(session)
+    found, needed = access(session, schemas), subscription.needs_login(session)
     for first in range(0, len(found), _AT_ONCE):
         parts = [_withheld(one, needed=needed) for one in found[first : first + _AT_ONCE]]
         message = sql.SQL("BEGIN;\n{};\nCOMMIT").format(sql.SQL(";\n").join(parts))
@@ -108,7 +108,7 @@ def opening(session: Connection, move: str, wanted: Sequence[Access]) -> sql.Com
     They wait for no reader of the tables.
     """
     parts: list[sql.Composable] = [_QUERIES["open"].format(move=sql.Literal(move))]
-    needed = stream_login.is_needed(session)
+    needed = subscription.needs_login(session)
     for one in wanted:
         if needed:
             revoked = sql.SQL("REVOKE ALL ON SCHEMA {} FROM CURRENT_USER;")

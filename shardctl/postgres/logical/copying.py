@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from psycopg.pq.abc import PGresult
 
-    from shardctl.postgres.connection import Connection
-    from shardctl.postgres.logical.route import Route
+    from shardctl.postgres.connection import Connection, Route
 
 FROZEN_FROM = 8 << 20
 """Bytes from which a table is filled with frozen rows: a TRUNCATE costs a few ms before."""

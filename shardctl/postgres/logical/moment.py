@@ -24,7 +24,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from shardctl.postgres import queries
-from shardctl.postgres.sending import Sent
+from shardctl.wire import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

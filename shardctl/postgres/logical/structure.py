@@ -17,15 +17,14 @@ from shardctl.errors import Refused
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from shardctl.ids.generator import quote_identifier
-from shardctl.postgres import queries
-from shardctl.postgres.logical import clients, publication
+from shardctl.postgres import binaries, queries
+from shardctl.postgres.logical import publication
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardctl.postgres.binaries import Binaries
-    from shardctl.postgres.connection import Connection
-    from shardctl.postgres.logical.route import Route
+    from shardctl.postgres.connection import Connection, Route
 
 _QUERIES = queries.load("shardctl.postgres.logical", "structure.sql")
 _RIGHTS = re.compile(r"\d+; \d+ \d+ (DEFAULT )?ACL (?!- SCHEMA )")
@@ -76,7 +75,7 @@ def make_tables(
     rights to the schemas are not granted: `closing.opening` does that. What was made stays where
     this fails. Raises structure_unreadable, structure_not_made, no_pg_dump.
     """
-    programs = clients.find(major)
+    programs = binaries.find_clients(major)
     with _archive(programs, route, schemas, "pre-data") as archive:
         things, rights = _contents(programs, route, archive)
         script = archive.with_name("script")
@@ -105,7 +104,7 @@ def make_rest(
     `again` drops first what was made of them. `major`, `makers`, and what is raised, are those of
     `make_tables`.
     """
-    programs = clients.find(major)
+    programs = binaries.find_clients(major)
     if makers:
         with route.connect(route.target) as session:
             for schema in schemas:

@@ -1,8 +1,15 @@
-"""The subscription that applies a stream: made without a copy, watched, dropped."""
+"""The subscription that applies a stream: made without a copy, watched, dropped; and its login.
+
+PostgreSQL takes from an owner who is not a superuser only a password in the connection string, and
+keeps that in `pg_subscription`, where only superusers see it. So there is a role with a password
+for one stream. No statement, and so no log and no `pg_stat_activity`, has the password: the source
+gets its SCRAM verifier, the target reads it as a row of COPY.
+"""
 
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +20,6 @@ from psycopg.conninfo import conninfo_to_dict
 from shardctl.errors import Incomplete, Refused
 from shardctl.libpq import reason_of
 from shardctl.postgres import queries
-from shardctl.postgres.logical import stream_login
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +30,10 @@ _QUERIES = queries.load("shardctl.postgres.logical", "subscription.sql")
 _WITH_ORIGIN = 160_000
 _DROP_S = 10.0
 _LOG_BYTES = 1 << 18
+
+LOGINS_SINCE = 16
+"""The first major version where roles other than superusers make roles with REPLICATION."""
+_PASSWORD_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +76,7 @@ def create(
         more=sql.SQL(more),
     )
     try:
-        stream_login.execute(session, statement, conninfo)
+        _execute(session, statement, conninfo)
     except (psycopg.errors.ConnectionException, psycopg.errors.ConnectionFailure) as error:
         raise _refused(name, conninfo, reason_of(error)) from None
 
@@ -90,7 +100,7 @@ def enable(session: Connection, name: str) -> None:
 def reconnect(session: Connection, name: str, conninfo: str) -> None:
     """Let the subscription follow its source by another connection string."""
     statement = _QUERIES["reconnect"].format(name=sql.Identifier(name), conninfo=sql.SQL("%L"))
-    stream_login.execute(session, statement, conninfo)
+    _execute(session, statement, conninfo)
 
 
 def begin_at(session: Connection, name: str, lsn: str) -> None:
@@ -174,3 +184,40 @@ def _refused(name: str, conninfo: str, reason: str) -> Refused:
         hint="let that role log in from the target's host (pg_hba.conf, a passfile of the "
         "server's user), then `shardctl moves resume`",
     )
+
+
+def needs_login(target: Connection) -> bool:
+    """Return whether a subscription of this session's role must have its password with it."""
+    return queries.one(target, _QUERIES["needs_login"]) == (True,)
+
+
+def make_login(source: Connection, name: str) -> dict[str, str]:
+    """Let a role of this name log in for replication, with a new password; give both for libpq.
+
+    One that is there gets another password. The role of `source` may end its sessions.
+    """
+    password = secrets.token_urlsafe(_PASSWORD_BYTES)
+    verifier = source.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256")
+    statement = _QUERIES["make_login"].format(
+        name=sql.Literal(name), verifier=sql.Literal(verifier.decode())
+    )
+    source.execute(statement)
+    return {"user": name, "password": password}
+
+
+def drop_login(source: Connection, name: str) -> None:
+    """Drop the role, if it is there; a session of it goes on until it ends."""
+    source.execute(_QUERIES["drop_login"].format(name=sql.Literal(name)))
+
+
+def _execute(target: Connection, statement: sql.Composed, conninfo: str) -> None:
+    """Execute a statement whose `%L` is the connection string, which the server sees nowhere else.
+
+    `target` is in autocommit.
+    """
+    text = sql.Literal(statement.as_string(target))
+    with target.transaction():
+        target.execute(_QUERIES["table"])
+        with target.cursor().copy(_QUERIES["copy"]) as copy:
+            copy.write_row((conninfo,))
+        target.execute(_QUERIES["execute"].format(statement=text))

@@ -16,9 +16,16 @@ from psycopg.rows import tuple_row
 
 from shardctl.router import core, merging, statements
 from shardctl.router.concurrency import myself
-from shardctl.router.errors import Closed, DeadlinePassed, NoConnection, WritesUnseen
-from shardctl.router.refusals import FENCED, Look, reasons
-from shardctl.router.settings import NodeHealth
+from shardctl.router.core import NodeHealth
+from shardctl.router.errors import (
+    FENCED,
+    Closed,
+    DeadlinePassed,
+    Look,
+    NoConnection,
+    WritesUnseen,
+    reasons,
+)
 from shardctl.router.statements import Answer
 from shardctl.router.threads.one_shard import OneShard
 from shardctl.state import map as maps
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from shardctl.router.settings import Stats
+    from shardctl.router.core import Stats
     from shardctl.router.statements import Fields, Names, Parameters, Row, Where
     from shardctl.topology.keys import Key
     from shardctl.topology.model import NodeName, ShardId

@@ -19,16 +19,15 @@ from psycopg_pool import PoolClosed, PoolTimeout
 from shardctl.router import connections
 from shardctl.router.concurrency import Lock, Loop, sleep
 from shardctl.router.connections import GRACE_S, Bounded, Pool
-from shardctl.router.errors import Closed, NoConnection
-from shardctl.router.refusals import is_refusal, pauses
+from shardctl.router.errors import Closed, NoConnection, is_refusal, pauses
 from shardctl.router.statements import Answer
 from shardctl.state import map as maps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardctl.router.known import Known
-    from shardctl.router.settings import PoolSettings
+    from shardctl.router.core import PoolSettings
+    from shardctl.router.places import Known
     from shardctl.router.statements import Parameters
     from shardctl.topology.model import NodeName
 

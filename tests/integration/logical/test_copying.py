@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.postgres import slots
-from shardctl.postgres.logical import copying, publication, slot, structure
+from shardctl.postgres.logical import copying, publication, structure
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.streams import MOVE, NAME, SCHEMA
@@ -77,7 +77,9 @@ def test_row_security_never_leaves_rows_out(streamed: Streamed) -> None:
     database = dataclasses.replace(streamed.route.database, user="app")
     streamed.target.execute("GRANT ALL ON SCHEMA shard2 TO app")
     streamed.target.execute("GRANT ALL ON ALL TABLES IN SCHEMA shard2 TO app")
-    with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20) as snapshot:
+    with slots.make_logical(
+        streamed.route, NAME, watch=streamed.source, lock_timeout_s=20
+    ) as snapshot:
         tables = copying.tables(streamed.source, [SCHEMA])
         route = dataclasses.replace(streamed.route, database=database)
         with raises_code("copy_failed"):
@@ -123,7 +125,9 @@ def test_an_open_transaction_is_reported_and_a_stop_leaves_no_slot(
 
     with (
         pytest.raises(KeyboardInterrupt),
-        slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=60, report=report),
+        slots.make_logical(
+            streamed.route, NAME, watch=streamed.source, lock_timeout_s=60, report=report
+        ),
     ):
         pass
     (blocker,) = seen
@@ -140,7 +144,7 @@ def test_the_wait_is_bounded_and_a_prepared_transaction_is_named(
     writer.rollback()
     with (
         raises_code("slot_blocked", match="forgotten"),
-        slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=0.6),
+        slots.make_logical(streamed.route, NAME, watch=streamed.source, lock_timeout_s=0.6),
     ):
         pass
     assert not slots.keeps(streamed.source, NAME)
@@ -148,7 +152,7 @@ def test_the_wait_is_bounded_and_a_prepared_transaction_is_named(
 
 def test_a_slot_that_is_lost_says_why(streamed: Streamed) -> None:
     setting = "max_slot_wal_keep_size"
-    with slot.make(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20):
+    with slots.make_logical(streamed.route, NAME, watch=streamed.source, lock_timeout_s=20):
         slots.require(streamed.source, "a", NAME)
     try:
         set_to(streamed, f"ALTER SYSTEM SET {setting} = '1MB'")

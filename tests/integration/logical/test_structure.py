@@ -8,8 +8,9 @@ import psycopg
 import pytest
 
 from shardctl.hosts.local import Local
-from shardctl.postgres.logical import clients, structure
-from shardctl.postgres.logical.route import end_sessions
+from shardctl.postgres import binaries
+from shardctl.postgres.logical import structure
+from shardctl.postgres.slots import end_sessions
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.streams import NAME, SCHEMA
 
@@ -37,7 +38,7 @@ DUMP = ["--schema-only", f"--schema={SCHEMA}", "--no-publications", "--no-acl"]
 
 def dumped(streamed: Streamed, server: int) -> list[str]:
     """Give the schema as pg_dump writes it, in any order, without what is granted."""
-    programs = clients.find(streamed.major)
+    programs = binaries.find_clients(streamed.major)
     node = (streamed.route.source, streamed.route.target)[server]
     argv = [programs.program("pg_dump"), *DUMP, f"--dbname={streamed.route.conninfo(node, {})}"]
     lines = Local().run(argv).stdout.splitlines()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.state.states import MoveState
+from shardctl.state.journal import MoveState
 from tests import man_page, reference
 
 if TYPE_CHECKING:

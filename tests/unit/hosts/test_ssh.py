@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.hosts import openssh
-from shardctl.hosts.host import HostUnreachable
-from shardctl.hosts.output import Lines, Text
-from shardctl.hosts.ssh_wrapper import Wrapped
+from shardctl.hosts.host import HostUnreachable, Lines, Text
+from shardctl.hosts.openssh import Wrapped
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardctl.maintenance.sql_plan import for_log, parse
+from shardctl.maintenance.sql import for_log, parse
 from tests.fixtures.refusals import raises_code
 
 

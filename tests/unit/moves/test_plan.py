@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shardctl.errors import UsageError
 from shardctl.moves import plan, service
 from shardctl.moves.plan import MovePlan, MoveRefused, Options, PlanUnreadable, TopologyChanged
-from shardctl.postgres.logical.identities import Identity
+from shardctl.postgres.logical.publication import Identity
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import Entry
 from shardctl.topology.loader import parse

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.hosts import accounts
-from shardctl.postgres import binaries, embedded
+from shardctl.postgres import binaries
 from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def bare_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A system of which only the directories below the result are seen."""
     root = tmp_path / "lib"
     monkeypatch.setattr(binaries, "SYSTEM", (f"{root}/*/bin",))
-    monkeypatch.setattr(embedded, "_root", lambda: None)
+    monkeypatch.setattr(binaries, "_root", lambda: None)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.delenv(binaries.VARIABLE, raising=False)
     return root
@@ -76,16 +76,16 @@ def test_embedded_programs_that_cannot_be_reached_are_copied_once(
     bare_system: Path, server_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not bare_system.exists()
-    package = server_directory / "closed" / embedded.PACKAGE
+    package = server_directory / "closed" / binaries.PACKAGE
     directory = programs(package / "pginstall18" / "bin", "18.1")
     for part in ("lib", "share"):
         (package / "pginstall18" / part).mkdir()
-    (package.parent / f"{embedded.PACKAGE}.libs").mkdir()
+    (package.parent / f"{binaries.PACKAGE}.libs").mkdir()
     package.parent.chmod(0o700)
     (directory / "initdb").chmod(0o700)
-    monkeypatch.setattr(embedded, "_root", lambda: package)
+    monkeypatch.setattr(binaries, "_root", lambda: package)
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.6.0")
-    monkeypatch.setattr(embedded, "CACHE", server_directory / "cache")
+    monkeypatch.setattr(binaries, "CACHE", server_directory / "cache")
     (server_directory / "cache").mkdir()
     killed = server_directory / "cache" / ".copying-999999999-x"
     killed.mkdir()
@@ -103,8 +103,8 @@ def test_embedded_programs_that_cannot_be_reached_are_copied_once(
 def test_a_cache_that_others_may_write_is_refused(
     server_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "CACHE", server_directory / "cache")
+    monkeypatch.setattr(binaries, "CACHE", server_directory / "cache")
     (server_directory / "cache").mkdir()
     (server_directory / "cache").chmod(0o777)
     with raises_code("cache_refused"):
-        embedded.copy(next(embedded.directories()))
+        binaries.copy_embedded(next(binaries.embedded_directories()))

@@ -8,8 +8,9 @@ import pytest
 from psycopg import errors
 from psycopg.pq import DiagnosticField
 
-from shardctl.router import PoolSettings, refusals
-from shardctl.router.known import Known
+from shardctl.router import PoolSettings
+from shardctl.router.errors import FENCED_WITHIN, is_of, is_refusal
+from shardctl.router.places import Known
 from shardctl.router.threads.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def told(text: str, severity: str = "FATAL") -> errors.ProtocolViolation:
 
 @pytest.mark.parametrize("text", [OLD, NEW, CUT_OFF])
 def test_a_poolers_own_words_are_a_refusal(text: str) -> None:
-    assert refusals.is_refusal(told(text))
-    assert not refusals.is_refusal(told(text, "ERROR"))  # what a function raises
+    assert is_refusal(told(text))
+    assert not is_refusal(told(text, "ERROR"))  # what a function raises
 
 
 class Pooler:
@@ -62,9 +63,9 @@ def test_another_error_is_raised_at_once() -> None:
 def test_the_fences_error_is_recognised_in_what_others_made_of_it() -> None:
     wrapped = RuntimeError("as an ORM says it")
     wrapped.__cause__ = errors.InvalidSchemaName()
-    fenced = refusals.FENCED_WITHIN
-    assert refusals.is_of(wrapped, fenced)
-    assert refusals.is_of(errors.UndefinedFunction(), fenced)
+    fenced = FENCED_WITHIN
+    assert is_of(wrapped, fenced)
+    assert is_of(errors.UndefinedFunction(), fenced)
     wrapped.__cause__ = errors.DivisionByZero()
-    assert not refusals.is_of(wrapped, fenced)
-    assert not refusals.is_of(None, fenced)
+    assert not is_of(wrapped, fenced)
+    assert not is_of(None, fenced)

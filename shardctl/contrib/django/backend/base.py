@@ -27,7 +27,7 @@ from psycopg.adapt import AdaptersMap
 from shardctl.contrib.django import fleet
 from shardctl.contrib.django.backend.creation import DatabaseCreation
 from shardctl.router import ShardMoved
-from shardctl.router.refusals import FENCED_WITHIN, is_of
+from shardctl.router.errors import FENCED_WITHIN, is_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardctl.postgres import overrides
-from shardctl.postgres.overrides import Rule
+from shardctl.postgres import configuration
+from shardctl.postgres.configuration import Rule
 from tests.fixtures.refusals import raises_code
 
 
@@ -15,7 +15,7 @@ def rule(address: str = "all", netmask: str | None = None, **changes: object) ->
 
 
 def lines(*rules: Rule, addresses: tuple[str, ...] = ("10.0.0.9",), user: str = "op") -> list[str]:
-    head, *rest = overrides.access(user, addresses, rules).splitlines()
+    head, *rest = configuration.access(user, addresses, rules).splitlines()
     assert head.startswith("# shardctl: ")
     return rest
 
@@ -41,17 +41,17 @@ def test_rules_for_other_addresses_and_versions_of_ip_are_left_out() -> None:
 
 def test_a_role_that_the_source_does_not_let_in_is_refused() -> None:
     with raises_code("role_not_admitted"):
-        overrides.access("op", ["10.0.0.9"], [rule("10.0.1.0", "255.255.255.0")])
+        configuration.access("op", ["10.0.0.9"], [rule("10.0.1.0", "255.255.255.0")])
 
 
 def said(*others: str, unknown: bool = False) -> dict[str, str]:
-    return overrides.following(conninfo="host=a", slot="s", others=others, unknown=unknown)
+    return configuration.following(conninfo="host=a", slot="s", others=others, unknown=unknown)
 
 
 def test_overrides_that_only_a_restart_takes_back_stay_where_they_are_said() -> None:
-    assert overrides.opened({}, said("work_mem", "archive_mode", "archive_command")) == {}
-    assert overrides.opened({}, said("hot_standby")) == {"hot_standby": "on"}
-    elsewhere = overrides.opened({}, said(unknown=True))
+    assert configuration.opened({}, said("work_mem", "archive_mode", "archive_command")) == {}
+    assert configuration.opened({}, said("hot_standby")) == {"hot_standby": "on"}
+    elsewhere = configuration.opened({}, said(unknown=True))
     assert elsewhere == {
         "archive_mode": "off", "hot_standby": "on", "recovery_target": "",
         "recovery_target_lsn": "", "recovery_target_name": "", "recovery_target_time": "",
@@ -72,4 +72,4 @@ def test_overrides_that_only_a_restart_takes_back_stay_where_they_are_said() -> 
 def test_files_that_rules_include_and_a_clone_does_not_get_are_found(
     text: str, beside_data: bool, found: list[str]
 ) -> None:
-    assert overrides.elsewhere(text, beside_data=beside_data) == found
+    assert configuration.elsewhere(text, beside_data=beside_data) == found
