@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shardctl.checks.retired import measure
+from shardctl.checks.leftovers_moves import measure_retired
 from shardctl.postgres import blocking, catalog, event_triggers, queries
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.postgres.event_triggers import EventTriggerRefuses
@@ -94,7 +94,7 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
         },
         # Another prune, verify or status measures sizes; a drop waits for it.
         users=users(session, retired or [], passing=False),
-        sizes={one.schema: one.size_bytes or 0 for one in measure(session, retired or [])},
+        sizes={one.schema: one.size_bytes or 0 for one in measure_retired(session, retired or [])},
         clock=clock or datetime.now(UTC),
         locked=_locked(session, node.name),
     )
