@@ -46,8 +46,8 @@ def init(
     It skips and lists unreachable nodes, exit code 3, if the reachable nodes agree on the map.
     """
     from shardctl.cli import provision
+    from shardctl.provision.failures import Retrying
     from shardctl.provision.fleet import Options, plan_init
-    from shardctl.provision.job import Retrying
 
     options = Options(
         jobs=jobs,

@@ -49,8 +49,8 @@ def migrate(
     It skips and lists unreachable nodes, exit code 3, if the reachable nodes agree on the map.
     """
     from shardctl.cli import provision
+    from shardctl.provision.failures import Retrying
     from shardctl.provision.fleet import Options, plan_migrate
-    from shardctl.provision.job import Retrying
     from shardctl.topology import routes
 
     retrying = Retrying(lock_timeout_ms=lock_timeout.ms, attempts=attempts)
