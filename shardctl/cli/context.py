@@ -125,3 +125,12 @@ def _turn(topology: Topology, wait_s: float, command: str) -> ExitStack:
                 say(f"waiting for {holder}, which is changing node {node.name}")
             lock.queue(session, node.name, until - time.monotonic())
         return turn.pop_all()
+
+
+@dataclass(slots=True)
+class _Printed:
+    json: bool = False
+
+
+PRINTED = _Printed()
+"""One object per run."""

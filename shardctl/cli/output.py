@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shardctl import printable
-from shardctl.cli.printed import PRINTED
+from shardctl.cli.context import PRINTED
 from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError
 
 if TYPE_CHECKING:

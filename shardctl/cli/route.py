@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli.command import command_app
-from shardctl.cli.context import load_topology
+from shardctl.cli.context import PRINTED, load_topology
 from shardctl.cli.options import Listing, ListingOption
 from shardctl.cli.output import emit, print_json, say
-from shardctl.cli.printed import PRINTED
 from shardctl.errors import Problems, ShardctlError, UsageError
 
 if TYPE_CHECKING:
