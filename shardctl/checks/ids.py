@@ -215,7 +215,7 @@ def look(place: Place) -> Seen:
         now_ms = _moment(place.connection)
         with lock_timeout(place.connection, LOCK_WAIT):
             ids = {(table.schema, table.name): table.id for table in tables}
-            odd, keyed = scan(place, ids, layout, now_ms)
+            odd, keyed = _scan(place, ids, layout, now_ms)
         return Seen(now_ms, tuple(odd), keyed, unvalidated)
     most = room.of(place.connection)
     extremes: list[tuple[Table, int, int]] = []
@@ -343,7 +343,7 @@ BATCH = 10_000
 _HIGHEST = (1 << 63) - 1
 
 
-def scan(
+def _scan(
     place: Place, ids: Mapping[Relation, str], layout: Layout, now_ms: int
 ) -> tuple[list[Odd], dict[str, bool | None]]:
     """Read all rows of the tables with these id columns, and of those whose key is known.

@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: drawn on a terminal, a line now and then elsewhere."""
+"""Progress of long work on standard error, drawn or as lines now and then; and `--watch`."""
 
 from __future__ import annotations
 

@@ -403,14 +403,11 @@ def _run(
     from shardctl.cli import log
     from shardctl.cli.moves_report import report_step
     from shardctl.fleet import group as groups
-    from shardctl.fleet import side_by_side
 
     settings: Settings = ctx.obj
     work = groups.Work(progress, report_step, say)
     begin = partial(log.open_log, verbose=settings.verbose)
-    order = side_by_side.Order(topology.path, group, options, begin)
-    at_once = partial(side_by_side.carry_out, order, work=work)
-    return groups.run(topology, group, options, work, at_once)
+    return groups.run(topology, group, options, work, begin)
 
 
 def ending(group: Group) -> str:
