@@ -76,6 +76,8 @@ SHARED = {
     "metrics": "verify",
     "decode-id": "ids",
     "encode-id": "ids",
+    "sandbox": "sandbox",
+    "demo": "sandbox",
 }
 """Commands whose module has another one, too: each has its own application there."""
 
