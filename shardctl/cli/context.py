@@ -66,6 +66,15 @@ class Settings:
         return 1 if code else 2 if self.pending else 0
 
 
+@dataclass(slots=True)
+class _Printed:
+    json: bool = False
+
+
+PRINTED = _Printed()
+"""What this run has printed as JSON: later errors then go only to standard error."""
+
+
 def topology_file(ctx: typer.Context) -> Path:
     """Return the file that `--topology`, `$SHARDCTL_TOPOLOGY` or the default names."""
     settings: Settings = ctx.obj
@@ -125,12 +134,3 @@ def _turn(topology: Topology, wait_s: float, command: str) -> ExitStack:
                 say(f"waiting for {holder}, which is changing node {node.name}")
             lock.queue(session, node.name, until - time.monotonic())
         return turn.pop_all()
-
-
-@dataclass(slots=True)
-class _Printed:
-    json: bool = False
-
-
-PRINTED = _Printed()
-"""One object per run."""
