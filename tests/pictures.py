@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from shardctl.demo import example
+from shardctl.demo import tour
 from shardctl.sandbox import poolers
 
 IMAGES = Path(__file__).parents[1] / "docs/images"
@@ -111,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="shardctl-pictures-") as name:
         place = Path(name)
         place.chmod(0o755)  # root's servers run as another user
-        topology = example.lay_out(place, poolers=poolers.available())
+        topology = tour.lay_out(place, poolers=poolers.available())
         os.environ |= {"SHARDCTL_TOPOLOGY": str(topology), "XDG_STATE_HOME": name}
         try:
             _shardctl("sandbox", "up")

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from shardctl.demo import example
+from shardctl.demo import tour
 from shardctl.sandbox import poolers
 
 HERE = Path(__file__).parent
@@ -39,7 +39,7 @@ def main():
         signal.signal(number, signal.default_int_handler)
     try:
         # On free ports. Without PgBouncer, clients connect to the nodes.
-        example.lay_out(place, poolers=poolers.available(), example=HERE)
+        tour.lay_out(place, poolers=poolers.available(), example=HERE)
         run("-m", "shardctl", "sandbox", "up")
         run("-m", "shardctl", "init", "--yes")
         run(HERE / "manage.py", "migrate", "--verbosity", "0")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, NodeName, PoolerName, ShardId, Topology
 
 
-QUERIES = queries.load("shardctl.checks", "basics.sql")
+QUERIES = queries.load("shardctl.checks", "checks.sql")
 
 
 @dataclass(frozen=True, slots=True)

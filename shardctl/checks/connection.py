@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
+from shardctl.checks.check import ERROR, NOTE, QUERIES, WARNING, Check, Rule, Rules
 from shardctl.hosts import ports
 from shardctl.ids.generator import quote_identifier
 from shardctl.postgres import OLDEST_MAJOR, queries
@@ -67,7 +67,6 @@ RULES = Rules(
         ),
     },
 )
-QUERIES = queries.load("shardctl.checks", "connection.sql")
 
 
 def unreachable(node: Node, error: NodeUnavailable) -> Finding:

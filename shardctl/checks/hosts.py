@@ -1,7 +1,8 @@
-"""Tests on every host: the connection to it, and what a move needs there."""
+"""How shardctl gets to the hosts of nodes and poolers, and tests on every host."""
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -10,21 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardctl import fanout
-from shardctl.checks import clock, host_routes
+from shardctl.checks import clock
 from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, files, reach, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
+from shardctl.hosts.ssh import Ssh
 from shardctl.postgres import binaries
 from shardctl.topology.model import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from shardctl.checks.host_routes import Machine, Server
     from shardctl.fanout import Progress
     from shardctl.hosts.host import Host
+    from shardctl.hosts.openssh import SshSettings
     from shardctl.topology.model import Pooler, Topology
+
+    Server = Node | Pooler
 
 
 _SECONDS = 30.0
@@ -50,6 +54,88 @@ _STOPPED = 3
 """What a shell ends with for a program that it cannot run, or find."""
 _CLONING = ("pg_basebackup", "psql")
 _MISSING = 'for tool; do command -v -- "$tool" > /dev/null || printf "%s " "$tool"; done'
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine, by what ssh calls it or by this machine's own name; and what is on it."""
+
+    name: str
+    host: Host
+    servers: tuple[Server, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostRoute:
+    """How a server's machine is reached; `login` is None where it is this one."""
+
+    server: Server
+    machine: str
+    login: str | None
+
+    @property
+    def kind(self) -> str:
+        """Name the kind of server."""
+        return "node" if isinstance(self.server, Node) else "pooler"
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the shape of docs/reference/json.md."""
+        return {
+            "server": self.server.name,
+            "kind": self.kind,
+            "address": self.server.host,
+            "host": self.machine,
+            "way": "here" if self.login is None else "ssh",
+            "login": self.login,
+            "os_user": self.server.os_user,
+        }
+
+
+def machine_host(server: Server) -> Host:
+    """Give a server's host for commands that are not its own user's."""
+    return reach.machine_of(replace(server, os_user=None))
+
+
+def name_of(host: Host) -> str:
+    """Name a machine."""
+    return host.settings.host if isinstance(host, Ssh) else socket.gethostname()
+
+
+def servers(topology: Topology) -> list[Server]:
+    """List nodes, then poolers."""
+    return [*topology.nodes.values(), *topology.poolers.values()]
+
+
+def machines(topology: Topology) -> list[Machine]:
+    """Give every machine once, in the order of the first server on it."""
+    found: dict[SshSettings | None, list[Server]] = {}
+    for server in servers(topology):
+        host = machine_host(server)
+        found.setdefault(host.settings if isinstance(host, Ssh) else None, []).append(server)
+    hosts = {key: machine_host(some[0]) for key, some in found.items()}
+    return [Machine(name_of(hosts[key]), hosts[key], tuple(some)) for key, some in found.items()]
+
+
+def routes(topology: Topology) -> list[HostRoute]:
+    """Report every server how it is reached; contacts nothing."""
+    found = []
+    for server in servers(topology):
+        host = machine_host(server)
+        login = _login(host.settings) if isinstance(host, Ssh) else None
+        found.append(HostRoute(server, name_of(host), login))
+    return found
+
+
+def _login(settings: SshSettings) -> str:
+    """Write where ssh goes; ~/.ssh/config decides what is left out.
+
+    >>> from shardctl.hosts.openssh import SshSettings
+    >>> _login(SshSettings("db1", user="ann", port=2222)), _login(SshSettings("db1"))
+    ('ann@db1:2222', 'db1')
+    """
+    user = f"{settings.user}@" if settings.user else ""
+    port = f":{settings.port}" if settings.port else ""
+    return f"{user}{settings.host}{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,19 +375,19 @@ def test(topology: Topology, progress: Progress) -> list[Tested]:
     The machines of nodes that give only SQL are left out.
     Whatever is wrong is in the result. Changes nothing.
     """
-    machines = [
+    there = [
         replace(machine, servers=tested)
-        for machine in host_routes.machines(topology)
+        for machine in machines(topology)
         if (tested := tuple(filter(reach.is_reached, machine.servers)))
     ]
-    progress.expect("hosts", "testing", len(machines), "hosts")
+    progress.expect("hosts", "testing", len(there), "hosts")
 
     def work(machine: Machine) -> list[Tested]:
         found = list(_machine(machine))
         progress.advance("hosts")
         return found
 
-    found = fanout.collect(machines, work).every()
+    found = fanout.collect(there, work).every()
     return [one for tested in found for one in tested]
 
 

@@ -8,12 +8,12 @@ from datetime import UTC
 from typing import TYPE_CHECKING
 
 from shardctl.access import read_only
-from shardctl.checks import leftovers_moves, retired
-from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
+from shardctl.checks import leftovers_moves
+from shardctl.checks.check import ERROR, NOTE, QUERIES, WARNING, Check, Rule, Rules
 from shardctl.checks.status_look import QUERIES as STATUS
 from shardctl.checks.status_look import Slot
 from shardctl.meter import size
-from shardctl.postgres import catalog, queries
+from shardctl.postgres import catalog
 from shardctl.state import journal, leash, ledger, move_objects
 from shardctl.topology import ranges
 
@@ -23,13 +23,11 @@ if TYPE_CHECKING:
 
     from shardctl.access.read_only import Mark
     from shardctl.checks.check import Finding, Place, View
-    from shardctl.checks.retired import Retired
+    from shardctl.checks.leftovers_moves import Retired
     from shardctl.postgres.catalog import Leftover
     from shardctl.state.ledger import Entry
     from shardctl.state.move_objects import MoveObject, Stream
     from shardctl.topology.model import NodeName, ShardId
-
-QUERIES = queries.load("shardctl.checks", "leftovers.sql")
 
 _OF_MOVE = re.compile("shardctl_[0-9a-f]{8}")
 _SLOT = "{kind} slot{whose}, {used}, retains {held}"
@@ -128,8 +126,10 @@ def look(place: Place) -> Seen:
     return Seen(
         slots=slots,
         watched=frozenset(leash.watched(place.connection, [slot.name for slot in slots])),
-        found=ask(QUERIES["found"], {"seconds": IDLE_S}).fetchall(),
-        retired=retired.measure(place.connection, retired.schemas(place.basics, known=True)),
+        found=ask(QUERIES["left_by_sessions"], {"seconds": IDLE_S}).fetchall(),
+        retired=leftovers_moves.measure_retired(
+            place.connection, leftovers_moves.retired_schemas(place.basics, known=True)
+        ),
         read_only={place.shards[schema]: mark for schema, mark in marks.items()},
         repacked=catalog.repack_leftovers(place.connection),
         shards=place.shards,

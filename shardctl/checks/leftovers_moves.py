@@ -3,25 +3,79 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from datetime import UTC
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from shardctl.checks import retired
+from shardctl.checks import status_look
 from shardctl.checks.check import ERROR, NOTE, WARNING, Rule, Rules, Severity
 from shardctl.meter import duration, size
+from shardctl.postgres import queries
 from shardctl.state import leash
+from shardctl.state.journal import MoveState
 from shardctl.state.ledger import kept_reverses
+from shardctl.topology import names
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from shardctl.checks.check import Finding, View
-    from shardctl.checks.retired import Retired
+    from shardctl.checks.check import Basics, Finding, View
+    from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Entry
     from shardctl.state.move_objects import MoveObject, Stream
+    from shardctl.topology.model import Topology
+
+
+_RETIRED = "__retired_"
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """One retired schema, seen at a moment of its server's clock.
+
+    `size_bytes` has indexes and TOAST in it; None where a lock forbade to measure.
+    """
+
+    schema: str
+    size_bytes: int | None
+    seen: datetime
+
+    @property
+    def move(self) -> str:
+        """The move that retired it, by its name."""
+        return self.schema[-8:]
+
+
+def retired_schemas(basics: Basics, *, known: bool) -> list[str]:
+    """Name the retired schemas that a move of the node's journal explains, or the rest.
+
+    A move that was aborted has taken back what it had retired, so it explains none.
+    """
+    moves = {copy.move.id for copy in basics.journal if copy.move.state is not MoveState.aborted}
+    found = (name for name in basics.schemas if _RETIRED in name)
+    return sorted(name for name in found if (name[-8:] in moves) == known)
+
+
+def measure_retired(connection: Connection, wanted: Sequence[str]) -> tuple[Retired, ...]:
+    """Measure retired schemas; there are few, or none, and then nothing is asked."""
+    if not wanted:
+        return ()
+    found = status_look.read_schemas(connection, list(wanted))
+    (now,) = queries.one(connection, "SELECT clock_timestamp()")
+    return tuple(Retired(name, found[name][0], now) for name in sorted(wanted) if name in found)
+
+
+def retired_shards(topology: Topology, move: str, found: Sequence[Retired]) -> tuple[ShardId, ...]:
+    """Give the shards whose retired copies of one move these are."""
+    there = {one.schema for one in found}
+    return tuple(
+        shard
+        for shard in sorted(topology.owners())
+        if names.retired(topology.schema(shard), move) in there
+    )
 
 
 _KEPT = "nothing after `shardctl prune`"
@@ -165,7 +219,7 @@ def judge(
         for move, group in groupby(ordered, key=lambda one: one.move):
             one = list(group)
             if (due := moves[move].due) is not None:
-                shards = retired.shards(view.topology, move, one)
+                shards = retired_shards(view.topology, move, one)
                 yield _retired(node, moves[move], due, one, shards)
 
 
@@ -364,9 +418,9 @@ def _left(
         if one.kind in _KINDS and (unknown or (entry is not None and not entry.open)):
             in_schema = "triggers in schema " if one.kind == "triggers" else f"{one.kind} "
             left[one.move].append(f"{in_schema}{one.name}")
-    for move, names in left.items():
+    for move, these in left.items():
         entry = entries.get(move)
         state = f"is {entry.move.state}" if entry else "no journal has"
         yield RULES.finding(
-            "left_by_move", node=node, object=move, state=state, names=", ".join(names)
+            "left_by_move", node=node, object=move, state=state, names=", ".join(these)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.checks import retired
+from shardctl.checks import leftovers_moves
 from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
 from shardctl.topology.model import NodeName
 
@@ -74,8 +74,11 @@ RULES = Rules(
 
 def look(place: Place) -> dict[str, int | None]:
     """Measure the retired schemas that are not in the node's journal, in bytes."""
-    unknown = retired.schemas(place.basics, known=False)
-    return {one.schema: one.size_bytes for one in retired.measure(place.connection, unknown)}
+    unknown = leftovers_moves.retired_schemas(place.basics, known=False)
+    return {
+        one.schema: one.size_bytes
+        for one in leftovers_moves.measure_retired(place.connection, unknown)
+    }
 
 
 def judge(view: View[dict[str, int | None]]) -> Iterator[Finding]:

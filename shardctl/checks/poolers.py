@@ -7,11 +7,10 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardctl.checks import poolers_asked
-from shardctl.checks.check import Check
-from shardctl.checks.poolers_words import APPLY, PAGE, RULES, brief, shards_of
+from shardctl.checks import poolers_look
+from shardctl.checks.check import QUERIES, Check
+from shardctl.checks.poolers_look import APPLY, PAGE, RULES, brief, shards_of
 from shardctl.pgbouncer import apply, faults, render, serving
-from shardctl.postgres import queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from shardctl.pgbouncer.render import Entry, Header
     from shardctl.topology.model import NodeName, Pooler, ShardId, Topology
 
-
-QUERIES = queries.load("shardctl.checks", "poolers.sql")
 
 Secrets = dict[str, str | None] | None
 """Digests of SCRAM secrets by role, None for one of another kind; None to those who may not.
@@ -57,7 +54,7 @@ def judge(view: View[Secrets]) -> Iterator[Finding]:
         yield from _held(pooler, looked, entries)
         yield from _retry(pooler, looked)
         yield from _connected(topology, pooler, looked, entries)
-        yield from poolers_asked.judge(pooler, looked.asked, entries)
+        yield from poolers_look.judge_asked(pooler, looked.asked, entries)
         yield from _pooling(pooler, looked, entries)
         yield from _logins(view, pooler, looked, entries)
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
+from shardctl.checks.check import QUERIES
 from shardctl.ids.layout import Layout
-from shardctl.postgres import catalog, queries
+from shardctl.postgres import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName, Topology
-
-QUERIES = queries.load("shardctl.checks", "scan.sql")
 
 STEP_S = 0.5
 """How long the server should read before it answers: so a rate is true, and answers are few."""
@@ -67,11 +66,11 @@ class Scan:
         left, name = self._blocks.get(table, 0), sql.Identifier(*table)
         try:
             with self._session.transaction():
-                opened = QUERIES["open"].format(table=name, odd=odd)
+                opened = QUERIES["open_scan"].format(table=name, odd=odd)
                 *_, (_, here) = _answers(self._session.execute(opened))
                 while here:
                     began = time.monotonic()
-                    step = QUERIES["step"].format(rows=sql.Literal(self._step))
+                    step = QUERIES["scan_step"].format(rows=sql.Literal(self._step))
                     (rows, _), (_, flag), (_, there) = _answers(self._session.execute(step))
                     fit = int(self._step * STEP_S / (time.monotonic() - began))
                     if flag[0]:

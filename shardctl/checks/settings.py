@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules, Severity
-from shardctl.postgres import catalog, queries
+from shardctl.checks.check import ERROR, NOTE, QUERIES, WARNING, Check, Rule, Rules, Severity
+from shardctl.postgres import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     from shardctl.checks.check import Finding, Place, View
     from shardctl.postgres.catalog import RoleSettings
+    from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
-
-QUERIES = queries.load("shardctl.checks", "settings.sql")
 
 SENDERS = 2
 """A clone takes them: pg_basebackup one for the files and one for the WAL in the meantime."""
@@ -101,11 +100,16 @@ class Seen(NamedTuple):
     roles: RoleSettings
 
 
+def unfit(session: Connection, schemas: Sequence[str]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Let the server say which parameters are wrong: code, parameter and words."""
+    given = {"senders": SENDERS, "shards": SHARDS_AT_ONCE, "schemas": list(schemas)}
+    return session.execute(QUERIES["unfit_settings"], given).fetchall()
+
+
 def look(place: Place) -> Seen:
     """Let the server say what is wrong, and read with what roles' sessions begin."""
-    given = {"senders": SENDERS, "shards": SHARDS_AT_ONCE, "schemas": list(place.shards)}
     return Seen(
-        place.connection.execute(QUERIES["found"], given).fetchall(),
+        unfit(place.connection, list(place.shards)),
         catalog.read_role_settings(place.connection, place.topology.database),
     )
 

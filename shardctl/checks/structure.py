@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardctl.checks import migrations
-from shardctl.checks.check import ERROR, NOTE, Check, Rule, Rules
-from shardctl.checks.structure_groups import OF_THINGS, Group, Thing, compare, finding
+from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
 from shardctl.ids import generator
+from shardctl.ids.generator import quote_identifier
 from shardctl.postgres import patient, queries
 from shardctl.state import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Finding, Place, View
-    from shardctl.topology.model import ShardId
+    from shardctl.topology.model import ShardId, Topology
+
 
 QUERIES = queries.load("shardctl.checks", "structure.sql")
 MOST_DETAILED = 50
 """Of so many different structures a node, the details are read; beyond, all is different."""
 
+_HARMLESS = frozenset({"table", "view", "sequence", "index"})
+"""Kinds whose extra ones change no statement that works in the other shards."""
+_OTHERS = ("column", "constraint", "trigger")
+_TEXTS = ("{actual}", "{expected}", "{hint}")
+
 RULES = Rules(
     "structure",
     {
-        **OF_THINGS.of,
+        **{
+            f"{kind}_{change}": Rule(
+                WARNING if change == "extra" and kind in _HARMLESS else ERROR, *_TEXTS
+            )
+            for kind in (*sorted(_HARMLESS), *_OTHERS)
+            for change in ("missing", "extra", "differs")
+        },
+        "owner_differs": Rule(ERROR, *_TEXTS),
+        "grant_differs": Rule(ERROR, *_TEXTS),
         "unlike": Rule(
             ERROR,
             f"more than {MOST_DETAILED} different structures on one node",
@@ -43,6 +58,269 @@ RULES = Rules(
 
 _EMPTY = "empty"
 _GENERATOR = [generator.COUNTER, generator.REGISTER]
+RELATIONS = frozenset({"table", "view", "sequence"})
+
+
+class Key(NamedTuple):
+    """What distinguishes the things of a shard; `name` is the relation's own where it is one."""
+
+    kind: str
+    relation: str
+    name: str
+
+
+class Thing(NamedTuple):
+    """A table, column, index, grant...: what a shard holds, in the words of SQL.
+
+    `core` is the part of a column on which indexes and constraints rest (its type), and says
+    `index` of a constraint that has one. `needs` names what it rests on.
+    """
+
+    kind: str
+    relation: str
+    name: str
+    core: str
+    description: str
+    needs: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> Key:
+        """Give what distinguishes it from the rest."""
+        return Key(self.kind, self.relation, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Shards (ascending) that hold the same things."""
+
+    shards: tuple[ShardId, ...]
+    things: Mapping[Key, Thing]
+
+    def has(self, relation: str) -> bool:
+        """Return whether a table, view or sequence of this name exists."""
+        return any(Key(kind, relation, relation) in self.things for kind in RELATIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that is otherwise in `shards` than in most; None: it is missing.
+
+    `model` is the lowest shard of those that have it as most do.
+    """
+
+    key: Key
+    actual: Thing | None
+    expected: Thing | None
+    shards: tuple[ShardId, ...]
+    model: ShardId
+
+
+def compare(groups: Sequence[Group]) -> list[Difference]:
+    """Find what differs from the majority of shards, each fault once.
+
+    What is asked of each thing is how most of those shards have it that have its table. A
+    tie goes to the lowest shard's group.
+    """
+    found: list[dict[Key, tuple[Thing | None, ShardId]]] = [{} for _ in groups]
+    for key in sorted({key for group in groups for key in group.things}):
+        voters = [
+            (number, group)
+            for number, group in enumerate(groups)
+            if key.kind in RELATIONS or group.has(key.relation)
+        ]
+        expected, model = _majority(key, [group for _, group in voters])
+        for number, group in voters:
+            if _said(group.things.get(key)) != _said(expected):
+                found[number][key] = (expected, model)
+    merged: dict[tuple[Key, str | None, str | None], list[tuple[int, Thing | None, ShardId]]]
+    merged = defaultdict(list)
+    for number, (group, differing) in enumerate(zip(groups, found, strict=True)):
+        broken = {
+            name
+            for key, (expected, _) in differing.items()
+            for name in _breaks(group.things.get(key), expected)
+        }
+        for key, (expected, model) in differing.items():
+            actual = group.things.get(key)
+            if not broken & _needs(actual, expected):
+                merged[key, _said(actual), _said(expected)].append((number, expected, model))
+    return [
+        Difference(
+            key,
+            actual=groups[where[0][0]].things.get(key),
+            expected=where[0][1],
+            shards=tuple(sorted(s for number, _, _ in where for s in groups[number].shards)),
+            model=where[0][2],
+        )
+        for (key, _, _), where in sorted(merged.items(), key=lambda item: item[0][0])
+    ]
+
+
+def _said(thing: Thing | None) -> str | None:
+    return None if thing is None else thing.description
+
+
+def _majority(key: Key, groups: Iterable[Group]) -> tuple[Thing | None, ShardId]:
+    """Give the thing as most shards have it, and the lowest of those."""
+    votes: dict[str | None, list[Group]] = {}
+    for group in groups:
+        votes.setdefault(_said(group.things.get(key)), []).append(group)
+    usual = max(
+        votes.values(),
+        key=lambda of: (sum(len(g.shards) for g in of), -min(g.shards[0] for g in of)),
+    )
+    return usual[0].things.get(key), min(group.shards[0] for group in usual)
+
+
+def _breaks(actual: Thing | None, expected: Thing | None) -> set[str]:
+    """Name what else cannot be as it should when this differs."""
+    thing = actual or expected
+    if thing is None:  # pragma: no cover  # a difference has one or the other
+        raise AssertionError
+    there = actual is None or expected is None
+    if thing.kind in RELATIONS:
+        return {f"relation:{thing.name}"} if there else set()
+    if thing.kind == "column":
+        name = f"{thing.relation}.{thing.name}"
+        other_type = actual and expected and actual.core != expected.core
+        broken = {f"any:{name}"}
+        return broken | {f"column:{name}"} if there or other_type else broken
+    if thing.kind == "owner":
+        return {f"owner:{thing.relation}"}
+    if thing.core == "index" or thing.kind == "index":
+        return {f"index:{thing.name}"} if there else set()
+    return set()
+
+
+def _needs(actual: Thing | None, expected: Thing | None) -> set[str]:
+    """Name what explains this difference if it is broken."""
+    needs: set[str] = set()
+    for thing in (actual, expected):
+        if thing is None:
+            continue
+        needs |= thing.needs
+        if thing.kind not in RELATIONS:
+            needs.add(f"relation:{thing.relation}")
+        if thing.kind == "sequence":
+            # Its column's own finding reports a default that no longer draws from it.
+            needs |= {name.replace("column:", "any:", 1) for name in thing.needs}
+        elif thing.kind == "owner":
+            # A sequence follows the table whose column owns it.
+            needs |= {name.replace("relation:", "owner:", 1) for name in thing.needs}
+        elif thing.kind == "grant":
+            # An owner needs none, and what was granted to one goes with the table.
+            needs |= {f"owner:{thing.relation}", f"column:{thing.relation}.{thing.name}"}
+    for thing in (actual, expected):
+        if thing is not None:
+            needs -= {f"column:{thing.relation}.{thing.name}"} if thing.kind == "column" else set()
+    return needs
+
+
+def finding(topology: Topology, difference: Difference) -> Finding:
+    """Name which shards differ, in what, and how to fix it."""
+    key = difference.key
+    if key.kind in {"grant", "owner"}:
+        change = "differs"
+    elif difference.actual is None:
+        change = "missing"
+    else:
+        change = "extra" if difference.expected is None else "differs"
+    return RULES.finding(
+        f"{key.kind}_{change}",
+        shards=difference.shards,
+        object=_name(difference),
+        actual=_described(difference, difference.actual),
+        expected=_described(difference, difference.expected),
+        hint=_hint(topology, difference, change),
+    )
+
+
+def _name(difference: Difference) -> str:
+    """Name a relation or index by its name, and parts of a table with the table's."""
+    key = difference.key
+    if key.kind in RELATIONS or key.kind == "index" or not key.name:
+        return key.name or key.relation
+    return f"{key.relation}.{key.name}"
+
+
+def _described(difference: Difference, thing: Thing | None) -> str:
+    if thing is None:
+        return "nothing granted" if difference.key.kind == "grant" else "absent"
+    return " ".join(thing.description.split())
+
+
+def _hint(topology: Topology, difference: Difference, change: str) -> str:  # noqa: C901  # a table
+    """Name the statement that fixes it, or where to see what it should be."""
+    key, expected = difference.key, difference.expected
+    table = quote_identifier(key.relation)
+    name = quote_identifier(key.name)
+    what = "MATERIALIZED VIEW" if _is_materialized(difference) else key.kind.upper()
+    on = "" if key.kind in RELATIONS or key.kind == "index" else table
+    statement: str | None = None
+    if key.kind == "grant":
+        statement = f"GRANT or REVOKE ... ON {table}"
+    elif key.kind == "owner" and expected is not None:
+        statement = f"ALTER TABLE {table} OWNER TO {quote_identifier(expected.description)}"
+    elif change == "extra":
+        statement = {
+            "column": f"ALTER TABLE {table} DROP COLUMN {name}",
+            "constraint": f"ALTER TABLE {table} DROP CONSTRAINT {name}",
+            "trigger": f"DROP TRIGGER {name} ON {on}",
+        }.get(key.kind, f"DROP {what} {name}")
+        if key.kind in {"table", "column"}:
+            statement = (
+                f"rename it back if it was renamed; if you do not need its data, {statement}"
+            )
+        statement += ", or write a migration that creates it in all shards (`shardctl migrate`)"
+    elif expected is not None and key.kind == "column":
+        statement = f"ALTER TABLE {table} {_column_changes(name, difference.actual, expected)}"
+    elif expected is not None and key.kind == "constraint":
+        statement = f"ALTER TABLE {table} ADD CONSTRAINT {name} {expected.description}"
+    elif expected is not None and key.kind in {"index", "trigger"}:
+        statement = expected.description
+        if change == "differs" and key.kind == "index" and _is_invalid(difference):
+            statement = f"REINDEX INDEX CONCURRENTLY {name}"
+    if statement is None:
+        model = f"{quote_identifier(topology.schema(difference.model))}.{name}"
+        return (
+            f"restore it from a backup; `pg_dump --schema-only --table='{model}'` on "
+            f"node {topology.owners()[difference.model]} shows its definition"
+        )
+    if change == "differs" and key.kind in {"constraint", "trigger"}:
+        statement = f"drop it, then {statement}"
+    return f"with search_path set to each shard's schema: {statement}"
+
+
+def _column_changes(name: str, actual: Thing | None, expected: Thing) -> str:
+    """Write what makes one column the other; identity and generation are left to people."""
+    if actual is None:
+        return f"ADD COLUMN {name} {expected.description}"
+    before, after = (thing.description.removeprefix(thing.core) for thing in (actual, expected))
+    changes = []
+    if actual.core != expected.core:
+        changes.append(f"TYPE {expected.core}")
+    required = " NOT NULL"
+    if before.startswith(required) != after.startswith(required):
+        changes.append("SET NOT NULL" if after.startswith(required) else "DROP NOT NULL")
+    before, after = before.removeprefix(required), after.removeprefix(required)
+    if before != after:
+        if after.startswith(" DEFAULT "):
+            changes.append(f"SET{after}")
+        elif before.startswith(" DEFAULT ") and not after:
+            changes.append("DROP DEFAULT")
+        else:
+            changes.append("... (identity or generation differs)")
+    return ", ".join(f"ALTER COLUMN {name} {change}" for change in changes)
+
+
+def _is_materialized(difference: Difference) -> bool:
+    thing = difference.actual or difference.expected
+    return thing is not None and thing.description.startswith("MATERIALIZED")
+
+
+def _is_invalid(difference: Difference) -> bool:
+    both = (difference.actual, difference.expected)
+    return [t is not None and t.description.endswith("(INVALID)") for t in both] == [True, False]
 
 
 class Seen(NamedTuple):

@@ -1,14 +1,18 @@
-"""The command's entry: global options, the list of commands, the one error boundary."""
+"""The command's entry: the list of commands, the one error boundary, standard streams."""
 
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import importlib
 import os
+import signal
 import sys
+import threading
 import traceback
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,11 +23,12 @@ from shardctl import __version__
 from shardctl.cli.command import App, Group, usage_error
 from shardctl.cli.context import Settings
 from shardctl.cli.printed import PRINTED
-from shardctl.cli.streams import ResultUnwritten, Streams, as_ctrl_c
 from shardctl.errors import Interrupted, ShardctlError
+from shardctl.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
 
 GROUPS = {
     "Daily": {
@@ -63,7 +68,19 @@ GROUPS = {
 """Every command and its line in the help, which imports none of them."""
 
 COMMANDS = [name for group in GROUPS.values() for name in group]
-"""Every command; the module of that name is imported when it is called."""
+"""Every command; the module of that name is imported when it is called, or that of `SHARED`."""
+
+SHARED = {
+    "init": "provision",
+    "migrate": "provision",
+    "verify": "verify",
+    "metrics": "verify",
+    "decode-id": "ids",
+    "encode-id": "ids",
+    "sandbox": "sandbox",
+    "demo": "sandbox",
+}
+"""Commands whose module has another one, too: each has its own application there."""
 
 BUG = 70
 """Exit code of an error in shardctl itself (EX_SOFTWARE of sysexits.h)."""
@@ -88,8 +105,10 @@ class Commands(Group):
         """Import one command; None if none has that name."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"shardctl.cli.{cmd_name.replace('-', '_')}")
-        command = typer.main.get_command(module.app)
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"shardctl.cli.{SHARED.get(cmd_name, name)}")
+        found = getattr(module, f"{name}_app" if cmd_name in SHARED else "app")
+        command = typer.main.get_command(found)
         command.name = cmd_name
         return command
 
@@ -218,3 +237,127 @@ def _report(error: ShardctlError, settings: Settings) -> None:
         sys.stdout.flush()
     for each in error.parts():
         output.say_error(each)
+
+
+class ResultUnwritten(ShardctlError):
+    """A result that could not be written to standard output."""
+
+    def __init__(self, reason: str, *, done: bool) -> None:
+        super().__init__(
+            f"standard output: {reason}",
+            hint="all changes were made, but the result is incomplete: run the same command again "
+            "to check that nothing is left"
+            if done
+            else "the result is incomplete: free space, then run the command again",
+        )
+        self.exit_code = 3 if done else 1
+
+
+class Stream:
+    """A text stream that obeys no text, fails once, and discards all later output.
+
+    It calls `failed` with the error, which may raise one. `drawn` is for what rich has escaped.
+    """
+
+    def __init__(
+        self, stream: Any, failed: Callable[[OSError], None], *, drawn: bool = False
+    ) -> None:
+        self._stream = stream
+        self._failed = failed
+        self._drawn = drawn
+
+    @property
+    def rich_proxied_file(self) -> Stream:
+        """Give the stream to which rich writes colours and movements of the cursor."""
+        return Stream(self._stream, self._failed, drawn=True)
+
+    def __getattr__(self, name: str) -> Any:
+        """Delegate all other attributes to the stream."""
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, or discard."""
+        try:
+            self._stream.write(text if self._drawn else printable(text))
+        except OSError as error:
+            self._discard(error)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or discard."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._discard(error)
+
+    def _discard(self, error: OSError) -> None:
+        # The buffered text would fail again with every flush, including the interpreter's last one.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+        self._failed(error)
+
+
+class Streams:
+    """The streams of a run: a failed output ends a command that only reads, but not a change."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.unwritten: ResultUnwritten | None = None
+        """The error to report at the end of a command that continued."""
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Guard standard output and standard error while a block runs."""
+        _open_closed()
+        before = sys.stdout, sys.stderr
+        sys.stdout = Stream(sys.stdout, self._output_failed)
+        sys.stderr = Stream(sys.stderr, lambda _: None)
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
+
+    def _output_failed(self, error: OSError) -> None:
+        changes = self._settings.changes
+        left = error.errno == errno.EPIPE  # the reader has ended, as `head` does
+        if left and not changes:
+            raise error
+        if left:
+            return
+        unwritten = ResultUnwritten(error.strerror or str(error), done=changes)
+        if not changes:
+            raise unwritten
+        self.unwritten = unwritten
+
+
+def _open_closed() -> None:
+    """Open closed standard streams: otherwise another file would get the number and the output."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = Path(os.devnull).open("w" if number else "r", encoding="utf-8")  # noqa: SIM115  # until the end
+            setattr(sys, name, nowhere)
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def as_ctrl_c() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP (a lost terminal) raise KeyboardInterrupt while a block runs.
+
+    An ignored signal, as under nohup, stays ignored. Only the main thread may handle signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    # None is a handler that is not Python's.
+    ours = {n: h for n, h in before.items() if h is not None and h != signal.SIG_IGN}
+    try:
+        for number in ours:
+            signal.signal(number, signal.default_int_handler)
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""The values of the global options, and the topology that they name."""
+"""The values of the global options, the topology that they name, and what a run has printed."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ def hosts(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
                 "-o belongs behind the subcommand", hint="shardctl hosts check -o json"
             )
         return
-    from shardctl.checks import host_routes
+    from shardctl.checks import hosts as checks
 
-    routes = host_routes.routes(load_topology(ctx))
+    routes = checks.routes(load_topology(ctx))
     rows = [
         (
             route.server.name,

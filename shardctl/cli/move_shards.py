@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import changing, completion, picture, values
+from shardctl.cli import changing, options, picture, values
 from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
@@ -50,7 +50,7 @@ def move_shards(
         typer.Option(
             "--to",
             metavar="NODE",
-            autocompletion=completion.nodes,
+            autocompletion=options.node_names,
             help="The target node.",
         ),
     ],
@@ -59,7 +59,7 @@ def move_shards(
         typer.Option(
             "--from",
             metavar="NODE",
-            autocompletion=completion.nodes,
+            autocompletion=options.node_names,
             help="The source node, instead of SHARDS, with --half or --all.",
         ),
     ] = None,
@@ -73,7 +73,7 @@ def move_shards(
         typer.Option(
             "--method",
             metavar="METHOD",
-            autocompletion=completion.methods,
+            autocompletion=options.method_names,
             help="stream: copy only these shards, to a node that runs. clone: copy the whole "
             "server, onto a node without shards. Default: stream if the target is a running member "
             "of the cluster, else clone.",
@@ -127,7 +127,7 @@ def move_shards(
     no return, `shardctl moves abort` undoes it.
     """
     from shardctl.cli import moves_report
-    from shardctl.cli.moves_found import report_step
+    from shardctl.cli.moves_report import report_step
     from shardctl.moves import one_at_a_time, reversing, service
     from shardctl.state import lock
 

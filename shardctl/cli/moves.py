@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import changing, moves_report, moves_shown, picture, values
-from shardctl.cli import watch as watching
+from shardctl.cli import changing, moves_report, picture, values
+from shardctl.cli import progress as watching
 from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
-from shardctl.cli.moves_found import find, report_step, report_unread
+from shardctl.cli.moves_report import find, report_step, report_unread
 from shardctl.cli.options import (
     DANGEROUS,
     IgnoreStandbyOption,
@@ -75,10 +75,10 @@ def list_moves(ctx: typer.Context, *, output: ListingOption = Listing.table) -> 
 
     ledger = service.read(load_topology(ctx))
     report_unread(ledger)
-    row = moves_shown.short_row if output is Listing.table else moves_shown.row
+    row = moves_report.short_row if output is Listing.table else moves_report.row
     emit(
         output,
-        moves_shown.HEADER,
+        moves_report.HEADER,
         map(row, ledger.entries),
         {"moves": [entry.as_json() for entry in ledger.entries]},
         nothing="no move has started yet",
@@ -111,7 +111,7 @@ def show(
     entry = look(move)
     if watch is not None:
         drawn = output is Report.table and watching.on_terminal()
-        entry = moves_shown.until_over(
+        entry = moves_report.until_over(
             entry,
             lambda: look(entry.move.id),
             watch.total_seconds(),

@@ -1,25 +1,132 @@
-"""What `shardctl moves` and `move-shards` print of one move: its steps, its report, its end."""
+"""How moves are found and shown: a row each, one with its steps, its report, its end."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from shardctl.cli import changing, moves_found, moves_shown, picture
+from shardctl.cli import changing, picture, progress
 from shardctl.cli.options import Report
-from shardctl.cli.output import console, plural, print_json, print_line, print_table
-from shardctl.cli.tables import DROPS
+from shardctl.cli.output import console, plural, print_json, print_line, print_table, say
+from shardctl.cli.tables import DROPS, fit
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import typer
+    from rich.console import RenderableType
 
     from shardctl.fanout import Progress
+    from shardctl.moves.ledger import Ledger
     from shardctl.moves.prediction import Times
+    from shardctl.moves.step import Step
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
+
+
+HEADER = ("move", "state", "from", "to", "shards", "step", "by", "started", "can")
+STEPS = ("step", "state", "took", "error")
+
+
+def row(entry: Entry) -> tuple[str, ...]:
+    """Give the row of a move for programs, with all of its shards."""
+    from shardctl.topology import ranges
+
+    shown = entry.as_json()
+    return (
+        entry.move.id,
+        entry.state,
+        entry.move.source,
+        entry.move.target,
+        ranges.of(entry.move.shards),
+        shown["step"] or "-",
+        entry.move.who,
+        shown["started"],
+        ", ".join(entry.can()) or "-",
+    )
+
+
+def short_row(entry: Entry) -> tuple[str, ...]:
+    """Give the row of a move for people."""
+    move, state, source, target, shards, *rest = row(entry)
+    return (move, state, source, target, picture.shorten(shards), *rest)
+
+
+def steps(entry: Entry) -> list[tuple[str, ...]]:
+    """Give a row for each step of a move."""
+    return [(s.step, s.state, _took(s.took_ms), s.error or "") for s in entry.steps]
+
+
+def copied(entry: Entry) -> str:
+    """Say how far its copy is, if that is known."""
+    return picture.copied(entry.progress, datetime.now(UTC)) if entry.progress else ""
+
+
+def reverse(entry: Entry) -> str:
+    """Say whether a move can be reversed, and until when; empty where nothing was kept for that."""
+    found = entry.reverse
+    if found is None:
+        return ""
+    until = f"{found.until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    held = (
+        ""
+        if found.held_bytes is None
+        else f"; node {entry.move.target} holds {picture.size(found.held_bytes)} of WAL for that"
+    )
+    return {
+        "open": f"can be reversed until {until}",
+        "begun": f"move {found.move} reverses it",
+        "reversed": f"move {found.move} has reversed it",
+        "expired": f"could be reversed until {until}",
+        "lost": "cannot be reversed: what was kept for that is lost",
+        "finished": "cannot be reversed any more",
+    }[found.state] + held
+
+
+def _took(took: float | None) -> str:
+    return "-" if took is None else f"{took:,.1f} ms"
+
+
+def until_over(
+    entry: Entry,
+    look: Callable[[], Entry],
+    seconds: float,
+    *,
+    show: Callable[[Entry], None] | None,
+) -> Entry:
+    """Show a move again and again until it is over or Ctrl-C; give what was seen last.
+
+    By `show`, or drawn in place where that is None.
+    """
+    last = entry
+
+    def draw(width: int) -> tuple[RenderableType, bool]:
+        nonlocal last
+        from rich.console import Group
+        from rich.text import Text
+
+        last = look()
+        drawn = Group(
+            fit(HEADER, [short_row(last)], width, drops=DROPS),
+            fit(STEPS, steps(last), width),
+            Text(copied(last)),
+        )
+        return drawn, last.open
+
+    def again() -> bool:
+        nonlocal last
+        last = look()
+        if last.open and show is not None:
+            show(last)
+        return last.open
+
+    if show is None:
+        progress.in_place(seconds, draw, transient=True)
+    else:
+        progress.every(seconds, again)
+    return last
+
 
 _BAR = 30
 
@@ -38,13 +145,13 @@ def change(
 
     def change_it(progress: Progress) -> Entry:
         carry_out(progress)
-        return moves_found.find(topology, entry.move.id)
+        return find(topology, entry.move.id)
 
     changing.run(
         ctx,
         pending=entry,
-        header=moves_shown.HEADER,
-        rows=[moves_shown.short_row(entry)],
+        header=HEADER,
+        rows=[short_row(entry)],
         plan=entry.as_json(),
         question=question,
         carry_out=change_it,
@@ -64,14 +171,14 @@ def show_move(entry: Entry, output: Report) -> None:
     if output is Report.json:
         print_json({"format": 1, **as_json(entry)})
         return
-    print_table(moves_shown.HEADER, [moves_shown.short_row(entry)], drops=DROPS)
-    print_table(moves_shown.STEPS, moves_shown.steps(entry))
-    if reported := moves_shown.copied(entry):
+    print_table(HEADER, [short_row(entry)], drops=DROPS)
+    print_table(STEPS, steps(entry))
+    if reported := copied(entry):
         print_line(reported)
     print(f"method: {entry.move.method}")
     if (given := entry.move.plan.get("reverses")) is not None:
         print(f"reverse of move {given['move']}")
-    if reversible := moves_shown.reverse(entry):
+    if reversible := reverse(entry):
         print_line(reversible)
     _show_report(entry.move.report or {})
 
@@ -274,3 +381,29 @@ def _sum(group: Sequence[Times]) -> str:
 
 def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}"
+
+
+def report_step(move: str, *, undoing: bool = False) -> Callable[[Step], None]:
+    """Return the callback that prints each step as it begins."""
+
+    def one(step: Step) -> None:
+        say(
+            f"move {move}: " + (f"undo {step.name}" if undoing else f"{step.name}: {step.sentence}")
+        )
+
+    return one
+
+
+def find(topology: Topology, move: str | None) -> Entry:
+    """Find the move; report unreachable nodes, whose journals may have others."""
+    from shardctl.moves import service
+
+    ledger = service.read(topology)
+    report_unread(ledger)
+    return ledger.entry(move)
+
+
+def report_unread(ledger: Ledger) -> None:
+    """Name the nodes whose journals could not be read."""
+    for node, reason in ledger.unread:
+        say(f"shardctl: node {node}: cannot read its journal: {reason}")

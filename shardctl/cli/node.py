@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import changing, completion, options, provision, rebalance
+from shardctl.cli import changing, options, provision, rebalance
 from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.output import say
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = command_app(help="Add a node, empty one, remove one.", no_args_is_help=True)
 
 NodeArgument = Annotated[
-    str, typer.Argument(metavar="NODE", help="The node.", autocompletion=completion.nodes)
+    str, typer.Argument(metavar="NODE", help="The node.", autocompletion=options.node_names)
 ]
 
 

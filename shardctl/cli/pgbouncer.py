@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import changing, completion
+from shardctl.cli import changing, options
 from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
@@ -32,7 +32,7 @@ NamesArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="POOLER",
-        autocompletion=completion.poolers,
+        autocompletion=options.pooler_names,
         help="Only these; all by default.",
     ),
 ]

@@ -1,10 +1,11 @@
-"""Progress of long work on standard error: drawn on a terminal, a line now and then elsewhere."""
+"""Progress of long work on standard error, drawn or as lines now and then; and `--watch`."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from shardctl.cli import picture
@@ -13,7 +14,7 @@ from shardctl.meter import Meters
 from shardctl.printable import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import Console, RenderableType
     from rich.progress_bar import ProgressBar
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.meter import Held, Reading
+
 
 _FIRST_S, _EVERY_S = 2.0, 5.0
 """Without a terminal: before the first line, and between two."""
@@ -151,3 +153,43 @@ def sentence(readings: Mapping[str, Reading]) -> str:
     shown = [picture.line(key, one) for key, one in list(readings.items())[:_KEYS]]
     more = len(readings) - _KEYS
     return f"progress: {'; '.join(shown)}" + (f"; and {more} more" if more > 0 else "")
+
+
+def every(seconds: float, refresh: Callable[[], bool]) -> None:
+    """Call `refresh` until it gives False, or Ctrl-C; `seconds` between the begins at least."""
+    never = threading.Event()
+    try:
+        while True:
+            began = time.monotonic()
+            if not refresh():
+                return
+            never.wait(max(0.0, began + seconds - time.monotonic()))
+    except KeyboardInterrupt:
+        return
+
+
+def in_place(
+    seconds: float, look: Callable[[int], tuple[RenderableType, bool]], *, transient: bool = False
+) -> None:
+    """Draw what `look` gives for a width over the one before, until that is the last one.
+
+    What does not fit the height of the terminal is cut off; with `transient` the last one goes.
+    """
+    from rich.live import Live
+
+    out = console()
+    with Live(
+        console=out, auto_refresh=False, vertical_overflow="crop", transient=transient
+    ) as live:
+
+        def refresh() -> bool:
+            shown, goes_on = look(out.width)
+            live.update(shown, refresh=True)
+            return goes_on
+
+        every(seconds, refresh)
+
+
+def on_terminal() -> bool:
+    """Tell whether answers can be drawn over each other."""
+    return sys.stdout.isatty()

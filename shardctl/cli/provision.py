@@ -1,23 +1,129 @@
-"""Shared parts of `init` and `migrate`: show the plan, apply it, report."""
+"""`shardctl init` and `migrate`: show the plan, apply it, report."""
 
 from __future__ import annotations
 
 import time
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from shardctl.cli import picture
+from shardctl.cli.command import Changing, command_app
+from shardctl.cli.context import load_topology
+from shardctl.cli.options import (
+    LOCK_TIMEOUT,
+    AllOrNothingOption,
+    AttemptsOption,
+    FinishReverseOption,
+    JobsOption,
+    LockTimeoutOption,
+)
 from shardctl.cli.output import confirm, errors_json, plural, print_json, print_table, say
 from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import typer
-
     from shardctl.cli.context import Settings
     from shardctl.provision.fleet import FleetPlan, Options
     from shardctl.provision.plan import Change
+
+
+init_app = command_app()
+
+
+@init_app.command(cls=Changing)
+def init(
+    ctx: typer.Context,
+    *,
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="Take over schemas that shardctl did not create."),
+    ] = False,
+    without_poolers: Annotated[
+        bool, typer.Option("--without-poolers", help="Do not change the poolers.")
+    ] = False,
+    all_or_nothing: AllOrNothingOption = False,
+    jobs: JobsOption = 4,
+    lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
+    attempts: AttemptsOption = 10,
+) -> None:
+    """Bring the fleet to the state of the topology file; a second run changes nothing.
+
+    Creates what is missing on every running node, with or without shards: database and roles,
+    schema `shardctl`, and for each shard its schema, sequences, next_id(), grants and migrations;
+    then the map, and last the aliases of the poolers. Shows the plan and asks first.
+    If it is killed at any moment, the next run completes it (except a migration that asks for no
+    transaction: its finished statements stay done). It never gives a shard to another node than
+    the one in the map, and never changes a schema that it did not create (except with --adopt).
+    It skips and lists unreachable nodes, exit code 3, if the reachable nodes agree on the map.
+    """
+    from shardctl.provision.failures import Retrying
+    from shardctl.provision.fleet import Options, plan_init
+
+    options = Options(
+        jobs=jobs,
+        retrying=Retrying(lock_timeout_ms=lock_timeout.ms, attempts=attempts),
+        adopt=adopt,
+    )
+    run(
+        ctx,
+        lambda: plan_init(
+            load_topology(ctx),
+            adopt=adopt,
+            poolers=not without_poolers,
+            strict=all_or_nothing,
+        ),
+        options,
+    )
+
+
+migrate_app = command_app()
+
+
+@migrate_app.command(cls=Changing)
+def migrate(
+    ctx: typer.Context,
+    *,
+    shards: Annotated[
+        str | None,
+        typer.Option("--shards", metavar="LIST", help="For example 0-3,17; all by default."),
+    ] = None,
+    all_or_nothing: AllOrNothingOption = False,
+    jobs: JobsOption = 4,
+    lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
+    attempts: AttemptsOption = 10,
+    finish_reverse: FinishReverseOption = False,
+) -> None:
+    """Run new migrations on every shard; shows pending migrations and asks first.
+
+    With --shards it runs them on these only, for example to try them on a few; without, later,
+    on the rest.
+
+    A migration never waits longer for a lock than --lock-timeout. Then it releases its locks,
+    waits and tries again, so that the application's sessions do not queue behind it.
+    While a move can be reversed, migrations of its shards are refused: rows that go back would not
+    fit. `shardctl moves finish` gives that up, and so does --finish-reverse.
+    It skips and lists unreachable nodes, exit code 3, if the reachable nodes agree on the map.
+    """
+    from shardctl.provision.failures import Retrying
+    from shardctl.provision.fleet import Options, plan_migrate
+    from shardctl.topology import routes
+
+    retrying = Retrying(lock_timeout_ms=lock_timeout.ms, attempts=attempts)
+    options = Options(jobs=jobs, retrying=retrying)
+
+    def plan() -> FleetPlan:
+        topology = load_topology(ctx)
+        return plan_migrate(
+            topology,
+            strict=all_or_nothing,
+            finish_reverse=finish_reverse,
+            only=None if shards is None else frozenset(routes.listed(topology, shards)),
+        )
+
+    run(ctx, plan, options)
 
 
 HEADER = ("where", "action", "what", "name", "shards")

@@ -9,7 +9,7 @@ import typer
 from shardctl.cli import changing, picture
 from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
-from shardctl.cli.moves_found import report_unread
+from shardctl.cli.moves_report import report_unread
 from shardctl.cli.output import plural, say
 
 if TYPE_CHECKING:

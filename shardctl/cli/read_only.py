@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import changing, completion, picture, values
+from shardctl.cli import changing, options, picture, values
 from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.output import plural
@@ -29,7 +29,7 @@ NodeOption = Annotated[
     typer.Option(
         "--node",
         metavar="NODE",
-        autocompletion=completion.nodes,
+        autocompletion=options.node_names,
         help="All shards of this node.",
     ),
 ]

@@ -226,7 +226,7 @@ def apply(
 @app.command()
 def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
     """Show the moves of the newest rebalance, from any terminal."""
-    from shardctl.cli.moves_found import report_unread
+    from shardctl.cli.moves_report import report_unread
     from shardctl.fleet.group import Group
     from shardctl.moves import service
 
@@ -249,7 +249,7 @@ def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
 @app.command(cls=Changing)
 def pause(ctx: typer.Context) -> None:
     """Let the newest rebalance stop before its next move; what runs goes on to its end."""
-    from shardctl.cli.moves_found import report_unread
+    from shardctl.cli.moves_report import report_unread
     from shardctl.fleet import group as groups
     from shardctl.moves import service
 
@@ -280,7 +280,7 @@ def pause(ctx: typer.Context) -> None:
 @app.command(cls=Changing)
 def resume(ctx: typer.Context) -> None:
     """Go on with the newest rebalance: resume its unfinished moves, and carry out the rest."""
-    from shardctl.cli.moves_found import report_unread
+    from shardctl.cli.moves_report import report_unread
     from shardctl.fleet import group as groups
     from shardctl.moves import service
 
@@ -401,16 +401,13 @@ def _run(
 ) -> Group:
     """Carry out the moves of a group that are left."""
     from shardctl.cli import log
-    from shardctl.cli.moves_found import report_step
+    from shardctl.cli.moves_report import report_step
     from shardctl.fleet import group as groups
-    from shardctl.fleet import side_by_side
 
     settings: Settings = ctx.obj
     work = groups.Work(progress, report_step, say)
     begin = partial(log.open_log, verbose=settings.verbose)
-    order = side_by_side.Order(topology.path, group, options, begin)
-    at_once = partial(side_by_side.carry_out, order, work=work)
-    return groups.run(topology, group, options, work, at_once)
+    return groups.run(topology, group, options, work, begin)
 
 
 def ending(group: Group) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import completion, values
+from shardctl.cli import options, values
 from shardctl.cli.command import HereChanging, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.output import confirm, plural, print_json, print_table, say
@@ -32,7 +32,7 @@ def run(
         typer.Option(
             "--on",
             metavar="NAMES",
-            autocompletion=completion.servers,
+            autocompletion=options.server_names,
             help="nodes, poolers, or names such as a,p1: once for each; else once a machine.",
         ),
     ] = None,

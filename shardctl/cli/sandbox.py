@@ -1,4 +1,4 @@
-"""`shardctl sandbox`: a local fleet of real servers, for trying, rehearsing and tests."""
+"""`shardctl sandbox` and `demo`: local fleets of real servers, for trying, rehearsing, tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from shardctl.cli.command import HereChanging, command_app
 from shardctl.cli.context import load_topology, topology_file
 from shardctl.cli.options import Report, ReportOption
-from shardctl.cli.output import confirm, emit, say
+from shardctl.cli.output import confirm, emit, print_table, say
 from shardctl.cli.progress import bars
 from shardctl.cli.traffic import traffic
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from shardctl.sandbox.servers import Down, State, Up
     from shardctl.topology.model import Node, Pooler, Topology
 
-app = command_app(
+
+sandbox_app = command_app(
     help="Run the nodes of a topology as real servers on this machine.",
     no_args_is_help=True,
 )
@@ -37,7 +38,7 @@ DID = {"started": "started", "up": "was up", "reloaded": "was up; settings reloa
 STATUS = ("server", "address", "state", "version", "pid", "data directory")
 
 
-@app.command()
+@sandbox_app.command()
 def new(
     ctx: typer.Context,
     *,
@@ -60,7 +61,7 @@ def new(
     say("  run `shardctl sandbox up` to start the servers")
 
 
-@app.command(cls=HereChanging)
+@sandbox_app.command(cls=HereChanging)
 def up(ctx: typer.Context) -> None:
     """Start a server for every node that owns shards, and every pooler; skips running ones.
 
@@ -102,7 +103,7 @@ def up(ctx: typer.Context) -> None:
     )
 
 
-@app.command(cls=HereChanging)
+@sandbox_app.command(cls=HereChanging)
 def down(
     ctx: typer.Context,
     *,
@@ -149,7 +150,7 @@ def down(
     )
 
 
-@app.command()
+@sandbox_app.command()
 def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
     """Show which servers run, and where their data is."""
     from shardctl.sandbox import poolers, servers
@@ -167,7 +168,7 @@ def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
     )
 
 
-app.command(cls=HereChanging)(traffic)
+sandbox_app.command(cls=HereChanging)(traffic)
 
 
 def _print(
@@ -258,3 +259,71 @@ def _pooler_json(one: PoolerState) -> dict[str, object]:
         "pid": one.pid,
         "config": str(pooler.config),
     }
+
+
+demo_app = command_app()
+
+
+@demo_app.command()
+def demo(
+    ctx: typer.Context,
+    *,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the servers running, and show how to connect.")
+    ] = False,
+) -> None:
+    """Show the whole story on a throw-away fleet of real local servers.
+
+    Starts PostgreSQL and PgBouncer in a temporary directory, and makes them a fleet from the
+    example's topology.yaml. Writes rows into every shard through PgBouncer, decodes an id and
+    routes it back to its row. Then, under load, moves shards 2 and 3 to a new node, 6 and 7 to
+    another, and streams shard 1 to a node that serves already. Compares every row, verifies and
+    prunes. Without PgBouncer, clients connect to the nodes directly.
+    """
+    from shardctl.checks.status import observe
+    from shardctl.cli import log, status
+    from shardctl.cli import verify as verification
+    from shardctl.demo.tour import Tour, verify
+    from shardctl.sandbox import poolers
+
+    settings: Settings = ctx.obj
+    log.open_log(verbose=settings.verbose)
+    if not poolers.available():
+        say(f"note: {poolers.WITHOUT} it")
+    with bars() as progress, Tour(progress, keep=keep) as tour:
+        steps = list(tour.run())
+        report = verify(tour.topology, progress)
+        now = observe(tour.topology, sample_s=0, progress=progress)
+    print_table(
+        ("step", "result", "seconds"), [(s.did, s.result, f"{s.seconds:.2f}") for s in steps]
+    )
+    print("shardctl verify --deep")
+    verification.show(report)
+    print("\nshardctl status")
+    status.show(now)
+    if keep:
+        _show_how_to_connect(tour.topology)
+    else:
+        say("stopped the servers and removed their directory; run it with --keep to keep them")
+
+
+def _show_how_to_connect(topology: Topology) -> None:
+    from shardctl.topology import routes
+
+    database = topology.database
+    route = routes.of_shard(topology, 0)
+    if route.poolers:
+        pooler, alias = route.poolers[0]
+        login = f"-h {pooler.host} -p {pooler.port} -U {database.app_roles[0]} {alias}"
+        table = "photos_by_user"
+    else:
+        login = f"-h {route.node.host} -p {route.node.port} -U {database.user} {database.name}"
+        table = f"{route.schema}.photos_by_user"
+    say(f"""
+The servers are running. Try:
+  export SHARDCTL_TOPOLOGY={topology.path}
+  shardctl sandbox status
+  shardctl route 31341
+  psql {login} -c 'TABLE {table} LIMIT 5'
+Stop and delete them:
+  shardctl sandbox down --delete --yes && rm -r {topology.path.parent}""")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from shardctl.cli import moves_shown, picture, values
+from shardctl.cli import moves_report, picture, values
 from shardctl.cli import output as printing
-from shardctl.cli import watch as watching
+from shardctl.cli import progress as watching
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Report, ReportOption, SampleOption, WatchOption
@@ -204,7 +204,7 @@ def _move_row(found: Status, one: Entry) -> tuple[str, ...]:
     )
     if one.progress is not None:
         step += f"\n{picture.copied(one.progress, found.time)}"
-    if one.reverse is not None and (reversible := moves_shown.reverse(one)):
+    if one.reverse is not None and (reversible := moves_report.reverse(one)):
         step += f"\n{reversible}"
     return (
         move.id, one.state, move.source, move.target, f"{len(move.shards):,}: {listed}",

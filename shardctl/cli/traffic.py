@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardctl.topology.model import ShardId, Topology
-    from shardctl.traffic.latency import ShardLatency, Spread
     from shardctl.traffic.load import Load
     from shardctl.traffic.report import Report as Found
+    from shardctl.traffic.report import ShardLatency, Spread
 
 _SLOWEST = 8
 _CLIENTS = 8
@@ -224,7 +224,7 @@ def _report_table(load: Load, *, keep: bool) -> None:
 def line(second: Spread) -> str:
     """Write the line of one second.
 
-    >>> from shardctl.traffic.latency import Spread
+    >>> from shardctl.traffic.report import Spread
     >>> line(Spread(1234, 0, 0.812, 3.1, 12.25))
     ' 1,234 operations  p50   0.8 ms  p99   3.1 ms  max  12.2 ms  errors 0'
     """

@@ -1,12 +1,13 @@
-"""`shardctl verify`: compare the fleet with the topology file."""
+"""`shardctl verify` and `metrics`: compare the fleet with the topology file; its figures."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import completion, picture
+from shardctl.cli import options, picture
 from shardctl.cli.command import command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.log import log_file
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from shardctl.checks.verify import Report as Verified
     from shardctl.cli.context import Settings
 
-app = command_app()
+
+verify_app = command_app()
 
 _ORDER = ("error", "warning", "note")
 
 
-@app.command()
+@verify_app.command()
 def verify(
     ctx: typer.Context,
     *,
@@ -37,7 +39,7 @@ def verify(
         typer.Option(
             "--check",
             metavar="NAME",
-            autocompletion=completion.checks,
+            autocompletion=options.check_names,
             help="Run only this check; can be repeated.",
         ),
     ] = None,
@@ -183,3 +185,41 @@ def _difference(finding: Finding) -> str:
     if finding.severity == "note":
         return f"{what}{finding.actual}"
     return f"{what}expected {finding.expected}, found {finding.actual}"
+
+
+metrics_app = command_app()
+
+
+@metrics_app.command()
+def metrics(
+    ctx: typer.Context,
+    *,
+    textfile: Annotated[
+        Path | None,
+        typer.Option(
+            "--textfile",
+            metavar="DIRECTORY",
+            help="Write shardctl-CLUSTER.prom there, at once, and print nothing.",
+        ),
+    ] = None,
+) -> None:
+    """Print the fleet's figures in Prometheus's text format.
+
+    Changes nothing. Nodes and poolers that are down are figures, too: the exit code is 0. Findings
+    are those of the last `verify` of all checks by the same user. With --textfile, node_exporter's
+    textfile collector reads the file; run that from cron or a timer, as shardctl has no daemon.
+    """
+    from shardctl.checks import metrics as figures
+
+    topology = load_topology(ctx)
+    text = figures.read(topology)
+    try:
+        text += figures.file_of(log_file().parent, topology.cluster).read_text(encoding="utf-8")
+    except FileNotFoundError:  # no verify has run
+        pass
+    except (OSError, UnicodeDecodeError) as error:  # after a crash of this host, it may be broken
+        say(f"shardctl: cannot read the findings of the last verify: {error}")
+    if textfile is None:
+        print(text, end="")
+    else:
+        figures.write(figures.file_of(textfile, topology.cluster), text)

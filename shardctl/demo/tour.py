@@ -1,11 +1,14 @@
 """The tour of `shardctl demo`: servers, init, rows, an id decoded and routed back, and moves.
 
-Shards move to new nodes, one to a node that serves, while clients write.
+Shards move to new nodes, one to a node that serves, while clients write. The fleet is the talk's
+example in a directory of its own, on free ports.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
+import socket
 import tempfile
 import time
 from dataclasses import dataclass
@@ -15,10 +18,10 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 from psycopg import sql
 
+import shardctl
 from shardctl import fanout
 from shardctl.checks import status
 from shardctl.checks import verify as checks
-from shardctl.demo import example
 from shardctl.errors import Refused, ShardctlError
 from shardctl.ids import times
 from shardctl.ids.layout import Layout
@@ -28,7 +31,7 @@ from shardctl.provision import fleet
 from shardctl.sandbox import poolers, servers
 from shardctl.state import lock
 from shardctl.state.map import Map
-from shardctl.topology import loader, ranges, routes
+from shardctl.topology import edit, loader, ranges, routes
 from shardctl.traffic.load import Load
 
 if TYPE_CHECKING:
@@ -76,7 +79,7 @@ class Tour:
         # If shardctl runs as root, the servers run as another user, who must be able to enter.
         self.directory.chmod(0o755)
         try:
-            file = example.lay_out(self.directory, poolers=poolers.available())
+            file = lay_out(self.directory, poolers=poolers.available())
             self.topology = loader.load(file)
         except ShardctlError:
             shutil.rmtree(self.directory)
@@ -351,3 +354,63 @@ def _wait(load: Load, operations: int) -> None:
         if time.monotonic() > deadline:
             raise demo_failed(f"the load did {load.ended} operations in {_SECONDS:g} s")
         time.sleep(_POLL)
+
+
+_POOLERS = re.compile(r"^poolers:\n(?:[ \t].*\n|\n)+", re.MULTILINE)
+
+
+def source() -> Path:
+    """Return the directory of the example, in a wheel or at the root of a checkout."""
+    package = Path(shardctl.__file__).parent
+    places = [package / "demo" / "example", package.parent]
+    for place in places:
+        if (place / "topology.yaml").is_file():
+            return place
+    raise Refused(
+        "example_missing",
+        f"cannot find the example's topology.yaml in {' or '.join(map(str, places))}",
+        hint="reinstall shardctl, from a wheel or from a checkout",
+    )
+
+
+def lay_out(directory: Path, *, poolers: bool, example: Path | None = None) -> Path:
+    """Copy the talk's example, or another, into `directory`; return its topology file.
+
+    Replaces ports that are in use, and removes the poolers on request; the rest of the file stays
+    the same.
+    """
+    example = example or source()
+    shutil.copytree(example / "migrations", directory / "migrations")
+    text = (example / "topology.yaml").read_text(encoding="utf-8")
+    if not poolers:
+        text = _POOLERS.sub("", text)
+    topology = loader.parse(text.encode(), directory / "topology.yaml")
+    wanted: dict[tuple[str, ...], int] = {}
+    for node in topology.nodes.values():
+        wanted["nodes", node.name, "port"] = node.port
+    for pooler in topology.poolers.values():
+        wanted["poolers", pooler.name, "port"] = pooler.port
+    file = directory / "topology.yaml"
+    file.write_text(edit.replace_scalars(text, _free(wanted)), encoding="utf-8")
+    return file
+
+
+def _free(wanted: dict[tuple[str, ...], int]) -> dict[tuple[str, ...], str]:
+    """Choose another port for each that is in use; holds all until all are chosen."""
+    held: list[socket.socket] = []
+    chosen: dict[tuple[str, ...], str] = {}
+    try:
+        for path, port in wanted.items():
+            for candidate in (port, 0):
+                probe = socket.socket()
+                held.append(probe)
+                try:
+                    probe.bind(("127.0.0.1", candidate))
+                except OSError:
+                    continue
+                chosen[path] = str(probe.getsockname()[1])
+                break
+    finally:
+        for probe in held:
+            probe.close()
+    return chosen

@@ -199,11 +199,10 @@ def _of_shards(topology: Topology, schemas: Iterable[str]) -> list[str]:
 def _flaws(topology: Topology, node: Node, *, database: bool) -> Iterator[str]:
     """Report the parameters and the version of a server that moves or data may suffer from."""
     dbname = topology.database.name if database else observe.MAINTENANCE_DATABASES[0]
-    given = {"senders": settings.SENDERS, "shards": settings.SHARDS_AT_ONCE, "schemas": []}
     purpose = lock.purpose(ADD)
     with connect(node, topology.database, purpose=purpose, dbname=dbname) as session:
         major = _major(session, node)
-        for code, name, words in session.execute(settings.QUERIES["found"], given):
+        for code, name, words in settings.unfit(session, []):
             flaw = settings.RULES.finding(code, node=node.name, object=name, **words)
             yield f"node {node.name}: {name}: {flaw.actual}; {flaw.hint}"
     others = observer.ask(topology, _major, purpose=purpose, nodes=topology.owning()).values

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import psycopg
 
 from shardctl import fanout
-from shardctl.checks import host_routes
+from shardctl.checks import hosts
 from shardctl.errors import Misused, Refused, ShardctlError, UsageError
 from shardctl.hosts import accounts
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost
@@ -25,7 +25,7 @@ from shardctl.topology.model import Node, NodeName, PoolerName
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shardctl.checks.host_routes import Server
+    from shardctl.checks.hosts import Server
     from shardctl.fanout import Progress
     from shardctl.hosts.host import Host
     from shardctl.topology.model import Topology
@@ -66,7 +66,7 @@ def machines(topology: Topology) -> list[Target]:
             nodes=tuple(server.name for server in machine.servers if isinstance(server, Node)),
             env={"SHARDCTL_NAMES": " ".join(server.name for server in machine.servers)},
         )
-        for machine in host_routes.machines(topology)
+        for machine in hosts.machines(topology)
     ]
 
 
@@ -93,7 +93,7 @@ def servers(topology: Topology, names: str) -> list[Target]:
 
 
 def _of_server(topology: Topology, kind: Kind, server: Server) -> Target:
-    host = host_routes.reach(server)
+    host = hosts.machine_host(server)
     given: dict[str, object] = {
         "NAME": server.name,
         "KIND": kind,
@@ -107,7 +107,7 @@ def _of_server(topology: Topology, kind: Kind, server: Server) -> Target:
     else:
         given |= {"CONFIG": server.config, "DATABASES_FILE": server.databases_file}
     return Target(
-        machine=host_routes.name_of(host),
+        machine=hosts.name_of(host),
         host=host,
         kind=kind,
         servers=(server.name,),

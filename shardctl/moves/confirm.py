@@ -21,7 +21,7 @@ from shardctl.moves.comparison import Sessions, SnapshotLost
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import queries, repmgr
-from shardctl.postgres.logical import closing
+from shardctl.postgres.logical import closing, publication
 from shardctl.state import events, journal
 from shardctl.state.journal import MoveState
 from shardctl.topology import names, ranges

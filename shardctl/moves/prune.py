@@ -15,15 +15,15 @@ import psycopg
 from psycopg import sql
 
 from shardctl import fanout
-from shardctl.checks.retired import measure
+from shardctl.checks.leftovers_moves import measure_retired
 from shardctl.errors import Unfinished, together
 from shardctl.libpq import reason_of
 from shardctl.meter import listed, sentences
 from shardctl.moves import ledger as ledgers
 from shardctl.postgres import blocking, catalog, queries
+from shardctl.postgres.blocking import EventTriggerRefuses
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
-from shardctl.postgres.event_triggers import EventTriggerRefuses
-from shardctl.postgres.patient import Patient
+from shardctl.postgres.patient import Patient, batches, lockable
 from shardctl.state import cluster, events, identity, journal, lock, observer
 from shardctl.state.journal import MoveState
 from shardctl.state.lock import NodeLocked
@@ -353,7 +353,7 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
         },
         # Another prune, verify or status measures sizes; a drop waits for it.
         users=_users(session, retired or [], passing=False),
-        sizes={one.schema: one.size_bytes or 0 for one in measure(session, retired or [])},
+        sizes={one.schema: one.size_bytes or 0 for one in measure_retired(session, retired or [])},
         clock=clock or datetime.now(UTC),
         locked=_locked(session, node.name),
     )

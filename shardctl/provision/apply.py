@@ -17,12 +17,11 @@ from shardctl import fanout
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
-from shardctl.postgres import blocking, catalog, patient, queries
+from shardctl.postgres import blocking, catalog, patient
 from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.provision import chunks, key_checks
-from shardctl.provision.failures import ShardFailed
-from shardctl.provision.job import Job, Retrying
-from shardctl.provision.observe import connect_for_maintenance
+from shardctl.provision import chunks
+from shardctl.provision.failures import Job, Retrying, ShardFailed
+from shardctl.provision.observe import QUERIES, connect_for_maintenance
 from shardctl.state import cluster, events, lock
 from shardctl.topology import ranges
 
@@ -112,7 +111,6 @@ class Watch:
 
 
 Value = TypeVar("Value")
-QUERIES = queries.load("shardctl.provision", "apply.sql")
 
 _LARGEST_CHUNK = 50
 """Shards a transaction: more gain nothing (measured), and a failure repeats the others."""
@@ -356,15 +354,15 @@ def _validate(
     progress: Progress,
 ) -> list[tuple[ShardId, list[ShardctlError]]]:
     """Validate the key's CHECKs of shards whose migrations have run; give what failed, by shard."""
-    todo = [(work, tables) for work in ready if (tables := key_checks.tables(work))]
+    todo = [(work, tables) for work in ready if (tables := chunks.to_validate(work))]
     if not todo:
         return []
     node = free[0].node
     progress.expect(node, "checking rows", len(todo), "shards")
 
-    def work(one: tuple[ShardWork, list[key_checks.ShardTable]]) -> list[ShardctlError]:
+    def work(one: tuple[ShardWork, list[chunks.ShardTable]]) -> list[ShardctlError]:
         try:
-            return _with_job(free, session, lambda job: key_checks.validate(job, one[1]))
+            return _with_job(free, session, lambda job: chunks.validate(job, one[1]))
         finally:
             progress.advance(node)
 

@@ -6,16 +6,17 @@ import logging
 import time
 from dataclasses import dataclass
 from itertools import count, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
+from psycopg import sql
 
 from shardctl.errors import Interrupted, Refused
+from shardctl.libpq import reason_of
 from shardctl.postgres.catalog import read_shadows
-from shardctl.postgres.connection import NodeLost
-from shardctl.provision import key_checks
+from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.provision import shard as ddl
-from shardctl.provision.failures import StatementFailed, named, pause_or_raise
+from shardctl.provision.failures import ShardFailed, StatementFailed, named, pause_or_raise
 from shardctl.provision.plan import ShardWork
 from shardctl.provision.refusals import table_shadowed
 from shardctl.state import cluster, keys
@@ -23,17 +24,25 @@ from shardctl.state.cluster import QUERIES as STATE
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from shardctl.errors import ShardctlError
     from shardctl.postgres.connection import Connection
-    from shardctl.provision.job import Job
+    from shardctl.provision.failures import Job
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import ShardId
+
 
 logger = logging.getLogger(__name__)
 
 Chunk = tuple[ShardWork, ...]
+
+_CHECK = sql.Identifier(keys.CHECK)
+"""The constraint that keeps rows of other shards out of a table.
+
+It is added NOT VALID with its migration, which reads no row, and validated afterwards in a
+transaction of its own, which does not block writers.
+"""
 
 
 def size(lock_slots: int, sessions: int, per_shard: int | None, *, largest: int) -> int:
@@ -222,7 +231,16 @@ def _one_by_one(job: Job, work: ShardWork, migration: Migration) -> None:
 def _add_checks(job: Job, work: ShardWork, migration: Migration) -> None:
     """Add the constraints that a file asks for, after its statements; validates none."""
     for line in keys.checks(migration):
-        statement = key_checks.add(work, line)
+        # Also where the table has one already.
+        statement = sql.SQL(
+            "ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}, ADD CONSTRAINT {name}"
+            " CHECK (shardctl.shard_of({column}) OPERATOR(pg_catalog.=) {shard}) NOT VALID"
+        ).format(
+            table=sql.Identifier(work.schema, line.table),
+            name=_CHECK,
+            column=sql.Identifier(line.column),
+            shard=sql.Literal(int(work.shard)),
+        )
         for attempt in count(1):
             try:
                 job.connection.execute(statement)
@@ -264,3 +282,73 @@ def _execute(
         connection.execute(text)
     except psycopg.Error as error:
         raise StatementFailed(work, migration, error) from error
+
+
+class ShardTable(NamedTuple):
+    """A table of a shard, whose constraint is to be validated."""
+
+    work: ShardWork
+    table: str
+
+
+def to_validate(work: ShardWork) -> list[ShardTable]:
+    """List what is to be validated when a shard's migrations have run."""
+    chosen = dict.fromkeys(work.validate)
+    chosen |= {line.table: None for one in work.migrations for line in keys.checks(one)}
+    return [ShardTable(work, table) for table in chosen]
+
+
+def validate(job: Job, chosen: Iterable[ShardTable]) -> list[ShardctlError]:
+    """Validate constraints, each in a transaction of its own; give what failed.
+
+    Writers go on in the meantime. A table that a later migration dropped is left out.
+    """
+    errors: list[ShardctlError] = []
+    for work, table in chosen:
+        try:
+            _validate(job, work, table)
+        except psycopg.errors.CheckViolation:
+            job.connection.rollback()
+            errors.append(
+                ShardFailed(
+                    "rows_misplaced",
+                    f"node {job.node}: shard {work.shard}: table {table} has rows with "
+                    f"the keys of other shards, so constraint {keys.CHECK} was not "
+                    "validated",
+                    hint=f"list the rows with `shardctl rows misplaced {work.shard} --table "
+                    f"{table}`, move them with the statements of its --sql; then run the "
+                    "command again (new rows are already checked)",
+                    cause=f"table {table} has rows of other shards",
+                )
+            )
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedObject):
+            job.connection.rollback()
+        except StatementFailed as failure:
+            errors.append(named(job, failure))
+    return errors
+
+
+def _validate(job: Job, work: ShardWork, table: str) -> None:
+    """Validate one; raises NodeLost, StatementFailed and what `validate` takes care of."""
+    connection = job.connection
+    slate = ddl.clean_slate(None, job.retrying.lock_timeout_ms)
+    statement = sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}").format(
+        sql.Identifier(work.schema, table), _CHECK
+    )
+    for attempt in count(1):
+        try:
+            connection.execute((slate + statement).as_bytes(connection))
+            connection.commit()
+        except (
+            psycopg.errors.CheckViolation,
+            psycopg.errors.UndefinedTable,
+            psycopg.errors.UndefinedObject,
+        ):
+            raise
+        except psycopg.Error as error:
+            if is_lost(error):
+                raise NodeLost(job.node, reason_of(error)) from error
+            pause_or_raise(job, StatementFailed(work, None, error), attempt)
+            connection.rollback()
+        else:
+            return

@@ -1,23 +1,55 @@
-"""The failure of a batch of shards, with node, shard, file and line."""
+"""How chunks of shards run, and the failure of a batch, with node, shard, file and line."""
 
 from __future__ import annotations
 
 import logging
 import random
+import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psycopg
 
 from shardctl.errors import Interrupted, Refused, ShardctlError
 from shardctl.libpq import reason_of
+from shardctl.postgres.cancelling import Running
 from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.provision import shard as ddl
 
 if TYPE_CHECKING:
-    from shardctl.provision.job import Job
+    from collections.abc import Mapping
+
+    from shardctl.postgres.connection import Connection
     from shardctl.provision.plan import ShardWork
     from shardctl.state.migrations import Migration
-    from shardctl.topology.model import NodeName
+    from shardctl.topology.model import NodeName, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """How a batch meets locks of other sessions: wait `lock_timeout_ms`, `attempts` times in all.
+
+    Between two attempts it waits longer each time, from 0.1 s to 2 s.
+    """
+
+    lock_timeout_ms: int = 2000
+    attempts: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Where and how chunks run: one session, used by one thread at a time."""
+
+    connection: Connection
+    topology: Topology
+    node: NodeName
+    retrying: Retrying
+    stop: threading.Event = field(default_factory=threading.Event)
+    running: Running = field(default_factory=Running)
+    """What Ctrl-C cancels: only what is rolled back then."""
+    holders: Mapping[int, str] = field(default_factory=dict)
+    """By the process id of a session: the last holder of the lock that it waited for."""
+
 
 logger = logging.getLogger(__name__)
 

@@ -22,12 +22,11 @@ from shardctl.errors import (
 from shardctl.libpq import reason_of
 from shardctl.postgres.cancelling import Running
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost
-from shardctl.provision import agreement, made_tables, observe, refusals
+from shardctl.provision import agreement, observe, refusals
 from shardctl.provision import apply as applying
 from shardctl.provision import plan as planning
 from shardctl.provision import poolers as pooling
-from shardctl.provision.failures import ShardFailed
-from shardctl.provision.job import Retrying
+from shardctl.provision.failures import Retrying, ShardFailed
 from shardctl.provision.plan import Change
 from shardctl.state import keys, lock
 from shardctl.state import migrations as files
@@ -187,7 +186,7 @@ def _plan(
     """Observe and plan; `absent` nodes are known to be away and not tried again."""
     migrations = files.read(topology.database.migrations)
     keys.key_columns(migrations)  # a malformed line is reported before anything is contacted
-    tables = made_tables.ever(migrations)
+    tables = refusals.tables_ever(migrations)
     observed, notes, unread = observe.look(topology, command, tables, absent)
     said = {one.node: one.said() for one in observed}
     left_out = agreement.left_out(topology, said, unread, strict=strict)
@@ -210,7 +209,7 @@ def _plan(
     for file, nodes in planning.missing_migrations(observed, migrations).items():
         notes.append(f"{file} ran on {', '.join(nodes)} but is not in the migrations' folder")
     for migration in migrations:
-        word = made_tables.program(migration)
+        word = refusals.program_of(migration)
         if word and any(refusals.pending(topology, one, [migration]) for one in observed):
             notes.append(
                 f"{migration.name} runs {word}: the tables that it creates are unknown "

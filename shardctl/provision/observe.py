@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shardctl.state.ledger import Copy
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
-QUERIES = queries.load("shardctl.provision", "observe.sql")
+QUERIES = queries.load("shardctl.provision", "provision.sql")
 
 MAINTENANCE_DATABASES = ("postgres", "template1")
 """Where to log in while the cluster's own database is missing."""

@@ -1,4 +1,4 @@
-"""The directory of a test fleet, and the removal of those of killed sessions."""
+"""The directory of a test fleet, those of killed sessions, and an environment without libpq's."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from psycopg import pq
+
 from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
 
 logger = logging.getLogger(__name__)
 
@@ -95,3 +98,23 @@ def base() -> Path:
     usual = Path(tempfile.gettempdir())
     account = accounts.server_account(None)
     return _FAR if accounts.blocked_at(usual, account) is not None else usual
+
+
+_OTHERS = ("PGSERVICEFILE", "PGSYSCONFDIR", "PGREQUIRESSL", "PGDATESTYLE", "PGTZ", "PGGEQO")
+"""Variables that libpq reads and that have no keyword in a connection string."""
+
+
+@contextlib.contextmanager
+def without_libpq() -> Iterator[None]:
+    """Remove libpq's variables from this process's environment during a block.
+
+    They are for other servers: some name those (PGHOSTADDR, PGSERVICE), some require what a test
+    fleet lacks (PGSSLMODE), some change a session's behaviour (PGOPTIONS).
+    """
+    keywords = (option.envvar for option in pq.Conninfo.get_defaults() if option.envvar)
+    names = (*map(os.fsdecode, keywords), *_OTHERS)
+    taken = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(taken)

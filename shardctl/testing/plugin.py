@@ -71,7 +71,7 @@ def async_sharded_db(shard_fleet: ShardFleet) -> Iterator[Callable[[], AsyncShar
 @contextmanager
 def _reset(shard_fleet: ShardFleet) -> Iterator[None]:
     """Reset the fleet, and hide libpq's variables from routers on it."""
-    from shardctl.testing.environment import without_libpq  # noqa: PLC0415  # same
+    from shardctl.testing.directory import without_libpq  # noqa: PLC0415  # same
 
     with _reported():
         shard_fleet.reset()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError
 from shardctl.topology import marks
+from shardctl.topology.marks import BadYaml
 from shardctl.topology.problems import dotted
-from shardctl.topology.syntax import BadYaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

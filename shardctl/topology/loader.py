@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl import inputs
 from shardctl.errors import Misused
-from shardctl.topology import aliases, marks, placement, rules, wording
+from shardctl.topology import aliases, marks, rules, wording
 from shardctl.topology.build import build
+from shardctl.topology.marks import BadYaml, Mark, decode
 from shardctl.topology.problems import (
     Finding,
     Loc,
@@ -24,7 +25,6 @@ from shardctl.topology.problems import (
     dotted,
 )
 from shardctl.topology.spec import FileSection
-from shardctl.topology.syntax import BadYaml, Mark, decode
 
 if TYPE_CHECKING:
     from shardctl.topology.model import Topology
@@ -168,10 +168,10 @@ def _findings(
     found += rules.shards_and_ids(data)
     found += rules.handles(data)
     found += rules.parameters(data)
-    found += placement.ownership(data)
-    found += placement.addresses(data)
-    found += placement.directories(data, folder)
-    found += placement.elsewhere(data)
+    found += rules.ownership(data)
+    found += rules.addresses(data)
+    found += rules.directories(data, folder)
+    found += rules.elsewhere(data)
     found += aliases.aliases(data)
     hidden = {finding.loc for finding in secret} | rules.remnants(data, secret)
     if any(flaw.loc[:1] == ("nodes",) for _, flaw in document.flaws):

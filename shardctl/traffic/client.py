@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.traffic import operations
+from shardctl.traffic.operations import MOVED, STATEMENTS, Lost, Refused, RoutedSession, Session
 from shardctl.traffic.record import OK, Record
-from shardctl.traffic.session import MOVED, STATEMENTS, Lost, Refused, RoutedSession, Session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from shardctl.router import ShardedDatabase
     from shardctl.topology.model import NodeName, ShardId
     from shardctl.traffic.client_routes import ClientRoute, Statements
+    from shardctl.traffic.fleet import Owners
     from shardctl.traffic.operations import Operation
-    from shardctl.traffic.owners import Owners
 
 
 class Worker:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Self
 
 from shardctl.errors import Refused
 from shardctl.topology import ranges
-from shardctl.traffic import fleet, latency, proof, report, table
+from shardctl.traffic import fleet, proof, report, table
 from shardctl.traffic.client import Client, Pace
 from shardctl.traffic.client_routes import ClientRoute
+from shardctl.traffic.fleet import Owners
 from shardctl.traffic.logins import Logins
-from shardctl.traffic.owners import Owners
+from shardctl.traffic.operations import open_router
 from shardctl.traffic.proof import FleetUnsettled
-from shardctl.traffic.session import open_router
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from shardctl.traffic.client import Worker
     from shardctl.traffic.client_routes import Aliases
     from shardctl.traffic.fleet import Fleet
-    from shardctl.traffic.latency import Spread
     from shardctl.traffic.proof import Verdict
     from shardctl.traffic.record import Record
-    from shardctl.traffic.report import Report
+    from shardctl.traffic.report import Report, Spread
 
 
 def plan(
@@ -242,10 +241,10 @@ class Load:
             over = self._join(due + late - time.perf_counter())
             reached = [len(record.ended) for record in self._records]
             if not over or reached != firsts:
-                yield latency.spread(
+                yield report.spread(
                     one
                     for record, first, last in zip(self._records, firsts, reached, strict=True)
-                    for one in latency.done(record, first, last)
+                    for one in report.done(record, first, last)
                 )
             if over or due > self._ends + PATIENCE_S:
                 return
@@ -366,7 +365,7 @@ class Load:
             acknowledged_updates=sum(r.updates for r in records),
             failures=report.failures(records),
             fenced=sum(r.fenced for r in records) + self._repeated,
-            latencies=latency.measure(records, frozenset(moved)),
+            latencies=report.measure(records, frozenset(moved)),
             logins=self._found_by_logins(frozenset(moved)),
             held_up_ms=self._heartbeat.latest_ms,
             moved=moved,
@@ -379,5 +378,5 @@ class Load:
         """Sum up the open loop separately, if there was one."""
         if self._logins is None:
             return None
-        latencies = latency.measure([self._logins.record], moved)
+        latencies = report.measure([self._logins.record], moved)
         return report.Logins(self._logins.rate, latencies, round(self._logins.late_s * 1000, 3))

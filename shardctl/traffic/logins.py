@@ -15,8 +15,8 @@ from psycopg.conninfo import conninfo_to_dict
 from shardctl.libpq import reason_of
 from shardctl.traffic import operations
 from shardctl.traffic.client import FENCE, MAP_S, Worker
+from shardctl.traffic.operations import CANNOT_CONNECT, LOST, Lost, Refused, judged
 from shardctl.traffic.record import OK, Kind
-from shardctl.traffic.session import CANNOT_CONNECT, LOST, Lost, Refused, judged
 
 if TYPE_CHECKING:
     import threading
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from shardctl.topology.model import NodeName, ShardId
     from shardctl.traffic.client_routes import ClientRoute, Statements
+    from shardctl.traffic.fleet import Owners
     from shardctl.traffic.operations import Operation
-    from shardctl.traffic.owners import Owners
 
 
 class Visit:

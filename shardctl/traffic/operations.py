@@ -1,28 +1,184 @@
-"""A client's operations on a shard, recorded before they are sent and when acknowledged."""
+"""A client's sessions, and its operations on a shard: recorded when sent and acknowledged."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import os
+import socket
+from typing import TYPE_CHECKING, Any
 
+import psycopg
+from psycopg import sql
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
+
+from shardctl.libpq import reason_of
+from shardctl.router import NoConnection, PoolSettings, ShardedDatabase, ShardMoved
+from shardctl.traffic.client_routes import PURPOSE, TABLE, Statements
 from shardctl.traffic.record import Kind
-from shardctl.traffic.session import Lost, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
     from random import Random
 
-    from psycopg.pq.abc import PGresult
+    from psycopg.pq.abc import PGconn, PGresult
 
-    from shardctl.topology.model import ShardId
-    from shardctl.traffic.client_routes import Statements
+    from shardctl.topology.model import ShardId, Topology
     from shardctl.traffic.record import Record
-    from shardctl.traffic.session import RoutedSession, Session
 
     Steps = Generator[tuple[bytes, Sequence[bytes]], PGresult, None]
     """Yields statements with parameters; receives each result, or Refused or Lost.
 
     An operation that was refused gives them again, with the same identity.
     """
+
+
+CANNOT_CONNECT = "08001"
+"""SQLSTATE for a failed login: libpq does not report the server's."""
+LOST = "08006"
+"""SQLSTATE for a connection that was lost without a message of the server."""
+MOVED = "moved"
+"""Instead of a SQLSTATE: the router reports that a transaction's shard has moved."""
+
+
+class Refused(Exception):
+    """A statement that the server or the pooler answered with an error; it changed nothing."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Lost(Refused):
+    """A connection that failed or was lost; its statement may have been executed."""
+
+
+class Session:
+    """One connection; sends every statement with its parameters, and never prepares it.
+
+    After Lost, the connection cannot be used again.
+    """
+
+    def __init__(self, conninfo: str) -> None:
+        """Log in, limited only by `connect_timeout`; raises Lost."""
+        try:
+            self._connection = psycopg.connect(conninfo, autocommit=True)
+        except psycopg.Error as error:
+            raise Lost(error.sqlstate or CANNOT_CONNECT, reason_of(error)) from error
+        self._pq = self._connection.pgconn
+
+    def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> PGresult:
+        """Execute a statement and wait for its answer; raises Refused and Lost."""
+        return judged(self._pq.exec_params(statement, parameters), self._pq)
+
+    def cut(self) -> None:
+        """Shut the connection down; unlike `close`, another thread may call this during `run`."""
+        with (
+            contextlib.suppress(OSError, psycopg.OperationalError),  # it is already broken
+            socket.socket(fileno=os.dup(self._pq.socket)) as shared,
+        ):
+            shared.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the session."""
+        self._connection.close()
+
+
+def judged(result: PGresult, connection: PGconn) -> PGresult:
+    """Return a successful result; raises Refused and Lost for an error."""
+    if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+        return result
+    message = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or result.error_message
+    state = result.error_field(DiagnosticField.SQLSTATE)
+    # After FATAL the server closes the connection, though libpq may not have noticed.
+    fatal = result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL"
+    kind = Lost if fatal or connection.status != ConnStatus.OK else Refused
+    text = " ".join(message.decode(errors="replace").split())
+    raise kind(state.decode() if state else LOST, text)
+
+
+STATEMENTS = Statements(b"insert", b"update", b"select")
+"""Names of the texts below, whose parameters psycopg writes."""
+
+_TABLE = sql.Identifier(TABLE)
+_TEXTS = {
+    b"insert": sql.SQL(
+        "INSERT INTO {} (client, number, version, payload)"
+        " VALUES (%(p1)s, %(p2)s, 1, %(p3)s) RETURNING id"
+    ).format(_TABLE),
+    b"update": sql.SQL(
+        "UPDATE {} SET version = %(p2)s, payload = %(p3)s WHERE id = %(p1)s AND version < %(p2)s"
+    ).format(_TABLE),
+    b"select": sql.SQL("SELECT version FROM {} WHERE id = %(p1)s").format(_TABLE),
+}
+
+
+def open_router(topology: Topology, clients: int) -> ShardedDatabase:
+    """Open the router that all clients share; raises NoNodeAliases."""
+    pool = PoolSettings(max_size=clients)
+    return ShardedDatabase(topology, connect={"application_name": PURPOSE}, pool=pool)
+
+
+class RoutedSession:
+    """A client's use of one shard; it holds a connection only in a transaction."""
+
+    def __init__(self, router: ShardedDatabase, shard: ShardId) -> None:
+        self._router = router
+        self._shard = shard
+        self._block = contextlib.ExitStack()
+        self._connection: psycopg.Connection[Any] | None = None
+        self._error: psycopg.Error | None = None
+
+    def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> PGresult:
+        """Run the named operation; raises Refused, with MOVED for a transaction to repeat."""
+        try:
+            found: PGresult = self._run(statement, parameters)
+        except ShardMoved as error:
+            raise Refused(MOVED, error.message) from error
+        except NoConnection as error:
+            raise Lost(CANNOT_CONNECT, error.message) from error
+        except psycopg.Error as error:
+            lost = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+            kind = Lost if lost else Refused
+            raise kind(error.sqlstate or LOST, reason_of(error)) from error
+        return found
+
+    def cut(self) -> None:
+        """Do nothing: an operation that waits at a pooler ends with its `query_wait_timeout`."""
+
+    def close(self) -> None:
+        """Return its connection; an open transaction is not committed."""
+        self._error = self._error or psycopg.OperationalError("the session ends")
+        with contextlib.suppress(psycopg.Error, ShardMoved):  # no caller waits for it any more
+            self._run(b"ROLLBACK", ())
+
+    def _run(self, statement: bytes, parameters: Sequence[bytes]) -> Any:
+        match statement:
+            case b"BEGIN":
+                block = self._router.shard(number=self._shard)
+                self._connection = self._block.enter_context(block)
+            case b"COMMIT":
+                self._connection = None
+                self._block.close()
+            case b"ROLLBACK":
+                # The router checks the error that ended it, and raises ShardMoved if it applies.
+                error, self._error, self._connection = self._error, None, None
+                kind = type(error) if error is not None else None
+                self._block.__exit__(kind, error, None)
+            case _:
+                given = {f"p{n}": one.decode() for n, one in enumerate(parameters, 1)}
+                return self._execute(_TEXTS[statement], given).pgresult
+        return None
+
+    def _execute(self, text: sql.Composed, given: dict[str, str]) -> psycopg.Cursor[Any]:
+        if self._connection is None:
+            return self._router.execute(text, given, number=self._shard)
+        try:
+            return self._connection.execute(text, given)
+        except psycopg.Error as error:
+            self._error = error
+            raise
+
 
 _PAYLOAD = b"a sunset, https://photos.example/".ljust(80, b".")
 

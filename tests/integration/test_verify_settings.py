@@ -72,10 +72,8 @@ def test_what_loses_data_or_prevents_moves_is_found(pg_server: StartServer) -> N
     losing: dict[str, object] = {f"{name}_{value}": {} for name, value in LOSING.items()}
 
     def found() -> dict[str, object]:
-        given = {"senders": settings.SENDERS, "shards": settings.SHARDS_AT_ONCE, "schemas": []}
         with poor.connect() as session:
-            rows = session.execute(settings.QUERIES["found"], given)
-            return {code: words for code, _, words in rows}
+            return {code: words for code, _, words in settings.unfit(session, [])}
 
     assert found() == {**losing, "hot_standby_off": {}, "wal_level_minimal": {}}
     with poor.connect() as session:

@@ -13,7 +13,7 @@ from shardctl.fanout import Silent
 from shardctl.moves import attempt, claims, clone_cutover, stopped, sub_step
 from shardctl.provision import fleet
 from shardctl.provision import poolers as provision
-from shardctl.provision.job import Retrying
+from shardctl.provision.failures import Retrying
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, lose, messages

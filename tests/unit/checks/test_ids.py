@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardctl.checks.ids_deep import Ruler
+from shardctl.checks.ids import Ruler
 from shardctl.ids.layout import MILLISECONDS_PER_YEAR, Layout
 from shardctl.state.migrations import Migration
 from tests.fixtures.fleets.facts import DIRECTORY, NOW, PHOTOS, A, B, healthy

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardctl.checks.retired import Retired
+from shardctl.checks.leftovers_moves import Retired
 from shardctl.checks.status_look import Slot
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import Copy

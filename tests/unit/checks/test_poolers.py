@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks.poolers_asked import Asked
+from shardctl.checks.poolers_look import Asked
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Alias
 from tests.fixtures.fleets.facts import P1, A, B, Facts, pooled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from shardctl.checks.structure_groups import RELATIONS
+from shardctl.checks.structure import RELATIONS
 from shardctl.checks.verify import CHECKS
 from tests import reference
 

@@ -108,7 +108,7 @@ def test_no_password_of_a_statement_gets_into_the_log(
 
 def leave_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
     """Run a command that raises `error`; give the exit code."""
-    from shardctl.cli import encode_id
+    from shardctl.cli import ids
     from shardctl.ids import times
 
     def fail(text: str) -> int:
@@ -116,7 +116,7 @@ def leave_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
         raise error
 
     monkeypatch.setattr(times, "parse", fail)
-    assert encode_id.app
+    assert ids.encode_id_app
     with pytest.raises(SystemExit) as left:
         entry.main(["encode-id", "--time", "2020-01-01"])
     return left.value.code

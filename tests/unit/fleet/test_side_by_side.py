@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from shardctl.fleet.group import Part
-from shardctl.fleet.side_by_side import _next
+from shardctl.fleet.group import Part, _next_part
 from shardctl.topology.model import NodeName, ShardId
 
 
 def chosen(moves: str, *busy: str) -> str | None:
     """Choose among moves such as `ab`, from a to b."""
     parts = [Part(NodeName(m[0]), NodeName(m[1]), (ShardId(0),)) for m in moves.split()]
-    found = _next(parts, {*busy})
+    found = _next_part(parts, {*busy})
     return None if found is None else f"{found.source}{found.target}"
 
 

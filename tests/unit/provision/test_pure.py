@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.postgres.split import split
-from shardctl.provision import chunks, made_tables
+from shardctl.provision import chunks, refusals
 from shardctl.state.migrations import Migration
 
 PIECES = [
@@ -84,5 +84,5 @@ def test_chunks_that_run_side_by_side_leave_room_in_the_lock_table(
 )
 def test_what_migrations_leave_is_read_from_their_text(text: str, left: set[str]) -> None:
     file = Migration(Path("0001_a.sql"), 1, text, "", transactional=True)
-    assert made_tables.left([file]) == left
-    assert made_tables.ever([file]) >= left
+    assert refusals.tables_left([file]) == left
+    assert refusals.tables_ever([file]) >= left

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.testing import directory, templates
+from shardctl.testing import directory, fleet
 from shardctl.topology import loader
 from tests.fixtures.refusals import raises_code
 
@@ -46,14 +46,14 @@ def packs(what: Path, text: str, made: list[str]) -> Callable[[Path], None]:
     def make(to: Path) -> None:
         made.append(text)
         (what / "file").write_text(text)
-        templates.pack(what, ["file"], to)
+        fleet.pack_template(what, ["file"], to)
 
     return make
 
 
 def test_the_name_changes_with_what_a_fleet_is_made_of(tmp_path: Path) -> None:
     def named(at: str, shards: int = 16, nodes: int = 2, **given: str) -> str:
-        return templates.name(application(tmp_path / at, **given), shards=shards, nodes=nodes)
+        return fleet.template_name(application(tmp_path / at, **given), shards=shards, nodes=nodes)
 
     same = named("1")
     assert named("elsewhere") == same
@@ -77,19 +77,19 @@ def test_what_failed_or_was_killed_is_made_again(temporary: Path) -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
-        templates.unpack("one", into, fails)
-    folder = temporary / f"{templates.PREFIX}{os.geteuid()}"
+        fleet.unpack_template("one", into, fails)
+    folder = temporary / f"{fleet.TEMPLATES}{os.geteuid()}"
     (folder / "killed.new").write_text("half")
     made: list[str] = []
-    templates.unpack("one", into, packs(temporary, "again", made))
+    fleet.unpack_template("one", into, packs(temporary, "again", made))
     assert (into / "file").read_text() == "again"
     assert sorted(file.name for file in folder.iterdir()) == ["lock", "one.tar"]
 
 
 def test_a_directory_that_others_can_write_is_refused(temporary: Path) -> None:
-    folder = temporary / f"{templates.PREFIX}{os.geteuid()}"
+    folder = temporary / f"{fleet.TEMPLATES}{os.geteuid()}"
     folder.mkdir()
     folder.chmod(0o777)
     assert directory.base() == temporary
     with raises_code("templates_refused"):
-        templates.unpack("one", temporary, packs(temporary, "one", []))
+        fleet.unpack_template("one", temporary, packs(temporary, "one", []))

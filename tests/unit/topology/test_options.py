@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psycopg import pq
 
-from shardctl.topology.options import ELSEWHERE, KEYWORDS, SECRETS
+from shardctl.topology.spec import ELSEWHERE, KEYWORDS, SECRETS
 
 
 def test_every_keyword_of_the_libpq_here_is_known() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardctl.topology.model import ShardId
-from shardctl.traffic import latency
+from shardctl.traffic import report
 from shardctl.traffic.record import OK, Kind, Record
 
 
@@ -19,7 +19,7 @@ def record(*operations: tuple[int, str | None, float, float], client: int = 0) -
 def test_shards_are_summed_over_clients_and_told_apart_by_whether_they_moved() -> None:
     first = record((2, None, 0.010, 0.5), (5, None, 0.003, 0.6))
     second = record((2, "42P01", 0.200, 0.7), client=1)
-    found = latency.measure([first, second], {ShardId(2)})
+    found = report.measure([first, second], {ShardId(2)})
     moved, stayed = found.shards
     assert (moved.shard, moved.moved, moved.operations, moved.errors) == (2, True, 2, 1)
     assert (stayed.shard, stayed.moved, stayed.longest_ms) == (5, False, 3.0)

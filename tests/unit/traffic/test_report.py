@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardctl.topology.model import NodeName, ShardId
-from shardctl.traffic import latency, report
+from shardctl.traffic import report
 from shardctl.traffic.proof import Verdict
 from shardctl.traffic.record import OK, Kind, Record
 from shardctl.traffic.report import Failure, Report
@@ -27,7 +27,7 @@ def made() -> Report:
         acknowledged_updates=1,
         failures=(),
         fenced=1,
-        latencies=latency.measure([record], {ShardId(2)}),
+        latencies=report.measure([record], {ShardId(2)}),
         held_up_ms=1.5,
         moved=(ShardId(2),),
         unserved=(),

@@ -1,4 +1,4 @@
-"""`shardctl decode-id`: ids to time, shard and sequence, from arguments or standard input."""
+"""`shardctl decode-id` and `encode-id`: ids to time, shard and sequence, and back."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import typer
 
 from shardctl.cli.command import command_app
 from shardctl.cli.context import topology_if_there
-from shardctl.cli.options import Listing, ListingOption
+from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
 from shardctl.cli.printed import PRINTED
 from shardctl.errors import Misused, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-app = command_app()
+
+decode_id_app = command_app()
 
 _BLOCK_BYTES = 1 << 18
 """Bytes of standard input per read: memory stays constant for millions of ids."""
@@ -27,7 +28,7 @@ _SHOWN = 80
 
 
 # An id may be negative: an argument may look like an option.
-@app.command(context_settings={"ignore_unknown_options": True})
+@decode_id_app.command(context_settings={"ignore_unknown_options": True})
 def decode_id(
     ctx: typer.Context,
     ids: Annotated[
@@ -100,3 +101,45 @@ def _blocks() -> Iterator[tuple[int, list[str]]]:
         yield first, lines
         first += len(lines)
     yield first, [rest]
+
+
+encode_id_app = command_app()
+
+
+@encode_id_app.command()
+def encode_id(
+    ctx: typer.Context,
+    *,
+    time: Annotated[
+        str,
+        typer.Option("--time", metavar="T", help="ISO 8601; UTC without a time zone."),
+    ],
+    shard: Annotated[int, typer.Option("--shard", metavar="N", help="The shard's number.")] = 0,
+    output: ReportOption = Report.table,
+) -> None:
+    """Print the smallest id that a shard can have made at or after a time.
+
+    Use it for range scans by time: `WHERE id >= ...`. Without --shard it prints the smallest id of
+    any shard. Without a topology it uses the default layout.
+    """
+    from shardctl.cli.output import print_json
+    from shardctl.ids import times
+    from shardctl.ids.layout import Layout
+    from shardctl.topology.routes import ShardNotFound
+
+    try:
+        time_ms = times.parse(time)
+    except ValueError:
+        raise UsageError(
+            f"--time: invalid time {time!r}", hint="write it as 2011-09-09T22:28:04.721Z"
+        ) from None
+    topology = topology_if_there(ctx)
+    if topology is not None and not 0 <= shard < topology.shard_count:
+        raise ShardNotFound(shard, topology.shard_count)
+    layout = Layout.of(topology.id) if topology else Layout()
+    number = layout.floor(time_ms, shard)
+    if output is Report.json:
+        decoded = layout.decode(number)
+        print_json({"id": str(number), "time": times.render(decoded.time_ms), "shard": shard})
+    else:
+        print(number)

@@ -1,0 +1,166 @@
+-- name: server
+-- The server; its start distinguishes it from every other server
+SELECT current_setting('server_version_num')::integer, current_setting('server_version'),
+       pg_is_in_recovery(), pg_postmaster_start_time()
+
+-- name: public
+-- Whether every role may log in to this database
+SELECT has_database_privilege('public', current_database(), 'CONNECT')
+
+-- name: unfit_settings
+-- Parameters that are not as they should be: the code of a rule, the parameter, the words of its texts
+SELECT s.name || '_' || s.setting, s.name, jsonb_build_object()
+FROM pg_settings AS s
+WHERE (s.name, s.setting) IN (
+    VALUES ('fsync', 'off'), ('full_page_writes', 'off'), ('autovacuum', 'off'), ('track_counts', 'off'),
+           ('zero_damaged_pages', 'on'), ('ignore_checksum_failure', 'on'), ('hot_standby', 'off'),
+           ('wal_level', 'minimal'))
+UNION ALL
+SELECT few.code, few.name, jsonb_build_object('most', current_setting(few.name), 'used', few.used,
+                                              'free', few.free, 'least', few.used + few.free)
+FROM (VALUES ('wal_senders_few', 'max_wal_senders',
+              (SELECT count(*) FROM pg_stat_get_wal_senders()), %(senders)s),
+             ('replication_slots_few', 'max_replication_slots',
+              (SELECT count(*) FROM pg_replication_slots), 1)) AS few (code, name, used, free)
+-- With wal_level minimal there can be none.
+WHERE current_setting(few.name)::bigint - few.used < few.free
+  AND current_setting('wal_level') <> 'minimal'
+UNION ALL
+SELECT 'lock_table_small', 'max_locks_per_transaction',
+       jsonb_build_object('slots', slots, 'relations', relations, 'needed', relations * %(shards)s,
+                          'at_once', %(shards)s, 'least', ceil(relations * %(shards)s / sessions))
+FROM (SELECT current_setting('max_connections')::numeric
+             + current_setting('max_prepared_transactions')::numeric AS sessions) AS a,
+     LATERAL (SELECT current_setting('max_locks_per_transaction')::bigint * sessions AS slots) AS b,
+     -- With its TOAST table and that one's index, which DROP locks too.
+     (SELECT count(*) + 2 * count(*) FILTER (WHERE c.reltoastrelid <> 0) AS relations
+      FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+      WHERE n.nspname = ANY (%(schemas)s) GROUP BY n.oid ORDER BY 1 DESC LIMIT 1) AS largest
+WHERE slots < relations * %(shards)s
+UNION ALL
+SELECT 'restart_pending', name, jsonb_build_object('value', quote_literal(setting))
+FROM (SELECT name, setting FROM pg_settings WHERE pending_restart ORDER BY name) AS pending
+
+-- name: left_by_sessions
+-- What sessions left in this database: the code of a rule, the object, the words; never queries
+SELECT 'prepared_transaction', gid,
+       jsonb_build_object('age_s', extract(epoch FROM clock_timestamp() - prepared)::bigint)
+FROM pg_prepared_xacts
+WHERE database = current_database()
+UNION ALL
+SELECT 'idle_in_transaction', nullif(application_name, ''),
+       jsonb_build_object('pid', (array_agg(pid ORDER BY state_change))[1],
+                          'longest_s', extract(epoch FROM clock_timestamp() - min(state_change))::bigint,
+                          'more', CASE WHEN count(*) > 1 THEN ', and ' || count(*) - 1
+                                                              || ' more for less time' ELSE '' END,
+                          'most_s', %(seconds)s::bigint)
+FROM pg_stat_activity
+WHERE datname = current_database()
+  AND state IN ('idle in transaction', 'idle in transaction (aborted)')
+  AND clock_timestamp() - state_change >= make_interval(secs => %(seconds)s)
+GROUP BY application_name
+
+-- name: may_read_secrets
+-- Whether this role may read the secrets by which roles log in
+SELECT has_column_privilege('pg_catalog.pg_authid', 'rolname', 'SELECT')
+       AND has_column_privilege('pg_catalog.pg_authid', 'rolpassword', 'SELECT')
+
+-- name: secrets
+-- Digests of the SCRAM secrets of these roles, none for secrets of another kind
+SELECT rolname::text,
+       CASE WHEN starts_with(rolpassword, 'SCRAM-SHA-256$')
+            THEN encode(sha256(convert_to(rolpassword, 'UTF8')), 'hex') END
+FROM pg_catalog.pg_authid WHERE rolname = ANY (%(roles)s::name[])
+
+-- name: blocks
+-- How many blocks these tables have; of one that is being altered, what was known: its size waits
+SELECT n.nspname::text, c.relname::text,
+       CASE WHEN c.oid = ANY (ARRAY(SELECT l.relation FROM pg_locks AS l
+                                    WHERE l.mode = 'AccessExclusiveLock' AND l.relation IS NOT NULL))
+            THEN c.relpages
+            ELSE pg_relation_size(c.oid) / current_setting('block_size')::bigint END
+FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS t (schema, name)
+JOIN pg_namespace AS n ON n.nspname = t.schema
+JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.name
+
+-- name: open_scan
+-- Begin to read a table; locked first, as the snapshot of a moment before a rewrite would see no rows
+LOCK TABLE ONLY {table} IN ACCESS SHARE MODE;
+DECLARE scan NO SCROLL CURSOR FOR
+SELECT t.ctid, CASE WHEN {odd} THEN set_config('shardctl.odd', 'on', true) END FROM ONLY {table} AS t;
+FETCH scan
+
+-- name: scan_step
+-- Read some rows, then whether one was odd since the last step, then where the next row is
+MOVE {rows} IN scan;
+SELECT current_setting('shardctl.odd', true) = 'on', set_config('shardctl.odd', '', true);
+FETCH scan
+
+-- name: by_key
+-- Part of others: the shard that a row's key belongs to
+shardctl.shard_of({column})
+
+-- name: by_id
+-- Part of others: the shard that an id was made for; none where no shard has that number
+CASE WHEN {column} BETWEEN 0 AND {highest} AND shardctl.id_shard({column}) < {count} THEN shardctl.id_shard({column}) END
+
+-- name: moment
+-- The node's clock, in Unix milliseconds
+SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+
+-- name: id_tables
+-- Tables whose primary key is a bigint made by next_id(), with the locks that a plan takes
+SELECT n.nspname::text, c.relname::text, a.attname::text,
+       1 + (SELECT count(*) FROM pg_index AS every WHERE every.indrelid = c.oid)
+FROM pg_namespace AS n
+JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'r'
+JOIN pg_index AS i ON i.indrelid = c.oid AND i.indisprimary AND i.indnkeyatts = 1
+JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
+                      AND a.atttypid = 'int8'::regtype
+JOIN pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum
+WHERE n.nspname = ANY (%(schemas)s)
+  -- The call itself, however the default's text is written.
+  AND EXISTS (SELECT FROM pg_depend AS u JOIN pg_proc AS p ON p.oid = u.refobjid
+              WHERE u.classid = 'pg_attrdef'::regclass AND u.objid = d.oid
+                AND u.refclassid = 'pg_proc'::regclass AND p.proname = %(next_id)s)
+ORDER BY c.oid
+
+-- name: id_extremes
+-- The oldest and the newest id of one table, each from an end of the primary key's index
+SELECT {number}, min({id}), max({id}) FROM ONLY {table}
+
+-- name: odd_id
+-- An id that a shard's generator cannot have made by now
+{id} >= {limit} OR (({id} >> {sequence_bits}) & {sign_and_shard}) <> {shard}
+
+-- name: odd_key
+-- A key of another shard
+{belongs} <> {shard}
+
+-- name: no_key
+-- A key of no shard
+{key} IS NOT NULL AND {belongs} IS NULL
+
+-- name: judged_rows
+-- The odd rows of a part of a table by what is odd about them: whose shard they are of, and which
+SELECT code, CASE code WHEN 'other_shard' THEN made ELSE belongs END,
+       array_agg(CASE WHEN code IN ('other_key', 'no_key') THEN key ELSE id END)
+FROM (
+    SELECT id, key, made, belongs,
+           -- One fault a row: a misplaced row's key is elsewhere with it.
+           CASE WHEN id < 0 THEN 'negative' WHEN made <> {shard} THEN 'other_shard'
+                WHEN id >= {limit} THEN 'future' WHEN belongs <> {shard} THEN 'other_key'
+                WHEN key IS NOT NULL AND belongs IS NULL THEN 'no_key' END AS code
+    FROM (
+        SELECT {id} AS id, {key} AS key, ({id} >> {sequence_bits}) & {max_shard} AS made,
+               {belongs} AS belongs
+        FROM ONLY {table} AS t {part}
+    ) AS each
+) AS judged
+WHERE code IS NOT NULL
+GROUP BY 1, 2
+ORDER BY 1, 2
+
+-- name: present_ids
+-- Which of these ids a table holds
+SELECT {id} FROM ONLY {table} WHERE {id} = ANY ({wanted})
