@@ -220,8 +220,8 @@ def _start(topology: Topology, group: Group, part: Part, options: Options, work:
         topology, decided = _decided(loader.load_trusted(topology.path), group, part, options)
         number = 1 + [one.shards for one in group.parts].index(part.shards)
         work.notice(
-            f"move {number} of {len(group.parts)}: {len(decided.shards):,} shards from "
-            f"{part.source} to {part.target}"
+            f"move {number} of {len(group.parts)}: from {part.source} to {part.target}, "
+            f"shards: {len(decided.shards):,}"
         )
         try:
             service.start(

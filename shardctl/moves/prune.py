@@ -252,7 +252,8 @@ def _why_not_returned(
     if retiring is None or last is None or _version(last) <= _version(retiring):
         return "no later move in the journals has brought it back"
     if last.move.target != one.node:
-        return f"move {last.move.id} has taken it to node {last.move.target} since"
+        did = "is taking" if last.open else "has taken"
+        return f"move {last.move.id} {did} it to node {last.move.target}"
     return _why_not_by_move(last, accept_unconfirmed=accept_unconfirmed, now=None)
 
 
