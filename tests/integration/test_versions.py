@@ -94,8 +94,10 @@ INSERT INTO {schema}.log (at) VALUES ('2025-01-01'), ('2035-01-01');
 @pytest.fixture(params=[(15, 16), (15, 18), (16, 18)], ids=lambda majors: "{}-{}".format(*majors))
 def fleet_mixed(request: pytest.FixtureRequest, pg_server: StartServer, tmp_path: Path) -> Fleet:
     """Give 8 shards on nodes a, of the older version, and b, with something of every kind."""
+    logical = SAFE | {"wal_level": "logical"}
     servers = {
-        node: pg_server(SAFE, major=major) for node, major in zip("ab", request.param, strict=True)
+        node: pg_server(logical, major=major)
+        for node, major in zip("ab", request.param, strict=True)
     }
     made = Fleet(tmp_path, servers, "mixed", "mixed")
     for server in servers.values():

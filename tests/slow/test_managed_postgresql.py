@@ -49,12 +49,14 @@ RULES = """
 {kind} all {clients} 127.0.0.1/32 scram-sha-256
 """
 LOUD = {
+    **SAFE,
+    "wal_level": "logical",
     "log_statement": "all",
     "log_min_duration_statement": "0",
     "log_parameter_max_length_on_error": "-1",
     "log_connections": "on",
 }
-"""A server that logs whatever it is sent."""
+"""A server that shards are streamed from, and that logs whatever it is sent."""
 SEEN = (
     "SELECT query FROM pg_stat_activity UNION ALL SELECT command || result FROM shardctl.event"
     " UNION ALL SELECT concat(m.plan, m.report, m.proof) FROM shardctl.move AS m"
@@ -141,7 +143,7 @@ def managed_servers(pg_server: StartServer) -> dict[str, PgServer]:
     """Start two servers on which the page's grants were run."""
     servers = {}
     for node in "ab":
-        servers[node] = one = pg_server(SAFE | LOUD, major=18)
+        servers[node] = one = pg_server(LOUD, major=18)
         with one.connect() as superuser:
             superuser.execute(ADMIN.encode())
         with one.connect(user="service_admin") as admin:
@@ -173,7 +175,7 @@ def fleet_tls(pg_server: StartServer, server_directory: Path, tmp_path: Path) ->
         authority.issue(place, "127.0.0.1")
         files = {"ssl_cert_file": place / "server.crt", "ssl_key_file": place / "server.key"}
         tls = {"ssl": "on"} | {name: str(file) for name, file in files.items()}
-        servers[node] = pg_server(SAFE | LOUD | tls, major=15)
+        servers[node] = pg_server(LOUD | tls, major=15)
         with servers[node].connect() as superuser:
             superuser.execute(f"CREATE ROLE {USER} LOGIN SUPERUSER".encode())
             set_password(superuser)
