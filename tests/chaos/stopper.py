@@ -1,7 +1,7 @@
 """shardctl, which kills or stops itself before a sub-step: `python -m tests.chaos.stopper`.
 
 Arguments are its number or name, the signal, and what shardctl is called with. A sub-step is a step
-of a move or a span of its cutover's timeline: what is new among them needs no word here.
+of a move, the indexes of a copy (`rest`), or a span of the timeline of a cutover.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardctl.cli.app import main
-from shardctl.moves import step
+from shardctl.moves import copy, step
 from shardctl.moves.context import Timeline
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def stop_at(place: str, which: signal.Signals) -> None:
     """Send this process a signal before the sub-step of this number, or the first of this name."""
-    whole, record = Timeline.span, step._record
+    whole, record, rest = Timeline.span, step._record, copy.make_rest
     passed, wanted = itertools.count(1), {place}
 
     def reach(name: str) -> None:
@@ -44,6 +44,11 @@ def stop_at(place: str, which: signal.Signals) -> None:
         if state == "running":
             reach(one.name)
 
+    def make_rest(*given: Any, **named: Any) -> None:
+        reach("rest")
+        rest(*given, **named)
+
+    copy.make_rest = make_rest
     Timeline.span = span  # type: ignore[method-assign]
     step._record = recorded  # type: ignore[assignment]
 

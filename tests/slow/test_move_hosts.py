@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
 def fleet_ssh(fleet_own: Lab, sshd: Sshd, ssh_home: SshHome) -> Lab:
     """Give a fleet to whose hosts the servers' own user logs in."""
     assert ssh_home.directory.is_dir()
+    shutil.chown(fleet_own.directory / "nodes", sshd.login)
     said = f"host: {sshd.host}, port: {sshd.port}, user: {sshd.login}"
     ssh = f"ssh: {{{said}, key_file: {sshd.user_key}, accept_new: true}}"
-    text = re.sub(r"(?m)^(  \w+: \{)(?=host: )", rf"\1{ssh}, ", fleet_own.file.read_text())
+    text = fleet_own.file.read_text().replace("nodes/", f"{fleet_own.directory}/nodes/")
+    text = text.replace("p1/", f"{fleet_own.directory}/p1/")
+    text = re.sub(r"(?m)^(  \w+: \{)(?=host: )", rf"\1{ssh}, ", text)
     fleet_own.file.write_text(text)
     return fleet_own
 
