@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardctl.postgres import connection
+from shardctl.topology.model import NodeName
 from tests.fixtures.servers.postgres import local_node, local_topology
 
 if TYPE_CHECKING:
@@ -44,7 +46,10 @@ def test_a_move_does_not_depend_on_the_defaults_of_the_operators_role_and_enviro
     assert fleet_own.here("init", "--yes").returncode == 0
     done = fleet_own.here("move-shards", "2-3", "--to", "c", "--yes", "--retain", "0s")
     assert done.returncode == 0, done.stderr
+    assert fleet_own.topology.nodes[NodeName("c")].shards == (2, 3)
     assert fleet_own.leads("shard2") == "c"
+    [move] = json.loads(fleet_own.here("moves", "list", "-o", "json").stdout)["moves"]
+    assert move["state"] == "done"
     done = fleet_own.here("prune", "--yes")
     assert done.returncode == 0, done.stderr
     assert fleet_own.problems() == []
