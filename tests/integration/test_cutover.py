@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from shardctl.moves import claims
 from shardctl.state import journal
 from tests.fixtures.moves.fenced import MOVE, RETIRED, SCHEMA, Fenced
 from tests.fixtures.refusals import raises_code
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.own import Lab
@@ -90,3 +93,19 @@ def test_new_ids_are_above_those_of_a_source_whose_clock_is_ahead(fleet_own: Lab
     fleet_own.ask("a", ahead + claims.opening(world).as_string())
     passed = "SELECT clock_timestamp() > drained_at FROM shardctl.move"
     assert fleet_own.ask("a", passed) == [(True,)]
+
+
+@pytest.mark.parametrize("to", ["b", "c"])
+def test_a_process_that_wakes_up_behind_its_guards_changes_nothing(fleet_own: Lab, to: str) -> None:
+    words = ("move-shards", "2-3", "--to", to, "--max-pause", "2s", "--yes", "-o", "json")
+    mover = fleet_own.begun(*words, before="decide", by="SIGSTOP")
+    wait_for(lambda: not fleet_own.paused())
+    late = fleet_own.put(2)
+    mover.send_signal(signal.SIGCONT)
+    printed, _ = mover.communicate()
+    assert json.loads(printed)["errors"][0]["code"] == "not_promoting"
+    assert fleet_own.leads("shard2") == "a"
+    fleet_own.resume()
+    assert (late,) in fleet_own.ask(to, "SELECT id FROM shard2.photos")
+    assert fleet_own.leads("shard2") == to
+    assert fleet_own.problems() == []
