@@ -11,7 +11,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.fixtures.photos import ROOT, reading, started
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +95,13 @@ def text_becomes(browser: webdriver.Chrome, selector: str, pattern: str) -> None
     )
 
 
+def requests_come(browser: webdriver.Chrome, more: int) -> None:
+    """Wait until the page, whose chart shows them, has made some more requests."""
+    last = browser.execute_script("return requests.at(-1)?.at ?? 0")
+    newer = "return requests.filter((one) => one.at > arguments[0]).length"
+    WebDriverWait(browser, PATIENCE).until(lambda _: browser.execute_script(newer, last) >= more)
+
+
 def sign_in(browser: webdriver.Chrome, example: Example, number: int) -> None:
     browser.get(f"{example.address}/")
     looks(browser, "[data-name]")[number].click()
@@ -123,7 +130,7 @@ def test_the_page_fits_and_nothing_moves_as_it_loads(
     sign_in(browser, example, 1)
     text_becomes(browser, "#state", "64 shards")
     text_becomes(browser, "#latency", "median")
-    time.sleep(6)  # requests for the chart
+    requests_come(browser, 10)
     width = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert browser.execute_script(width) == 0
     assert browser.execute_async_script(LAYOUT_SHIFT) < 0.05
@@ -138,7 +145,7 @@ def test_no_request_fails_while_shards_stream_and_a_node_is_split(
 ) -> None:
     as_seen(browser, phone=False, dark=False)
     with reading(example.address, CLIENTS, posts=True) as clients:
-        time.sleep(20)
+        wait_for(lambda: sum(len(one.took_ms) for one in clients) > 500, seconds=120)
         quiet = statistics.median(took for one in clients for took in one.took_ms)
         sign_in(browser, example, 2)
         example.shardctl("move-shards", "24-31", "--to", "b", "--keep-reverse", "0", "--yes")
@@ -148,7 +155,7 @@ def test_no_request_fails_while_shards_stream_and_a_node_is_split(
         text_becomes(browser, "#node-c", "16 shards")
         text_becomes(browser, "#pause", r"16 shards, b → c: paused for \d+ ms")
         assert look(browser, "#node-d").text.endswith("spare")
-        time.sleep(3)
+        requests_come(browser, 5)
         picture(browser, "photos-moved", tmp_path)
     took = sorted(took for one in clients for took in one.took_ms)
     with capsys.disabled():
