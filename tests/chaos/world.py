@@ -31,12 +31,13 @@ SMALL_NODE, SMALL_POOLER, CLOCKED_NODE = "b", "p2", "c"
 """Where disks are filled, and the node whose server has a clock of its own."""
 
 ROWS = (
-    "SELECT r.row, r.version, r.id, r.serial, ARRAY["
-    "(SELECT version FROM {0}.chaos_notes WHERE row_id = r.id),"
-    "(SELECT version FROM {0}.chaos_parts AS p WHERE p.row = r.row),"
-    "k.version] FROM {0}.chaos_rows AS r LEFT JOIN"
-    " (SELECT row, max(version) AS version FROM {0}.chaos_keyless GROUP BY row) AS k USING (row)"
+    "SELECT coalesce(row, 'note of ' || n.row_id), coalesce(r.version, 0), coalesce(r.id, 0),"
+    " coalesce(r.serial, 0), ARRAY[n.version, p.version] || k.versions"
+    " FROM {0}.chaos_rows AS r FULL JOIN {0}.chaos_notes AS n ON n.row_id = r.id"
+    " FULL JOIN {0}.chaos_parts AS p USING (row) FULL JOIN (SELECT row, array_agg(version)"
+    " AS versions FROM {0}.chaos_keyless GROUP BY row) AS k USING (row)"
 )
+"""Rows that one of the tables has; version 0 where `chaos_rows` is not among them."""
 _LEFT = (
     "SELECT 'slot ' || slot_name FROM pg_replication_slots WHERE slot_name LIKE 'shardctl%'"
     " UNION ALL SELECT 'publication ' || pubname FROM pg_publication WHERE pubname LIKE 'shardctl%'"

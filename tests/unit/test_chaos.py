@@ -79,6 +79,14 @@ BREAKS: dict[str, tuple[str, Callable[[History], History]]] = {
         "torn",
         lambda of: (of[0], [replace(one, twins=(one.version, 0)) for one in of[1]]),
     ),
+    "a row of the table without a key was applied twice": (
+        "torn",
+        lambda of: (of[0], [replace(one, twins=(*one.twins, one.version)) for one in of[1]]),
+    ),
+    "a row is in one of the tables only": (
+        "refused_but_written",
+        with_rows(replace(ROW, row="c-4", version=0, id=0, serial=0, twins=(0, 0, 1))),
+    ),
     "two rows have one id": (
         "id_twice",
         with_operations(replace(WRITTEN, row="c-5", serial=5)),
