@@ -55,20 +55,16 @@ def pauses(found: Iterable[Pause], longest_s: float) -> list[Violation]:
 
 
 def _rows(operations: Sequence[Operation], ended: Ended) -> Iterator[Violation]:
-    """Each acknowledged row is there once, on the owner, in its newest version."""
+    """Each row is there once, on the owner, in the newest version acknowledged, or read."""
     there: defaultdict[tuple[int, str], list[Row]] = defaultdict(list)
     for row in ended.rows:
         if row.live:
             there[row.shard, row.row].append(row)
     newest: Counter[tuple[int, str]] = Counter()
-    tried: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
     for one in operations:
-        if one.kind != "read":
-            key = one.shard, one.row
-            if one.outcome == "acknowledged":
-                newest[key] = max(newest[key], one.version)
-            if one.outcome != "refused":
-                tried[key].add(one.version)
+        if one.outcome == "acknowledged":
+            newest[one.shard, one.row] = max(newest[one.shard, one.row], one.version)
+    tried = _tried(operations)
     for (shard, name), version in newest.items():
         if version > max((row.version for row in there[shard, name]), default=0):
             yield Violation("lost", f"shard {shard}: version {version} of {name}")
@@ -77,10 +73,19 @@ def _rows(operations: Sequence[Operation], ended: Ended) -> Iterator[Violation]:
         wrong = {
             "elsewhere": any(row.node != ended.owners[shard][-1] for row in rows),
             "twice": len(rows) > 1,
-            "refused_but_written": any(row.version not in tried[shard, name] for row in rows),
+            "refused_but_written": any((shard, name, row.version) not in tried for row in rows),
             "torn": any(row.twins != (row.version,) * 3 for row in rows),
         }
         yield from (Violation(code, where) for code, found in wrong.items() if found)
+
+
+def _tried(operations: Iterable[Operation]) -> set[tuple[int, str, int]]:
+    """Give what was written, or may have been, as shard, name and version."""
+    return {
+        (one.shard, one.row, one.version)
+        for one in operations
+        if one.kind != "read" and one.outcome != "refused"
+    }
 
 
 def _retired(ended: Ended) -> Iterator[Violation]:
@@ -92,16 +97,16 @@ def _retired(ended: Ended) -> Iterator[Violation]:
 
 
 def _unique(operations: Sequence[Operation], ended: Ended) -> Iterator[Violation]:
-    """Ids are unique in the fleet, and serial numbers in their shard."""
+    """Ids are unique in the fleet, serial numbers in their shard; rows keep theirs."""
     given = {(row.id, row.shard, row.serial, row.row) for row in ended.rows if row.live}
     for one in operations:
-        if one.kind == "insert" and one.outcome == "acknowledged":
-            assert one.id is not None
-            assert one.serial is not None
+        if one.outcome == "acknowledged" and one.id is not None and one.serial is not None:
             given.add((one.id, one.shard, one.serial, one.row))
     ids = Counter(number for number, *_ in given)
     serials = Counter((shard, serial) for _, shard, serial, _ in given)
     yield from (Violation("id_twice", str(number)) for number, n in ids.items() if n > 1)
+    names = Counter((shard, name) for _, shard, _, name in given)
+    yield from (Violation("renumbered", f"shard {s}: {n}") for (s, n), k in names.items() if k > 1)
     yield from (
         Violation("serial_twice", f"shard {s}: {n}") for (s, n), k in serials.items() if k > 1
     )
@@ -113,8 +118,13 @@ def _reads(operations: Sequence[Operation]) -> Iterator[Violation]:
     for one in operations:
         if one.outcome == "acknowledged":
             known[one.shard, one.row].append((one.end, one.version))
+    tried = _tried(operations)
     for one in operations:
         if one.kind == "read" and one.outcome == "acknowledged":
+            if one.version and (one.shard, one.row, one.version) not in tried:
+                yield Violation(
+                    "refused_but_read", f"shard {one.shard}: {one.version} of {one.row}"
+                )
             seen = known[one.shard, one.row]
             least = max((version for end, version in seen if end < one.begin), default=0)
             if one.version < least:

@@ -51,6 +51,7 @@ STATEMENTS: dict[str, str] = {
 _LOST = re.compile(r"08...|57P0.|None")
 """What may come after a statement was carried out."""
 _NOT_HERE = (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege)
+_UPDATED = (("update", "acknowledged"), ("update", "refused"))
 _CONNECTING: dict[str, Any] = {"autocommit": True, "prepare_threshold": None, "connect_timeout": 10}
 
 _stop = threading.Event()
@@ -79,7 +80,7 @@ class Client:
         self._file = (directory / f"{name}.history").open("w", buffering=1)
         self._numbers = itertools.count(1)
         self._mine: deque[tuple[int, str, int]] = deque(maxlen=200)
-        """Shard, name and version of rows whose fate is known."""
+        """Shard, name and version last tried of rows whose fate is known."""
 
     def work(self, rate: float | None) -> None:
         """Do one operation after the other, or `rate` a second whatever becomes of them."""
@@ -118,15 +119,12 @@ class Client:
         wrote = (version, None, None, None) if outcome != "acknowledged" else wrote
         of = (self.name, self.route, kind, shard, row, begin, time.time(), outcome)
         self._file.write(Operation(*of, *wrote, error=error).line())
-        if kind == "insert" and outcome == "acknowledged":
-            self._mine.append((shard, row, version))
-        elif kind == "update":
+        if kind == "update":
             with contextlib.suppress(ValueError):
                 self._mine.remove((shard, row, version - 1))
-            if outcome == "acknowledged":
-                self._mine.append((shard, row, version))
-            elif outcome == "refused":
-                self._mine.append((shard, row, version - 1))
+        # A version that was refused is not tried again: nobody may ever see it.
+        if (kind, outcome) in {("insert", "acknowledged"), *_UPDATED}:
+            self._mine.append((shard, row, version))
 
     def run(self, shard: int, kind: Kind, values: dict[str, Any]) -> tuple[Any, ...]:
         """Run the statement somewhere; give version, node, id, serial. Raises psycopg's errors."""

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock, patch
 
+import psycopg
 import pytest
 
 from tests.chaos import checker, schedule
+from tests.chaos import history as histories
 from tests.chaos.checker import Ended
+from tests.chaos.clients import Client
 from tests.chaos.faults import FAULTS
 from tests.chaos.history import Operation, Pause, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.chaos.history import Kind
 
 History = tuple[list[Operation], list[Row]]
 
@@ -71,6 +78,18 @@ BREAKS: dict[str, tuple[str, Callable[[History], History]]] = {
         lambda of: (of[0], [replace(one, node="a") if one.live else one for one in of[1]]),
     ),
     "a retired copy knows more": ("newer_retired", with_rows(replace(RETIRED[0], version=3))),
+    "what a reader saw of an unknown outcome is gone": (
+        "lost",
+        with_operations(replace(READ, row="c-3", version=1, id=12, serial=3)),
+    ),
+    "a reader saw what was refused": (
+        "refused_but_read",
+        with_operations(replace(READ, row="c-1", version=3)),
+    ),
+    "a row has other numbers than it was given": (
+        "renumbered",
+        lambda of: (of[0], [replace(one, id=one.id + 7, serial=one.serial + 7) for one in of[1]]),
+    ),
     "a refused row was written": (
         "refused_but_written",
         with_rows(replace(ROW, row="c-4", version=1, id=14, serial=4, twins=(1,))),
@@ -110,6 +129,20 @@ BREAKS: dict[str, tuple[str, Callable[[History], History]]] = {
 def test_what_breaks_a_promise_is_found(name: str) -> None:
     code, spoil = BREAKS[name]
     assert code in judge(*spoil(history()))
+
+
+def test_a_client_does_not_try_a_refused_version_again(tmp_path: Path) -> None:
+    def run(_shard: int, kind: Kind, _values: dict[str, Any]) -> tuple[Any, ...]:
+        if kind == "update":
+            raise psycopg.errors.ReadOnlySqlTransaction
+        return 1, "a", 1, 1
+
+    client = Client("c", "alias", Mock(), tmp_path, range(1))
+    with patch.object(client, "run", run), client._file:
+        for _ in range(40):
+            client._do(*client._next())
+    tried = [(one.row, one.version) for one in histories.read(tmp_path) if one.kind == "update"]
+    assert len(tried) == len(set(tried)) > 5
 
 
 def test_a_shard_that_comes_back_is_served_by_its_first_owner_again() -> None:
