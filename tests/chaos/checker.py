@@ -45,12 +45,15 @@ def check(operations: Iterable[Operation], ended: Ended) -> list[Violation]:
     ]
 
 
-def pauses(found: Iterable[Pause], longest_s: float) -> list[Violation]:
-    """Find poolers that were paused for longer than their guard waits."""
+def pauses(
+    found: Iterable[Pause], longest_s: float, windows: Sequence[tuple[float, float]]
+) -> list[Violation]:
+    """Find pauses that outlasted their guard: half of this without a fault."""
     return [
         Violation("paused", f"{one.pooler} for {one.end - one.begin:.1f} s at {one.begin:.1f}")
         for one in found
-        if one.end - one.begin > longest_s
+        if one.end - one.begin
+        > (longest_s if any(b <= one.end and one.begin <= e for b, e in windows) else longest_s / 2)
     ]
 
 

@@ -296,9 +296,8 @@ def main(minutes: float, seed: int, directory: Path) -> int:
             operations = list(history.read(directory))
             rows = list(world.rows())
     run.found += checker.check(operations, Ended(rows, as_mapping(run.owners)))
-    stopped = {name for _, _, name in run.windows}
-    longest = GUARDED_S if stopped else GUARDED_S / 2
-    run.found += checker.pauses(world.pauses, longest)
+    windows = [(begin, end) for begin, end, _ in run.windows]
+    run.found += checker.pauses(world.pauses, GUARDED_S, windows)
     text = page.write(directory / "index.html", run, operations, rows, seed)
     sys.stdout.write(text)
     return 1 if run.found else 0

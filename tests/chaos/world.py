@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,13 +179,12 @@ class World:
                 n for n, one in enumerate(owners) if one == name
             }:
                 found.append(f"topology file: shards of {name}")
+        right = {(f"shard{n}", str(ports[owner])) for n, owner in enumerate(owners)}
         for pooler in written["poolers"]:
-            for row in self.console(pooler, "SHOW DATABASES"):
-                alias = re.fullmatch(r"shard(\d+)", row["name"])
-                if alias and int(row["port"]) != ports[owners[int(alias[1])]]:
-                    found.append(f"pooler {pooler}: {row['name']} leads to {row['port']}")
-                if row["paused"] != "0":
-                    found.append(f"pooler {pooler}: {row['name']} is paused")
+            rows = self.console(pooler, "SHOW DATABASES")
+            aliases = {(r["name"], r["port"]) for r in rows if re.fullmatch(r"shard\d+", r["name"])}
+            found += [f"pooler {pooler}: {name} and {port}" for name, port in aliases ^ right]
+            found += [f"pooler {pooler}: {r['name']} is paused" for r in rows if r["paused"] != "0"]
         return found
 
     def console(self, pooler: str, command: str) -> list[dict[str, str]]:
@@ -197,6 +197,8 @@ class World:
             if session.status != pq.ConnStatus.OK:
                 raise psycopg.OperationalError(session.error_message.decode())
             answer = session.exec_(command.encode())
+            if answer.status != pq.ExecStatus.TUPLES_OK:
+                raise psycopg.OperationalError(answer.error_message.decode())
             names = [(answer.fname(n) or b"").decode() for n in range(answer.nfields)]
             return [
                 {name: (answer.get_value(row, n) or b"").decode() for n, name in enumerate(names)}
@@ -270,18 +272,15 @@ class World:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Look at the poolers during the block: what is paused, how much is used."""
-        threads = [
-            threading.Thread(target=self._watch, args=[p]) for p in self.written()["poolers"]
-        ]
-        threads.append(threading.Thread(target=self._sample))
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor() as threads:
+            looks = [threads.submit(self._watch, pooler) for pooler in self.written()["poolers"]]
+            looks.append(threads.submit(self._sample))
+            try:
+                yield
+            finally:
+                self._ended.set()
+        for look in looks:
+            look.result()
 
     def _watch(self, pooler: str) -> None:
         since: dict[str, tuple[float, float]] = {}
@@ -289,8 +288,7 @@ class World:
             try:
                 found = self.console(pooler, "SHOW DATABASES")
             except psycopg.OperationalError:
-                since.clear()  # a pooler that was started anew has no pause
-                continue
+                found = []  # a pooler that was started anew has no pause
             now = time.time()
             paused = {row["name"] for row in found if row["paused"] != "0"}
             for name in list(since):
@@ -298,6 +296,7 @@ class World:
                     self.pauses.append(Pause(f"{pooler} {name}", *since.pop(name)))
             for name in paused:
                 since[name] = since.get(name, (now, now))[0], now
+        self.pauses += [Pause(f"{pooler} {name}", *times) for name, times in since.items()]
 
     def _sample(self) -> None:
         while not self._ended.wait(1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock, patch
 
@@ -16,10 +17,10 @@ from tests.chaos.checker import Ended
 from tests.chaos.clients import Client
 from tests.chaos.faults import FAULTS
 from tests.chaos.history import Operation, Pause, Row
+from tests.chaos.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.chaos.history import Kind
 
@@ -156,10 +157,48 @@ def test_a_shard_that_comes_back_is_served_by_its_first_owner_again() -> None:
 
 
 def test_a_pause_that_outlasts_its_guard_is_found() -> None:
-    short, long = Pause("p1 shard0", 1.0, 6.0), Pause("p2 shard1", 1.0, 14.0)
-    assert [one.what for one in checker.pauses([short, long], 12)] == [
-        "p2 shard1 for 13.0 s at 1.0"
-    ]
+    short, middle, long = (Pause("p1 shard0", 1.0, end) for end in (6.0, 9.0, 14.0))
+    found = checker.pauses([short, middle, long], 12, [(8.0, 20.0)])
+    assert [one.what for one in found] == ["p1 shard0 for 13.0 s at 1.0"]
+    assert len(checker.pauses([short, middle, long], 12, [(20.0, 30.0)])) == 2
+
+
+def looked(*answers: list[dict[str, str]] | Exception) -> World:
+    """Give a world whose poolers answer so, one after the other, and are then watched no more."""
+    world = World(Mock(), Path())
+
+    def console(*_: str) -> list[dict[str, str]]:
+        if not rest[1:]:
+            world._ended.set()
+        if isinstance(answer := rest.pop(0), Exception):
+            raise answer
+        return answer
+
+    rest = list(answers)
+    world.console = console  # type: ignore[method-assign, assignment]
+    return world
+
+
+PAUSED = {"name": "shard0", "port": "1", "paused": "1"}
+
+
+@pytest.mark.parametrize("last", [[psycopg.OperationalError("gone")], []])
+def test_a_pause_counts_that_ends_with_its_pooler_or_not_at_all(last: list[Exception]) -> None:
+    world = looked([PAUSED], [PAUSED], *last)
+    world._watch("p1")
+    assert [one.pooler for one in world.pauses] == ["p1 shard0"]
+
+
+def test_a_pooler_that_lacks_an_alias_disagrees() -> None:
+    right = [PAUSED | {"name": f"shard{n}", "port": "1", "paused": "0"} for n in (0, 1)]
+    for rows, found in [(right, False), (right[:1], True), ([], True)]:
+        world = looked(rows)
+        world.maps = lambda: {"a": (1, ["a", "a"])}  # type: ignore[method-assign]
+        world.nodes = lambda: {"a": 1}  # type: ignore[method-assign]
+        world.written = lambda: {  # type: ignore[method-assign]
+            "nodes": {"a": {"shards": "0-1"}}, "poolers": {"p1": {}},
+        }  # fmt: skip
+        assert bool(world.disagreements()) == found
 
 
 def test_a_seed_repeats_the_schedule_in_which_every_fault_comes() -> None:
