@@ -37,12 +37,26 @@ def check(operations: Iterable[Operation], ended: Ended) -> list[Violation]:
     """Judge a history by what is there at its end."""
     done = sorted(operations, key=lambda one: one.begin)
     return [
+        *_idle(done, ended.owners),
         *_rows(done, ended),
         *_retired(ended),
         *_unique(done, ended),
         *_reads(done),
         *_owners(done, ended.owners),
     ]
+
+
+def _idle(
+    operations: Sequence[Operation], owners: Mapping[int, Sequence[str]]
+) -> Iterator[Violation]:
+    """A run in which somebody was never answered, or no shard has moved, proves nothing."""
+    served = {one.client for one in operations if one.outcome == "acknowledged"}
+    for name in sorted({one.client for one in operations} - served):
+        yield Violation("idle", f"nothing was acknowledged to {name}")
+    if not served:
+        yield Violation("idle", "nothing was acknowledged")
+    if not any(len(nodes) > 1 for nodes in owners.values()):
+        yield Violation("idle", "no shard has moved")
 
 
 def pauses(

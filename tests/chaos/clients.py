@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -223,13 +224,13 @@ def everyone(topology: Topology, directory: Path) -> Iterator[Callable[[], None]
 def main(file: str, directory: str) -> None:
     """Be the clients."""
     topology = loader.load(Path(file))
-    threads = [threading.Thread(target=one) for one in everyone(topology, Path(directory))]
-    for thread in threads:
-        thread.start()
-    sys.stdin.read()
-    _stop.set()
-    for thread in threads:
-        thread.join(60)
+    everybody = list(everyone(topology, Path(directory)))
+    with ThreadPoolExecutor(len(everybody)) as threads:
+        working = [threads.submit(one) for one in everybody]
+        sys.stdin.read()
+        _stop.set()
+        for one in working:
+            one.result(60)
 
 
 if __name__ == "__main__":

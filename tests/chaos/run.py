@@ -266,7 +266,8 @@ def clients(world: World, directory: Path) -> Iterator[None]:
             assert one.stdin is not None
             one.stdin.close()
             try:
-                one.wait(90)
+                if one.wait(90) != 0:
+                    raise RuntimeError(f"a client of chaos has failed: exit code {one.returncode}")
             finally:
                 if one.poll() is None:
                     one.kill()

@@ -11,7 +11,7 @@ from unittest.mock import Mock, patch
 import psycopg
 import pytest
 
-from tests.chaos import checker, schedule
+from tests.chaos import checker, clients, run, schedule
 from tests.chaos import history as histories
 from tests.chaos.checker import Ended
 from tests.chaos.clients import Client
@@ -144,6 +144,28 @@ def test_a_client_does_not_try_a_refused_version_again(tmp_path: Path) -> None:
             client._do(*client._next())
     tried = [(one.row, one.version) for one in histories.read(tmp_path) if one.kind == "update"]
     assert len(tried) == len(set(tried)) > 5
+
+
+def test_a_run_that_did_nothing_does_not_pass() -> None:
+    operations, rows = history()
+    silent = [replace(one, outcome="refused") for one in operations]
+    assert "idle" in judge([*operations, replace(REFUSED, client="d")], rows)
+    assert judge(silent, []) >= {"idle"}
+    assert checker.check([], Ended([], {0: ["a", "b"]})) != []
+    assert [one.code for one in checker.check([OTHER], Ended([], {0: ["a"]}))] == ["idle", "lost"]
+
+
+def test_a_client_that_fails_is_not_silent(tmp_path: Path) -> None:
+    with (
+        patch("tests.chaos.clients.everyone", lambda *_: [Mock(side_effect=TypeError)]),
+        patch("tests.chaos.clients.loader"),
+        patch("sys.stdin"),
+        pytest.raises(TypeError),
+    ):
+        clients.main("", str(tmp_path))
+    world = Mock(first=tmp_path / "is-not-there.yaml")
+    with pytest.raises(RuntimeError, match="exit code 1"), run.clients(world, tmp_path):
+        pass
 
 
 def test_a_shard_that_comes_back_is_served_by_its_first_owner_again() -> None:
