@@ -168,6 +168,15 @@ def test_a_client_that_fails_is_not_silent(tmp_path: Path) -> None:
         pass
 
 
+def test_what_a_move_lost_of_a_table_is_found_beside_what_faults_changed() -> None:
+    found = {"check": "structure", "object": "chaos_rows", "actual": "absent", "severity": "error"}
+    left = {"check": "leftovers", "object": "5f3a9c1e", "actual": "left", "severity": "warning"}
+    changed = [found | {"code": "column_extra"}, left | {"code": "x", "severity": "note"}]
+    assert run.wrong(changed) == []
+    missing = [found | {"code": "index_missing"}, left | {"code": "left_by_move"}]
+    assert len(run.wrong([*changed, *missing])) == 2
+
+
 def test_a_shard_that_comes_back_is_served_by_its_first_owner_again() -> None:
     back = replace(OTHER, kind="read", begin=7.0, end=7.1)
     owners = {0: ["a", "b", "a"]}
