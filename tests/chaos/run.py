@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -183,7 +184,8 @@ class Run:
 
     def _end(self, how: str) -> None:
         """End what is unfinished: each by one `resume` or `abort`, now that nothing is broken."""
-        for tried in range(TRIES):
+        tried: Counter[str] = Counter()
+        for _ in range(TRIES):
             left = [
                 one
                 for one in self.world.moves()
@@ -191,8 +193,8 @@ class Run:
             ]
             if not left:
                 return
-            if tried > 1:
-                what = f"{left[0]['id']} is {left[0]['state']} after {tried} commands"
+            if tried[left[0]["id"]]:
+                what = f"{left[0]['id']} is {left[0]['state']} after a command that could end it"
                 self.found.append(Violation("unfinished", what))
             can = left[0]["can"]
             verb = (
@@ -202,6 +204,7 @@ class Run:
             given = ("--yes", "--lock-wait", "60s")
             code, said = self.world.call("moves", verb, left[0]["id"], *given)
             self.say(f"moves {verb} {left[0]['id']}", result=code, said=said[-600:])
+            tried[left[0]["id"]] += not any(words in said for words in _CANNOT)
             how = "resume" if how == "abort" else "abort"  # as one that may not go on says
         self.found.append(Violation("unfinished", f"{left[0]['id']} for good"))
         raise RuntimeError(f"a move does not end: {left[0]}")
@@ -234,6 +237,8 @@ _CHANGED = (
     "column_extra", "grant_differs", "index_extra", "move_unconfirmed", "pending", "table_extra",
 )  # fmt: skip
 """What is there, or has not been done, because of faults."""
+_CANNOT = ("cannot be resumed", "can no longer be aborted", "belongs to a move")
+"""Of a command that says what has to come first, or instead."""
 _STOPS = ("move", "beside", "clone", "reverse")
 _WORDS = {
     "prune": ["prune", "--yes", "--now"],

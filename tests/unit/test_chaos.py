@@ -168,6 +168,32 @@ def test_a_client_that_fails_is_not_silent(tmp_path: Path) -> None:
         pass
 
 
+def after(*ended: tuple[str, str, bool]) -> list[str]:
+    """End moves by commands for a move each, which say this, and end it or not."""
+    rest = list(ended)
+    world = Mock()
+    world.moves = lambda: [
+        {"id": name, "state": "unfinished", "can": ["resume", "abort"]} for name, *_ in rest[:1]
+    ]
+
+    def call(*_: str) -> tuple[int, str]:
+        name, said, ends = rest.pop(0)
+        if not ends:
+            rest.insert(0, (name, said, True))
+        return 0 if ends else 3, said
+
+    world.call = call
+    of = run.Run(world, Path(), Mock())
+    of._end("resume")
+    return [one.code for one in of.found]
+
+
+def test_each_move_has_to_end_by_the_first_command_that_can_end_it() -> None:
+    assert after(("x", "", True), ("y", "", True), ("z", "", True)) == []
+    assert after(("x", "run `moves abort`; it cannot be resumed", False)) == []
+    assert after(("x", "something went wrong", False)) == ["unfinished"]
+
+
 def test_what_a_move_lost_of_a_table_is_found_beside_what_faults_changed() -> None:
     found = {"check": "structure", "object": "chaos_rows", "actual": "absent", "severity": "error"}
     left = {"check": "leftovers", "object": "5f3a9c1e", "actual": "left", "severity": "warning"}
