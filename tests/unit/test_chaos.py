@@ -11,7 +11,7 @@ from unittest.mock import Mock, patch
 import psycopg
 import pytest
 
-from tests.chaos import checker, clients, run, schedule
+from tests.chaos import checker, clients, page, run, schedule
 from tests.chaos import history as histories
 from tests.chaos.checker import Ended
 from tests.chaos.clients import Client
@@ -192,6 +192,15 @@ def test_each_move_has_to_end_by_the_first_command_that_can_end_it() -> None:
     assert after(("x", "", True), ("y", "", True), ("z", "", True)) == []
     assert after(("x", "run `moves abort`; it cannot be resumed", False)) == []
     assert after(("x", "something went wrong", False)) == ["unfinished"]
+
+
+@pytest.mark.parametrize(("name", "codes"), [("pooler_killed", []), ("command_killed", ["x"])])
+def test_an_error_beside_a_fault_that_clients_do_not_feel_has_no_excuse(
+    name: str, codes: list[str], tmp_path: Path
+) -> None:
+    of = run.Run(Mock(samples=[]), tmp_path, Mock(), windows=[(0.0, 9.0, name)])
+    page.write(tmp_path / "page", of, [replace(REFUSED, error="no connection")], [], 1)
+    assert [one.code for one in of.found] == ["error_without_a_fault" for _ in codes]
 
 
 def test_what_a_move_lost_of_a_table_is_found_beside_what_faults_changed() -> None:
