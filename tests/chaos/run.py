@@ -32,7 +32,6 @@ from tests.chaos.world import (
     SMALL_POOLER,
     World,
     as_mapping,
-    finish,
     ranges,
 )
 from tests.fixtures.servers.postgres import free_run
@@ -89,7 +88,7 @@ class Run:
         words, nodes, shards = self._command(one, chance)
         command = self.world.start(*words, at=one.at if one.act in _STOPS else None)
         ended: dict[str, Any] = {}
-        watcher = threading.Thread(target=_follow, args=[command, ended])
+        watcher = threading.Thread(target=_follow, args=[self.world, command, ended])
         watcher.start()
         beside = self._beside(nodes, one, chance) if one.act == "beside" else None
         harm = faults.Harm(self.world, command, nodes, shards, chance)
@@ -104,7 +103,7 @@ class Run:
             self.say(f"fault {name}", took=round(time.time() - since, 2))
         watcher.join()
         if beside is not None:
-            code, said = finish(beside, 240)
+            code, said = self.world.finish(beside, 240)
             self.say("beside it", result=code, said=said[-600:])
         self.say(
             " ".join(words), at_substep=one.at, result=ended["code"], said=ended["said"][-600:]
@@ -217,6 +216,7 @@ class Run:
             if "finish" in one["can"]:
                 self.world.call("moves", "finish", one["id"], "--yes")
         self.owners.append(self.world.owners())
+        self.found += [Violation("broken", one) for one in self.world.broken]
         self.found += [Violation("left_over", one) for one in self.world.left_over()]
         self.found += [Violation("disagree", one) for one in self.world.disagreements()]
         code, said = self.world.call("verify", "-o", "json")
@@ -247,7 +247,7 @@ _WORDS = {
 _UNENDED = ("running", "unfinished")
 
 
-def _follow(command: subprocess.Popen[str], ended: dict[str, Any]) -> None:
+def _follow(world: World, command: subprocess.Popen[str], ended: dict[str, Any]) -> None:
     """Wait for a command; one that has stopped itself goes on after eight seconds."""
     stopped = threading.Event()
 
@@ -260,7 +260,7 @@ def _follow(command: subprocess.Popen[str], ended: dict[str, Any]) -> None:
 
     waker = threading.Thread(target=wake)
     waker.start()
-    ended["code"], ended["said"] = finish(command, 240)
+    ended["code"], ended["said"] = world.finish(command, 240)
     stopped.set()
     waker.join()
 

@@ -64,6 +64,8 @@ class World:
     members: set[str] = field(default_factory=set)
     """The nodes that have had a shard."""
     pauses: list[Pause] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    """Commands of shardctl that did not end, or by an exception that it does not expect."""
     samples: list[tuple[float, int, int]] = field(default_factory=list)
     """Once a second: time, connections of all nodes, kB of the poolers."""
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -120,7 +122,19 @@ class World:
 
     def call(self, *words: str, seconds: float = 300, file: Path | None = None) -> tuple[int, str]:
         """Run a command to its end; give its exit code, and all that it said."""
-        return finish(self.start(*words, file=file), seconds)
+        return self.finish(self.start(*words, file=file), seconds)
+
+    def finish(self, process: subprocess.Popen[str], seconds: float) -> tuple[int, str]:
+        """Wait for a command; one that does not end is killed, and its code is -9."""
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, errors = process.communicate()
+            self.broken.append(f"{process.args!r} did not end in {seconds:g} s")
+        if "Traceback (most recent call last)" in errors:
+            self.broken.append(f"{process.args!r}: {errors[-600:]}")
+        return process.returncode, output + ("" if process.returncode == 0 else errors)
 
     def moves(self) -> list[dict[str, Any]]:
         """List the moves; raises RuntimeError where that fails."""
@@ -166,6 +180,8 @@ class World:
                 shard, _, retired = schema.removeprefix("shard").partition("__")
                 if not retired and owners[int(shard)] != node:
                     found.append(f"{node}: schema {schema}")
+        for pooler in self.written()["poolers"]:
+            found += map(str, self.directory_of_pooler(pooler).glob("*.staged"))
         return found
 
     def disagreements(self) -> list[str]:
@@ -310,16 +326,6 @@ class World:
                 with contextlib.suppress(psycopg.Error):
                     open_ += self.ask(node, "SELECT count(*) FROM pg_stat_activity")[0][0]
             self.samples.append((time.time(), open_, used))
-
-
-def finish(process: subprocess.Popen[str], seconds: float) -> tuple[int, str]:
-    """Wait for a command; one that does not end is killed, and its code is -9."""
-    try:
-        output, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
-    return process.returncode, output + ("" if process.returncode == 0 else errors)
 
 
 def numbers(ranges: str | int) -> set[int]:

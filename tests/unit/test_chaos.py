@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -253,6 +255,31 @@ def test_a_pause_counts_that_ends_with_its_pooler_or_not_at_all(last: list[Excep
     world = looked([PAUSED], [PAUSED], *last)
     world._watch("p1")
     assert [one.pooler for one in world.pauses] == ["p1 shard0"]
+
+
+@pytest.mark.parametrize(
+    ("does", "found"),
+    [("pass", 0), ("sys.exit('no')", 0), ("1 / 0", 1), ("signal.pause()", 1)],
+)
+def test_a_command_that_breaks_or_does_not_end_is_found(does: str, found: int) -> None:
+    world = World(Mock(), Path())
+    argv = [sys.executable, "-c", f"import signal, sys; {does}"]
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as one:
+        world.finish(one, 60 if "pause" not in does else 0.1)
+    assert len(world.broken) == found
+
+
+def test_a_staged_file_is_left_over(tmp_path: Path) -> None:
+    world = World(Mock(), Path())
+    world.nodes = dict  # type: ignore[method-assign]
+    world.owners = list  # type: ignore[method-assign]
+    config = tmp_path / "pgbouncer.ini"
+    world.written = lambda: {"poolers": {"p1": {"config": config}}}  # type: ignore[method-assign]
+    assert world.left_over() == []
+    (tmp_path / "pgbouncer.databases.ini.5f3a9c1e.staged").touch()
+    assert len(world.left_over()) == 1
 
 
 def test_a_pooler_that_lacks_an_alias_disagrees() -> None:
