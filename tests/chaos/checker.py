@@ -37,6 +37,7 @@ def check(operations: Iterable[Operation], ended: Ended) -> list[Violation]:
     """Judge a history by what is there at its end."""
     done = sorted(operations, key=lambda one: one.begin)
     return [
+        *_idle(done, ended.owners),
         *_rows(done, ended),
         *_retired(ended),
         *_unique(done, ended),
@@ -45,30 +46,42 @@ def check(operations: Iterable[Operation], ended: Ended) -> list[Violation]:
     ]
 
 
-def pauses(found: Iterable[Pause], longest_s: float) -> list[Violation]:
-    """Find poolers that were paused for longer than their guard waits."""
+def _idle(
+    operations: Sequence[Operation], owners: Mapping[int, Sequence[str]]
+) -> Iterator[Violation]:
+    """A run in which somebody was never answered, or no shard has moved, proves nothing."""
+    served = {one.client for one in operations if one.outcome == "acknowledged"}
+    for name in sorted({one.client for one in operations} - served):
+        yield Violation("idle", f"nothing was acknowledged to {name}")
+    if not served:
+        yield Violation("idle", "nothing was acknowledged")
+    if not any(len(nodes) > 1 for nodes in owners.values()):
+        yield Violation("idle", "no shard has moved")
+
+
+def pauses(
+    found: Iterable[Pause], longest_s: float, windows: Sequence[tuple[float, float]]
+) -> list[Violation]:
+    """Find pauses that outlasted their guard: half of this without a fault."""
     return [
         Violation("paused", f"{one.pooler} for {one.end - one.begin:.1f} s at {one.begin:.1f}")
         for one in found
-        if one.end - one.begin > longest_s
+        if one.end - one.begin
+        > (longest_s if any(b <= one.end and one.begin <= e for b, e in windows) else longest_s / 2)
     ]
 
 
 def _rows(operations: Sequence[Operation], ended: Ended) -> Iterator[Violation]:
-    """Each acknowledged row is there once, on the owner, in its newest version."""
+    """Each row is there once, on the owner, in the newest version acknowledged, or read."""
     there: defaultdict[tuple[int, str], list[Row]] = defaultdict(list)
     for row in ended.rows:
         if row.live:
             there[row.shard, row.row].append(row)
     newest: Counter[tuple[int, str]] = Counter()
-    tried: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
     for one in operations:
-        if one.kind != "read":
-            key = one.shard, one.row
-            if one.outcome == "acknowledged":
-                newest[key] = max(newest[key], one.version)
-            if one.outcome != "refused":
-                tried[key].add(one.version)
+        if one.outcome == "acknowledged":
+            newest[one.shard, one.row] = max(newest[one.shard, one.row], one.version)
+    tried = _tried(operations)
     for (shard, name), version in newest.items():
         if version > max((row.version for row in there[shard, name]), default=0):
             yield Violation("lost", f"shard {shard}: version {version} of {name}")
@@ -77,10 +90,19 @@ def _rows(operations: Sequence[Operation], ended: Ended) -> Iterator[Violation]:
         wrong = {
             "elsewhere": any(row.node != ended.owners[shard][-1] for row in rows),
             "twice": len(rows) > 1,
-            "refused_but_written": any(row.version not in tried[shard, name] for row in rows),
-            "torn": any(set(row.twins) - {row.version} for row in rows),
+            "refused_but_written": any((shard, name, row.version) not in tried for row in rows),
+            "torn": any(row.twins != (row.version,) * 3 for row in rows),
         }
         yield from (Violation(code, where) for code, found in wrong.items() if found)
+
+
+def _tried(operations: Iterable[Operation]) -> set[tuple[int, str, int]]:
+    """Give what was written, or may have been, as shard, name and version."""
+    return {
+        (one.shard, one.row, one.version)
+        for one in operations
+        if one.kind != "read" and one.outcome != "refused"
+    }
 
 
 def _retired(ended: Ended) -> Iterator[Violation]:
@@ -92,16 +114,16 @@ def _retired(ended: Ended) -> Iterator[Violation]:
 
 
 def _unique(operations: Sequence[Operation], ended: Ended) -> Iterator[Violation]:
-    """Ids are unique in the fleet, and serial numbers in their shard."""
+    """Ids are unique in the fleet, serial numbers in their shard; rows keep theirs."""
     given = {(row.id, row.shard, row.serial, row.row) for row in ended.rows if row.live}
     for one in operations:
-        if one.kind == "insert" and one.outcome == "acknowledged":
-            assert one.id is not None
-            assert one.serial is not None
+        if one.outcome == "acknowledged" and one.id is not None and one.serial is not None:
             given.add((one.id, one.shard, one.serial, one.row))
     ids = Counter(number for number, *_ in given)
     serials = Counter((shard, serial) for _, shard, serial, _ in given)
     yield from (Violation("id_twice", str(number)) for number, n in ids.items() if n > 1)
+    names = Counter((shard, name) for _, shard, _, name in given)
+    yield from (Violation("renumbered", f"shard {s}: {n}") for (s, n), k in names.items() if k > 1)
     yield from (
         Violation("serial_twice", f"shard {s}: {n}") for (s, n), k in serials.items() if k > 1
     )
@@ -113,8 +135,13 @@ def _reads(operations: Sequence[Operation]) -> Iterator[Violation]:
     for one in operations:
         if one.outcome == "acknowledged":
             known[one.shard, one.row].append((one.end, one.version))
+    tried = _tried(operations)
     for one in operations:
         if one.kind == "read" and one.outcome == "acknowledged":
+            if one.version and (one.shard, one.row, one.version) not in tried:
+                yield Violation(
+                    "refused_but_read", f"shard {one.shard}: {one.version} of {one.row}"
+                )
             seen = known[one.shard, one.row]
             least = max((version for end, version in seen if end < one.begin), default=0)
             if one.version < least:

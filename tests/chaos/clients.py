@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ STATEMENTS: dict[str, str] = {
 _LOST = re.compile(r"08...|57P0.|None")
 """What may come after a statement was carried out."""
 _NOT_HERE = (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege)
+_UPDATED = (("update", "acknowledged"), ("update", "refused"))
 _CONNECTING: dict[str, Any] = {"autocommit": True, "prepare_threshold": None, "connect_timeout": 10}
 
 _stop = threading.Event()
@@ -79,7 +81,7 @@ class Client:
         self._file = (directory / f"{name}.history").open("w", buffering=1)
         self._numbers = itertools.count(1)
         self._mine: deque[tuple[int, str, int]] = deque(maxlen=200)
-        """Shard, name and version of rows whose fate is known."""
+        """Shard, name and version last tried of rows whose fate is known."""
 
     def work(self, rate: float | None) -> None:
         """Do one operation after the other, or `rate` a second whatever becomes of them."""
@@ -118,15 +120,12 @@ class Client:
         wrote = (version, None, None, None) if outcome != "acknowledged" else wrote
         of = (self.name, self.route, kind, shard, row, begin, time.time(), outcome)
         self._file.write(Operation(*of, *wrote, error=error).line())
-        if kind == "insert" and outcome == "acknowledged":
-            self._mine.append((shard, row, version))
-        elif kind == "update":
+        if kind == "update":
             with contextlib.suppress(ValueError):
                 self._mine.remove((shard, row, version - 1))
-            if outcome == "acknowledged":
-                self._mine.append((shard, row, version))
-            elif outcome == "refused":
-                self._mine.append((shard, row, version - 1))
+        # A version that was refused is not tried again: nobody may ever see it.
+        if (kind, outcome) in {("insert", "acknowledged"), *_UPDATED}:
+            self._mine.append((shard, row, version))
 
     def run(self, shard: int, kind: Kind, values: dict[str, Any]) -> tuple[Any, ...]:
         """Run the statement somewhere; give version, node, id, serial. Raises psycopg's errors."""
@@ -225,13 +224,13 @@ def everyone(topology: Topology, directory: Path) -> Iterator[Callable[[], None]
 def main(file: str, directory: str) -> None:
     """Be the clients."""
     topology = loader.load(Path(file))
-    threads = [threading.Thread(target=one) for one in everyone(topology, Path(directory))]
-    for thread in threads:
-        thread.start()
-    sys.stdin.read()
-    _stop.set()
-    for thread in threads:
-        thread.join(60)
+    everybody = list(everyone(topology, Path(directory)))
+    with ThreadPoolExecutor(len(everybody)) as threads:
+        working = [threads.submit(one) for one in everybody]
+        sys.stdin.read()
+        _stop.set()
+        for one in working:
+            one.result(60)
 
 
 if __name__ == "__main__":

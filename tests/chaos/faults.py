@@ -310,6 +310,12 @@ FAULTS: dict[str, Callable[[Harm], None]] = {
     name: one for name, one in vars(Harm).items() if callable(one) and not name.startswith("_")
 }
 """By name; all of them, in the order above."""
+UNFELT = {
+    "command_killed", "guards_killed", "senders_ended", "slots_dropped", "table_made",
+    "table_made_elsewhere", "topology_edited", "stale_operator", "another_operator",
+    "stopped by SIGKILL",
+}  # fmt: skip
+"""Of these clients notice nothing, or wait: an error beside them has no excuse."""
 
 _COMMANDS = (
     ["verify"],

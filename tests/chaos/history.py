@@ -62,7 +62,7 @@ class Row:
     live: bool = True
     """Whether its schema has the shard's name, or a retired one."""
     twins: tuple[int, ...] = ()
-    """Its version in the other tables that every operation writes, too."""
+    """All its versions in the three other tables that every operation writes, too."""
 
 
 @dataclass(frozen=True, slots=True)

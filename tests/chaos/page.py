@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.chaos.checker import Violation
+from tests.chaos.faults import UNFELT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ def write(
     outside: Counter[tuple[str, str]] = Counter()
     for one in operations:
         if one.outcome != "acknowledged":
-            windows = [(begin, end) for begin, end, _ in run.windows]
+            windows = [(begin, end) for begin, end, name in run.windows if name not in UNFELT]
             if (one.route, one.error) in _OF_MOVES:
                 windows += run.moving
             during = any(begin <= one.end and one.begin <= end for begin, end in windows)

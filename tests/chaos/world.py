@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +32,13 @@ SMALL_NODE, SMALL_POOLER, CLOCKED_NODE = "b", "p2", "c"
 """Where disks are filled, and the node whose server has a clock of its own."""
 
 ROWS = (
-    "SELECT r.row, r.version, r.id, r.serial, ARRAY["
-    "(SELECT version FROM {0}.chaos_notes WHERE row_id = r.id),"
-    "(SELECT version FROM {0}.chaos_parts AS p WHERE p.row = r.row),"
-    "k.version] FROM {0}.chaos_rows AS r LEFT JOIN"
-    " (SELECT row, max(version) AS version FROM {0}.chaos_keyless GROUP BY row) AS k USING (row)"
+    "SELECT coalesce(row, 'note of ' || n.row_id), coalesce(r.version, 0), coalesce(r.id, 0),"
+    " coalesce(r.serial, 0), ARRAY[n.version, p.version] || k.versions"
+    " FROM {0}.chaos_rows AS r FULL JOIN {0}.chaos_notes AS n ON n.row_id = r.id"
+    " FULL JOIN {0}.chaos_parts AS p USING (row) FULL JOIN (SELECT row, array_agg(version)"
+    " AS versions FROM {0}.chaos_keyless GROUP BY row) AS k USING (row)"
 )
+"""Rows that one of the tables has; version 0 where `chaos_rows` is not among them."""
 _LEFT = (
     "SELECT 'slot ' || slot_name FROM pg_replication_slots WHERE slot_name LIKE 'shardctl%'"
     " UNION ALL SELECT 'publication ' || pubname FROM pg_publication WHERE pubname LIKE 'shardctl%'"
@@ -62,6 +64,8 @@ class World:
     members: set[str] = field(default_factory=set)
     """The nodes that have had a shard."""
     pauses: list[Pause] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    """Commands of shardctl that did not end, or by an exception that it does not expect."""
     samples: list[tuple[float, int, int]] = field(default_factory=list)
     """Once a second: time, connections of all nodes, kB of the poolers."""
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -118,7 +122,19 @@ class World:
 
     def call(self, *words: str, seconds: float = 300, file: Path | None = None) -> tuple[int, str]:
         """Run a command to its end; give its exit code, and all that it said."""
-        return finish(self.start(*words, file=file), seconds)
+        return self.finish(self.start(*words, file=file), seconds)
+
+    def finish(self, process: subprocess.Popen[str], seconds: float) -> tuple[int, str]:
+        """Wait for a command; one that does not end is killed, and its code is -9."""
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, errors = process.communicate()
+            self.broken.append(f"{process.args!r} did not end in {seconds:g} s")
+        if "Traceback (most recent call last)" in errors:
+            self.broken.append(f"{process.args!r}: {errors[-600:]}")
+        return process.returncode, output + ("" if process.returncode == 0 else errors)
 
     def moves(self) -> list[dict[str, Any]]:
         """List the moves; raises RuntimeError where that fails."""
@@ -164,6 +180,8 @@ class World:
                 shard, _, retired = schema.removeprefix("shard").partition("__")
                 if not retired and owners[int(shard)] != node:
                     found.append(f"{node}: schema {schema}")
+        for pooler in self.written()["poolers"]:
+            found += map(str, self.directory_of_pooler(pooler).glob("*.staged"))
         return found
 
     def disagreements(self) -> list[str]:
@@ -177,13 +195,12 @@ class World:
                 n for n, one in enumerate(owners) if one == name
             }:
                 found.append(f"topology file: shards of {name}")
+        right = {(f"shard{n}", str(ports[owner])) for n, owner in enumerate(owners)}
         for pooler in written["poolers"]:
-            for row in self.console(pooler, "SHOW DATABASES"):
-                alias = re.fullmatch(r"shard(\d+)", row["name"])
-                if alias and int(row["port"]) != ports[owners[int(alias[1])]]:
-                    found.append(f"pooler {pooler}: {row['name']} leads to {row['port']}")
-                if row["paused"] != "0":
-                    found.append(f"pooler {pooler}: {row['name']} is paused")
+            rows = self.console(pooler, "SHOW DATABASES")
+            aliases = {(r["name"], r["port"]) for r in rows if re.fullmatch(r"shard\d+", r["name"])}
+            found += [f"pooler {pooler}: {name} and {port}" for name, port in aliases ^ right]
+            found += [f"pooler {pooler}: {r['name']} is paused" for r in rows if r["paused"] != "0"]
         return found
 
     def console(self, pooler: str, command: str) -> list[dict[str, str]]:
@@ -196,6 +213,8 @@ class World:
             if session.status != pq.ConnStatus.OK:
                 raise psycopg.OperationalError(session.error_message.decode())
             answer = session.exec_(command.encode())
+            if answer.status != pq.ExecStatus.TUPLES_OK:
+                raise psycopg.OperationalError(answer.error_message.decode())
             names = [(answer.fname(n) or b"").decode() for n in range(answer.nfields)]
             return [
                 {name: (answer.get_value(row, n) or b"").decode() for n, name in enumerate(names)}
@@ -269,18 +288,15 @@ class World:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Look at the poolers during the block: what is paused, how much is used."""
-        threads = [
-            threading.Thread(target=self._watch, args=[p]) for p in self.written()["poolers"]
-        ]
-        threads.append(threading.Thread(target=self._sample))
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor() as threads:
+            looks = [threads.submit(self._watch, pooler) for pooler in self.written()["poolers"]]
+            looks.append(threads.submit(self._sample))
+            try:
+                yield
+            finally:
+                self._ended.set()
+        for look in looks:
+            look.result()
 
     def _watch(self, pooler: str) -> None:
         since: dict[str, tuple[float, float]] = {}
@@ -288,8 +304,7 @@ class World:
             try:
                 found = self.console(pooler, "SHOW DATABASES")
             except psycopg.OperationalError:
-                since.clear()  # a pooler that was started anew has no pause
-                continue
+                found = []  # a pooler that was started anew has no pause
             now = time.time()
             paused = {row["name"] for row in found if row["paused"] != "0"}
             for name in list(since):
@@ -297,6 +312,7 @@ class World:
                     self.pauses.append(Pause(f"{pooler} {name}", *since.pop(name)))
             for name in paused:
                 since[name] = since.get(name, (now, now))[0], now
+        self.pauses += [Pause(f"{pooler} {name}", *times) for name, times in since.items()]
 
     def _sample(self) -> None:
         while not self._ended.wait(1):
@@ -310,16 +326,6 @@ class World:
                 with contextlib.suppress(psycopg.Error):
                     open_ += self.ask(node, "SELECT count(*) FROM pg_stat_activity")[0][0]
             self.samples.append((time.time(), open_, used))
-
-
-def finish(process: subprocess.Popen[str], seconds: float) -> tuple[int, str]:
-    """Wait for a command; one that does not end is killed, and its code is -9."""
-    try:
-        output, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
-    return process.returncode, output + ("" if process.returncode == 0 else errors)
 
 
 def numbers(ranges: str | int) -> set[int]:
