@@ -16,8 +16,8 @@ CREATE TABLE chaos_notes (
 CREATE TABLE chaos_parts (
     row         text   NOT NULL,
     version     int    NOT NULL,
-    PRIMARY KEY (row)
-) PARTITION BY HASH (row);
+    PRIMARY KEY (row, version)
+) PARTITION BY HASH (version);  -- half of the updates are a DELETE and an INSERT
 CREATE TABLE chaos_parts_0 PARTITION OF chaos_parts FOR VALUES WITH (MODULUS 2, REMAINDER 0);
 CREATE TABLE chaos_parts_1 PARTITION OF chaos_parts FOR VALUES WITH (MODULUS 2, REMAINDER 1);
 
