@@ -219,6 +219,9 @@ class Run:
         self.found += [Violation("broken", one) for one in self.world.broken]
         self.found += [Violation("left_over", one) for one in self.world.left_over()]
         self.found += [Violation("disagree", one) for one in self.world.disagreements()]
+        # What a node has that was away when a reverse ended is not seen by `left_over`.
+        code, said = self.world.call("moves", "doctor", "--yes")
+        self.say("moves doctor", result=code, said=said)
         code, said = self.world.call("verify", "-o", "json")
         self.say("verify", result=code, said=said)
         self.found += wrong(json.JSONDecoder().raw_decode(said)[0]["findings"])
