@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _OF_MOVES = {("router", "ShardMoved"), ("direct", "42P01"), ("direct", "42501")}
 """What a move gives transactions that were open when it fenced, and whom no pooler holds back."""
+_NOTICED_S = 15.0
+"""After that, a router has asked every shard once, and so has noticed its move."""
 _STYLE = (
     "body{font:16px system-ui;max-width:60em;margin:2em auto;padding:0 1em;color-scheme:light dark}"
     "td,th{padding:.2em .8em;text-align:left}svg{width:100%;height:10em}"
@@ -38,7 +40,8 @@ def write(
         if one.outcome != "acknowledged":
             windows = [(begin, end) for begin, end, name in run.windows if name not in UNFELT]
             if (one.route, one.error) in _OF_MOVES:
-                windows += run.moving
+                later = _NOTICED_S if one.route == "router" else 0
+                windows += [(begin, end + later) for begin, end in run.moving]
             during = any(begin <= one.end and one.begin <= end for begin, end in windows)
             (inside if during else outside)[one.route, one.error or ""] += 1
             if not during:
