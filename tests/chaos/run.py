@@ -220,11 +220,21 @@ class Run:
         self.found += [Violation("left_over", one) for one in self.world.left_over()]
         self.found += [Violation("disagree", one) for one in self.world.disagreements()]
         # What a node has that was away when a reverse ended is not seen by `left_over`.
-        code, said = self.world.call("moves", "doctor", "--yes")
+        code, said = self.world.call("moves", "doctor", "--yes", "-o", "json")
         self.say("moves doctor", result=code, said=said)
+        self.found += unowned(json.JSONDecoder().raw_decode(said)[0]["left"])
         code, said = self.world.call("verify", "-o", "json")
         self.say("verify", result=code, said=said)
         self.found += wrong(json.JSONDecoder().raw_decode(said)[0]["findings"])
+
+
+def unowned(left: list[dict[str, Any]]) -> list[Violation]:
+    """Choose of what `moves doctor` lists what no killed guard and no absent node explains."""
+    return [
+        Violation("left_over", f"{one['node']}: {one['kind']} {one['name']}")
+        for one in left
+        if one["kind"] != "guard" and (one["kind"] != "triggers" or "__retired_" not in one["name"])
+    ]
 
 
 def wrong(findings: list[dict[str, Any]]) -> list[Violation]:
