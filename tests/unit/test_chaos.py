@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest.mock import Mock, patch
 
 import psycopg
 import pytest
 
-from tests.chaos import checker, clients, page, run, schedule
+from tests.chaos import checker, page, run, schedule
 from tests.chaos import history as histories
 from tests.chaos.checker import Ended
 from tests.chaos.clients import Client
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.history import Kind
 
+UNUSED: Any = None
 History = tuple[list[Operation], list[Row]]
 
 WRITTEN = Operation(
@@ -140,8 +142,9 @@ def test_a_client_does_not_try_a_refused_version_again(tmp_path: Path) -> None:
             raise psycopg.errors.ReadOnlySqlTransaction
         return 1, "a", 1, 1
 
-    client = Client("c", "alias", Mock(), tmp_path, range(1))
-    with patch.object(client, "run", run), client._file:
+    client = Client("c", "alias", UNUSED, tmp_path, range(1))
+    client.run = run  # type: ignore[method-assign, assignment]
+    with client._file:
         for _ in range(40):
             client._do(*client._next())
     tried = [(one.row, one.version) for one in histories.read(tmp_path) if one.kind == "update"]
@@ -158,14 +161,7 @@ def test_a_run_that_did_nothing_does_not_pass() -> None:
 
 
 def test_a_client_that_fails_is_not_silent(tmp_path: Path) -> None:
-    with (
-        patch("tests.chaos.clients.everyone", lambda *_: [Mock(side_effect=TypeError)]),
-        patch("tests.chaos.clients.loader"),
-        patch("sys.stdin"),
-        pytest.raises(TypeError),
-    ):
-        clients.main("", str(tmp_path))
-    world = Mock(first=tmp_path / "is-not-there.yaml")
+    world: Any = SimpleNamespace(first=tmp_path / "is-not-there.yaml")
     with pytest.raises(RuntimeError, match="exit code 1"), run.clients(world, tmp_path):
         pass
 
@@ -173,10 +169,10 @@ def test_a_client_that_fails_is_not_silent(tmp_path: Path) -> None:
 def after(*ended: tuple[str, str, bool]) -> list[str]:
     """End moves by commands for a move each, which say this, and end it or not."""
     rest = list(ended)
-    world = Mock()
-    world.moves = lambda: [
-        {"id": name, "state": "unfinished", "can": ["resume", "abort"]} for name, *_ in rest[:1]
-    ]
+
+    def moves() -> list[dict[str, Any]]:
+        can = ["resume", "abort"]
+        return [{"id": name, "state": "unfinished", "can": can} for name, *_ in rest[:1]]
 
     def call(*_: str) -> tuple[int, str]:
         name, said, ends = rest.pop(0)
@@ -184,8 +180,8 @@ def after(*ended: tuple[str, str, bool]) -> list[str]:
             rest.insert(0, (name, said, True))
         return 0 if ends else 3, said
 
-    world.call = call
-    of = run.Run(world, Path(), Mock())
+    world: Any = SimpleNamespace(moves=moves, call=call)
+    of = run.Run(world, Path(), io.StringIO())
     of._end("resume")
     return [one.code for one in of.found]
 
@@ -200,7 +196,7 @@ def test_each_move_has_to_end_by_the_first_command_that_can_end_it() -> None:
 def test_an_error_beside_a_fault_that_clients_do_not_feel_has_no_excuse(
     name: str, codes: list[str], tmp_path: Path
 ) -> None:
-    of = run.Run(Mock(samples=[]), tmp_path, Mock(), windows=[(0.0, 9.0, name)])
+    of = run.Run(World(UNUSED, tmp_path), tmp_path, UNUSED, windows=[(0.0, 9.0, name)])
     page.write(tmp_path / "page", of, [replace(REFUSED, error="no connection")], [], 1)
     assert [one.code for one in of.found] == ["error_without_a_fault" for _ in codes]
 
@@ -240,7 +236,7 @@ def test_a_pause_that_outlasts_its_guard_is_found() -> None:
 
 def looked(*answers: list[dict[str, str]] | Exception) -> World:
     """Give a world whose poolers answer so, one after the other, and are then watched no more."""
-    world = World(Mock(), Path())
+    world = World(UNUSED, Path())
 
     def console(*_: str) -> list[dict[str, str]]:
         if not rest[1:]:
@@ -269,7 +265,7 @@ def test_a_pause_counts_that_ends_with_its_pooler_or_not_at_all(last: list[Excep
     [("pass", 0), ("sys.exit('no')", 0), ("1 / 0", 1), ("signal.pause()", 1)],
 )
 def test_a_command_that_breaks_or_does_not_end_is_found(does: str, found: int) -> None:
-    world = World(Mock(), Path())
+    world = World(UNUSED, Path())
     argv = [sys.executable, "-c", f"import signal, sys; {does}"]
     with subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -279,7 +275,7 @@ def test_a_command_that_breaks_or_does_not_end_is_found(does: str, found: int) -
 
 
 def test_a_staged_file_is_left_over(tmp_path: Path) -> None:
-    world = World(Mock(), Path())
+    world = World(UNUSED, Path())
     world.nodes = dict  # type: ignore[method-assign]
     world.owners = list  # type: ignore[method-assign]
     config = tmp_path / "pgbouncer.ini"
