@@ -38,6 +38,12 @@ def test_a_difference_is_named_by_table_and_key(
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(fleet_own)
+    fleet_own.ask(
+        "a",
+        "CREATE TABLE shard3.parts (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE shard3.part PARTITION OF shard3.parts DEFAULT",
+        "INSERT INTO shard3.parts VALUES (1)",
+    )
     monkeypatch.setattr(live_comparison, "BLOCKS", 4)  # what differs is in the last part
     run = rehearsal.STEP.run
     [(user,)] = fleet_own.ask("a", "SELECT max(id) FROM shard3.photos")
@@ -50,6 +56,7 @@ def test_a_difference_is_named_by_table_and_key(
             f"UPDATE shard2.photos SET user_id = 0 WHERE id = {other}",  # as many rows
             "UPDATE shard2.\"Odd %s\" SET c = '' WHERE a = 7",
             "INSERT INTO shard2.\"Odd %s\" VALUES (0, ',', '')",
+            "DELETE FROM shard3.part",
         )
         run(context)
 
@@ -57,13 +64,13 @@ def test_a_difference_is_named_by_table_and_key(
     error = refused(fleet_own)
     assert error.code == "rehearsal_differs"
     keys = (str(user), str(other), '(0,",")', "(7,b'7)")
-    for named in ("shard2.photos", "shard3.photos", "2,001", "shard2.Odd", *keys):
+    for named in ("shard2.photos", "shard3.photos", "2,001", "shard2.Odd", "shard3.part:", *keys):
         assert named in str(error)
     untouched(fleet_own)
     report = fleet_own.copy("a").report
     assert report is not None
     found = report["rehearsal"]
-    assert (len(found["differing"]), found["tables"]) == (3, 0)
+    assert (len(found["differing"]), found["tables"]) == (4, 0)
 
 
 @pytest.mark.long
