@@ -62,6 +62,17 @@ def test_a_transaction_is_told_that_its_shard_has_moved_and_may_run_again(
     assert db.select("id", "photos", 2) == [(5,)]
 
 
+def test_a_closed_copy_of_a_shard_that_comes_back_is_the_fence_too(
+    fleet_routed: Fleet, router: Open
+) -> None:
+    db = router(fleet_routed.topology())
+    assert db.read_map() == 1
+    move_by_hand(fleet_routed)
+    fleet_routed.execute("a", "CREATE SCHEMA shard2 CREATE TABLE photos (id int)")
+    assert db.insert("photos", 2, ROW) == 1
+    assert (db.node_of(2), db.stats().repeated) == ("b", 1)
+
+
 def test_a_map_that_goes_backwards_is_refused(fleet_routed: Fleet, router: Open) -> None:
     db = router(fleet_routed.topology())
     for node in "ab":
