@@ -12,6 +12,7 @@ import pytest
 from shardctl.access import fence
 from shardctl.access.fence import NotAtCutover, WritersLeft
 from shardctl.moves import claims
+from shardctl.moves.marks import StandbysBehind
 from shardctl.state import journal
 from tests.fixtures.moves.fenced import MOVE, RETIRED, SCHEMA, Fenced
 from tests.fixtures.refusals import raises_code
@@ -93,6 +94,19 @@ def test_new_ids_are_above_those_of_a_source_whose_clock_is_ahead(fleet_own: Lab
     fleet_own.ask("a", ahead + claims.opening(world).as_string())
     passed = "SELECT clock_timestamp() > drained_at FROM shardctl.move"
     assert fleet_own.ask("a", passed) == [(True,)]
+
+
+def test_a_standby_that_has_not_flushed_the_fence_keeps_a_move_from_its_decision(
+    fleet_own: Lab,
+) -> None:
+    fleet_own.ask("a", "SELECT pg_create_physical_replication_slot('away', true)")
+    stopped = fleet_own.stopped([2, 3], "b", max_pause_s=2.0)
+    assert isinstance(stopped.error, StandbysBehind)
+    assert stopped.error.names == ("away",)
+    assert fleet_own.put(2)
+    fleet_own.ask("a", "SELECT pg_drop_replication_slot('away')")
+    fleet_own.resume()
+    assert fleet_own.leads("shard2") == "b"
 
 
 @pytest.mark.parametrize("to", ["b", "c"])
