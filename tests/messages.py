@@ -22,8 +22,10 @@ FILE = Path(__file__).parent / "unit" / "messages.txt"
 
 def render() -> str:
     """Give the texts of each file that has some, in their order."""
-    kinds = {*reference_errors.classes(), "incomplete_if", "Rule", "Problem", "BadParameter"}
-    kinds.add("StatementRefused")
+    kinds = {
+        *reference_errors.classes(),
+        *("incomplete_if", "Rule", "Problem", "BadParameter", "StatementRefused"),
+    }
     said = {"moves/preflight/*.sql": list(_of_preflight())}
     root = Path(shardctl.__path__[0])
     for file in sorted(root.rglob("*.py")):

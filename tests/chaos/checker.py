@@ -36,12 +36,13 @@ class Ended:
 def check(operations: Iterable[Operation], ended: Ended) -> list[Violation]:
     """Judge a history by what is there at its end."""
     done = sorted(operations, key=lambda one: one.begin)
+    tried = _tried(done)
     return [
         *_idle(done, ended.owners),
-        *_rows(done, ended),
+        *_rows(done, ended, tried),
         *_retired(ended),
         *_unique(done, ended),
-        *_reads(done),
+        *_reads(done, tried),
         *_owners(done, ended.owners),
     ]
 
@@ -49,7 +50,7 @@ def check(operations: Iterable[Operation], ended: Ended) -> list[Violation]:
 def _idle(
     operations: Sequence[Operation], owners: Mapping[int, Sequence[str]]
 ) -> Iterator[Violation]:
-    """A run in which somebody was never answered, or no shard has moved, proves nothing."""
+    """A run proves nothing if a client had no answer, or no shard has moved."""
     served = {one.client for one in operations if one.outcome == "acknowledged"}
     for name in sorted({one.client for one in operations} - served):
         yield Violation("idle", f"nothing was acknowledged to {name}")
@@ -59,6 +60,11 @@ def _idle(
         yield Violation("idle", "no shard has moved")
 
 
+def overlaps(one: Operation | Pause, windows: Iterable[tuple[float, float]]) -> bool:
+    """Tell whether it fell, even in part, into one of the windows."""
+    return any(begin <= one.end and one.begin <= end for begin, end in windows)
+
+
 def pauses(
     found: Iterable[Pause], longest_s: float, windows: Sequence[tuple[float, float]]
 ) -> list[Violation]:
@@ -66,12 +72,13 @@ def pauses(
     return [
         Violation("paused", f"{one.pooler} for {one.end - one.begin:.1f} s at {one.begin:.1f}")
         for one in found
-        if one.end - one.begin
-        > (longest_s if any(b <= one.end and one.begin <= e for b, e in windows) else longest_s / 2)
+        if one.end - one.begin > (longest_s if overlaps(one, windows) else longest_s / 2)
     ]
 
 
-def _rows(operations: Sequence[Operation], ended: Ended) -> Iterator[Violation]:
+def _rows(
+    operations: Sequence[Operation], ended: Ended, tried: set[tuple[int, str, int]]
+) -> Iterator[Violation]:
     """Each row is there once, on the owner, in the newest version acknowledged, or read."""
     there: defaultdict[tuple[int, str], list[Row]] = defaultdict(list)
     for row in ended.rows:
@@ -81,7 +88,6 @@ def _rows(operations: Sequence[Operation], ended: Ended) -> Iterator[Violation]:
     for one in operations:
         if one.outcome == "acknowledged":
             newest[one.shard, one.row] = max(newest[one.shard, one.row], one.version)
-    tried = _tried(operations)
     for (shard, name), version in newest.items():
         if version > max((row.version for row in there[shard, name]), default=0):
             yield Violation("lost", f"shard {shard}: version {version} of {name}")
@@ -129,13 +135,14 @@ def _unique(operations: Sequence[Operation], ended: Ended) -> Iterator[Violation
     )
 
 
-def _reads(operations: Sequence[Operation]) -> Iterator[Violation]:
+def _reads(
+    operations: Sequence[Operation], tried: set[tuple[int, str, int]]
+) -> Iterator[Violation]:
     """Who reads finds what was acknowledged, or read, before it asked, or something newer."""
     known: defaultdict[tuple[int, str], list[tuple[float, int]]] = defaultdict(list)
     for one in operations:
         if one.outcome == "acknowledged":
             known[one.shard, one.row].append((one.end, one.version))
-    tried = _tried(operations)
     for one in operations:
         if one.kind == "read" and one.outcome == "acknowledged":
             if one.version and (one.shard, one.row, one.version) not in tried:

@@ -52,7 +52,8 @@ STATEMENTS: dict[str, str] = {
 _LOST = re.compile(r"08...|57P0.|None")
 """What may come after a statement was carried out."""
 _NOT_HERE = (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege)
-_UPDATED = (("update", "acknowledged"), ("update", "refused"))
+_KNOWN = {("insert", "acknowledged"), ("update", "acknowledged"), ("update", "refused")}
+"""After these, a row is updated further."""
 _CONNECTING: dict[str, Any] = {"autocommit": True, "prepare_threshold": None, "connect_timeout": 10}
 
 _stop = threading.Event()
@@ -123,8 +124,8 @@ class Client:
         if kind == "update":
             with contextlib.suppress(ValueError):
                 self._mine.remove((shard, row, version - 1))
-        # A version that was refused is not tried again: nobody may ever see it.
-        if (kind, outcome) in {("insert", "acknowledged"), *_UPDATED}:
+        # A version that was refused is not tried again: no client may see it, then or later.
+        if (kind, outcome) in _KNOWN:
             self._mine.append((shard, row, version))
 
     def run(self, shard: int, kind: Kind, values: dict[str, Any]) -> tuple[Any, ...]:

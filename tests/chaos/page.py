@@ -6,7 +6,7 @@ import html
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.chaos.checker import Violation
+from tests.chaos.checker import Violation, overlaps
 from tests.chaos.faults import UNFELT
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def write(
             if (one.route, one.error) in _OF_MOVES:
                 later = _NOTICED_S if one.route == "router" else 0
                 windows += [(begin, end + later) for begin, end in run.moving]
-            during = any(begin <= one.end and one.begin <= end for begin, end in windows)
+            during = overlaps(one, windows)
             (inside if during else outside)[one.route, one.error or ""] += 1
             if not during:
                 what = f"{one.client}, shard {one.shard}: {one.error} at {one.begin:.3f}"

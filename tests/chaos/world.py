@@ -304,7 +304,7 @@ class World:
             try:
                 found = self.console(pooler, "SHOW DATABASES")
             except psycopg.OperationalError:
-                found = []  # a pooler that was started anew has no pause
+                found = []  # a restarted pooler has no pause
             now = time.time()
             paused = {row["name"] for row in found if row["paused"] != "0"}
             for name in list(since):
