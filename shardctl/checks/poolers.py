@@ -4,37 +4,146 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from shardctl.checks import poolers_look
-from shardctl.checks.check import QUERIES, Check
-from shardctl.checks.poolers_look import APPLY, PAGE, RULES, brief, shards_of
+from shardctl.checks.check import ERROR, QUERIES, WARNING, Check, Rule, Rules
+from shardctl.errors import ShardctlError
+from shardctl.hosts import files
+from shardctl.hosts.reach import host_of
+from shardctl.meter import listed
 from shardctl.pgbouncer import apply, faults, render, serving
+from shardctl.pgbouncer.console import Console, PoolerUnavailable
+from shardctl.state import lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Finding, Place, View
-    from shardctl.checks.poolers_look import Looked
-    from shardctl.errors import ShardctlError
-    from shardctl.pgbouncer.render import Entry, Header
+    from shardctl.pgbouncer.console import Alias, Row
+    from shardctl.pgbouncer.render import Entry
     from shardctl.topology.model import NodeName, Pooler, ShardId, Topology
 
 
-Secrets = dict[str, str | None] | None
-"""Digests of SCRAM secrets by role, None for one of another kind; None to those who may not.
+Secrets = dict[str, str | None]
+"""Digests of SCRAM secrets by role, None for one of another kind; empty where they are hidden.
 
 PgBouncer that keeps a SCRAM secret can log in only to nodes which have the very same one: the same
 password that was set again has another salt.
 """
 
-PREPARED = (1, 21)
-"""The first PgBouncer that keeps prepared statements in transaction pooling."""
+_SHOWN = 3
+_APPLY = "run `shardctl pgbouncer apply`"
+_HELD = "if no operator or move needs it, run {command} on the pooler's console"
+
+RULES = Rules(
+    "poolers",
+    {
+        "unreachable": Rule(ERROR, "{error}", "a console that answers", "{hint}"),
+        "refused": Rule(
+            ERROR, "{error}", "a pooler that `shardctl pgbouncer apply` can update", "{hint}"
+        ),
+        "file_differs": Rule(
+            ERROR,
+            "{actual}",
+            "the file as shardctl writes it{of}",
+            "run `shardctl pgbouncer diff` to see the changes, then `shardctl pgbouncer apply`; "
+            "with --force it replaces a file that is not its own or is newer",
+        ),
+        "not_loaded": Rule(
+            ERROR,
+            "{there}",
+            "what the file contains",
+            f"{_APPLY} to reload the file; the pooler's log shows why it was not loaded",
+        ),
+        "paused": Rule(ERROR, "paused: clients wait", "clients are served", _HELD),
+        "disabled": Rule(ERROR, "disabled: clients are rejected", "clients are served", _HELD),
+        "login_retry": Rule(
+            WARNING,
+            f"{serving.SHORT_S} s, the value during a move",
+            "the server_login_retry of the pooler's configuration",
+            "if no move is running, run RELOAD on the pooler's console",
+        ),
+        "wrong_server": Rule(
+            ERROR,
+            "connections to {there}",
+            "connections to node {owner}, which owns the shards",
+            'run RECONNECT "{first}" on the pooler\'s console',
+        ),
+        "secrets_differ": Rule(
+            WARNING,
+            "nodes {nodes} have different SCRAM secrets",
+            "the same secret on all nodes: PgBouncer keeps only one",
+            "set the role's SCRAM secret on all nodes to the pooler's "
+            "(docs/howto/change-passwords.md)",
+        ),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was seen of a pooler: only `error` where its console cannot be used.
+
+    `refused` is why `apply` would not change it, `text` the file of aliases.
+    """
+
+    error: ShardctlError | None
+    refused: ShardctlError | None = None
+    text: str | None = None
+    seen: apply.Seen | None = None
+    """The same as `apply` sees it, None where it is refused."""
+    held: bool = False
+    """Whether the whole pooler is paused."""
+    offered: Mapping[str, Alias] = field(default_factory=dict)
+    servers: Sequence[Row] = ()
+    config: Mapping[str, str] = field(default_factory=dict)
+    addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the pooler knows of the names of hosts."""
+
+
+def look_at(topology: Topology, pooler: Pooler) -> Looked:
+    """Ask a pooler's console and read its file; what goes wrong is in the result."""
+    purpose = lock.purpose("verify")
+    refused: ShardctlError | None = None
+    text: str | None = None
+    seen: apply.Seen | None = None
+    try:
+        host = host_of(pooler)
+        text = files.read(host, pooler.databases_file, user=pooler.os_user)
+        seen = apply.observe(topology, pooler, host, purpose=purpose)
+    except PoolerUnavailable as error:
+        return Looked(error)
+    except ShardctlError as error:
+        refused = error
+    try:
+        with Console(pooler, topology.database, purpose=purpose) as console:
+            return Looked(
+                error=None,
+                refused=refused,
+                text=text,
+                seen=seen,
+                held=console.held(),
+                offered=console.databases(),
+                servers=console.servers(),
+                config=console.config(),
+                addresses=console.resolved(),
+            )
+    except ShardctlError as error:
+        return Looked(error)
+
+
+def look(place: Place) -> Secrets:
+    """Read the digests of the applications' secrets, where this role may."""
+    row = place.connection.execute(QUERIES["may_read_secrets"]).fetchone()
+    if row is None or not row[0]:
+        return {}
+    roles = {"roles": list(place.topology.database.app_roles)}
+    return dict(place.connection.execute(QUERIES["secrets"], roles).fetchall())
 
 
 def judge(view: View[Secrets]) -> Iterator[Finding]:
-    """Judge every pooler by itself."""
+    """Judge every pooler by itself, and whether nodes have the secrets that they all keep."""
     version, topology = _truth(view)
     for name, looked in view.poolers.items():
         pooler = topology.poolers[name]
@@ -49,14 +158,13 @@ def judge(view: View[Secrets]) -> Iterator[Finding]:
             continue
         entries = render.entries(topology, pooler)
         yield from _file(topology, pooler, looked, version)
-        yield from _offered(pooler, looked, entries)
-        yield from _left_over(topology, pooler, looked, entries)
+        yield from _offered(topology, pooler, looked, entries)
         yield from _held(pooler, looked, entries)
-        yield from _retry(pooler, looked)
+        if serving.was_left_short(looked.config):
+            yield RULES.finding("login_retry", pooler=name, object="server_login_retry")
         yield from _connected(topology, pooler, looked, entries)
-        yield from poolers_look.judge_asked(pooler, looked.asked, entries)
-        yield from _pooling(pooler, looked, entries)
-        yield from _logins(view, pooler, looked, entries)
+    if view.poolers:
+        yield from _secrets(view)
 
 
 def _truth(view: View[Secrets]) -> tuple[int | None, Topology]:
@@ -83,114 +191,35 @@ def _file(
     topology: Topology, pooler: Pooler, looked: Looked, version: int | None
 ) -> Iterator[Finding]:
     """Compare the file with what rendering gives."""
-    path = str(pooler.databases_file)
     if looked.refused is not None:
         error, hint = _bare(looked.refused, pooler), looked.refused.hint
         yield RULES.finding("refused", pooler=pooler.name, error=error, hint=hint)
-    if looked.text is None:
-        if looked.refused is None:
-            yield RULES.finding("file_missing", pooler=pooler.name, object=path)
-        return
-    header = render.header(looked.text)
-    if looked.text.strip() and (header is None or header.edited):
-        actual = "changed by hand" if header else "not written by shardctl"
-        yield RULES.finding("file_edited", pooler=pooler.name, object=path, actual=actual)
-        return
+    header = render.header(looked.text or "")
     # Where no node has the map's version, the file is only compared with its own.
     wanted = version or (header.map_version if header else 0)
-    if looked.text != render.databases(topology, pooler, wanted):
-        actual, others = _origin(topology, header, wanted)
+    if looked.text is None:
+        actual = "absent"
+    elif looked.text == render.databases(topology, pooler, wanted):
+        return
+    elif header is None:
+        actual = "not written by shardctl" if looked.text.strip() else "empty"
+    elif header.edited:
+        actual = "changed by hand"
+    else:
+        actual = f"other aliases, of cluster {header.cluster}, map version {header.map_version}"
+    if looked.text is not None or looked.refused is None:
         yield RULES.finding(
             "file_differs",
             pooler=pooler.name,
-            object=path,
+            object=str(pooler.databases_file),
             actual=actual,
-            of=f" of map version {wanted}" if wanted else "",
-            hint=(
-                "check that the topology is the newest and that the pooler belongs to it; "
-                "then run `shardctl pgbouncer apply --force` to replace the file"
-            )
-            if others
-            else f"run `shardctl pgbouncer diff` to see the changes, then {APPLY}",
+            of=f" for map version {wanted}" if wanted else "",
         )
 
 
-def _origin(topology: Topology, header: Header | None, wanted: int) -> tuple[str, bool]:
-    """Describe what a differing file is of, and whether that is another cluster or map."""
-    if header is None:
-        return "empty", False
-    if header.cluster != topology.cluster:
-        return f"of cluster {header.cluster}", True
-    if header.map_version != wanted:
-        return f"of map version {header.map_version}", header.map_version > wanted
-    return "other aliases", False
-
-
-def _held(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Find aliases whose clients wait, or are turned away."""
-    if looked.held:
-        yield RULES.finding(
-            "paused",
-            pooler=pooler.name,
-            object="the whole pooler",
-            needs="has paused",
-            alias="",
-        )
-    ours = [looked.offered[e.alias] for e in entries if e.alias in looked.offered]
-    for code, aliases in (
-        ("paused", [one.name for one in ours if one.paused]),
-        ("disabled", [one.name for one in ours if one.disabled]),
-    ):
-        if aliases:
-            yield RULES.finding(
-                code,
-                pooler=pooler.name,
-                shards=shards_of(aliases, entries),
-                object=brief(aliases),
-                needs="needs",
-                alias=f' "{aliases[0]}"',
-            )
-
-
-def _retry(pooler: Pooler, looked: Looked) -> Iterator[Finding]:
-    """Find what a command left that was killed while it resumed clients."""
-    if serving.was_left_short(looked.config):
-        yield RULES.finding("login_retry", pooler=pooler.name, object="server_login_retry")
-
-
-def _pooling(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Report what a pooler pools, and what its clients must do without."""
-    ours = {entry.alias for entry in entries}
-    # A user may have a mode of its own, which only a pool in use shows.
-    pools = [p for p in looked.pools if p["database"] in ours and p.get("pool_mode") == "session"]
-    everywhere = looked.config.get("pool_mode") == "session"
-    reported = everywhere and isinstance(looked.refused, faults.PoolingUnfit)
-    if (everywhere or pools) and not reported:
-        users = sorted({pool["user"] or "" for pool in pools})
-        of = "" if everywhere else f" for {', '.join(users)}"
-        yield RULES.finding("pool_mode", pooler=pooler.name, object="pool_mode", users=of)
-    if everywhere:
-        return
-    number = tuple(map(int, looked.version.split(".")[:2]))
-    if number < PREPARED or looked.config.get("max_prepared_statements") == "0":
-        lacks = number < PREPARED
-        yield RULES.finding(
-            "no_prepared_statements",
-            pooler=pooler.name,
-            object="prepared statements",
-            version=looked.version,
-            what="none" if lacks else "max_prepared_statements = 0",
-            remedy="install 1.21 or newer" if lacks else "raise max_prepared_statements",
-        )
-
-
-def _bare(error: ShardctlError, pooler: Pooler) -> str:
-    """Take the pooler's name off an error that is reported with it."""
-    message = error.message.removeprefix(f"pooler {pooler.name}").lstrip()
-    return message.removeprefix(f"({pooler.host}:{pooler.port})").removeprefix(":").strip()
-
-
-def _offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
+def _offered(
+    topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry]
+) -> Iterator[Finding]:
     """Compare what the pooler has loaded with its own file."""
     if isinstance(looked.refused, faults.OtherConfig | faults.NotIncluded):
         return  # it does not read the file
@@ -198,40 +227,39 @@ def _offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterat
     # The fallback is never listed, only what it was used for; only an operator writes it.
     elsewhere = {"*", *(alias for alias, _ in taken)}
     written = apply.databases_of(looked.text)
-    wrong = []
+    wrong: dict[str, str] = {}
     for alias in (name for name in written if name not in elsewhere):
         pairs = render.pairs(written[alias])
         there = looked.offered.get(alias)
         right = (pairs.get("host"), pairs.get("port", "5432"), pairs.get("dbname", alias))
-        if there is None or (there.host, str(there.port), there.dbname) != right:
-            wrong.append(alias)
+        if there is None:
+            wrong[alias] = "not offered"
+        elif (there.host, str(there.port), there.dbname) != right:
+            wrong[alias] = f"leads to {there.host}:{there.port}/{there.dbname}"
+    if looked.seen is not None:
+        for alias in apply.left_over(topology, looked.seen, entries, looked.offered):
+            if alias not in written:
+                wrong[alias] = "offered, but no file contains it"
     if wrong:
-        there = looked.offered.get(wrong[0])
-        yield RULES.finding(
-            "not_loaded",
-            pooler=pooler.name,
-            shards=shards_of(wrong, entries),
-            object=brief(wrong),
-            there=f"leads to {there.host}:{there.port}/{there.dbname}" if there else "not offered",
+        yield _of_aliases(
+            "not_loaded", pooler, list(wrong), entries, there=next(iter(wrong.values()))
         )
 
 
-def _left_over(
-    topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry]
-) -> Iterator[Finding]:
-    """Find aliases that are offered and are in no file any more."""
-    written = apply.databases_of(looked.text)
-    found = (
-        [
-            alias
-            for alias in apply.left_over(topology, looked.seen, entries, looked.offered)
-            if alias not in written
-        ]
-        if looked.seen is not None
-        else []
-    )
-    if found:
-        yield RULES.finding("left_over", pooler=pooler.name, object=brief(found))
+def _held(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Find aliases whose clients wait, or are turned away."""
+    if looked.held:
+        yield RULES.finding(
+            "paused", pooler=pooler.name, object="the whole pooler", command="RESUME"
+        )
+    ours = [looked.offered[e.alias] for e in entries if e.alias in looked.offered]
+    for code, command, aliases in (
+        ("paused", "RESUME", [one.name for one in ours if one.paused]),
+        ("disabled", "ENABLE", [one.name for one in ours if one.disabled]),
+    ):
+        if aliases:
+            shown = f'{command} "{aliases[0]}"'
+            yield _of_aliases(code, pooler, aliases, entries, command=shown)
 
 
 def _connected(
@@ -262,15 +290,8 @@ def _connected(
             wrong[name, entry.node].add(alias)
     for (name, owner), found in wrong.items():
         aliases = sorted(found)
-        yield RULES.finding(
-            "wrong_server",
-            pooler=pooler.name,
-            shards=shards_of(aliases, entries),
-            object=brief(aliases),
-            there=name,
-            owner=owner,
-            first=aliases[0],
-        )
+        words = {"there": name, "owner": owner, "first": aliases[0]}
+        yield _of_aliases("wrong_server", pooler, aliases, entries, **words)
 
 
 def _address(host: str) -> str:
@@ -292,93 +313,32 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def look(place: Place) -> Secrets:
-    """Read the digests of the applications' secrets, where this role may."""
-    row = place.connection.execute(QUERIES["may_read_secrets"]).fetchone()
-    if row is None or not row[0]:
-        return None
-    roles = {"roles": list(place.topology.database.app_roles)}
-    return dict(place.connection.execute(QUERIES["secrets"], roles).fetchall())
-
-
-def _logins(
-    view: View[Secrets], pooler: Pooler, looked: Looked, entries: Sequence[Entry]
-) -> Iterator[Finding]:
-    """Find roles that a node rejects, and roles whose logins could not be tested."""
+def _secrets(view: View[Secrets]) -> Iterator[Finding]:
+    """Find roles whose SCRAM secrets nodes do not share."""
     for role in view.topology.database.app_roles:
-        differing = _differing(view, looked, role)
-        refused, untried = _attempts(view, looked, role)
-        for node in looked.logins:
-            if node not in differing and node not in refused:
-                continue
-            yield RULES.finding(
-                "login_refused",
-                pooler=pooler.name,
-                shards=_shards(entries, node),
-                object=f"{role} on node {node}",
-                actual=refused.get(node) or "the SCRAM secret differs from the pooler's auth_file",
-                role=role,
-                where=node,
-                hint=f"set the role's SCRAM secret on the node to the pooler's ({PAGE})"
-                if node in differing or "password" in refused[node]
-                else (
-                    f"allow role {role} to log in from the pooler: check pg_hba.conf and "
-                    f"the role on node {node}"
-                ),
-            )
-        if looked.secrets is None and len(nodes := _kinds(view, looked, role)) > 1:
-            yield RULES.finding(
-                "secrets_differ", pooler=pooler.name, object=role, nodes=", ".join(nodes)
-            )
-        kept = (looked.secrets or {}).get(role)
-        compared = [node for node in untried if kept and role in (view.seen.get(node) or {})]
-        if len(compared) < len(untried):
-            yield RULES.finding(
-                "login_untried",
-                pooler=pooler.name,
-                object=role,
-                why=next(iter(untried.values())),
-                nodes=", ".join(untried),
-                address=f"{pooler.host}:{pooler.port}",
-            )
+        kinds: dict[str, NodeName] = {}
+        for node, secrets in view.seen.items():
+            if (secret := secrets.get(role)) is not None:
+                kinds.setdefault(secret, node)
+        if len(kinds) > 1:
+            yield RULES.finding("secrets_differ", object=role, nodes=", ".join(kinds.values()))
 
 
-def _differing(view: View[Secrets], looked: Looked, role: str) -> set[NodeName]:
-    """Name the nodes whose SCRAM secret is not the pooler's, as far as both can be read."""
-    kept = (looked.secrets or {}).get(role)
-    if kept is None:
-        return set()
-    secrets = {node: (view.seen.get(node) or {}) for node in looked.logins}
-    return {node for node, held in secrets.items() if role in held and held[role] != kept}
+def _of_aliases(
+    code: str, pooler: Pooler, aliases: Sequence[str], entries: Sequence[Entry], **words: str
+) -> Finding:
+    """Report something of aliases, with the shards to which they lead."""
+    shards = sorted({s for entry in entries if entry.alias in aliases for s in entry.shards})
+    shown = listed(aliases, most=_SHOWN)
+    return RULES.finding(
+        code, None, node=None, pooler=pooler.name, shards=shards, object=shown, **words
+    )
 
 
-def _kinds(view: View[Secrets], looked: Looked, role: str) -> list[NodeName]:
-    """Name a node for each SCRAM secret that a role has."""
-    kinds: dict[str, NodeName] = {}
-    for node in looked.logins:
-        if (held := (view.seen.get(node) or {}).get(role)) is not None:
-            kinds.setdefault(held, node)
-    return list(kinds.values())
-
-
-def _attempts(
-    view: View[Secrets], looked: Looked, role: str
-) -> tuple[dict[NodeName, str], dict[NodeName, str]]:
-    """Return by node why a login was refused, or not tried; `connection` reports absent nodes."""
-    refused, untried = {}, {}
-    for node, attempts in looked.logins.items():
-        for one in attempts:
-            if one.role != role or node not in view.basics:
-                continue
-            if one.refused is not None:
-                refused[node] = one.refused
-            elif one.untried is not None:
-                untried[node] = one.untried
-    return refused, untried
-
-
-def _shards(entries: Sequence[Entry], node: NodeName) -> tuple[ShardId, ...]:
-    return shards_of([entry.alias for entry in entries if entry.node == node], entries)
+def _bare(error: ShardctlError, pooler: Pooler) -> str:
+    """Take the pooler's name off an error that is reported with it."""
+    message = error.message.removeprefix(f"pooler {pooler.name}").lstrip()
+    return message.removeprefix(f"({pooler.host}:{pooler.port})").removeprefix(":").strip()
 
 
 CHECK = Check(

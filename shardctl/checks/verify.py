@@ -21,7 +21,6 @@ from shardctl.checks import (
     map,  # noqa: A004  # the check's name
     migrations,
     poolers,
-    poolers_look,
     settings,
     structure,
 )
@@ -170,10 +169,10 @@ def verify(
         lambda node: _connect_and_look(wanted, node, progress, running),
         cancel=running.cancel,
     )
-    pooled: dict[PoolerName, poolers_look.Looked] = {}
+    pooled: dict[PoolerName, poolers.Looked] = {}
     if poolers.CHECK in wanted.checks:
         asked = fanout.collect(
-            topology.poolers.values(), lambda one: poolers_look.look(topology, one)
+            topology.poolers.values(), lambda one: poolers.look_at(topology, one)
         )
         pooled = dict(zip(topology.poolers, asked.every(), strict=True))
     looked = {outcome.item.name: outcome.result() for outcome in outcomes}
@@ -198,7 +197,7 @@ def scope(topology: Topology, names: Sequence[str], *, deep: bool) -> Scope:
 def judge(
     scope: Scope,
     looked: Mapping[NodeName, Looked],
-    pooled: Mapping[PoolerName, poolers_look.Looked],
+    pooled: Mapping[PoolerName, poolers.Looked],
 ) -> Report:
     """Let every check judge what was seen; pure. The report's time is 0."""
     topology = scope.topology

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks.poolers_look import Asked
 from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Alias
 from tests.fixtures.fleets.facts import P1, A, B, Facts, pooled
@@ -74,9 +73,9 @@ def write_file_oneself(seen: Facts) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Facts], None], NodeMap]] = {
-    "the file is somebody's own": (write_file_oneself, ("file_edited", "error", (), FILE)),
+    "the file is somebody's own": (write_file_oneself, ("file_differs", "error", (), FILE)),
     "the file has a fallback database": (
-        have_a_fallback_in_the_file, ("file_edited", "error", (), FILE),
+        have_a_fallback_in_the_file, ("file_differs", "error", (), FILE),
     ),
     "the file is empty": (lambda seen: write(seen, ""), ("file_differs", "error", (), FILE)),
     "the file is of another map": (keep_other_aliases, ("file_differs", "error", (), FILE)),
@@ -99,31 +98,14 @@ def test_the_fault_is_found_and_nothing_else_is_told(fault: str) -> None:
     assert told(seen) == [expected]
 
 
-def test_connections_that_were_too_many_to_ask_are_counted() -> None:
+def test_secrets_that_nodes_do_not_share_are_told() -> None:
     seen = pooled()
-    seen.pool(asked=[
-        Asked("shard2", "app", ("shard2",) * 40, unasked=60),
-        Asked("shard3", "app", ("shard3",), unasked=2),
-        Asked("shard6", "app", ("shard6",) * 12),
-        Asked("reports", "app", ("public",), unasked=1),
-    ])  # fmt: skip
-    assert told(seen) == [("search_path_unasked", "note", (), "shard2, shard3")]
-
-
-@pytest.mark.parametrize(
-    ("version", "config", "codes"),
-    [
-        ("1.18.0", {"pool_mode": "transaction"}, ["no_prepared_statements"]),
-        ("1.21.0", {"max_prepared_statements": "0"}, ["no_prepared_statements"]),
-        ("1.25.1", {"pool_mode": "transaction", "max_prepared_statements": "200"}, []),
-    ],
-)
-def test_prepared_statements_are_a_matter_of_version_and_configuration(
-    version: str, config: dict[str, str], codes: list[str]
-) -> None:
-    seen = pooled()
-    seen.pool(config=config, version=version)
-    assert [finding.code for finding in seen.findings()] == codes
+    seen.put(A, "poolers", {"app": "one"})
+    seen.put(B, "poolers", {"app": "other"})
+    (found,) = seen.findings()
+    assert (found.code, found.severity.value, found.object) == ("secrets_differ", "warning", "app")
+    seen.put(B, "poolers", {"app": "one"})
+    assert seen.findings() == ()
 
 
 @pytest.mark.parametrize("other", ["cluster: test", "map version: 1"])
