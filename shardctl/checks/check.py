@@ -41,6 +41,7 @@ class Basics:
     version: str
     in_recovery: bool
     started: datetime
+    now: datetime
     state: ClusterRow | None
     map: Mapping[ShardId, NodeName]
     schemas: Mapping[str, Schema]
@@ -62,7 +63,7 @@ class Basics:
 
 def read_basics(connection: Connection, topology: Topology, node: Node) -> Basics:
     """Ask one node; the number of questions does not depend on its shards."""
-    number, version, in_recovery, started = queries.one(connection, QUERIES["server"])
+    number, version, in_recovery, started, now = queries.one(connection, QUERIES["server"])
     state = cluster.read(connection) if cluster.is_present(connection) else None
     # A newer journal may have other columns.
     missing = cluster.missing(connection, state)
@@ -72,6 +73,7 @@ def read_basics(connection: Connection, topology: Topology, node: Node) -> Basic
         version=version,
         in_recovery=in_recovery,
         started=started,
+        now=now,
         state=state,
         map=cluster.read_map(connection) if state else {},
         schemas=catalog.read_schemas(connection, topology.database.app_roles),

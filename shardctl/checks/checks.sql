@@ -1,7 +1,7 @@
 -- name: server
--- The server; its start distinguishes it from every other server
+-- The server, its clock, and its start, which distinguishes it from every other server
 SELECT current_setting('server_version_num')::integer, current_setting('server_version'),
-       pg_is_in_recovery(), pg_postmaster_start_time()
+       pg_is_in_recovery(), pg_postmaster_start_time(), clock_timestamp()
 
 -- name: public
 -- Whether every role may log in to this database
@@ -41,24 +41,10 @@ UNION ALL
 SELECT 'restart_pending', name, jsonb_build_object('value', quote_literal(setting))
 FROM (SELECT name, setting FROM pg_settings WHERE pending_restart ORDER BY name) AS pending
 
--- name: left_by_sessions
--- What sessions left in this database: the code of a rule, the object, the words; never queries
-SELECT 'prepared_transaction', gid,
-       jsonb_build_object('age_s', extract(epoch FROM clock_timestamp() - prepared)::bigint)
-FROM pg_prepared_xacts
-WHERE database = current_database()
-UNION ALL
-SELECT 'idle_in_transaction', nullif(application_name, ''),
-       jsonb_build_object('pid', (array_agg(pid ORDER BY state_change))[1],
-                          'longest_s', extract(epoch FROM clock_timestamp() - min(state_change))::bigint,
-                          'more', CASE WHEN count(*) > 1 THEN ', and ' || count(*) - 1
-                                                              || ' more for less time' ELSE '' END,
-                          'most_s', %(seconds)s::bigint)
-FROM pg_stat_activity
-WHERE datname = current_database()
-  AND state IN ('idle in transaction', 'idle in transaction (aborted)')
-  AND clock_timestamp() - state_change >= make_interval(secs => %(seconds)s)
-GROUP BY application_name
+-- name: prepared
+-- Prepared transactions of this database, and their ages in s
+SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::bigint
+FROM pg_prepared_xacts WHERE database = current_database()
 
 -- name: may_read_secrets
 -- Whether this role may read the secrets by which roles log in

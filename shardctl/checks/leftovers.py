@@ -1,55 +1,100 @@
-"""What sessions, moves and commands left behind on a node, and what it holds up."""
+"""What moves, sessions and commands left behind on a node, and what it holds up."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC
 from typing import TYPE_CHECKING
 
 from shardctl.access import read_only
-from shardctl.checks import leftovers_moves
-from shardctl.checks.check import ERROR, NOTE, QUERIES, WARNING, Check, Rule, Rules
+from shardctl.checks.check import ERROR, NOTE, QUERIES, WARNING, Check, Rule, Rules, Severity
 from shardctl.checks.status_look import QUERIES as STATUS
 from shardctl.checks.status_look import Slot
 from shardctl.meter import size
 from shardctl.postgres import catalog
-from shardctl.state import journal, leash, ledger, move_objects
-from shardctl.topology import ranges
+from shardctl.state import leash, move_objects
+from shardctl.state.journal import MoveState
+from shardctl.state.ledger import kept_reverses
+from shardctl.topology import names, ranges
+from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
+    from datetime import datetime
 
     from shardctl.access.read_only import Mark
-    from shardctl.checks.check import Finding, Place, View
-    from shardctl.checks.leftovers_moves import Retired
+    from shardctl.checks.check import Basics, Finding, Place, View
     from shardctl.postgres.catalog import Leftover
     from shardctl.state.ledger import Entry
-    from shardctl.state.move_objects import MoveObject, Stream
-    from shardctl.topology.model import NodeName, ShardId
+    from shardctl.state.move_objects import MoveObject
 
+_RETIRED = "__retired_"
 _OF_MOVE = re.compile("shardctl_[0-9a-f]{8}")
-_SLOT = "{kind} slot{whose}, {used}, retains {held}"
-
-IDLE_S = 300
-"""How long a session may be idle in a transaction."""
+_KINDS = ("slot", "subscription", "publication", "triggers", "role")
+"""What holds something up, takes space or lets somebody in; rows about streams do not."""
 
 RULES = Rules(
     "leftovers",
     {
-        **leftovers_moves.RULES.of,
-        "read_only": Rule(
+        "move_unfinished": Rule(
+            WARNING + ERROR,
+            "unfinished at {state}: {way}, started by {who} on {started}{held}",
+            "a running or finished move",
+            "run `shardctl moves resume {object}` to continue it; `shardctl moves show {object}` "
+            "shows whether it can be aborted",
+        ),
+        "move_unconfirmed": Rule(
+            WARNING,
+            "unconfirmed: rows were not compared after the move {way}",
+            "compared rows",
+            "if you trust the target, run `shardctl prune --accept-unconfirmed` to drop the "
+            "retired schemas",
+        ),
+        "copies_differ": Rule(
+            ERROR,
+            "{way}: the copies of {tables} differ",
+            "equal copies on source and target",
+            "compare the tables with the retired copies (`shardctl prune` keeps them); if the "
+            "target is correct, drop the retired copies by hand",
+        ),
+        "reverse_over": Rule(
+            WARNING,
+            "{way}: can no longer be reversed (until {until}){held}",
+            "nothing is kept for a reverse",
+            "run `shardctl moves finish {object}` to drop what is left",
+        ),
+        "slot_unwatched": Rule(
+            WARNING,
+            "slot {slot} retains {held}, and its guard is not running (a server restart ends the "
+            "guard)",
+            "a guard that drops the slot before it fills the disk",
+            "run `shardctl moves {again}`: it starts the guard again",
+        ),
+        "retired_due": Rule(
             NOTE,
-            "writes are refused {since}by {by}",
-            "read-only for as long as required",
-            "run {off} to accept writes again",
+            "{count} retired schemas of a move that ended on {ended}",
+            "nothing after `shardctl prune`",
+            "run `shardctl prune{accept}` to free the space",
+        ),
+        "left_by_move": Rule(
+            WARNING,
+            "left by a move that {state}: {names}",
+            "nothing: the move is not open",
+            "run `shardctl moves doctor` to list and clear it",
+        ),
+        "slot_inactive": Rule(
+            WARNING,
+            "{kind} slot, inactive, retains {held}",
+            "a replica that uses the slot, or no slot",
+            "if no replica needs it, run `SELECT pg_drop_replication_slot('NAME')` on that node",
         ),
         "read_only_in_part": Rule(
             ERROR,
-            "{refusing} of {tables} tables refuse writes, {since}by {by}",
+            "{refusing} of {tables} tables refuse writes, by {by}",
             "all tables of a shard refuse writes, or none",
-            "run `shardctl read-only on {ranges}` to finish it, or {off} to undo it",
+            "run `shardctl read-only on {ranges}` to finish it, or `off` to undo it",
         ),
         "table_missing": Rule(
             ERROR,
@@ -58,32 +103,11 @@ RULES = Rules(
             "restore it from a backup, or create it as another node has it "
             "(docs/operations/failures.md)",
         ),
-        "slot_unknown": Rule(
-            WARNING,
-            _SLOT,
-            "a journal entry for the move, or no slot",
-            "stop the clone that streams from it, then run `SELECT "
-            "pg_drop_replication_slot('{object}')` on that node",
-        ),
-        "slot_of_move": Rule(
-            WARNING,
-            _SLOT,
-            "no slot: the move has ended",
-            "run `shardctl moves doctor` to drop it",
-        ),
-        "slot_inactive": Rule(WARNING, _SLOT, "{expected}", "{hint}"),
         "prepared_transaction": Rule(
             WARNING,
             "prepared for {age_s}",
             "no prepared transactions: they hold locks and block moves",
             "run `COMMIT PREPARED 'GID'` or `ROLLBACK PREPARED 'GID'` in that database",
-        ),
-        "idle_in_transaction": Rule(
-            WARNING,
-            "pid {pid} idle in transaction for {longest_s}{more}",
-            "less than {most_s}: such a session holds locks and blocks VACUUM and moves",
-            "fix the application; to end a session: `SELECT pg_terminate_backend(PID)` on that "
-            "node",
         ),
         "repack_left": Rule(
             WARNING,
@@ -98,128 +122,193 @@ RULES = Rules(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one node has; `found` are what sessions left, as code, object and words.
+    """What one node has.
 
-    `slots` are those without a client, and those of moves; the server bounds what `watched` ones
-    hold back.
-    `retired` are schemas that a move in the node's journal has retired; `read_only` are shards
-    that are so, at least in part, and `shards` all by their schemas.
+    `slots` are those of no move and without a client, `prepared` are transactions and their ages
+    in s, `read_only` are shards that are so, at least in part, and `shards` all by their schemas.
+    The server bounds what the slots in `watched` hold back.
     """
 
     slots: tuple[Slot, ...]
     watched: frozenset[str]
-    found: Sequence[tuple[str, str | None, Mapping[str, Any]]]
-    retired: tuple[Retired, ...]
+    prepared: Sequence[tuple[str, int]]
     read_only: Mapping[ShardId, Mark]
     repacked: tuple[Leftover, ...]
     shards: Mapping[str, ShardId]
     of_moves: tuple[MoveObject, ...] = ()
-    streams: tuple[Stream, ...] = ()
 
 
 def look(place: Place) -> Seen:
-    """Ask for slots, prepared transactions, idle sessions, retired schemas, read-only shards."""
+    """Ask for slots, prepared transactions, read-only shards, and what moves and repack left."""
     ask = place.connection.execute
     marks = read_only.marks(place.connection, list(place.shards))
-    every = [Slot(*row) for row in ask(STATUS["slots"])]
-    slots = tuple(one for one in every if not one.active or _OF_MOVE.fullmatch(one.name))
+    slots = [Slot(*row) for row in ask(STATUS["slots"])]
     return Seen(
-        slots=slots,
+        slots=tuple(one for one in slots if not one.active and not _OF_MOVE.match(one.name)),
         watched=frozenset(leash.watched(place.connection, [slot.name for slot in slots])),
-        found=ask(QUERIES["left_by_sessions"], {"seconds": IDLE_S}).fetchall(),
-        retired=leftovers_moves.measure_retired(
-            place.connection, leftovers_moves.retired_schemas(place.basics, known=True)
-        ),
+        prepared=ask(QUERIES["prepared"]).fetchall(),
         read_only={place.shards[schema]: mark for schema, mark in marks.items()},
         repacked=catalog.repack_leftovers(place.connection),
         shards=place.shards,
         of_moves=tuple(move_objects.read(place.connection).objects),
-        streams=move_objects.streams(place.connection),
     )
 
 
+def retired_schemas(basics: Basics, *, known: bool) -> list[str]:
+    """Name the retired schemas that a move of the node's journal explains, or the rest.
+
+    A move that was aborted has taken back what it had retired, so it explains none.
+    """
+    moves = {copy.move.id for copy in basics.journal if copy.move.state is not MoveState.aborted}
+    found = (name for name in basics.schemas if _RETIRED in name)
+    return sorted(name for name in found if (name[-8:] in moves) == known)
+
+
 def judge(view: View[Seen]) -> Iterator[Finding]:
-    """Find what is left: of moves, of read-only, then node by node."""
-    kept = {node: seen.retired for node, seen in view.seen.items()}
-    slots = {slot.name: slot.retained_bytes for seen in view.seen.values() for slot in seen.slots}
-    yield from leftovers_moves.judge(view, kept, slots)
-    yield from leftovers_moves.reverses(view.moves)
+    """Find what is left: of moves, then node by node."""
+    of_moves = [one for seen in view.seen.values() for one in seen.of_moves]
+    held = {one.name: one.held_bytes for one in of_moves if one.kind == "slot"}
+    retired = {node: retired_schemas(basics, known=True) for node, basics in view.basics.items()}
+    left = {name[-8:] for found in retired.values() for name in found}
+    for entry in view.moves:
+        yield from _move(entry, held.get(entry.slot), left=entry.move.id in left)
     for node, basics in view.basics.items():
+        yield from _retired(view, node, retired[node])
         for table in basics.missing:
             yield RULES.finding("table_missing", node=node, object=table)
-    of_streams = {node: (seen.of_moves, seen.streams) for node, seen in view.seen.items()}
-    yield from leftovers_moves.streams(of_streams, view.moves)
     for node, seen in view.seen.items():
+        yield from _of_moves(node, seen, view.moves)
         for mark, shards in read_only.alike(seen.read_only).items():
-            yield _read_only(node, mark, shards)
-    moves = {entry.slot: entry for entry in view.moves}
-    reversing = {journal.slot(reverse) for reverse in ledger.kept_reverses(view.moves, over=True)}
-    for node, seen in view.seen.items():
-        for slot in seen.slots:
-            if slot.name not in reversing or slot.name in moves:
-                yield from _slot(node, slot, moves.get(slot.name), watched=seen.watched)
-        for code, name, words in seen.found:
-            yield RULES.finding(code, node=node, object=name, **words)
-        for one in seen.repacked:
-            shard = seen.shards.get(one.schema or "")
+            if not mark.whole:
+                yield RULES.finding(
+                    "read_only_in_part",
+                    node=node,
+                    shards=shards,
+                    refusing=mark.refusing,
+                    tables=mark.tables,
+                    by=mark.by,
+                    ranges=ranges.of(shards),
+                )
+        for one in seen.slots:
+            held_there = _wal(one.retained_bytes)
+            yield RULES.finding(
+                "slot_inactive", node=node, object=one.name, kind=one.type, held=held_there
+            )
+        for gid, age_s in seen.prepared:
+            yield RULES.finding("prepared_transaction", node=node, object=gid, age_s=age_s)
+        for remains in seen.repacked:
+            shard = seen.shards.get(remains.schema or "")
             yield RULES.finding(
                 "repack_left",
                 node=node,
                 shards=() if shard is None else (shard,),
-                object=one.name or f"table {one.oid}, which no longer exists",
-                objects=", ".join(one.objects),
+                object=remains.name or f"table {remains.oid}, which no longer exists",
+                objects=", ".join(remains.objects),
             )
 
 
-def _slot(
-    node: NodeName, slot: Slot, move: Entry | None, *, watched: frozenset[str]
-) -> Iterator[Finding]:
-    """Find a slot without a client, or whose move is over; of an open move's, only its bounds."""
-    if move is not None and move.open:
-        is_watched, held = slot.name in watched, slot.retained_bytes
-        yield from leftovers_moves.bounds(node, move, held_bytes=held, watched=is_watched)
-        return
-    of_move = bool(_OF_MOVE.fullmatch(slot.name))
-    if not move and slot.active and not of_move:
-        return
-    code = "slot_of_move" if move else "slot_unknown" if slot.active else "slot_inactive"
-    of_none = RULES.of["slot_unknown"]
-    expected, hint = of_none.expected, of_none.hint.format(object=slot.name)
-    if not of_move:
-        expected = "a replica that uses the slot, or no slot"
-        hint = "if no replica needs it, run `SELECT pg_drop_replication_slot('NAME')` on that node"
-    whose = " of a move that no journal has" if of_move else ""
-    yield RULES.finding(
-        code,
-        node=node,
-        object=slot.name,
-        kind=slot.type,
-        whose=f" of a move in state {move.state}" if move else whose,
-        used="active" if slot.active else "inactive",
-        held="no WAL" if slot.retained_bytes is None else f"{size(slot.retained_bytes)} of WAL",
-        expected=expected,
-        hint=hint,
-    )
+def _move(entry: Entry, held_bytes: int | None, *, left: bool) -> Iterator[Finding]:
+    """Find a move that is unfinished, ended badly, or is over and keeps what a reverse needed.
+
+    `held_bytes` is the WAL that its slot holds back; `left` whether retired schemas exist.
+    """
+    reverse, severity, node, code = entry.reverse, None, None, None
+    held = f"; its slot retains {_wal(held_bytes)}" if held_bytes else ""
+    if entry.state == "unfinished":
+        code = "move_unfinished"
+        # Up to the fence the source serves its shards as ever, and behind the cutover the target.
+        severity = Severity.error if entry.changing_hands else Severity.warning
+    elif entry.state == "unconfirmed" and left:
+        code = "copies_differ" if entry.move.proof == "differs" else "move_unconfirmed"
+    elif reverse is not None and reverse.can and reverse.state != "open":
+        code, node = "reverse_over", NodeName(entry.move.target)
+        held = f"; slot {reverse.slot} retains {_wal(reverse.held_bytes)}"
+    if code is not None:
+        yield RULES.finding(
+            code,
+            severity,
+            node=node,
+            shards=[ShardId(shard) for shard in entry.move.shards],
+            object=entry.move.id,
+            way=f"from {entry.move.source} to {entry.move.target}",
+            state=entry.step or entry.move.state.value,
+            who=entry.move.who,
+            started=_at(entry.move.started),
+            held=held,
+            tables=", ".join((entry.move.report or {}).get("differing", ())) or "some tables",
+            until=_at(reverse.until) if reverse else "",
+        )
+    if reverse and reverse.state == "open" and reverse.held_bytes and not reverse.watched:
+        yield _unwatched(entry.move.target, reverse.slot, reverse.held_bytes, "doctor")
 
 
-def _read_only(node: NodeName, mark: Mark, shards: tuple[ShardId, ...]) -> Finding:
+def _retired(view: View[Seen], node: NodeName, found: Sequence[str]) -> Iterator[Finding]:
+    """Report a node's retired schemas of each move that prune may drop."""
+    for entry in view.moves:
+        retired = {name for name in found if name[-8:] == entry.move.id}
+        if retired and entry.due is not None and entry.due <= view.basics[node].now:
+            topology, move = view.topology, entry.move
+            yield RULES.finding(
+                "retired_due",
+                node=node,
+                shards=[
+                    shard
+                    for shard in sorted(topology.owners())
+                    if names.retired(topology.schema(shard), move.id) in retired
+                ],
+                object=move.id,
+                count=len(retired),
+                ended=_at(move.ended or move.changed),
+                accept=" --accept-unconfirmed" if entry.state == "unconfirmed" else "",
+            )
+
+
+def _of_moves(node: NodeName, seen: Seen, moves: Sequence[Entry]) -> Iterator[Finding]:
+    """Report once for each move that is over or unknown what a node still has of it.
+
+    And the slots of open ones that nothing bounds.
+    """
+    entries, kept = {entry.move.id: entry for entry in moves}, kept_reverses(moves, over=True)
+    left: dict[str, list[str]] = defaultdict(list)
+    for one in seen.of_moves:
+        entry = entries.get(one.move)
+        if entry is not None and entry.open:
+            if one.kind == "slot" and one.name not in seen.watched:
+                yield _unwatched(node, one.name, one.held_bytes, f"resume {one.move}")
+        elif one.kind in _KINDS and one.move not in kept and (entry or one.kind != "role"):
+            in_schema = "triggers in schema " if one.kind == "triggers" else f"{one.kind} "
+            held = f" with {_wal(one.held_bytes)}" if one.kind == "slot" else ""
+            left[one.move].append(f"{in_schema}{one.name}{held}")
+    for move, these in left.items():
+        state = f"is {entries[move].move.state}" if move in entries else "no journal has"
+        yield RULES.finding(
+            "left_by_move", node=node, object=move, state=state, names=", ".join(these)
+        )
+
+
+def _unwatched(node: str, slot: str, held_bytes: int | None, again: str) -> Finding:
     return RULES.finding(
-        "read_only" if mark.whole else "read_only_in_part",
-        node=node,
-        shards=shards,
-        since=f"since {mark.since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, " if mark.since else "",
-        by=mark.by,
-        refusing=mark.refusing,
-        tables=mark.tables,
-        ranges=ranges.of(shards),
-        off=f"`shardctl read-only off {ranges.of(shards)}`",
+        "slot_unwatched",
+        node=NodeName(node),
+        object=slot,
+        slot=slot,
+        held=_wal(held_bytes),
+        again=again,
     )
+
+
+def _wal(held_bytes: int | None) -> str:
+    return "no WAL" if held_bytes is None else f"{size(held_bytes)} of WAL"
+
+
+def _at(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 CHECK = Check(
     RULES,
-    "no unfinished moves, stuck streams, partly read-only shards, unused slots, prepared "
-    "transactions, forgotten sessions, remains of pg_repack",
+    "no unfinished moves, partly read-only shards, unused slots, prepared transactions, remains "
+    "of moves and pg_repack",
     judge,
     look,
 )

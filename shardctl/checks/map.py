@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.checks import leftovers_moves
+from shardctl.checks import leftovers
 from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.checks.check import Finding, Place, View
+    from shardctl.checks.check import Finding, View
     from shardctl.topology.model import ShardId
 
 RULES = Rules(
@@ -56,7 +56,7 @@ RULES = Rules(
         ),
         "retired_schema": Rule(
             NOTE,
-            "{size_bytes}",
+            "a schema with the name of a retired one",
             "nothing after `shardctl prune`",
             "no move in the node's journal retired it, so `shardctl prune` keeps it: check it, "
             "then drop it by hand",
@@ -72,27 +72,19 @@ RULES = Rules(
 )
 
 
-def look(place: Place) -> dict[str, int | None]:
-    """Measure the retired schemas that are not in the node's journal, in bytes."""
-    unknown = leftovers_moves.retired_schemas(place.basics, known=False)
-    return {
-        one.schema: one.size_bytes
-        for one in leftovers_moves.measure_retired(place.connection, unknown)
-    }
-
-
-def judge(view: View[dict[str, int | None]]) -> Iterator[Finding]:
+def judge(view: View[None]) -> Iterator[Finding]:
     """Compare the topology with the schemas that live, and with every node's map."""
     yield from _shards(view)
     yield from _strays(view)
     yield from _maps(view)
-    yield from _retired(view)
     for name, basics in view.basics.items():
+        for schema in leftovers.retired_schemas(basics, known=False):
+            yield RULES.finding("retired_schema", node=name, object=schema)
         for schema, table in basics.shadows:
             yield RULES.finding("table_shadowed", node=name, object=f"{schema}.{table}")
 
 
-def _shards(view: View[dict[str, int | None]]) -> Iterator[Finding]:
+def _shards(view: View[None]) -> Iterator[Finding]:
     owners = view.topology.owners()
     lives = _lives(view)
     between, copied = _changing_hands(view), _being_copied(view)
@@ -113,7 +105,7 @@ def _shards(view: View[dict[str, int | None]]) -> Iterator[Finding]:
         yield RULES.finding(code, node=node, shards=sorted(shards), owner=owner)
 
 
-def _being_copied(view: View[dict[str, int | None]]) -> set[tuple[NodeName, int]]:
+def _being_copied(view: View[None]) -> set[tuple[NodeName, int]]:
     """Return where unfinished streamed moves have closed copies under the shards' own names."""
     return {
         (NodeName(entry.move.target), shard)
@@ -123,7 +115,7 @@ def _being_copied(view: View[dict[str, int | None]]) -> set[tuple[NodeName, int]
     }
 
 
-def _lives(view: View[dict[str, int | None]]) -> dict[int, list[NodeName]]:
+def _lives(view: View[None]) -> dict[int, list[NodeName]]:
     """Return on which nodes each shard has a live schema."""
     lives: dict[int, list[NodeName]] = {}
     for name, basics in view.basics.items():
@@ -134,7 +126,7 @@ def _lives(view: View[dict[str, int | None]]) -> dict[int, list[NodeName]]:
     return lives
 
 
-def _strays(view: View[dict[str, int | None]]) -> Iterator[Finding]:
+def _strays(view: View[None]) -> Iterator[Finding]:
     pattern, count = view.topology.schema_pattern, view.topology.shard_count
     for name, basics in view.basics.items():
         numbers = {s: n for s in basics.schemas if (n := pattern.shard(s)) is not None}
@@ -146,7 +138,7 @@ def _strays(view: View[dict[str, int | None]]) -> Iterator[Finding]:
             )
 
 
-def _maps(view: View[dict[str, int | None]]) -> Iterator[Finding]:
+def _maps(view: View[None]) -> Iterator[Finding]:
     owners = view.topology.owners()
     states = {name: b.state for name, b in view.basics.items() if b.state is not None}
     newest = max((state.map_version for state in states.values()), default=0)
@@ -177,16 +169,9 @@ def _maps(view: View[dict[str, int | None]]) -> Iterator[Finding]:
             )
 
 
-def _changing_hands(view: View[dict[str, int | None]]) -> set[int]:
+def _changing_hands(view: View[None]) -> set[int]:
     """Give the shards of an unfinished move on which nodes and file do not agree yet."""
     return {shard for move in view.moves if move.changing_hands for shard in move.move.shards}
 
 
-def _retired(view: View[dict[str, int | None]]) -> Iterator[Finding]:
-    for name, sizes in view.seen.items():
-        for schema, size in sorted(sizes.items()):
-            known = "of unknown size" if size is None else size
-            yield RULES.finding("retired_schema", node=name, object=schema, size_bytes=known)
-
-
-CHECK = Check(RULES, "every shard exists on its node only, and all maps agree", judge, look)
+CHECK = Check(RULES, "every shard exists on its node only, and all maps agree", judge)

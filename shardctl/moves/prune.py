@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl import fanout
-from shardctl.checks.leftovers_moves import measure_retired
+from shardctl.checks.status_look import read_schemas
 from shardctl.errors import Unfinished, together
 from shardctl.libpq import reason_of
 from shardctl.meter import listed, sentences
@@ -354,7 +354,7 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
         },
         # Another prune, verify or status measures sizes; a drop waits for it.
         users=_users(session, retired or [], passing=False),
-        sizes={one.schema: one.size_bytes or 0 for one in measure_retired(session, retired or [])},
+        sizes={name: size or 0 for name, (size, _) in read_schemas(session, []).items()},
         clock=clock or datetime.now(UTC),
         locked=_locked(session, node.name),
     )

@@ -66,8 +66,7 @@ def test_a_move_is_told_while_somebody_is_at_it_and_when_nobody_is(
     # The clone is its source to the letter, and nobody is to worry about that.
     clone = next(node for node in found["nodes"] if node["name"] == "c")
     assert (clone["state"], clone["role"], clone["error"]) == ("up", "standby", None)
-    (finding,) = findings(fleet_own)
-    assert told([finding]) == [("leftovers", "move_running", None, (2, 3), running["id"])]
+    assert findings(fleet_own) == []
     named_by_others(fleet_own, running["id"])
 
     world.close()

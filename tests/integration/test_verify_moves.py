@@ -29,6 +29,6 @@ def test_the_slot_of_a_move_that_is_over_is_found(fleet_retired: Pruned) -> None
             "a", "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
         )
     assert told([of_nobody, of_move]) == [
-        ("leftovers", "slot_inactive", "a", (), f"shardctl_{OTHER}"),
-        ("leftovers", "slot_of_move", "a", (), f"shardctl_{ID}"),
+        ("leftovers", "left_by_move", "a", (), OTHER),
+        ("leftovers", "left_by_move", "a", (), ID),
     ]

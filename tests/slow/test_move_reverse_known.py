@@ -40,7 +40,7 @@ def prunable(lab: Lab) -> list[str | None]:
 def test_verify_status_doctor_and_prune_know_it(fleet_own: Lab) -> None:
     there = moved(fleet_own)
     move = there.move.id
-    assert found(fleet_own) == [("retired_due", move), ("reverse_open", move)]
+    assert found(fleet_own) == [("retired_due", move)]
     shown = statuses.observe(fleet_own.topology, sample_s=0, progress=Silent()).as_json()["moves"]
     assert [(one["id"], one["state"], one["can"]) for one in shown] == [
         (move, "done", ["reverse", "finish"])
@@ -80,7 +80,7 @@ def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> No
     # Each node counts from the move's end in its own journal.
     wait_for(lambda: state(fleet_own, there.move.id) == "expired")
     assert entry(fleet_own, there.move.id).can() == ["finish"]
-    assert ("reverse_expired", there.move.id) in found(fleet_own)
+    assert ("reverse_over", there.move.id) in found(fleet_own)
     with pytest.raises(Refused, match="possible until"):
         reverse(fleet_own, there.move.id)
     assert prunable(fleet_own) == [None, None]

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from shardctl.checks.leftovers_moves import Retired
-from shardctl.checks.status_look import Slot
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import Copy
-from shardctl.state.move_objects import Stream
+from shardctl.state.move_objects import MoveObject
 from tests.fixtures.fleets.facts import NOW, A, B, Facts, empty_schema, healthy
 from tests.fixtures.fleets.verify import told
 from tests.unit.moved import ID, move
@@ -26,10 +24,9 @@ def record(
     proof: str | None = "compared",
     retain_s: float = 0,
     holder: str | None = None,
-    max_wal_bytes: int | None = None,
 ) -> None:
     """Let journals have a move of shards 2 and 3 from a to b that ended now."""
-    options = {"retain_s": retain_s, "max_wal_bytes": max_wal_bytes}
+    options = {"retain_s": retain_s}
     revision = list(MoveState).index(state)
     made = move(state, revision=revision, plan={"options": options}, ended=NOW, proof=proof)
     for node in (A, B):
@@ -38,19 +35,17 @@ def record(
 
 def retire(seen: Facts) -> None:
     """Let node a have the retired schemas of that move, looked at when it ended."""
-    kept = tuple(Retired(name, 8192, NOW) for name in SCHEMAS)
-    seen.see(A, "leftovers", retired=kept)
     seen.schemas(A, **dict.fromkeys(SCHEMAS, empty_schema()))
 
 
 @pytest.mark.parametrize(
     ("state", "given", "retired", "found"),
     [
-        (MoveState.reserved, {"holder": "by ann@ops1"}, False, [("move_running", "note")]),
+        (MoveState.reserved, {"holder": "by ann@ops1"}, False, []),
         (MoveState.reserved, {}, False, [("move_unfinished", "warning")]),
         # Between two owners there is no way back.
         (MoveState.claimed, {}, False, [("move_unfinished", "error")]),
-        (MoveState.done, {"retain_s": 3600}, True, [("retired_kept", "note")]),
+        (MoveState.done, {"retain_s": 3600}, True, []),
         (MoveState.done, {}, True, [("retired_due", "note")]),
         (MoveState.unconfirmed, {"proof": None}, True,
          [("move_unconfirmed", "warning"), ("retired_due", "note")]),
@@ -74,44 +69,24 @@ def test_a_retired_schema_that_no_move_explains_is_the_maps_to_tell() -> None:
     seen = healthy()
     name = f"shard2__retired_{OTHER}"
     seen.schemas(A, **{name: empty_schema()})
-    seen.put(A, "map", {name: 8192})
     assert told(seen.findings()) == [("map", "retired_schema", "a", (), name)]
 
 
-@pytest.mark.parametrize(("held", "codes"), [(50, set()), (51, {"slot_near_limit"})])
-def test_a_slot_that_comes_near_its_limit_is_told(held: int, codes: set[str]) -> None:
-    seen = healthy()
-    record(seen, MoveState.reserved, holder="ann@ops1", max_wal_bytes=100)
-    slot = Slot(f"shardctl_{ID}", "logical", active=True, wal_status=None, retained_bytes=held)
-    seen.see(A, "leftovers", slots=(slot,), watched=frozenset({slot.name}))
-    assert {f.code for f in seen.findings()} - {"move_running"} == codes
-
-
-def streams(seen: Facts, **changes: object) -> set[str]:
-    """Let a stream of that move be so, on source and target; give what is told, by the codes."""
-    slot: dict[str, object] = {"works": True, "status": "reserved", "lag_bytes": 16, "errors": 0}
-    subscription: dict[str, object] = {**slot, "status": "enabled", "lag_bytes": None}
-    for name, value in changes.items():
-        part, _, field = name.partition("_")
-        {"slot": slot, "subscription": subscription}[part][field] = value
-    name = f"shardctl_{ID}"
-    seen.see(A, "leftovers", streams=(Stream("slot", name, **slot),))  # type: ignore[arg-type]
-    seen.see(B, "leftovers", streams=(Stream("subscription", name, **subscription),))  # type: ignore[arg-type]
-    return {f.code for f in seen.findings() if f.code.startswith("stream")}
-
-
 @pytest.mark.parametrize(
-    ("changes", "code"),
+    ("state", "move", "codes"),
     [
-        ({}, None),
-        ({"slot_works": False, "subscription_status": "disabled"}, None),  # nobody reads it yet
-        ({"slot_status": "lost"}, "stream_slot_lost"),
-        ({"slot_works": False}, "stream_unread"),
-        ({"subscription_errors": 3}, "stream_errors"),
-        ({"subscription_works": False}, "stream_stopped"),
+        (MoveState.done, ID, ["left_by_move"]),
+        (MoveState.done, OTHER, ["left_by_move"]),
+        (MoveState.reserved, ID, ["slot_unwatched"]),
     ],
 )
-def test_a_stream_that_does_not_flow(changes: dict[str, object], code: str | None) -> None:
+def test_a_slot_is_told_by_whether_its_move_is_open(
+    state: MoveState, move: str, codes: list[str]
+) -> None:
     seen = healthy()
-    record(seen, MoveState.reserved, holder="ann@ops1")
-    assert streams(seen, **changes) == ({code} if code else set())
+    record(seen, state, holder="ann@ops1" if state is MoveState.reserved else None)
+    slot = MoveObject("slot", f"shardctl_{move}", move, "logical, inactive", 8192)
+    seen.see(A, "leftovers", of_moves=(slot,))
+    (found,) = seen.findings()
+    assert ([found.code], found.node) == (codes, A)
+    assert "8,192 bytes of WAL" in found.actual
