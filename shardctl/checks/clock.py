@@ -1,4 +1,4 @@
-"""Clocks that differ, between nodes and from the one here."""
+"""Clocks that differ from the one here."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from shardctl.checks.check import ERROR, WARNING, Check, Rule, Rules, Severity
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from shardctl.checks.check import Finding, Place, View
     from shardctl.hosts.host import Host
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import NodeName
 
 WARN_S = 0.05
 ERROR_S = 0.5
-_SKEW = Rule(
-    WARNING + ERROR,
-    "{whose} is {skew:.0f} ms {direction} {reference}",
-    f"at most {WARN_S * 1000:.0f} ms",
-    "synchronise the clocks (chrony, systemd-timesyncd): ids contain the time of the node's clock",
+RULES = Rules(
+    "clock",
+    {
+        "skew": Rule(
+            WARNING + ERROR,
+            "its clock is {skew:.0f} ms {direction} the clock of shardctl's machine",
+            f"at most {WARN_S * 1000:.0f} ms",
+            "synchronise the clocks (chrony, systemd-timesyncd): ids contain the time of the "
+            "node's clock; where all nodes differ alike, that of shardctl's machine is wrong",
+        )
+    },
 )
-RULES = Rules("clock", dict.fromkeys(("skew", "skew_between", "skew_here"), _SKEW))
 
 _SAMPLES = 5
 _SECONDS = 10.0
@@ -98,65 +102,17 @@ def _sample(ask: Callable[[], float]) -> Sample:
 
 
 def judge(view: View[Offset]) -> Iterator[Finding]:
-    """Find clocks that differ for certain.
-
-    Where all nodes agree with each other and none with the clock here, that one is reported. Two
-    nodes that differ are reported where neither of them was, as gravely.
-    """
-    skewed = {
-        node: severity
-        for node, offset in view.seen.items()
-        if (severity := _severity(abs(offset.ahead) - offset.uncertainty))
-    }
-    pair = _furthest(view.seen)
-    if pair is None:
-        apart = None
-    else:
-        slow, fast = view.seen[pair[0]], view.seen[pair[1]]
-        apart = _severity(fast.ahead - slow.ahead - fast.uncertainty - slow.uncertainty)
-        if apart is None and len(skewed) == len(view.seen):
-            ahead = (slow.ahead + fast.ahead) / 2
-            yield _finding("skew_here", max(skewed.values(), key=_GRAVITY), -ahead, "all nodes")
-            return
-    for node, severity in skewed.items():
-        ahead = view.seen[node].ahead
-        yield _finding("skew", severity, ahead, "the clock of shardctl's machine", node)
-    if pair is not None and apart is not None:
-        worst = max(_GRAVITY(skewed.get(node)) for node in pair)
-        if _GRAVITY(apart) > worst:
-            ahead = view.seen[pair[1]].ahead - view.seen[pair[0]].ahead
-            yield _finding("skew_between", apart, ahead, f"node {pair[0]}", pair[1])
-
-
-def _severity(skew: float) -> Severity | None:
-    if skew > ERROR_S:
-        return Severity.error
-    return Severity.warning if skew > WARN_S else None
-
-
-_GRAVITY = [None, Severity.warning, Severity.error].index
-
-
-def _furthest(offsets: Mapping[NodeName, Offset]) -> tuple[NodeName, NodeName] | None:
-    """Name the nodes whose clocks are furthest behind and ahead; None where there is but one."""
-    order = sorted(offsets, key=lambda node: offsets[node].ahead)
-    return (order[0], order[-1]) if len(order) > 1 else None
-
-
-def _finding(
-    code: str, severity: Severity, ahead: float, reference: str, node: NodeName | None = None
-) -> Finding:
-    direction = "ahead of" if ahead > 0 else "behind"
-    whose = "its clock" if node else "the clock of shardctl's machine"
-    return RULES.finding(
-        code,
-        severity,
-        node=node,
-        whose=whose,
-        skew=abs(ahead) * 1000,
-        direction=direction,
-        reference=reference,
-    )
+    """Find clocks that differ for certain from the one here."""
+    for node, offset in view.seen.items():
+        certain = abs(offset.ahead) - offset.uncertainty
+        if certain > WARN_S:
+            yield RULES.finding(
+                "skew",
+                Severity.error if certain > ERROR_S else Severity.warning,
+                node=node,
+                skew=abs(offset.ahead) * 1000,
+                direction="ahead of" if offset.ahead > 0 else "behind",
+            )
 
 
 CHECK = Check(RULES, "clocks of nodes and shardctl differ by less than 50 ms", judge, look)

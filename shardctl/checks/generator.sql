@@ -1,10 +1,11 @@
--- name: roles
--- The roles that exist
-SELECT rolname::text FROM pg_roles WHERE rolname = ANY (%(roles)s)
-
--- name: lacking_state
--- What each role lacks of the database's and schema shardctl's grants
-SELECT role.rolname::text, wanted.object, wanted.privilege
+-- name: lacking
+-- What each role lacks of the grants that init makes in the database (the schema is null) and in these
+-- schemas, and what it has that init takes away
+SELECT NULL, wanted.role, 'this server: the role does not exist', 'every right', false
+FROM unnest(%(roles)s::name[]) AS wanted (role)
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = wanted.role)
+UNION ALL
+SELECT NULL, role.rolname::text, wanted.object, wanted.privilege, false
 FROM pg_roles AS role
 CROSS JOIN LATERAL (
     SELECT 'database' AS object, 'CONNECT' AS privilege,
@@ -20,11 +21,8 @@ CROSS JOIN LATERAL (
     FROM pg_proc AS p WHERE p.pronamespace = to_regnamespace('shardctl')
 ) AS wanted
 WHERE role.rolname = ANY (%(roles)s) AND NOT wanted.granted
-ORDER BY 1, 2, 3
-
--- name: lacking
--- What each role lacks of the grants that init makes in a shard, for these schemas, and what it has that
--- init takes away
+UNION ALL
+(
 SELECT n.nspname::text, role.rolname::text, wanted.object, wanted.privilege, wanted.excess
 FROM pg_namespace AS n
 JOIN pg_roles AS role ON role.rolname = ANY (%(roles)s)
@@ -57,6 +55,7 @@ CROSS JOIN LATERAL (
 ) AS wanted
 WHERE n.nspname = ANY (%(schemas)s) AND NOT wanted.granted
 ORDER BY 1, 2, wanted.place, 3, 4
+)
 
 -- name: sequences
 -- The counters and registers of these schemas, and whether each draws one value after the other

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import ERROR, Check, Rule, Rules
-from shardctl.state.cluster import FORMAT
+from shardctl.state.cluster import FORMAT, Difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shardctl.checks.check import Basics, Finding, View
+    from shardctl.state.cluster import ClusterRow
     from shardctl.topology.model import NodeName, Topology
 
 RULES = Rules(
@@ -28,7 +29,13 @@ RULES = Rules(
             "a separate server",
             "correct the host and port of one of the two nodes in the topology",
         ),
-        "other_node": Rule(ERROR, "{actual}", "{member}cluster {cluster}", "{hint}"),
+        "other_node": Rule(
+            ERROR,
+            "{actual}",
+            "{wanted}",
+            "correct the node's host and port in the topology, or use the topology of that "
+            "cluster; shardctl does not write to this server",
+        ),
         "format_newer": Rule(
             ERROR,
             "format {format}",
@@ -40,13 +47,7 @@ RULES = Rules(
             "{actual}",
             "{expected}",
             "restore it in the topology: it is fixed for the life of the cluster (`init` can "
-            "change `shards.key` before the first row)",
-        ),
-        "generator_differs": Rule(
-            ERROR,
-            "generator {there}",
-            "generator {right}",
-            "run `shardctl init` to change it, or correct the topology",
+            "change `shards.key` before the first row, and the generator)",
         ),
     },
 )
@@ -56,74 +57,43 @@ def judge(view: View[None]) -> Iterator[Finding]:
     """Find rows of other nodes and clusters, one server under two names, other layouts."""
     topology = view.topology
     twins = same_server(view.basics)
-    wrong = _of_another_cluster(view)
-    yield from _wrong_cluster(view, wrong)
+    others: dict[str, list[NodeName]] = {}
     for name, basics in view.basics.items():
         state = basics.state
-        if name in wrong or view.clone(name):
+        if view.clone(name):
             continue
         if state is None:
             if topology.nodes[name].shards:
                 yield RULES.finding("not_initialised", node=name, cluster=topology.cluster)
-            continue
-        first = twins.get(name)
-        if first is not None:
+        elif state.cluster != topology.cluster:
+            others.setdefault(state.cluster, []).append(name)
+        elif (first := twins.get(name)) is not None:
             yield RULES.finding("same_server", node=name, first=first)
-        elif (state.cluster, state.node) != (topology.cluster, name):
-            yield RULES.finding(
-                "other_node",
-                node=name,
-                actual=f"node {state.node} of cluster {state.cluster}",
-                member=f"node {name} of ",
-                cluster=topology.cluster,
-                hint="correct the node's host and port in the topology; shardctl does not write "
-                "to this server",
-            )
+        elif state.node != name:
+            actual, wanted = f"node {state.node} of the cluster", f"node {name}"
+            yield RULES.finding("other_node", node=name, actual=actual, wanted=wanted)
         elif state.format > FORMAT:
             yield RULES.finding(
                 "format_newer", node=name, object="shardctl.cluster", format=state.format
             )
         else:
-            for difference in state.differences(topology):
-                yield RULES.finding(
-                    "differs",
-                    node=name,
-                    object=difference.what,
-                    actual=difference.actual,
-                    expected=difference.expected,
-                )
-            if state.generator != topology.id.generator:
-                yield RULES.finding(
-                    "generator_differs",
-                    node=name,
-                    object="shardctl.next_id",
-                    there=state.generator,
-                    right=topology.id.generator,
-                )
-
-
-def _of_another_cluster(view: View[None]) -> dict[NodeName, str]:
-    """Give the nodes, and their cluster, where all are right but for the same other cluster."""
-    found = {
-        name: one.state.cluster
-        for name, one in view.basics.items()
-        if one.state is not None and one.state.node == name
-    }
-    alike = len(found) > 1 and len({*found.values(), view.topology.cluster}) == 2
-    return found if alike and view.topology.cluster not in found.values() else {}
-
-
-def _wrong_cluster(view: View[None], wrong: Mapping[NodeName, str]) -> Iterator[Finding]:
-    """Report a wrong `cluster:` once, whatever the number of nodes."""
-    for cluster in set(wrong.values()):
+            yield from _differences(topology, name, state)
+    for cluster, names in others.items():  # a wrong `cluster:` is one finding
         yield RULES.finding(
             "other_node",
             object="cluster",
-            actual=f"nodes {', '.join(wrong)} are of cluster {cluster}",
-            member="",
-            cluster=view.topology.cluster,
-            hint="use the topology of that cluster, or correct `cluster:`; shardctl does not write "
-            "to these servers",
+            actual=f"nodes {', '.join(names)} are of cluster {cluster}",
+            wanted=f"cluster {topology.cluster}",
+        )
+
+
+def _differences(topology: Topology, node: NodeName, state: ClusterRow) -> Iterator[Finding]:
+    found = state.differences(topology)
+    if state.generator != topology.id.generator:
+        found.append(Difference("id generator", state.generator, topology.id.generator))
+    for one in found:
+        yield RULES.finding(
+            "differs", node=node, object=one.what, actual=one.actual, expected=one.expected
         )
 
 

@@ -197,14 +197,13 @@ def _of_shards(topology: Topology, schemas: Iterable[str]) -> list[str]:
 
 
 def _flaws(topology: Topology, node: Node, *, database: bool) -> Iterator[str]:
-    """Report the parameters and the version of a server that moves or data may suffer from."""
+    """Report the parameters and the version of a server that data or moves may suffer from."""
     dbname = topology.database.name if database else observe.MAINTENANCE_DATABASES[0]
     purpose = lock.purpose(ADD)
     with connect(node, topology.database, purpose=purpose, dbname=dbname) as session:
         major = _major(session, node)
-        for code, name, words in settings.unfit(session, []):
-            flaw = settings.RULES.finding(code, node=node.name, object=name, **words)
-            yield f"node {node.name}: {name}: {flaw.actual}; {flaw.hint}"
+        for name, value, right, harm in settings.unsafe(session):
+            yield f"node {node.name}: {name}: {value}: {harm}; set it to {right}"
     others = observer.ask(topology, _major, purpose=purpose, nodes=topology.owning()).values
     if newer := [name for name, of in others.items() if of > major]:
         yield (

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.checks import settings as checked
 from shardctl.meter import listed
 from shardctl.moves import marks
 from shardctl.moves.plan import NodeUnfit, PreflightRefused, SourceUnfit
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
     from shardctl.moves.preflight.subject import Context
     from shardctl.topology.model import NodeName
 
+
+SENDERS = 2
+"""A clone takes them: pg_basebackup one for the files and one for the WAL in the meantime."""
 
 _WORD = re.compile(r'"(?:[^"]|"")*"|[^\s,()"]+')
 _LIST = re.compile(r"\s*(?:(?:FIRST|ANY)\s+)?\d+\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
@@ -69,7 +71,7 @@ def full(
     there: Server,
     used: tuple[int, int],
     *,
-    wanted: tuple[int, int] = (checked.SENDERS, 1),
+    wanted: tuple[int, int] = (SENDERS, 1),
     otherwise: str = "",
 ) -> Iterator[NodeUnfit]:
     """Refuse a server whose free WAL senders and replication slots are fewer than a move takes.
@@ -177,7 +179,7 @@ def judge_decoding(context: Context) -> Iterator[NodeUnfit]:
     # The slot of a reverse is there already.
     slots = 1 if context.plan.reverses is None else 0
     used = (found.senders, found.slots)
-    yield from full(node, there, used, wanted=(checked.SENDERS, slots))
+    yield from full(node, there, used, wanted=(SENDERS, slots))
 
 
 def undecodable(node: NodeName, there: Server, *, otherwise: str) -> Iterator[NodeUnfit]:

@@ -28,12 +28,3 @@ def exact(ahead: float) -> Offset:
 @pytest.mark.parametrize(("ahead", "severity"), [(-0.06, "warning"), (0.51, "error")])
 def test_one_nodes_skew_is_one_finding(ahead: float, severity: str) -> None:
     assert judged(a=exact(0), b=exact(ahead), c=exact(0)) == [("skew", severity, "b")]
-
-
-def test_nodes_that_are_apart_though_each_is_near_are_one_finding() -> None:
-    assert judged(a=exact(0.04), b=exact(0), c=exact(-0.04)) == [("skew_between", "warning", "a")]
-
-
-def test_where_all_nodes_agree_the_clock_here_is_told() -> None:
-    assert judged(a=exact(0.7), b=exact(0.71), c=exact(0.7)) == [("skew_here", "error", None)]
-    assert judged(a=exact(0.7)) == [("skew", "error", "a")]
