@@ -74,9 +74,8 @@ CASE WHEN {column} BETWEEN 0 AND {highest} AND shardctl.id_shard({column}) < {co
 SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
 
 -- name: id_tables
--- Tables whose primary key is a bigint made by next_id(), with the locks that a plan takes
-SELECT n.nspname::text, c.relname::text, a.attname::text,
-       1 + (SELECT count(*) FROM pg_index AS every WHERE every.indrelid = c.oid)
+-- Tables whose primary key is a bigint made by next_id()
+SELECT n.nspname::text, c.relname::text, a.attname::text
 FROM pg_namespace AS n
 JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'r'
 JOIN pg_index AS i ON i.indrelid = c.oid AND i.indisprimary AND i.indnkeyatts = 1
@@ -113,8 +112,8 @@ SELECT code, CASE code WHEN 'other_shard' THEN made ELSE belongs END,
 FROM (
     SELECT id, key, made, belongs,
            -- One fault a row: a misplaced row's key is elsewhere with it.
-           CASE WHEN id < 0 THEN 'negative' WHEN made <> {shard} THEN 'other_shard'
-                WHEN id >= {limit} THEN 'future' WHEN belongs <> {shard} THEN 'other_key'
+           CASE WHEN id < 0 THEN 'not_generated' WHEN made <> {shard} THEN 'other_shard'
+                WHEN id >= {limit} THEN 'not_generated' WHEN belongs <> {shard} THEN 'other_key'
                 WHEN key IS NOT NULL AND belongs IS NULL THEN 'no_key' END AS code
     FROM (
         SELECT {id} AS id, {key} AS key, ({id} >> {sequence_bits}) & {max_shard} AS made,

@@ -44,7 +44,8 @@ RULES = Rules(
             WARNING,
             "PostgreSQL {version}",
             "PostgreSQL {usual}, the version of most nodes",
-            "move {whose} to nodes with PostgreSQL {newer}, by streamed moves",
+            "move shards to the newer version, by streamed moves; until then `structure` compares "
+            "only shards of one version",
         ),
         "public_open": Rule(
             ERROR,
@@ -130,8 +131,6 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                 node=name,
                 version=basics.version,
                 usual=usual,
-                whose="its shards" if major < usual else "the shards of all other nodes",
-                newer=max(major, usual),
             )
 
 

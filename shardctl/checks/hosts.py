@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardctl import fanout
-from shardctl.checks import clock
 from shardctl.errors import ShardctlError
 from shardctl.hosts import accounts, files, reach, scripts
 from shardctl.hosts.host import CommandFailed
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 
 _SECONDS = 30.0
-_FULL = 0.9
-"""How full a disk may be."""
 _TOOLS = (
     "awk",
     "base64",
@@ -140,11 +137,10 @@ def _login(settings: SshSettings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a test; with a hint it is a fault, an error unless `grave` is False."""
+    """The result of a test; with a hint it is a fault."""
 
     output: str
     hint: str = ""
-    grave: bool = True
 
 
 def way(host: Host) -> Found:
@@ -153,20 +149,6 @@ def way(host: Host) -> Found:
     name = host.run(["id", "-un"], timeout=_SECONDS).stdout.strip()
     took_ms = (time.monotonic() - began) * 1000
     return Found(f"local, as {name}" if isinstance(host, Local) else f"{name}, {took_ms:.0f} ms")
-
-
-def _clock(host: Host) -> Found:
-    offset = clock.of_host(host)
-    certain = abs(offset.ahead) - offset.uncertainty
-    if certain <= clock.WARN_S:
-        return Found(f"within {max(offset.uncertainty, clock.WARN_S) * 1000:.0f} ms")
-    return Found(
-        f"{abs(offset.ahead) * 1000:.0f} ms {'ahead of' if offset.ahead > 0 else 'behind'} "
-        "shardctl's machine",
-        "synchronise the clock (chrony, systemd-timesyncd): ids contain the time of "
-        "the node's clock",
-        grave=certain > clock.ERROR_S,
-    )
 
 
 def _tools(host: Host) -> Found:
@@ -207,70 +189,6 @@ def _programs(host: Host, node: Node, account: str | None) -> Found:
     if lacking.hint:
         return lacking
     return Found(f"PostgreSQL {found.major} in {found.directory}")
-
-
-def _directory(host: Host, node: Node, account: str | None) -> Found:
-    path = node.data_directory
-    if path is None:
-        return Found("not in the topology: no shards can be moved to this node")
-    argv = scripts.argv("directory", "of_node", str(path))
-    output = host.run(argv, user=account, timeout=_SECONDS).stdout.splitlines()
-    kind, seen, version, owner, me, *_ = output
-    if kind in ("absent", "empty"):
-        return _room(host, node, seen if kind == "absent" else str(path.parent), account, kind)
-    if kind == "server" and owner == me:
-        return _version(host, node, version, account)
-    wrong, remedy = {
-        "closed": (f"{me} cannot enter {seen}", "allow that user to enter it (chmod)"),
-        "file": (f"{path} is not a directory", "move it away"),
-        "other": (f"{path} is not empty and does not belong to a server", "move its contents away"),
-        "server": (f"{path} belongs to {owner}, but the server runs as {me}", "chown it"),
-    }[kind]
-    return Found(wrong, f"{remedy}, or give the node another data_directory")
-
-
-def _version(host: Host, node: Node, version: str, account: str | None) -> Found:
-    """Compare the version that made the directory with that of the programs."""
-    major = binaries.find(node.bin_directory, account=account, host=host).major
-    if version != str(major):
-        return Found(
-            f"{node.data_directory} belongs to PostgreSQL {version}, but the programs "
-            f"are version {major}",
-            f"set bin_directory to the programs of version {version}",
-        )
-    return Found(f"{node.data_directory}, PostgreSQL {version}")
-
-
-def _room(host: Host, node: Node, parent: str, account: str | None, kind: str) -> Found:
-    """See that a clone could be put into a directory: by its user, or by who logs in.
-
-    Raises folder_unsafe.
-    """
-    try:
-        user = accounts.changes_folder(host, Path(parent), account)
-        host.run(["test", "-w", parent], user=user, timeout=_SECONDS)
-    except CommandFailed:
-        return Found(
-            f"{node.data_directory} is {kind}, and the server's user cannot write to {parent}",
-            "allow the server's user to write there, or give the node another data_directory",
-        )
-    return Found(f"{node.data_directory} is {kind}")
-
-
-def _disk(host: Host, node: Node, account: str | None) -> Found:
-    if node.data_directory is None:
-        return Found("data_directory is not in the topology")
-    argv = scripts.argv("directory", "disk", str(node.data_directory))
-    measured = files.of_df(host.run(argv, user=account, timeout=_SECONDS).stdout)
-    if measured is None:
-        return Found("unknown: cannot read the output of df", "run `df` on that host", grave=False)
-    total, free = measured
-    room = f"{free / 2**30:.1f} GB free of {total / 2**30:.1f} GB"
-    if free < total * (1 - _FULL):
-        return Found(
-            room, "free disk space: a clone needs as much as the whole source", grave=False
-        )
-    return Found(room)
 
 
 def why_no_status(host: Host, node: Node, account: str | None) -> str | None:
@@ -335,11 +253,8 @@ def _files(host: Host, pooler: Pooler) -> Found:
     return Found(f"{pooler.config}, {pooler.databases_file}")
 
 
-OF_MACHINES: Mapping[str, Callable[[Host], Found]] = {"tools": _tools, "clock": _clock}
 OF_NODES: Mapping[str, Callable[[Host, Node, str | None], Found]] = {
     "programs": _programs,
-    "directory": _directory,
-    "disk": _disk,
     "control": _control,
 }
 OF_POOLERS: Mapping[str, Callable[[Host, Pooler], Found]] = {"guard": _guard, "files": _files}
@@ -349,7 +264,6 @@ class State(StrEnum):
     """How a test ended."""
 
     ok = "ok"
-    warning = "warning"
     error = "error"
 
 
@@ -401,8 +315,7 @@ def _machine(machine: Machine) -> Iterator[Tested]:
     yield reached
     if reached.state is State.error:
         return
-    for name, of_machine in OF_MACHINES.items():
-        yield _tested(machine, None, name, partial(of_machine, machine.host))
+    yield _tested(machine, None, "tools", partial(_tools, machine.host))
     for server in machine.servers:
         yield from _server(machine, server)
 
@@ -433,9 +346,8 @@ def _tested(machine: Machine, server: Server | None, name: str, run: Callable[[]
     of = None if server is None else server.name
     try:
         found = run()
-    except CommandFailed as error:
-        return Tested(machine.name, of, name, State.error, error.reason, error.hint)
     except ShardctlError as error:
-        return Tested(machine.name, of, name, State.error, error.message, error.hint)
-    state = State.ok if not found.hint else State.error if found.grave else State.warning
+        reason = error.reason if isinstance(error, CommandFailed) else error.message
+        return Tested(machine.name, of, name, State.error, reason, error.hint)
+    state = State.error if found.hint else State.ok
     return Tested(machine.name, of, name, state, found.output, found.hint)

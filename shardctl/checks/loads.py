@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardctl import fanout
 from shardctl.checks import status_look
 from shardctl.postgres import queries
 from shardctl.state import ledger, observer
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
-
-_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +107,7 @@ def measure(
         until = time.monotonic() + sample_s
         measured = status_look.read_schemas(session, schemas)
         moved = _moved(session, node)
-        while (left := until - time.monotonic()) > 0 and not fanout.interrupted():
-            time.sleep(min(left, _POLL_S))
+        status_look.wait(until)
         return _Seen(measured, moved, before, _counts(session, schemas) if before else {})
 
     asked = observer.ask(topology, look, purpose=purpose, nodes=chosen, width=len(chosen))

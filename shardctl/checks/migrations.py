@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import ERROR, WARNING, Check, Rule, Rules, Severity
-from shardctl.ids.generator import quote_literal
 from shardctl.state.cluster import QUERIES
 
 if TYPE_CHECKING:
@@ -18,7 +17,11 @@ RULES = Rules(
     "migrations",
     {
         "pending": Rule(
-            WARNING + ERROR, "it has not run", "{expected}", "run `shardctl migrate`{row}"
+            WARNING + ERROR,
+            "it has not run",
+            "it runs once in every shard",
+            "run `shardctl migrate`; if its objects exist and only its row in shardctl.migration "
+            "was deleted, insert that again",
         ),
         "checksum_differs": Rule(
             ERROR,
@@ -63,7 +66,8 @@ def judge(view: View[Ran]) -> Iterator[Finding]:
         checksums = ran.get(migration.name, {})
         lacking = live - checksums.keys()
         if lacking:
-            yield _pending(migration.name, migration.checksum, lacking, everywhere=not checksums)
+            severity = Severity.error if checksums else Severity.warning
+            yield RULES.finding("pending", severity, shards=sorted(lacking), object=migration.name)
         yield from _changed(migration.name, migration.checksum, checksums)
     for file in sorted(ran.keys() - known):
         yield RULES.finding("unknown_file", shards=sorted(ran[file]), object=file)
@@ -75,23 +79,6 @@ def _merge(nodes: Iterable[Ran]) -> dict[str, dict[ShardId, str]]:
         for file, checksums in ran.items():
             merged.setdefault(file, {}).update(checksums)
     return merged
-
-
-def _pending(file: str, checksum: str, lacking: set[ShardId], *, everywhere: bool) -> Finding:
-    shards = tuple(sorted(lacking))
-    row = (
-        "; if the migration's objects exist and only its row was deleted, insert the row again "
-        f"into shardctl.migration on the shard's node: shard, file, checksum {shards[0]}, "
-        f"{quote_literal(file).strip()}, '{checksum}'"
-    )
-    return RULES.finding(
-        "pending",
-        Severity.warning if everywhere else Severity.error,
-        shards=shards,
-        object=file,
-        expected="it runs once in every shard" if everywhere else "it ran, as in the other shards",
-        row="" if everywhere else row,
-    )
 
 
 def _changed(file: str, wanted: str, checksums: Mapping[ShardId, str]) -> Iterator[Finding]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-
 from shardctl import fanout
 from shardctl.checks import status_look
-from shardctl.checks.status_look import State
 from shardctl.errors import ShardctlError
 from shardctl.ids import times
 from shardctl.pgbouncer.console import Console, waited_s
@@ -26,7 +22,6 @@ if TYPE_CHECKING:
     from shardctl.checks.status_look import NodeStatus, Retired, Slot
     from shardctl.fanout import Progress
     from shardctl.pgbouncer.console import Row
-    from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Node, Pooler, PoolerName, ShardId, Topology
 
@@ -90,59 +85,26 @@ class Status:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """How many transactions had ended at a moment of the monotonic clock, in seconds."""
-
-    at: float
-    transactions: int
-
-
 def observe(
     topology: Topology, *, sample_s: float, progress: Progress, whole: bool = True
 ) -> Status:
     """Look at all nodes in parallel; nodes that cannot be looked at explain why.
 
-    Transactions are counted twice, at least `sample_s` apart, with one wait for all nodes;
-    0 leaves them out. What shardctl itself asks is a transaction or two among them, and a
-    busy session reports its own about once a second only, so a shorter sample is coarse.
+    Transactions are counted twice, at least `sample_s` apart; 0 leaves them out. What shardctl
+    itself asks is a transaction or two among them, and a busy session reports its own about once a
+    second only, so a shorter sample is coarse.
     Unless `whole`, what takes long is left out: sizes of shards, which are read-only, disks.
     """
     now = datetime.now(UTC)
-    sessions: dict[NodeName, Connection] = {}
-    samples: dict[NodeName, _Sample] = {}
 
-    def first(node: Node) -> NodeStatus:
-        progress.expect(node.name, "reading status", 2)
-        found = status_look.look(topology, node, sessions, whole=whole)
-        if found.state is State.up and sample_s > 0:
-            try:
-                samples[node.name] = _sample(sessions[node.name])
-            except psycopg.Error as error:
-                found = status_look.failed(node, sessions[node.name], error)
+    def look(node: Node) -> NodeStatus:
+        progress.expect(node.name, "reading status", 1)
+        found = status_look.look(topology, node, sample_s=sample_s, whole=whole)
         progress.advance(node.name)
         return found
 
-    def second(found: NodeStatus) -> NodeStatus:
-        if found.name in samples:
-            session = sessions[found.name]
-            try:
-                found = replace(found, tps=_rate(samples[found.name], _sample(session)))
-            except psycopg.Error as error:
-                found = status_look.failed(topology.nodes[found.name], session, error)
-        progress.advance(found.name)
-        return found
-
-    try:
-        nodes = fanout.collect(topology.nodes.values(), first).every()
-        nodes = _with_disks(topology, nodes) if whole else nodes
-        if samples:
-            since = max(sample.at for sample in samples.values())
-            time.sleep(max(0.0, since + sample_s - time.monotonic()))
-        nodes = fanout.collect(nodes, second).every()
-    finally:
-        for session in sessions.values():
-            session.close()
+    # All at once, or the last ones would wait for the samples of the first.
+    nodes = fanout.collect(topology.nodes.values(), look, width=len(topology.nodes)).every()
     moves = ledger.entries(copy for node in nodes for copy in node.journal)
     return Status(
         cluster=topology.cluster,
@@ -176,17 +138,6 @@ def _stale(
         )
 
 
-def _with_disks(topology: Topology, nodes: Sequence[NodeStatus]) -> list[NodeStatus]:
-    """Measure the disks of the nodes that are up; the hosts of the rest may be unreachable."""
-    there = [topology.nodes[one.name] for one in nodes if one.state is State.up]
-    measured = fanout.collect(there, status_look.measure)
-    disks = {node.name: disk for node, disk in measured.values}
-    errors = {node.name: error.message for node, error in measured.problems}
-    return [
-        replace(one, disk=disks.get(one.name), disk_error=errors.get(one.name)) for one in nodes
-    ]
-
-
 def _with_moves(node: NodeStatus, moves: Sequence[Entry]) -> NodeStatus:
     """Report a node what only the journals of all nodes know."""
     if any(move.clones(node.name, node.says) for move in moves):
@@ -198,23 +149,6 @@ def _with_moves(node: NodeStatus, moves: Sequence[Entry]) -> NodeStatus:
 
 def _when(one: Retired, move: Entry | None) -> Retired:
     return one if move is None else replace(one, ended=move.move.ended, due=move.due)
-
-
-def _sample(session: Connection) -> _Sample:
-    row = session.execute(status_look.QUERIES["transactions"]).fetchone()
-    if row is None:  # pragma: no cover  # the database in which the session is
-        raise AssertionError
-    return _Sample(time.monotonic(), row[0] or 0)
-
-
-def _rate(first: _Sample, second: _Sample) -> float | None:
-    """Give transactions a second; None where the statistics were reset in between.
-
-    >>> _rate(_Sample(10.0, 100), _Sample(12.0, 150))
-    25.0
-    """
-    ended, elapsed = second.transactions - first.transactions, second.at - first.at
-    return ended / elapsed if ended >= 0 and elapsed > 0 else None
 
 
 _SERVERS = ("sv_active", "sv_idle", "sv_used", "sv_tested", "sv_login")

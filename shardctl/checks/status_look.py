@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import asdict, dataclass, field
+import time
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from shardctl import fanout
 from shardctl.access import read_only
-from shardctl.errors import Refused
-from shardctl.hosts import accounts, files, ports
+from shardctl.errors import ShardctlError
+from shardctl.hosts import accounts, files
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
 from shardctl.postgres import queries
@@ -183,14 +184,14 @@ QUERIES = queries.load("shardctl.checks", "status.sql")
 
 _LOCK_TIMEOUT = "200ms"
 _ATTEMPTS = 3
+_POLL_S = 0.1
 
 
-def look(
-    topology: Topology, node: Node, sessions: dict[NodeName, Connection], *, whole: bool = True
-) -> NodeStatus:
-    """Ask one node everything but its transactions; its session is left in `sessions`.
+def look(topology: Topology, node: Node, *, sample_s: float, whole: bool) -> NodeStatus:
+    """Ask one node everything; what keeps it from an answer is in the result.
 
-    Unless `whole`, shards are neither measured nor is it seen which are read-only.
+    Transactions are counted twice, `sample_s` apart; 0 leaves them out. Unless `whole`, shards are
+    neither measured nor is it seen which are read-only, and the disk is not measured.
     """
     try:
         session = connect(
@@ -199,26 +200,44 @@ def look(
     except NodeUnavailable as error:
         state = State.down if node.shards else State.absent
         return NodeStatus(node.name, state, node.shards, error=error.reason)
-    sessions[node.name] = session
+    with session:
+        try:
+            only_read(session)
+            # In one transaction, so that our own questions do not look like load.
+            with session.transaction():
+                found = _read(topology, node, session, whole=whole)
+            found = replace(found, tps=_tps(session, sample_s))
+        except psycopg.Error as error:  # the server went away, or answered with an error
+            state = State.down if session.closed else State.unreadable
+            return NodeStatus(node.name, state, node.shards, error=reason_of(error))
     try:
-        only_read(session)
-        # In one transaction, so that our own questions do not look like load.
-        with session.transaction():
-            return _read(topology, node, session, whole=whole)
-    except psycopg.Error as error:
-        return failed(node, session, error)
+        return replace(found, disk=_disk(node)) if whole else found
+    except ShardctlError as error:
+        return replace(found, disk_error=error.message)
+
+
+def wait(until: float) -> None:
+    """Wait until a moment of the monotonic clock, in s, or for Ctrl-C."""
+    while (left := until - time.monotonic()) > 0 and not fanout.interrupted():
+        time.sleep(min(left, _POLL_S))
+
+
+def _tps(session: Connection, sample_s: float) -> float | None:
+    """Count ended transactions a second; None where the statistics were reset in between."""
+    if sample_s <= 0:
+        return None
+    began = time.monotonic()
+    (before,) = queries.one(session, QUERIES["transactions"])
+    wait(began + sample_s)
+    (after,) = queries.one(session, QUERIES["transactions"])
+    ended, elapsed = int(after - before), time.monotonic() - began
+    return ended / elapsed if ended >= 0 else None
 
 
 def only_read(session: Connection) -> None:
     """Let a session only read, and wait for no lock on a table for long."""
     session.execute("SET default_transaction_read_only TO on")
     session.execute("SELECT set_config('lock_timeout', %s, false)", (_LOCK_TIMEOUT,))
-
-
-def failed(node: Node, session: Connection, error: psycopg.Error) -> NodeStatus:
-    """Distinguish a server that went away from one that answered with an error."""
-    state = State.down if session.closed else State.unreadable
-    return NodeStatus(node.name, state, node.shards, error=reason_of(error))
 
 
 def _read(topology: Topology, node: Node, session: Connection, *, whole: bool) -> NodeStatus:
@@ -291,7 +310,7 @@ def _retired(topology: Topology, sizes: Mapping[str, int | None]) -> tuple[Retir
     )
 
 
-def measure(node: Node) -> Disk | None:
+def _disk(node: Node) -> Disk | None:
     """Measure the file system of a node's data directory; None where no file gives it.
 
     Other tablespaces, and a WAL directory elsewhere, are not looked at. Raises disk_unknown, and
@@ -299,12 +318,6 @@ def measure(node: Node) -> Disk | None:
     """
     if node.data_directory is None:
         return None
-    if node.ssh is None and ports.is_here(node.host):
-        try:
-            usage = shutil.disk_usage(node.data_directory)
-        except OSError as error:
-            raise Refused("disk_unknown", f"{node.data_directory}: {error.strerror}") from error
-        return Disk(free_bytes=usage.free, total_bytes=usage.total)
     host = host_of(node)
     user = accounts.account_on(host, node.os_user)
     total, free = files.disk(host, node.data_directory, user=user)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardctl.checks import migrations
-from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
+from shardctl.checks.check import ERROR, WARNING, Check, Rule, Rules
 from shardctl.ids import generator
 from shardctl.ids.generator import quote_identifier
 from shardctl.postgres import patient, queries
@@ -27,31 +27,37 @@ MOST_DETAILED = 50
 _HARMLESS = frozenset({"table", "view", "sequence", "index"})
 """Kinds whose extra ones change no statement that works in the other shards."""
 _OTHERS = ("column", "constraint", "trigger")
-_TEXTS = ("{actual}", "{expected}", "{hint}")
+_HINTS = {
+    "missing": "create it there as expected: `pg_dump --schema-only --table='{model}'` on node "
+    "{where} shows its definition; what was in it is in a backup",
+    "extra": "drop it there, rename it back, or write a migration that creates it in all shards "
+    "(`shardctl migrate`)",
+    "differs": "alter it there as expected: `pg_dump --schema-only --table='{model}'` on node "
+    "{where} shows its definition",
+}
 
 RULES = Rules(
     "structure",
     {
         **{
             f"{kind}_{change}": Rule(
-                WARNING if change == "extra" and kind in _HARMLESS else ERROR, *_TEXTS
+                WARNING if change == "extra" and kind in _HARMLESS else ERROR,
+                "{actual}",
+                "{expected}",
+                _HINTS[change],
             )
-            for kind in (*sorted(_HARMLESS), *_OTHERS)
-            for change in ("missing", "extra", "differs")
+            for kinds, changes in (
+                ((*sorted(_HARMLESS), *_OTHERS), tuple(_HINTS)),
+                (("owner", "grant"), ("differs",)),
+            )
+            for kind in kinds
+            for change in changes
         },
-        "owner_differs": Rule(ERROR, *_TEXTS),
-        "grant_differs": Rule(ERROR, *_TEXTS),
         "unlike": Rule(
             ERROR,
             f"more than {MOST_DETAILED} different structures on one node",
             "the same structure in all shards",
             "fix the other findings, then run verify again: it shows the rest",
-        ),
-        "not_compared": Rule(
-            NOTE,
-            "on PostgreSQL {major}: compared with each other only",
-            "PostgreSQL {usual}, as most shards have",
-            "nothing during an upgrade: each version writes definitions its own way",
         ),
     },
 )
@@ -231,7 +237,9 @@ def finding(topology: Topology, difference: Difference) -> Finding:
         object=_name(difference),
         actual=_described(difference, difference.actual),
         expected=_described(difference, difference.expected),
-        hint=_hint(topology, difference, change),
+        model=f"{quote_identifier(topology.schema(difference.model))}."
+        f"{quote_identifier(key.relation)}",
+        where=topology.owners()[difference.model],
     )
 
 
@@ -247,80 +255,6 @@ def _described(difference: Difference, thing: Thing | None) -> str:
     if thing is None:
         return "nothing granted" if difference.key.kind == "grant" else "absent"
     return " ".join(thing.description.split())
-
-
-def _hint(topology: Topology, difference: Difference, change: str) -> str:  # noqa: C901  # a table
-    """Name the statement that fixes it, or where to see what it should be."""
-    key, expected = difference.key, difference.expected
-    table = quote_identifier(key.relation)
-    name = quote_identifier(key.name)
-    what = "MATERIALIZED VIEW" if _is_materialized(difference) else key.kind.upper()
-    on = "" if key.kind in RELATIONS or key.kind == "index" else table
-    statement: str | None = None
-    if key.kind == "grant":
-        statement = f"GRANT or REVOKE ... ON {table}"
-    elif key.kind == "owner" and expected is not None:
-        statement = f"ALTER TABLE {table} OWNER TO {quote_identifier(expected.description)}"
-    elif change == "extra":
-        statement = {
-            "column": f"ALTER TABLE {table} DROP COLUMN {name}",
-            "constraint": f"ALTER TABLE {table} DROP CONSTRAINT {name}",
-            "trigger": f"DROP TRIGGER {name} ON {on}",
-        }.get(key.kind, f"DROP {what} {name}")
-        if key.kind in {"table", "column"}:
-            statement = (
-                f"rename it back if it was renamed; if you do not need its data, {statement}"
-            )
-        statement += ", or write a migration that creates it in all shards (`shardctl migrate`)"
-    elif expected is not None and key.kind == "column":
-        statement = f"ALTER TABLE {table} {_column_changes(name, difference.actual, expected)}"
-    elif expected is not None and key.kind == "constraint":
-        statement = f"ALTER TABLE {table} ADD CONSTRAINT {name} {expected.description}"
-    elif expected is not None and key.kind in {"index", "trigger"}:
-        statement = expected.description
-        if change == "differs" and key.kind == "index" and _is_invalid(difference):
-            statement = f"REINDEX INDEX CONCURRENTLY {name}"
-    if statement is None:
-        model = f"{quote_identifier(topology.schema(difference.model))}.{name}"
-        return (
-            f"restore it from a backup; `pg_dump --schema-only --table='{model}'` on "
-            f"node {topology.owners()[difference.model]} shows its definition"
-        )
-    if change == "differs" and key.kind in {"constraint", "trigger"}:
-        statement = f"drop it, then {statement}"
-    return f"with search_path set to each shard's schema: {statement}"
-
-
-def _column_changes(name: str, actual: Thing | None, expected: Thing) -> str:
-    """Write what makes one column the other; identity and generation are left to people."""
-    if actual is None:
-        return f"ADD COLUMN {name} {expected.description}"
-    before, after = (thing.description.removeprefix(thing.core) for thing in (actual, expected))
-    changes = []
-    if actual.core != expected.core:
-        changes.append(f"TYPE {expected.core}")
-    required = " NOT NULL"
-    if before.startswith(required) != after.startswith(required):
-        changes.append("SET NOT NULL" if after.startswith(required) else "DROP NOT NULL")
-    before, after = before.removeprefix(required), after.removeprefix(required)
-    if before != after:
-        if after.startswith(" DEFAULT "):
-            changes.append(f"SET{after}")
-        elif before.startswith(" DEFAULT ") and not after:
-            changes.append("DROP DEFAULT")
-        else:
-            changes.append("... (identity or generation differs)")
-    return ", ".join(f"ALTER COLUMN {name} {change}" for change in changes)
-
-
-def _is_materialized(difference: Difference) -> bool:
-    thing = difference.actual or difference.expected
-    return thing is not None and thing.description.startswith("MATERIALIZED")
-
-
-def _is_invalid(difference: Difference) -> bool:
-    both = (difference.actual, difference.expected)
-    return [t is not None and t.description.endswith("(INVALID)") for t in both] == [True, False]
 
 
 class Seen(NamedTuple):
@@ -397,7 +331,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     """Compare the shards that ran the same migrations, on servers of one major version.
 
     A shard that ran other migrations than most is `migrations`' finding, which has the cause.
-    Servers of two major versions write one definition differently.
+    Servers of two major versions write one definition differently; `connection` names them.
     """
     details: dict[str, Sequence[Thing]] = {}
     digests: dict[ShardId, str] = {}
@@ -427,17 +361,6 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         )
         if unlike:
             yield RULES.finding("unlike", shards=unlike)
-    yield from _not_compared(majors)
-
-
-def _not_compared(majors: Mapping[ShardId, int]) -> Iterator[Finding]:
-    """Say which shards were not compared with most, because their servers are newer or older."""
-    if not majors:
-        return
-    usual, *others = sorted(Counter(majors.values()).items(), key=lambda item: (-item[1], item[0]))
-    for major, _ in others:
-        shards = sorted(shard for shard, its in majors.items() if its == major)
-        yield RULES.finding("not_compared", shards=shards, major=major, usual=usual[0])
 
 
 CHECK = Check(

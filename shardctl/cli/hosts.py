@@ -44,7 +44,7 @@ def hosts(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
 
 @app.command()
 def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
-    """Test every host: SSH, sudo, programs and their versions, directories, disk, clock.
+    """Test every host: SSH, sudo, programs, status commands, and poolers' files.
 
     Changes nothing. Each fault is printed with its fix; exit code 1 if there is an error.
     """

@@ -44,9 +44,4 @@ of_clone() { # path, end of the name of a clone's working directory
     [ "$kind" != other ] || ls -A -- "$1"
 }
 
-disk() { # path
-    find_seen "$1"
-    df -P -k -- "$seen" | tail -n 1
-}
-
 "$@"

@@ -51,7 +51,7 @@ def found(fleet: Fleet) -> list[Any]:
     return [
         (f["code"], f["shards"])
         for f in json.loads(done.stdout)["findings"]
-        if f["code"] != "key_not_integer"
+        if f["code"] != "key_unread"
     ]
 
 

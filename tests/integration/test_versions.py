@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.embedded
 
-MIXED = {"version_differs", "not_compared"}
+MIXED = {"version_differs"}
 
 EVERY_KIND = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
