@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shardctl.checks.check import Basics, Finding, Place, View
     from shardctl.postgres.catalog import Leftover
     from shardctl.state.ledger import Entry
-    from shardctl.state.move_objects import MoveObject
+    from shardctl.state.move_objects import MoveObject, Stream
 
 _RETIRED = "__retired_"
 _OF_MOVE = re.compile("shardctl_[0-9a-f]{8}")
@@ -60,17 +60,31 @@ RULES = Rules(
             "target is correct, drop the retired copies by hand",
         ),
         "reverse_over": Rule(
-            WARNING,
+            NOTE + WARNING,
             "{way}: can no longer be reversed (until {until}){held}",
             "nothing is kept for a reverse",
             "run `shardctl moves finish {object}` to drop what is left",
         ),
         "slot_unwatched": Rule(
             WARNING,
-            "slot {slot} retains {held}, and its guard is not running (a server restart ends the "
+            "slot {object} retains {held}, and its guard is not running (a server restart ends the "
             "guard)",
             "a guard that drops the slot before it fills the disk",
             "run `shardctl moves {again}`: it starts the guard again",
+        ),
+        "slot_near_limit": Rule(
+            WARNING,
+            "slot {object} retains {held}; at {limit} the server drops it",
+            "less than half of the limit",
+            "find out why it is not read faster; `shardctl moves resume --max-wal SIZE` gives a "
+            "stopped move more, `shardctl moves finish` gives up what is kept for a reverse",
+        ),
+        "stream_stuck": Rule(
+            WARNING + ERROR,
+            "the stream of move {move} {why}",
+            "a stream that flows: until then the source keeps its WAL",
+            "the log of the target's server has the cause, and its worker tries again by itself; "
+            "else run `shardctl moves resume` to copy again, or `shardctl moves abort`",
         ),
         "retired_due": Rule(
             NOTE,
@@ -136,6 +150,7 @@ class Seen:
     repacked: tuple[Leftover, ...]
     shards: Mapping[str, ShardId]
     of_moves: tuple[MoveObject, ...] = ()
+    streams: tuple[Stream, ...] = ()
 
 
 def look(place: Place) -> Seen:
@@ -151,6 +166,7 @@ def look(place: Place) -> Seen:
         repacked=catalog.repack_leftovers(place.connection),
         shards=place.shards,
         of_moves=tuple(move_objects.read(place.connection).objects),
+        streams=move_objects.streams(place.connection),
     )
 
 
@@ -176,6 +192,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         yield from _retired(view, node, retired[node])
         for table in basics.missing:
             yield RULES.finding("table_missing", node=node, object=table)
+    yield from _streams(view)
     for node, seen in view.seen.items():
         yield from _of_moves(node, seen, view.moves)
         for mark, shards in read_only.alike(seen.read_only).items():
@@ -223,6 +240,9 @@ def _move(entry: Entry, held_bytes: int | None, *, left: bool) -> Iterator[Findi
     elif reverse is not None and reverse.can and reverse.state != "open":
         code, node = "reverse_over", NodeName(entry.move.target)
         held = f"; slot {reverse.slot} retains {_wal(reverse.held_bytes)}"
+        # A slot whose guard has ended still keeps WAL.
+        grave = reverse.state == "lost" or reverse.held_bytes is not None
+        severity = Severity.warning if grave else Severity.note
     if code is not None:
         yield RULES.finding(
             code,
@@ -238,8 +258,10 @@ def _move(entry: Entry, held_bytes: int | None, *, left: bool) -> Iterator[Findi
             tables=", ".join((entry.move.report or {}).get("differing", ())) or "some tables",
             until=_at(reverse.until) if reverse else "",
         )
-    if reverse and reverse.state == "open" and reverse.held_bytes and not reverse.watched:
-        yield _unwatched(entry.move.target, reverse.slot, reverse.held_bytes, "doctor")
+    if reverse is not None and reverse.state == "open" and reverse.held_bytes is not None:
+        held_there = (reverse.slot, reverse.held_bytes, reverse.limit_bytes)
+        node = NodeName(entry.move.target)
+        yield from _bounds(node, *held_there, again="" if reverse.watched else "doctor")
 
 
 def _retired(view: View[Seen], node: NodeName, found: Sequence[str]) -> Iterator[Finding]:
@@ -266,15 +288,17 @@ def _retired(view: View[Seen], node: NodeName, found: Sequence[str]) -> Iterator
 def _of_moves(node: NodeName, seen: Seen, moves: Sequence[Entry]) -> Iterator[Finding]:
     """Report once for each move that is over or unknown what a node still has of it.
 
-    And the slots of open ones that nothing bounds.
+    And the slots of open ones that nothing bounds, or that come near their limits.
     """
     entries, kept = {entry.move.id: entry for entry in moves}, kept_reverses(moves, over=True)
     left: dict[str, list[str]] = defaultdict(list)
     for one in seen.of_moves:
         entry = entries.get(one.move)
         if entry is not None and entry.open:
-            if one.kind == "slot" and one.name not in seen.watched:
-                yield _unwatched(node, one.name, one.held_bytes, f"resume {one.move}")
+            if one.kind == "slot":
+                limit = entry.move.plan.get("options", {}).get("max_wal_bytes")
+                again = "" if one.name in seen.watched else f"resume {one.move}"
+                yield from _bounds(node, one.name, one.held_bytes, limit, again=again)
         elif one.kind in _KINDS and one.move not in kept and (entry or one.kind != "role"):
             in_schema = "triggers in schema " if one.kind == "triggers" else f"{one.kind} "
             held = f" with {_wal(one.held_bytes)}" if one.kind == "slot" else ""
@@ -286,15 +310,38 @@ def _of_moves(node: NodeName, seen: Seen, moves: Sequence[Entry]) -> Iterator[Fi
         )
 
 
-def _unwatched(node: str, slot: str, held_bytes: int | None, again: str) -> Finding:
-    return RULES.finding(
-        "slot_unwatched",
-        node=NodeName(node),
-        object=slot,
-        slot=slot,
-        held=_wal(held_bytes),
-        again=again,
-    )
+def _bounds(
+    node: NodeName, slot: str, held_bytes: int | None, limit_bytes: int | None, *, again: str
+) -> Iterator[Finding]:
+    """Find a slot without a guard, which `again` starts, or near its limit."""
+    held = _wal(held_bytes)
+    if again:
+        yield RULES.finding("slot_unwatched", node=node, object=slot, held=held, again=again)
+    if leash.is_near(held_bytes, limit_bytes):
+        limit = size(limit_bytes)
+        yield RULES.finding("slot_near_limit", node=node, object=slot, held=held, limit=limit)
+
+
+def _streams(view: View[Seen]) -> Iterator[Finding]:
+    """Find slots and subscriptions of open moves that do not do what they are for."""
+    entries = {entry.move.id: entry for entry in view.moves}
+    every = [(node, one) for node, seen in view.seen.items() for one in seen.streams]
+    followed = {one.move for _, one in every if one.status == "enabled"}
+    for node, one in every:
+        why = None
+        if one.kind == "slot" and one.status == "lost":
+            why = "has lost its WAL (max_slot_wal_keep_size or idle_replication_slot_timeout)"
+        elif one.kind == "slot" and one.move in followed and not one.works:
+            why = f"is not read; the target is {size(one.lag_bytes)} behind"
+        elif one.errors:
+            why = f"has failed {one.errors:,} times"
+        elif one.status == "enabled" and not one.works:
+            why = "has no worker"
+        if why is not None and one.move in entries and entries[one.move].open:
+            severity = Severity.error if one.status == "lost" else Severity.warning
+            yield RULES.finding(
+                "stream_stuck", severity, node=node, object=one.name, move=one.move, why=why
+            )
 
 
 def _wal(held_bytes: int | None) -> str:

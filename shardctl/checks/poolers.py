@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from shardctl.checks import poolers_ask
 from shardctl.checks.check import ERROR, QUERIES, WARNING, Check, Rule, Rules
 from shardctl.errors import ShardctlError
 from shardctl.hosts import files
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Finding, Place, View
+    from shardctl.checks.poolers_ask import Asked
     from shardctl.pgbouncer.console import Alias, Row
     from shardctl.pgbouncer.render import Entry
     from shardctl.topology.model import NodeName, Pooler, ShardId, Topology
@@ -39,6 +41,7 @@ _HELD = "if no operator or move needs it, run {command} on the pooler's console"
 RULES = Rules(
     "poolers",
     {
+        **poolers_ask.RULES.of,
         "unreachable": Rule(ERROR, "{error}", "a console that answers", "{hint}"),
         "refused": Rule(
             ERROR, "{error}", "a pooler that `shardctl pgbouncer apply` can update", "{hint}"
@@ -97,9 +100,11 @@ class Looked:
     """Whether the whole pooler is paused."""
     offered: Mapping[str, Alias] = field(default_factory=dict)
     servers: Sequence[Row] = ()
+    pools: Sequence[Row] = ()
     config: Mapping[str, str] = field(default_factory=dict)
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What the pooler knows of the names of hosts."""
+    asked: Sequence[Asked] = ()
 
 
 def look_at(topology: Topology, pooler: Pooler) -> Looked:
@@ -118,7 +123,7 @@ def look_at(topology: Topology, pooler: Pooler) -> Looked:
         refused = error
     try:
         with Console(pooler, topology.database, purpose=purpose) as console:
-            return Looked(
+            found = Looked(
                 error=None,
                 refused=refused,
                 text=text,
@@ -126,11 +131,14 @@ def look_at(topology: Topology, pooler: Pooler) -> Looked:
                 held=console.held(),
                 offered=console.databases(),
                 servers=console.servers(),
+                pools=console.pools(),
                 config=console.config(),
                 addresses=console.resolved(),
             )
     except ShardctlError as error:
         return Looked(error)
+    entries = render.entries(topology, pooler)
+    return replace(found, asked=poolers_ask.ask(topology.database, pooler, found, entries))
 
 
 def look(place: Place) -> Secrets:
@@ -163,6 +171,7 @@ def judge(view: View[Secrets]) -> Iterator[Finding]:
         if serving.was_left_short(looked.config):
             yield RULES.finding("login_retry", pooler=name, object="server_login_retry")
         yield from _connected(topology, pooler, looked, entries)
+        yield from poolers_ask.judge(view, pooler, looked.asked, entries)
     if view.poolers:
         yield from _secrets(view)
 

@@ -212,10 +212,21 @@ class Console:
     several. After an error of the session it is of no more use.
     """
 
-    def __init__(self, pooler: Pooler, database: Database, *, purpose: str) -> None:
-        """Log in as `admin_user`; raises PoolerUnavailable."""
+    def __init__(
+        self,
+        pooler: Pooler,
+        database: Database,
+        *,
+        purpose: str | None,
+        dbname: str = "pgbouncer",
+        user: str | None = None,
+    ) -> None:
+        """Log in, to an alias where `dbname` is one, and as `admin_user` if no other is named.
+
+        Raises PoolerUnavailable.
+        """
         self.pooler = pooler.name
-        given = conninfo(pooler, database, purpose=purpose)
+        given = conninfo(pooler, database, purpose=purpose, dbname=dbname, user=user)
         try:
             self._session = psycopg.connect(given, autocommit=True)
         except psycopg.Error as error:  # also a keyword with a value that libpq does not take
@@ -424,14 +435,23 @@ class Console:
         return refused
 
 
-def conninfo(pooler: Pooler, database: Database, *, purpose: str) -> str:
-    """Write libpq's connection string for the console; it never has a password.
+def conninfo(
+    pooler: Pooler,
+    database: Database,
+    *,
+    purpose: str | None,
+    dbname: str = "pgbouncer",
+    user: str | None = None,
+) -> str:
+    """Write libpq's connection string for the console, or an alias; it never has a password.
 
-    `purpose` becomes the `application_name`.
+    `purpose` becomes the `application_name`. Through an alias in use it has to be None: PgBouncer
+    would leave the name on the connection, for clients without one.
     """
     options = {k: v for k, v in database.options.items() if k not in _NOT_FOR_POOLERS}
-    given = FOR_POOLERS | {"application_name": purpose}
-    return libpq.conninfo(pooler, options, user=pooler.admin_user, dbname="pgbouncer", **given)
+    given = FOR_POOLERS | ({} if purpose is None else {"application_name": purpose})
+    admin = user or pooler.admin_user
+    return libpq.conninfo(pooler, options, user=admin, dbname=dbname, **given)
 
 
 def waited_s(pool: Row) -> float:

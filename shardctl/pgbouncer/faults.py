@@ -141,3 +141,28 @@ HELD = "already"
 """Its answer to PAUSE of the console itself while the whole pooler is paused or suspended."""
 NOT_LOADED = "config file loading failed"
 """What its log has of a RELOAD that failed; before 1.25, the answer has nothing."""
+_OF_POOLER = (
+    "auth failed",
+    "authentication failed",
+    "no such user",
+    "no such database",
+    "no more connections allowed",
+    "login rejected",
+    "not allowed",
+    "unsupported",
+    "TLS",
+    "timeout",
+    "no response",
+    "no password",
+)
+
+
+def is_of_pooler(reason: str) -> bool:
+    """Return whether this is PgBouncer's message about the client, not about a node.
+
+    >>> is_of_pooler("SASL authentication failed"), is_of_pooler("no such user: app")
+    (True, True)
+    >>> is_of_pooler('password authentication failed for user "app"')
+    False
+    """
+    return " for user " not in reason and any(word in reason for word in _OF_POOLER)

@@ -111,5 +111,14 @@ def end(session: Connection, slot: str) -> None:
     session.execute(QUERIES["end"].format(of_slots=_of([slot]), patience_ms=patience))
 
 
+def is_near(held_bytes: int | None, limit_bytes: int | None) -> bool:
+    """Return whether a slot holds back more than half of its limit; not without either.
+
+    >>> is_near(51, 100), is_near(50, 100), is_near(51, None), is_near(None, 100)
+    (True, False, False, False)
+    """
+    return bool(held_bytes and limit_bytes and 2 * held_bytes > limit_bytes)
+
+
 def _of(slots: Iterable[str]) -> sql.Composed:
     return QUERIES["of_slots"].format(slots=sql.Literal(list(slots)))

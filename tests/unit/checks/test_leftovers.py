@@ -8,7 +8,7 @@ import pytest
 
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import Copy
-from shardctl.state.move_objects import MoveObject
+from shardctl.state.move_objects import MoveObject, Stream
 from tests.fixtures.fleets.facts import NOW, A, B, Facts, empty_schema, healthy
 from tests.fixtures.fleets.verify import told
 from tests.unit.moved import ID, move
@@ -24,9 +24,10 @@ def record(
     proof: str | None = "compared",
     retain_s: float = 0,
     holder: str | None = None,
+    max_wal_bytes: int | None = None,
 ) -> None:
     """Let journals have a move of shards 2 and 3 from a to b that ended now."""
-    options = {"retain_s": retain_s}
+    options = {"retain_s": retain_s, "max_wal_bytes": max_wal_bytes}
     revision = list(MoveState).index(state)
     made = move(state, revision=revision, plan={"options": options}, ended=NOW, proof=proof)
     for node in (A, B):
@@ -90,3 +91,42 @@ def test_a_slot_is_told_by_whether_its_move_is_open(
     (found,) = seen.findings()
     assert ([found.code], found.node) == (codes, A)
     assert "8,192 bytes of WAL" in found.actual
+
+
+@pytest.mark.parametrize(("held", "codes"), [(50, []), (51, ["slot_near_limit"])])
+def test_a_slot_that_comes_near_its_limit_is_told(held: int, codes: list[str]) -> None:
+    seen = healthy()
+    record(seen, MoveState.reserved, holder="ann@ops1", max_wal_bytes=100)
+    slot = MoveObject("slot", f"shardctl_{ID}", ID, "logical, active", held)
+    seen.see(A, "leftovers", of_moves=(slot,), watched=frozenset({slot.name}))
+    assert [f.code for f in seen.findings()] == codes
+
+
+def streams(seen: Facts, **changes: object) -> set[str]:
+    """Let a stream of that move be so, on source and target; give how grave what is told is."""
+    slot: dict[str, object] = {"works": True, "status": "reserved", "lag_bytes": 16, "errors": 0}
+    subscription: dict[str, object] = {**slot, "status": "enabled", "lag_bytes": None}
+    for name, value in changes.items():
+        part, _, field = name.partition("_")
+        {"slot": slot, "subscription": subscription}[part][field] = value
+    name = f"shardctl_{ID}"
+    seen.see(A, "leftovers", streams=(Stream("slot", name, **slot),))  # type: ignore[arg-type]
+    seen.see(B, "leftovers", streams=(Stream("subscription", name, **subscription),))  # type: ignore[arg-type]
+    return {f.severity.value for f in seen.findings() if f.code == "stream_stuck"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({}, None),
+        ({"slot_works": False, "subscription_status": "disabled"}, None),  # nobody reads it yet
+        ({"slot_status": "lost"}, "error"),
+        ({"slot_works": False}, "warning"),
+        ({"subscription_errors": 3}, "warning"),
+        ({"subscription_works": False}, "warning"),
+    ],
+)
+def test_a_stream_that_does_not_flow(changes: dict[str, object], severity: str | None) -> None:
+    seen = healthy()
+    record(seen, MoveState.reserved, holder="ann@ops1")
+    assert streams(seen, **changes) == ({severity} if severity else set())
