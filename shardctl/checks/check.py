@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from shardctl.fanout import Silent
-from shardctl.meter import duration, size
 from shardctl.postgres import catalog, queries
 from shardctl.postgres.cancelling import Running
 from shardctl.state import cluster, ledger
@@ -41,7 +40,6 @@ class Basics:
     version: str
     in_recovery: bool
     started: datetime
-    now: datetime
     state: ClusterRow | None
     map: Mapping[ShardId, NodeName]
     schemas: Mapping[str, Schema]
@@ -63,7 +61,7 @@ class Basics:
 
 def read_basics(connection: Connection, topology: Topology, node: Node) -> Basics:
     """Ask one node; the number of questions does not depend on its shards."""
-    number, version, in_recovery, started, now = queries.one(connection, QUERIES["server"])
+    number, version, in_recovery, started = queries.one(connection, QUERIES["server"])
     state = cluster.read(connection) if cluster.is_present(connection) else None
     # A newer journal may have other columns.
     missing = cluster.missing(connection, state)
@@ -73,7 +71,6 @@ def read_basics(connection: Connection, topology: Topology, node: Node) -> Basic
         version=version,
         in_recovery=in_recovery,
         started=started,
-        now=now,
         state=state,
         map=cluster.read_map(connection) if state else {},
         schemas=catalog.read_schemas(connection, topology.database.app_roles),
@@ -123,8 +120,7 @@ ERROR, WARNING, NOTE = ((severity,) for severity in Severity)
 class Rule(NamedTuple):
     """What a code stands for: the severities that it can have, and the texts of its findings.
 
-    A `{word}` in a text is what the finding has under that name; a number that is a `..._bytes`
-    or `..._s` is written with units.
+    A `{word}` in a text is what the finding has under that name.
     """
 
     severities: tuple[Severity, ...]
@@ -153,18 +149,11 @@ class Rules:
     ) -> Finding:
         """Make a finding; the first severity of its rule is the usual one."""
         rule = self.of[code]
-        known = {name: _shown(name, word) for name, word in words.items()}
-        known |= {"node": node, "pooler": pooler, "object": object}
+        known = words | {"node": node, "pooler": pooler, "object": object}
         actual, expected, hint = (text.format(**known) for text in rule[1:])
         severity = severity or rule.severities[0]
         place = (node, pooler, tuple(shards), object)
         return Finding(self.check, code, severity, actual, expected, hint, *place)
-
-
-def _shown(name: str, word: object) -> object:
-    if isinstance(word, int) and name.endswith("_bytes"):
-        return size(word)
-    return duration(word) if isinstance(word, int) and name.endswith("_s") else word
 
 
 Seen = TypeVar("Seen")

@@ -1,7 +1,7 @@
 -- name: server
--- The server, its clock, and its start, which distinguishes it from every other server
+-- The server; its start distinguishes it from every other server
 SELECT current_setting('server_version_num')::integer, current_setting('server_version'),
-       pg_is_in_recovery(), pg_postmaster_start_time(), clock_timestamp()
+       pg_is_in_recovery(), pg_postmaster_start_time()
 
 -- name: public
 -- Whether every role may log in to this database
@@ -74,8 +74,10 @@ CASE WHEN {column} BETWEEN 0 AND {highest} AND shardctl.id_shard({column}) < {co
 SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
 
 -- name: id_tables
--- Tables whose primary key is a bigint made by next_id()
-SELECT n.nspname::text, c.relname::text, a.attname::text
+-- Tables whose primary key is a bigint made by next_id(), and whether a session alters them
+SELECT n.nspname::text, c.relname::text, a.attname::text,
+       c.oid = ANY (ARRAY(SELECT l.relation FROM pg_locks AS l
+                          WHERE l.mode = 'AccessExclusiveLock' AND l.relation IS NOT NULL))
 FROM pg_namespace AS n
 JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'r'
 JOIN pg_index AS i ON i.indrelid = c.oid AND i.indisprimary AND i.indnkeyatts = 1
@@ -89,7 +91,7 @@ WHERE n.nspname = ANY (%(schemas)s)
                 AND u.refclassid = 'pg_proc'::regclass AND p.proname = %(next_id)s)
 ORDER BY c.oid
 
--- name: id_extremes
+-- name: ends
 -- The oldest and the newest id of one table, each from an end of the primary key's index
 SELECT {number}, min({id}), max({id}) FROM ONLY {table}
 

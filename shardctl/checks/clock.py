@@ -10,7 +10,7 @@ from shardctl.checks.check import ERROR, WARNING, Check, Rule, Rules, Severity
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from shardctl.checks.check import Finding, Place, View
     from shardctl.hosts.host import Host
@@ -38,31 +38,11 @@ _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::double precision"
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One query of a node's time: the answer, and when it arrived; in s."""
-
-    there: float
-    received: float
-    round_trip: float
-
-
-@dataclass(frozen=True, slots=True)
 class Offset:
     """Seconds that a node's clock is ahead of the local one, give or take `uncertainty`."""
 
     ahead: float
     uncertainty: float
-
-
-def estimate(samples: Sequence[Sample]) -> Offset:
-    """Take the sample with the shortest way, as if the node had answered half-way.
-
-    >>> estimate([Sample(10.5, 10.25, 0.5), Sample(20.5, 22.0, 3.0)])
-    Offset(ahead=0.5, uncertainty=0.25)
-    """
-    best = min(samples, key=lambda sample: sample.round_trip)
-    half = best.round_trip / 2
-    return Offset(best.there - (best.received - half), half)
 
 
 def look(place: Place) -> Offset:
@@ -90,15 +70,15 @@ def of_host(host: Host) -> Offset:
 
 
 def _measured(ask: Callable[[], float]) -> Offset:
-    return estimate([_sample(ask) for _ in range(_SAMPLES)])
-
-
-def _sample(ask: Callable[[], float]) -> Sample:
-    # A clock that is set in the meantime must not make a round trip short.
-    began = time.monotonic()
-    there = ask()
-    received, ended = time.time(), time.monotonic()
-    return Sample(there, received, ended - began)
+    """Take the sample with the shortest way, as if the clock had been read half-way."""
+    samples = []
+    for _ in range(_SAMPLES):
+        # A clock that is set in the meantime must not make a round trip short.
+        began = time.monotonic()
+        there = ask()
+        received, half = time.time(), (time.monotonic() - began) / 2
+        samples.append(Offset(there - (received - half), half))
+    return min(samples, key=lambda sample: sample.uncertainty)
 
 
 def judge(view: View[Offset]) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from shardctl.postgres import binaries
 from shardctl.topology.model import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from shardctl.fanout import Progress
     from shardctl.hosts.host import Host
@@ -62,32 +62,6 @@ class Machine:
     servers: tuple[Server, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HostRoute:
-    """How a server's machine is reached; `login` is None where it is this one."""
-
-    server: Server
-    machine: str
-    login: str | None
-
-    @property
-    def kind(self) -> str:
-        """Name the kind of server."""
-        return "node" if isinstance(self.server, Node) else "pooler"
-
-    def as_json(self) -> dict[str, Any]:
-        """Give the shape of docs/reference/json.md."""
-        return {
-            "server": self.server.name,
-            "kind": self.kind,
-            "address": self.server.host,
-            "host": self.machine,
-            "way": "here" if self.login is None else "ssh",
-            "login": self.login,
-            "os_user": self.server.os_user,
-        }
-
-
 def machine_host(server: Server) -> Host:
     """Give a server's host for commands that are not its own user's."""
     return reach.machine_of(replace(server, os_user=None))
@@ -113,13 +87,23 @@ def machines(topology: Topology) -> list[Machine]:
     return [Machine(name_of(hosts[key]), hosts[key], tuple(some)) for key, some in found.items()]
 
 
-def routes(topology: Topology) -> list[HostRoute]:
-    """Report every server how it is reached; contacts nothing."""
+def routes(topology: Topology) -> list[dict[str, Any]]:
+    """Report every server how it is reached, as docs/reference/json.md has it; contacts nothing."""
     found = []
     for server in servers(topology):
         host = machine_host(server)
         login = _login(host.settings) if isinstance(host, Ssh) else None
-        found.append(HostRoute(server, name_of(host), login))
+        found.append(
+            {
+                "server": server.name,
+                "kind": "node" if isinstance(server, Node) else "pooler",
+                "address": server.host,
+                "host": name_of(host),
+                "way": "here" if login is None else "ssh",
+                "login": login,
+                "os_user": server.os_user,
+            }
+        )
     return found
 
 
@@ -253,13 +237,6 @@ def _files(host: Host, pooler: Pooler) -> Found:
     return Found(f"{pooler.config}, {pooler.databases_file}")
 
 
-OF_NODES: Mapping[str, Callable[[Host, Node, str | None], Found]] = {
-    "programs": _programs,
-    "control": _control,
-}
-OF_POOLERS: Mapping[str, Callable[[Host, Pooler], Found]] = {"guard": _guard, "files": _files}
-
-
 class State(StrEnum):
     """How a test ended."""
 
@@ -333,11 +310,11 @@ def _server(machine: Machine, server: Server) -> Iterator[Tested]:
     if tested.state is State.error:
         return
     if isinstance(server, Node):
-        for name, of_node in OF_NODES.items():
+        for name, of_node in (("programs", _programs), ("control", _control)):
             yield _tested(machine, server, name, partial(of_node, host, server, name_there))
     else:
         own = reach.host_of(server)
-        for name, of_pooler in OF_POOLERS.items():
+        for name, of_pooler in (("guard", _guard), ("files", _files)):
             yield _tested(machine, server, name, partial(of_pooler, own, server))
 
 

@@ -118,13 +118,12 @@ def same_server(basics: Mapping[NodeName, Basics]) -> dict[NodeName, NodeName]:
 def strangers(topology: Topology, basics: Mapping[NodeName, Basics]) -> set[NodeName]:
     """Name the nodes whose server is another one: nothing else about them makes sense."""
     twins = same_server(basics)
-    return {
+    rows = {name: one.state for name, one in basics.items()}
+    return set(twins) | {
         name
-        for name, one in basics.items()
-        if name in twins
-        or (one.state is None and topology.nodes[name].shards)
-        or (one.state and (one.state.cluster, one.state.node) != (topology.cluster, name))
-        or (one.state and one.state.format > FORMAT)
+        for name, row in rows.items()
+        if (row is None and topology.nodes[name].shards)
+        or (row and ((row.cluster, row.node) != (topology.cluster, name) or row.format > FORMAT))
     }
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import psycopg
 from psycopg import errors, sql
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 CHUNK = 25
 """Tables a statement. Measured with 3,000: 10 take 0.5 s, 25 to 200 all 0.45 s; fewer, fewer locks.
 """
-
-LOCK_WAIT = "1s"
-"""How long a statement waits for tables that another session alters; then each is tried singly."""
-
-LOCK_WAIT_EACH = "10ms"
 
 FEW_YEARS = 5
 
@@ -81,7 +76,7 @@ RULES = Rules(
         ),
         "locked": Rule(
             WARNING,
-            f"locked by another session, for more than {LOCK_WAIT}",
+            "locked by another session",
             "readable ids",
             "wait until the session that alters the tables ends, then run `shardctl verify --check "
             "ids` again",
@@ -137,41 +132,6 @@ class Odd:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruler:
-    """What ids of a layout are measured with at a moment: `limit` is the first future id."""
-
-    layout: Layout
-    limit: int
-
-    @classmethod
-    def at(cls, layout: Layout, now_ms: int) -> Ruler:
-        """Make the ruler for a node whose clock shows `now_ms` (Unix time)."""
-        ticks = (now_ms + AHEAD_MS - layout.epoch_ms) // layout.tick_ms + 1
-        return cls(layout, ticks << layout.shard_bits + layout.sequence_bits)
-
-    def made_for(self, number: int) -> int:
-        """Give the shard that an id claims, also of a number that no generator made."""
-        return number >> self.layout.sequence_bits & self.layout.max_shard
-
-    def fault(self, number: int, shard: int) -> Literal["not_generated", "other_shard"] | None:
-        """Return what is odd about an id in `shard`; the first that holds explains the rest."""
-        if number < 0:
-            return "not_generated"
-        if self.made_for(number) != shard:
-            return "other_shard"
-        return "not_generated" if number >= self.limit else None
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A shard's table whose primary key `id` is made by next_id()."""
-
-    schema: str
-    name: str
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
     """What is odd on one node, when its clock showed `now_ms`."""
 
@@ -191,82 +151,58 @@ def look(place: Place) -> Seen:
     """
     catalog.read_tables_only(place.connection)
     names = {"schemas": list(place.shards), "next_id": generator.WRAPPER}
-    tables = [Table(*row) for row in place.connection.execute(QUERIES["id_tables"], names)]
-    unvalidated = tuple(
-        (place.shards[schema], table)
-        for schema, table in catalog.read_unvalidated(
-            place.connection, keys.CHECK, list(place.shards)
-        )
-    )
-    layout = Layout.of(place.topology.id)
+    tables = place.connection.execute(QUERIES["id_tables"], names).fetchall()
+    ids = {(schema, table): id_ for schema, table, id_, locked in tables if not locked}
+    odd = [
+        Odd(place.shards[schema], table, "locked") for schema, table, _, locked in tables if locked
+    ]
+    moment = _Moment(int(queries.one(place.connection, QUERIES["moment"])[0]), time.monotonic())
+    keyed: Mapping[str, bool | None] = {}
     if place.deep:
-        now_ms = _moment(place.connection)
-        with lock_timeout(place.connection, LOCK_WAIT):
-            ids = {(table.schema, table.name): table.id for table in tables}
-            odd, keyed = _scan(place, ids, layout, now_ms)
-        return Seen(now_ms, tuple(odd), keyed, unvalidated)
-    extremes: list[tuple[Table, int, int]] = []
-    locked: list[Table] = []
-    for chunk in patient.chunks(tables, CHUNK):
-        _extremes(place.connection, chunk, extremes, locked)
-    # The clock after the ids: one that is made in between is then not from the future.
-    now_ms = _moment(place.connection)
-    ruler = Ruler.at(layout, now_ms)
-    found = [Odd(place.shards[table.schema], table.name, "locked") for table in locked]
-    for table, low, high in extremes:
-        shard = place.shards[table.schema]
-        for number in dict.fromkeys((low, high)):
-            code = ruler.fault(number, shard)
-            if code is not None:
-                claimed = ruler.made_for(number)
-                found.append(Odd(shard, table.name, code, number, claimed))
-    return Seen(now_ms, tuple(found), unvalidated=unvalidated)
-
-
-@contextmanager
-def lock_timeout(connection: Connection, wait: str) -> Iterator[None]:
-    """Let statements of the session wait no longer than that for locks, and then as before."""
-    setting = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %(wait)s, false)"
-    before, _ = queries.one(connection, setting, {"wait": wait})
-    try:
-        yield
-    finally:
-        if not connection.closed:
-            connection.execute(setting, {"wait": before})
-
-
-def _extremes(
-    connection: Connection,
-    tables: Sequence[Table],
-    found: list[tuple[Table, int, int]],
-    locked: list[Table],
-) -> None:
-    """Read some tables at once, and one by one where some are gone or locked."""
-    single = len(tables) == 1
-    statement = sql.SQL("\nUNION ALL\n").join(
-        QUERIES["id_extremes"].format(
-            number=sql.Literal(number),
-            id=sql.Identifier(table.id),
-            table=sql.Identifier(table.schema, table.name),
-        )
-        for number, table in enumerate(tables)
+        keyed = _scan(place, ids, moment, odd)
+    else:
+        for chunk in patient.chunks(ids, CHUNK):
+            odd += _ends(place, {table: ids[table] for table in chunk}, moment)
+    unvalidated = catalog.read_unvalidated(place.connection, keys.CHECK, list(place.shards))
+    return Seen(
+        moment.now_ms,
+        tuple(odd),
+        keyed,
+        tuple((place.shards[schema], table) for schema, table in unvalidated),
     )
-    try:
-        with lock_timeout(connection, LOCK_WAIT_EACH if single else LOCK_WAIT):
-            rows = connection.execute(statement).fetchall()
-    except (errors.UndefinedTable, errors.UndefinedColumn, errors.LockNotAvailable) as error:
-        if not single:
-            for table in tables:
-                _extremes(connection, [table], found, locked)
-        elif isinstance(error, errors.LockNotAvailable):
-            locked.append(tables[0])
-        return
-    found += [(tables[number], low, high) for number, low, high in rows if low is not None]
 
 
-def _moment(connection: Connection) -> int:
-    """Read the node's clock."""
-    return int(queries.one(connection, QUERIES["moment"])[0])
+class _Moment(NamedTuple):
+    """What the node's clock showed when the monotonic clock here showed `at`, in s."""
+
+    now_ms: int
+    at: float
+
+    def limit(self, layout: Layout) -> int:
+        """Give the first id that is from the future now."""
+        now_ms = self.now_ms + int((time.monotonic() - self.at) * 1000)
+        ticks = (now_ms + AHEAD_MS - layout.epoch_ms) // layout.tick_ms + 1
+        return max(0, min(ticks << layout.shard_bits + layout.sequence_bits, _HIGHEST))
+
+
+def _ends(place: Place, ids: Mapping[Relation, str], moment: _Moment) -> Iterator[Odd]:
+    """Judge the oldest and the newest id of some tables, each from an end of its index."""
+    layout, homes = Layout.of(place.topology.id), list(ids)
+    statement = sql.SQL("\nUNION ALL\n").join(
+        QUERIES["ends"].format(
+            number=sql.Literal(number), id=sql.Identifier(ids[home]), table=sql.Identifier(*home)
+        )
+        for number, home in enumerate(homes)
+    )
+    for number, *both in place.connection.execute(statement):
+        schema, table = homes[number]
+        shard = place.shards[schema]
+        for one in dict.fromkeys(found for found in both if found is not None):
+            made = one >> layout.sequence_bits & layout.max_shard
+            if one < 0 or (made == shard and one >= moment.limit(layout)):
+                yield Odd(shard, table, "not_generated", one)
+            elif made != shard:
+                yield Odd(shard, table, "other_shard", one, made)
 
 
 def judge(view: View[Seen]) -> Iterator[Finding]:
@@ -329,21 +265,18 @@ _HIGHEST = (1 << 63) - 1
 
 
 def _scan(
-    place: Place, ids: Mapping[Relation, str], layout: Layout, now_ms: int
-) -> tuple[list[Odd], dict[str, bool | None]]:
+    place: Place, ids: Mapping[Relation, str], moment: _Moment, odd: list[Odd]
+) -> dict[str, bool | None]:
     """Read all rows of the tables with these id columns, and of those whose key is known.
 
-    `now_ms` is what the node's clock shows. Also gives the tables with a named key,
-    and whether it is an integer; None where its column is missing.
-    Raises what reading the migrations and their key columns raises.
+    Adds to `odd`. Gives the tables with a named key, and whether it is an integer; None where its
+    column is missing. Raises what reading the migrations and their key columns raises.
     """
     columns = keys.of_cluster(place.topology, place.migrations)
     named = catalog.read_keyed(place.connection, list(place.shards), columns)
     keyed = [one for one in named if one.present]
     # A partitioned table's rows are its partitions'.
     key_of = {(k.schema, k.name): k for k in keyed if k.integer and k.kind != "p"}
-    began = time.monotonic()
-    odd: list[Odd] = []
     homes = dict.fromkeys([*ids, *key_of])
     reading = Scan(place.connection, place.node.name, "reading ids", homes, place.progress)
     with ExitStack() as sessions:
@@ -351,10 +284,8 @@ def _scan(
         for home in homes:
             key = key_of.get(home)
             shard = place.shards[home[0] if key is None else key.home]
-            elapsed_ms = int((time.monotonic() - began) * 1000)
-            ruler = Ruler.at(layout, now_ms + elapsed_ms)
             column = None if key is None else key.column
-            judge = _Judge(place, claimed, ruler, shard, *home, ids.get(home), column)
+            judge = _Judge(place, claimed, moment, shard, *home, ids.get(home), column)
             try:
                 reading.read(home, judge.odd_rows(), judge.part)
             except (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName):
@@ -364,7 +295,7 @@ def _scan(
             else:
                 odd += judge.odd()
     missing = dict.fromkeys((one.named for one in named), None)
-    return odd, missing | {one.named: one.integer for one in keyed}
+    return missing | {one.named: one.integer for one in keyed}
 
 
 @dataclass(slots=True)
@@ -373,7 +304,7 @@ class _Judge:
 
     place: Place
     claimed: _Claimed
-    ruler: Ruler
+    moment: _Moment
     shard: ShardId
     schema: str
     table: str
@@ -383,7 +314,7 @@ class _Judge:
     """The number of rows, an example and its shard."""
 
     def _values(self) -> dict[str, sql.Composable]:
-        topology, layout = self.place.topology, self.ruler.layout
+        topology, layout = self.place.topology, Layout.of(self.place.topology.id)
         none = sql.SQL("NULL::bigint")
         key = None if self.key is None else sql.SQL("t.{}").format(sql.Identifier(self.key))
         is_id = topology.key_rule == "id"
@@ -392,7 +323,7 @@ class _Judge:
             "key": none if key is None else key + sql.SQL("::bigint"),
             "belongs": none if key is None else belongs(topology, key, is_id=is_id),
             "shard": sql.Literal(self.shard),
-            "limit": sql.Literal(max(0, min(self.ruler.limit, _HIGHEST))),
+            "limit": sql.Literal(self.moment.limit(layout)),
             "sequence_bits": sql.Literal(layout.sequence_bits),
             "max_shard": sql.Literal(layout.max_shard),
             "sign_and_shard": sql.Literal(layout.max_shard | 1 << 62),  # the sign is shifted, too
@@ -464,16 +395,14 @@ class _Claimed:
     def _session(self, node: NodeName) -> Connection | None:
         if node not in self._open:
             topology = self._place.topology
-            try:
+            self._open[node] = None
+            with suppress(NodeUnavailable):
                 session = connect(
                     topology.nodes[node],
                     topology.database,
                     purpose=lock.purpose("verify"),
                     autocommit=True,
                 )
-            except NodeUnavailable:
-                self._open[node] = None
-            else:
                 self._open[node] = self._sessions.enter_context(session)
                 self._sessions.enter_context(self._place.running.statement(session))
                 session.execute("SET default_transaction_read_only TO on")

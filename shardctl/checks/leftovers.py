@@ -12,12 +12,12 @@ from shardctl.access import read_only
 from shardctl.checks.check import ERROR, NOTE, QUERIES, WARNING, Check, Rule, Rules, Severity
 from shardctl.checks.status_look import QUERIES as STATUS
 from shardctl.checks.status_look import Slot
-from shardctl.meter import size
+from shardctl.meter import duration, size
 from shardctl.postgres import catalog
 from shardctl.state import leash, move_objects
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import kept_reverses
-from shardctl.topology import names, ranges
+from shardctl.topology import ranges
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
@@ -86,12 +86,6 @@ RULES = Rules(
             "the log of the target's server has the cause, and its worker tries again by itself; "
             "else run `shardctl moves resume` to copy again, or `shardctl moves abort`",
         ),
-        "retired_due": Rule(
-            NOTE,
-            "{count} retired schemas of a move that ended on {ended}",
-            "nothing after `shardctl prune`",
-            "run `shardctl prune{accept}` to free the space",
-        ),
         "left_by_move": Rule(
             WARNING,
             "left by a move that {state}: {names}",
@@ -119,7 +113,7 @@ RULES = Rules(
         ),
         "prepared_transaction": Rule(
             WARNING,
-            "prepared for {age_s}",
+            "prepared for {age}",
             "no prepared transactions: they hold locks and block moves",
             "run `COMMIT PREPARED 'GID'` or `ROLLBACK PREPARED 'GID'` in that database",
         ),
@@ -184,12 +178,11 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     """Find what is left: of moves, then node by node."""
     of_moves = [one for seen in view.seen.values() for one in seen.of_moves]
     held = {one.name: one.held_bytes for one in of_moves if one.kind == "slot"}
-    retired = {node: retired_schemas(basics, known=True) for node, basics in view.basics.items()}
-    left = {name[-8:] for found in retired.values() for name in found}
+    every = [retired_schemas(basics, known=True) for basics in view.basics.values()]
+    left = {name[-8:] for found in every for name in found}
     for entry in view.moves:
         yield from _move(entry, held.get(entry.slot), left=entry.move.id in left)
     for node, basics in view.basics.items():
-        yield from _retired(view, node, retired[node])
         for table in basics.missing:
             yield RULES.finding("table_missing", node=node, object=table)
     yield from _streams(view)
@@ -212,7 +205,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
                 "slot_inactive", node=node, object=one.name, kind=one.type, held=held_there
             )
         for gid, age_s in seen.prepared:
-            yield RULES.finding("prepared_transaction", node=node, object=gid, age_s=age_s)
+            yield RULES.finding("prepared_transaction", node=node, object=gid, age=duration(age_s))
         for remains in seen.repacked:
             shard = seen.shards.get(remains.schema or "")
             yield RULES.finding(
@@ -262,27 +255,6 @@ def _move(entry: Entry, held_bytes: int | None, *, left: bool) -> Iterator[Findi
         held_there = (reverse.slot, reverse.held_bytes, reverse.limit_bytes)
         node = NodeName(entry.move.target)
         yield from _bounds(node, *held_there, again="" if reverse.watched else "doctor")
-
-
-def _retired(view: View[Seen], node: NodeName, found: Sequence[str]) -> Iterator[Finding]:
-    """Report a node's retired schemas of each move that prune may drop."""
-    for entry in view.moves:
-        retired = {name for name in found if name[-8:] == entry.move.id}
-        if retired and entry.due is not None and entry.due <= view.basics[node].now:
-            topology, move = view.topology, entry.move
-            yield RULES.finding(
-                "retired_due",
-                node=node,
-                shards=[
-                    shard
-                    for shard in sorted(topology.owners())
-                    if names.retired(topology.schema(shard), move.id) in retired
-                ],
-                object=move.id,
-                count=len(retired),
-                ended=_at(move.ended or move.changed),
-                accept=" --accept-unconfirmed" if entry.state == "unconfirmed" else "",
-            )
 
 
 def _of_moves(node: NodeName, seen: Seen, moves: Sequence[Entry]) -> Iterator[Finding]:

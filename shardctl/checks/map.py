@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from shardctl.checks import leftovers
 from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
-from shardctl.topology.model import NodeName
+from shardctl.meter import listed
+from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardctl.checks.check import Finding, View
-    from shardctl.topology.model import ShardId
 
 RULES = Rules(
     "map",
@@ -127,14 +127,12 @@ def _lives(view: View[None]) -> dict[int, list[NodeName]]:
 
 
 def _strays(view: View[None]) -> Iterator[Finding]:
-    pattern, count = view.topology.schema_pattern, view.topology.shard_count
-    for name, basics in view.basics.items():
-        numbers = {s: n for s in basics.schemas if (n := pattern.shard(s)) is not None}
-        strays = sorted(schema for schema, number in numbers.items() if number >= count)
-        if strays:
-            shown = ", ".join(strays[:5]) + (f", ... ({len(strays)})" if len(strays) > 5 else "")
+    count, lives = view.topology.shard_count, _lives(view)
+    for name in view.basics:
+        numbers = sorted(n for n, places in lives.items() if n >= count and name in places)
+        if strays := [view.topology.schema(ShardId(number)) for number in numbers]:
             yield RULES.finding(
-                "stray_schema", node=name, object=strays[0], strays=shown, last=count - 1
+                "stray_schema", node=name, object=strays[0], strays=listed(strays), last=count - 1
             )
 
 

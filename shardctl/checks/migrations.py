@@ -8,7 +8,7 @@ from shardctl.checks.check import ERROR, WARNING, Check, Rule, Rules, Severity
 from shardctl.state.cluster import QUERIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from shardctl.checks.check import Finding, Place, View
     from shardctl.topology.model import ShardId
@@ -55,42 +55,31 @@ def look(place: Place) -> Ran:
 
 def judge(view: View[Ran]) -> Iterator[Finding]:
     """Compare what ran with the folder, file by file, over the shards of all nodes."""
-    ran = _merge(view.seen.values())
-    live = {
-        shard
-        for name in view.seen
-        for shard in view.basics[name].live(view.topology, view.topology.nodes[name]).values()
-    }
-    known = {migration.name for migration in view.migrations}
+    ran: Ran = {}
+    live: set[ShardId] = set()
+    for name, seen in view.seen.items():
+        live.update(view.basics[name].live(view.topology, view.topology.nodes[name]).values())
+        for file, checksums in seen.items():
+            ran.setdefault(file, {}).update(checksums)
     for migration in view.migrations:
-        checksums = ran.get(migration.name, {})
-        lacking = live - checksums.keys()
-        if lacking:
+        checksums = ran.pop(migration.name, {})
+        if lacking := live - checksums.keys():
             severity = Severity.error if checksums else Severity.warning
             yield RULES.finding("pending", severity, shards=sorted(lacking), object=migration.name)
-        yield from _changed(migration.name, migration.checksum, checksums)
-    for file in sorted(ran.keys() - known):
-        yield RULES.finding("unknown_file", shards=sorted(ran[file]), object=file)
-
-
-def _merge(nodes: Iterable[Ran]) -> dict[str, dict[ShardId, str]]:
-    merged: dict[str, dict[ShardId, str]] = {}
-    for ran in nodes:
-        for file, checksums in ran.items():
-            merged.setdefault(file, {}).update(checksums)
-    return merged
-
-
-def _changed(file: str, wanted: str, checksums: Mapping[ShardId, str]) -> Iterator[Finding]:
-    """Give a finding for each checksum that is not the file's."""
-    others: dict[str, list[ShardId]] = {}
-    for shard, checksum in sorted(checksums.items()):
-        if checksum != wanted:
+        others: dict[str, list[ShardId]] = {}
+        for shard, checksum in sorted(checksums.items()):
             others.setdefault(checksum, []).append(shard)
-    for checksum, shards in others.items():
-        yield RULES.finding(
-            "checksum_differs", shards=shards, object=file, checksum=checksum, right=wanted
-        )
+        for checksum, shards in others.items():
+            if checksum != migration.checksum:
+                yield RULES.finding(
+                    "checksum_differs",
+                    shards=shards,
+                    object=migration.name,
+                    checksum=checksum,
+                    right=migration.checksum,
+                )
+    for file, checksums in sorted(ran.items()):
+        yield RULES.finding("unknown_file", shards=sorted(checksums), object=file)
 
 
 CHECK = Check(

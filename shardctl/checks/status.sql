@@ -70,31 +70,29 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
 
 -- name: slots
 -- Replication slots of the server, and the WAL that each holds back
-SELECT slot_name::text, slot_type, active, wal_status,
-       pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery()
-                            THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
-                            ELSE pg_current_wal_lsn() END, restart_lsn)::bigint,
+SELECT s.slot_name::text, s.slot_type, s.active, s.wal_status,
+       pg_wal_lsn_diff(wal.at, s.restart_lsn)::bigint,
        -- Of a logical slot, what its subscriber has not confirmed.
-       CASE slot_type WHEN 'logical' THEN greatest(0, pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery()
-                                        THEN coalesce(pg_last_wal_receive_lsn(),
-                                                      pg_last_wal_replay_lsn())
-                                        ELSE pg_current_wal_lsn() END,
-                                   confirmed_flush_lsn))::bigint END
-FROM pg_replication_slots
+       CASE s.slot_type WHEN 'logical'
+                        THEN greatest(0, pg_wal_lsn_diff(wal.at, s.confirmed_flush_lsn))::bigint END
+FROM pg_replication_slots AS s,
+     (SELECT CASE WHEN pg_is_in_recovery()
+                   THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
+                   ELSE pg_current_wal_lsn() END AS at) AS wal
 ORDER BY 1
 
 -- name: standbys
 -- The standbys that stream from the server, and their replay positions; not logical subscribers
-SELECT application_name, state,
-       pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery()
-                            THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
-                            ELSE pg_current_wal_lsn() END, replay_lsn)::bigint,
-       extract(epoch FROM replay_lag)::float8
-FROM pg_stat_replication AS r
+SELECT r.application_name, r.state, pg_wal_lsn_diff(wal.at, r.replay_lsn)::bigint,
+       extract(epoch FROM r.replay_lag)::float8
+FROM pg_stat_replication AS r,
+     (SELECT CASE WHEN pg_is_in_recovery()
+                   THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
+                   ELSE pg_current_wal_lsn() END AS at) AS wal
 WHERE NOT EXISTS (
     SELECT FROM pg_replication_slots AS s WHERE s.active_pid = r.pid AND s.slot_type = 'logical'
 )
-ORDER BY 1, pid
+ORDER BY 1, r.pid
 
 -- name: transactions
 -- How many transactions the database has ended so far

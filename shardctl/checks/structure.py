@@ -24,9 +24,8 @@ QUERIES = queries.load("shardctl.checks", "structure.sql")
 MOST_DETAILED = 50
 """Of so many different structures a node, the details are read; beyond, all is different."""
 
-_HARMLESS = frozenset({"table", "view", "sequence", "index"})
-"""Kinds whose extra ones change no statement that works in the other shards."""
-_OTHERS = ("column", "constraint", "trigger")
+_HARMLESS = {"index_extra", "sequence_extra", "table_extra", "view_extra"}
+"""What changes no statement that works in the other shards."""
 _HINTS = {
     "missing": "create it there as expected: `pg_dump --schema-only --table='{model}'` on node "
     "{where} shows its definition; what was in it is in a backup",
@@ -36,22 +35,21 @@ _HINTS = {
     "{where} shows its definition",
 }
 
+_KINDS = ("index", "sequence", "table", "view", "column", "constraint", "trigger")
+_CODES = [f"{kind}_{change}" for kind in _KINDS for change in _HINTS]
+_CODES += ["owner_differs", "grant_differs"]
+
 RULES = Rules(
     "structure",
     {
         **{
-            f"{kind}_{change}": Rule(
-                WARNING if change == "extra" and kind in _HARMLESS else ERROR,
+            code: Rule(
+                WARNING if code in _HARMLESS else ERROR,
                 "{actual}",
                 "{expected}",
-                _HINTS[change],
+                _HINTS[code.rpartition("_")[2]],
             )
-            for kinds, changes in (
-                ((*sorted(_HARMLESS), *_OTHERS), tuple(_HINTS)),
-                (("owner", "grant"), ("differs",)),
-            )
-            for kind in kinds
-            for change in changes
+            for code in _CODES
         },
         "unlike": Rule(
             ERROR,
@@ -201,6 +199,7 @@ def _breaks(actual: Thing | None, expected: Thing | None) -> set[str]:
 def _needs(actual: Thing | None, expected: Thing | None) -> set[str]:
     """Name what explains this difference if it is broken."""
     needs: set[str] = set()
+    itself = ""
     for thing in (actual, expected):
         if thing is None:
             continue
@@ -216,10 +215,9 @@ def _needs(actual: Thing | None, expected: Thing | None) -> set[str]:
         elif thing.kind == "grant":
             # An owner needs none, and what was granted to one goes with the table.
             needs |= {f"owner:{thing.relation}", f"column:{thing.relation}.{thing.name}"}
-    for thing in (actual, expected):
-        if thing is not None:
-            needs -= {f"column:{thing.relation}.{thing.name}"} if thing.kind == "column" else set()
-    return needs
+        elif thing.kind == "column":
+            itself = f"column:{thing.relation}.{thing.name}"
+    return needs - {itself}
 
 
 def finding(topology: Topology, difference: Difference) -> Finding:

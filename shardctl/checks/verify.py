@@ -206,8 +206,10 @@ def judge(
     known = {name: one for name, one in basics.items() if name not in strangers}
     moves = ledger.entries(copy for one in basics.values() for copy in one.journal)
     findings = [finding for one in looked.values() for finding in one.findings]
-    for check in scope.checks:
-        of_all = check.name in {connection.CHECK.name, identity.CHECK.name}
+    for check in CHECKS.values():
+        of_all = check in (connection.CHECK, identity.CHECK)
+        if check not in scope.checks and check is not identity.CHECK:
+            continue
         view: View[Any] = View(
             topology=topology,
             migrations=scope.migrations,
@@ -220,13 +222,8 @@ def judge(
         findings += check.judge(view)
     if scope.names:
         # Only the chosen checks are reported, and what could not be examined.
-        if identity.CHECK.name not in scope.names:
-            everything: View[None] = View(
-                topology, scope.migrations, basics, {}, scope.deep, moves=moves
-            )
-            found = identity.judge(everything)
-            findings += [f for f in found if f.node is None or f.node in strangers]
-        findings = [f for f in findings if f.check in scope.names or f.severity is Severity.error]
+        unread = [f for f in findings if f.severity is Severity.error and f.code != "differs"]
+        findings = [f for f in findings if f.check in scope.names or f in unread]
     return Report(
         cluster=topology.cluster,
         checks=tuple(check.name for check in scope.checks),
@@ -245,12 +242,10 @@ def _connect_and_look(scope: Scope, node: Node, progress: Progress, running: Run
         session = connect(
             node, database, purpose=lock.purpose("verify"), autocommit=True, observing=True
         )
-    except NodeUnavailable as error:
-        progress.end(node.name)
-        return Looked(None, {}, (connection.unreachable(node, error),))
-    try:
         with session, running.statement(session):
             return look(scope, node, session, progress, running)
+    except NodeUnavailable as error:
+        return Looked(None, {}, (connection.unreachable(node, error),))
     finally:
         progress.end(node.name)
 
@@ -260,10 +255,9 @@ def look(
     node: Node,
     session: Connection,
     progress: Progress,
-    running: Running | None = None,
+    running: Running,
 ) -> Looked:
     """Ask one node, over a session of its own, which may only read from then on."""
-    running = running or Running()
     topology = scope.topology
     seen: dict[str, Any] = {}
     findings: list[Finding] = []

@@ -30,16 +30,15 @@ def hosts(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
     routes = checks.routes(load_topology(ctx))
     rows = [
         (
-            route.server.name,
-            route.kind,
-            route.server.host,
-            "here" if route.login is None else f"ssh {route.login}",
-            route.server.os_user or "-",
+            route["server"],
+            route["kind"],
+            route["address"],
+            "here" if route["login"] is None else f"ssh {route['login']}",
+            route["os_user"] or "-",
         )
         for route in routes
     ]
-    header = ("server", "kind", "address", "way", "os_user")
-    emit(output, header, rows, {"hosts": [route.as_json() for route in routes]})
+    emit(output, ("server", "kind", "address", "way", "os_user"), rows, {"hosts": routes})
 
 
 @app.command()

@@ -112,8 +112,6 @@ def test_an_unconfirmed_move_is_told_until_what_it_retired_is_pruned(
     assert (move["state"], move["can"]) == ("unconfirmed", ["prune"])
     assert told(findings(fleet_own)) == [
         ("leftovers", "move_unconfirmed", None, (2, 3), move["id"]),
-        ("leftovers", "retired_due", "a", (2, 3), move["id"]),
-        ("leftovers", "retired_due", "c", (0, 1), move["id"]),
     ]
     assert {node["name"]: len(node["retired"]) for node in found["nodes"]} == {
         "a": 2, "b": 0, "c": 2, "d": 0,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks import ids
 from shardctl.ids.layout import Layout
 from tests.fixtures.fleets.verify import told, verify
 
@@ -46,6 +45,18 @@ def test_a_row_with_another_shards_id_is_found(keyed: Fleet) -> None:
     assert str(OF_SHARD_6) in finding.actual
 
 
+def test_ids_that_nobody_can_have_made_are_found(keyed: Fleet) -> None:
+    now_ms = keyed.query("a", "SELECT extract(epoch FROM now())::bigint * 1000")[0][0]
+    insert(keyed, "a", "shard2", Layout().floor(now_ms + 5_000, 2), 2)  # a burst's lead
+    assert verify(keyed) == []
+    insert(keyed, "a", "shard2", -5, 2)
+    insert(keyed, "a", "shard3", Layout().floor(now_ms + 60_000, 3), 3)
+    for deep in (False, True):
+        (finding,) = verify(keyed, "ids", deep=deep)
+        assert told([finding]) == [("ids", "not_generated", "a", (2, 3), "photos")]
+        assert ("2 rows in all" in finding.actual) == deep
+
+
 def test_deep_finds_rows_of_other_keys(keyed: Fleet) -> None:
     fill(keyed)
     keyed.execute("a", "INSERT INTO shard3.photos (user_id) VALUES (11), (-1), (-5), (12)")
@@ -68,10 +79,7 @@ def test_deep_finds_ids_that_two_shards_have(keyed: Fleet) -> None:
     assert str(OF_SHARD_6) in findings[0].actual
 
 
-def test_a_table_that_is_locked_is_told_and_the_others_are_read(
-    keyed: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ids, "LOCK_WAIT", "20ms")
+def test_a_table_that_is_locked_is_told_and_the_others_are_read(keyed: Fleet) -> None:
     insert(keyed, "a", "shard2", OF_SHARD_6, 2)
     with keyed.connect("a", autocommit=False) as other:
         other.execute("LOCK TABLE shard1.photos")

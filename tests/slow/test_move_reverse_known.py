@@ -40,7 +40,7 @@ def prunable(lab: Lab) -> list[str | None]:
 def test_verify_status_doctor_and_prune_know_it(fleet_own: Lab) -> None:
     there = moved(fleet_own)
     move = there.move.id
-    assert found(fleet_own) == [("retired_due", move)]
+    assert found(fleet_own) == []
     shown = statuses.observe(fleet_own.topology, sample_s=0, progress=Silent()).as_json()["moves"]
     assert [(one["id"], one["state"], one["can"]) for one in shown] == [
         (move, "done", ["reverse", "finish"])
@@ -51,7 +51,7 @@ def test_verify_status_doctor_and_prune_know_it(fleet_own: Lab) -> None:
     assert len(prunable(fleet_own)) == 2
     reversing.finish(fleet_own.topology, there)
     assert prunable(fleet_own) == [None, None]
-    assert found(fleet_own) == [("retired_due", move)]
+    assert found(fleet_own) == []
     assert statuses.observe(fleet_own.topology, sample_s=0, progress=Silent()).unclosed == ()
 
 

@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
-from shardctl.checks.ids import Ruler
 from shardctl.ids.layout import MILLISECONDS_PER_YEAR, Layout
 from shardctl.state.migrations import Migration
-from tests.fixtures.fleets.facts import DIRECTORY, NOW, PHOTOS, A, B, healthy
+from tests.fixtures.fleets.facts import DIRECTORY, PHOTOS, A, B, healthy
 from tests.fixtures.fleets.verify import told
-
-OF_SHARD_6 = Layout().floor(1_400_000_000_000, 6)
-NOW_MS = int(NOW.timestamp() * 1000)
-
-
-@pytest.mark.parametrize(
-    ("number", "fault"),
-    [
-        (OF_SHARD_6, "other_shard"),
-        (-5, "not_generated"),
-        (Layout().floor(2_208_988_800_000, 2), "not_generated"),
-        (Layout().floor(NOW_MS + 8000, 2), None),
-    ],
-)
-def test_an_id_is_measured_by_its_shard_and_the_clock(number: int, fault: str | None) -> None:
-    ruler = Ruler.at(Layout(), NOW_MS)
-    assert ruler.fault(number, 2) == fault
 
 
 def test_a_key_column_that_is_not_there_is_a_warning_of_deep_alone() -> None:

@@ -22,12 +22,11 @@ def record(
     state: MoveState,
     *,
     proof: str | None = "compared",
-    retain_s: float = 0,
     holder: str | None = None,
     max_wal_bytes: int | None = None,
 ) -> None:
     """Let journals have a move of shards 2 and 3 from a to b that ended now."""
-    options = {"retain_s": retain_s, "max_wal_bytes": max_wal_bytes}
+    options = {"retain_s": 0, "max_wal_bytes": max_wal_bytes}
     revision = list(MoveState).index(state)
     made = move(state, revision=revision, plan={"options": options}, ended=NOW, proof=proof)
     for node in (A, B):
@@ -46,10 +45,9 @@ def retire(seen: Facts) -> None:
         (MoveState.reserved, {}, False, [("move_unfinished", "warning")]),
         # Between two owners there is no way back.
         (MoveState.claimed, {}, False, [("move_unfinished", "error")]),
-        (MoveState.done, {"retain_s": 3600}, True, []),
-        (MoveState.done, {}, True, [("retired_due", "note")]),
+        (MoveState.done, {}, True, []),
         (MoveState.unconfirmed, {"proof": None}, True,
-         [("move_unconfirmed", "warning"), ("retired_due", "note")]),
+         [("move_unconfirmed", "warning")]),
         (MoveState.unconfirmed, {"proof": "differs"}, True, [("copies_differ", "error")]),
     ],
 )  # fmt: skip
@@ -63,7 +61,6 @@ def test_a_move_and_what_it_retired_are_told_by_its_state(
     findings = seen.findings()
     assert [(f.code, f.severity.value) for f in findings] == found
     assert {(f.check, f.shards, f.object) for f in findings} <= {("leftovers", (2, 3), ID)}
-    assert {f.node for f in findings if f.code.startswith("retired")} <= {"a"}
 
 
 def test_a_retired_schema_that_no_move_explains_is_the_maps_to_tell() -> None:
