@@ -1,4 +1,4 @@
-"""Nodes that cannot be used: unreachable, standby, too old, of differing versions."""
+"""Nodes that cannot be used: unreachable, standby, of differing versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from shardctl.checks.check import ERROR, NOTE, QUERIES, WARNING, Check, Rule, Rules
 from shardctl.hosts import ports
 from shardctl.ids.generator import quote_identifier
-from shardctl.postgres import OLDEST_MAJOR, queries
+from shardctl.postgres import queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,12 +33,6 @@ RULES = Rules(
             "in recovery",
             "a primary",
             "set the node's host and port to those of the primary",
-        ),
-        "too_old": Rule(
-            ERROR,
-            "PostgreSQL {version}",
-            f"PostgreSQL {OLDEST_MAJOR} or newer",
-            "upgrade the server",
         ),
         "version_differs": Rule(
             WARNING,
@@ -99,7 +93,7 @@ def look(place: Place) -> Seen:
 
 
 def judge(view: View[Seen]) -> Iterator[Finding]:
-    """Find standbys, old servers, versions that differ, servers that prove nothing, intruders."""
+    """Find standbys, versions that differ, servers that prove nothing, intruders."""
     for name, seen in view.seen.items():
         if seen.public:
             database = view.topology.database.name
@@ -123,9 +117,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         major = basics.version_number // 10_000
         if basics.in_recovery and not view.clone(name):
             yield RULES.finding("standby", node=name)
-        if major < OLDEST_MAJOR:
-            yield RULES.finding("too_old", node=name, version=basics.version)
-        elif major != usual:
+        if major != usual:
             yield RULES.finding(
                 "version_differs",
                 node=name,
@@ -136,7 +128,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
 
 CHECK = Check(
     RULES,
-    "shardctl can log in to every node, and each is a primary of a supported version",
+    "shardctl can log in to every node, and each is a primary of the same version",
     judge,
     look,
 )

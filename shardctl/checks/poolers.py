@@ -15,6 +15,7 @@ from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
 from shardctl.pgbouncer import apply, faults, render, serving
 from shardctl.pgbouncer.console import Console, PoolerUnavailable
+from shardctl.postgres import queries
 from shardctl.state import lock
 
 if TYPE_CHECKING:
@@ -100,7 +101,6 @@ class Looked:
     """Whether the whole pooler is paused."""
     offered: Mapping[str, Alias] = field(default_factory=dict)
     servers: Sequence[Row] = ()
-    pools: Sequence[Row] = ()
     config: Mapping[str, str] = field(default_factory=dict)
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What the pooler knows of the names of hosts."""
@@ -123,6 +123,7 @@ def look_at(topology: Topology, pooler: Pooler) -> Looked:
         refused = error
     try:
         with Console(pooler, topology.database, purpose=purpose) as console:
+            pools = console.pools()
             found = Looked(
                 error=None,
                 refused=refused,
@@ -131,20 +132,20 @@ def look_at(topology: Topology, pooler: Pooler) -> Looked:
                 held=console.held(),
                 offered=console.databases(),
                 servers=console.servers(),
-                pools=console.pools(),
                 config=console.config(),
                 addresses=console.resolved(),
             )
     except ShardctlError as error:
         return Looked(error)
     entries = render.entries(topology, pooler)
-    return replace(found, asked=poolers_ask.ask(topology.database, pooler, found, entries))
+    offered = {} if found.held else found.offered
+    asked = poolers_ask.ask(topology.database, pooler, offered, pools, entries)
+    return replace(found, asked=asked)
 
 
 def look(place: Place) -> Secrets:
     """Read the digests of the applications' secrets, where this role may."""
-    row = place.connection.execute(QUERIES["may_read_secrets"]).fetchone()
-    if row is None or not row[0]:
+    if not queries.one(place.connection, QUERIES["may_read_secrets"])[0]:
         return {}
     roles = {"roles": list(place.topology.database.app_roles)}
     return dict(place.connection.execute(QUERIES["secrets"], roles).fetchall())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Finding, View
-    from shardctl.checks.poolers import Looked
+    from shardctl.pgbouncer.console import Alias, Row
     from shardctl.pgbouncer.render import Entry
     from shardctl.topology.model import Database, NodeName, Pooler, ShardId
 
@@ -79,7 +79,13 @@ class Asked:
     untried: str | None = None
 
 
-def ask(database: Database, pooler: Pooler, found: Looked, entries: Sequence[Entry]) -> list[Asked]:
+def ask(
+    database: Database,
+    pooler: Pooler,
+    offered: Mapping[str, Alias],
+    pools: Sequence[Row],
+    entries: Sequence[Entry],
+) -> list[Asked]:
     """Log in as each application's role to each node with shards, and as the users of pools.
 
     The idle connections of a pool are all asked. Aliases that wait or lead elsewhere are left out,
@@ -89,8 +95,8 @@ def ask(database: Database, pooler: Pooler, found: Looked, entries: Sequence[Ent
     nodes: set[NodeName] = set()
     schemas = set()
     for entry in entries:
-        there = found.offered.get(entry.alias)
-        if there is None or there.paused or there.disabled or found.held or not entry.shards:
+        there = offered.get(entry.alias)
+        if there is None or there.paused or there.disabled or not entry.shards:
             continue
         if entry.connect_query is not None:
             schemas.add(entry.alias)
@@ -98,7 +104,7 @@ def ask(database: Database, pooler: Pooler, found: Looked, entries: Sequence[Ent
         if leads and entry.node not in nodes:
             nodes.add(entry.node)
             wanted |= {(role, entry.alias): 1 for role in database.app_roles}
-    for pool in found.pools:
+    for pool in pools:
         idle = sum(int(pool.get(state) or 0) for state in ("sv_idle", "sv_used"))
         if pool["database"] in schemas and idle:
             # PgBouncer ends connections for a BEGIN in statement pooling.
