@@ -50,7 +50,6 @@ def judge(view: View[Secrets]) -> Iterator[Finding]:
         entries = render.entries(topology, pooler)
         yield from _file(topology, pooler, looked, version)
         yield from _offered(pooler, looked, entries)
-        yield from _left_over(topology, pooler, looked, entries)
         yield from _held(pooler, looked, entries)
         yield from _retry(pooler, looked)
         yield from _connected(topology, pooler, looked, entries)
@@ -194,12 +193,10 @@ def _offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterat
     """Compare what the pooler has loaded with its own file."""
     if isinstance(looked.refused, faults.OtherConfig | faults.NotIncluded):
         return  # it does not read the file
-    taken = looked.refused.taken if isinstance(looked.refused, faults.AliasTaken) else ()
-    # The fallback is never listed, only what it was used for; only an operator writes it.
-    elsewhere = {"*", *(alias for alias, _ in taken)}
     written = apply.databases_of(looked.text)
     wrong = []
-    for alias in (name for name in written if name not in elsewhere):
+    # The fallback is never listed, only what it was used for; only an operator writes it.
+    for alias in (name for name in written if name != "*"):
         pairs = render.pairs(written[alias])
         there = looked.offered.get(alias)
         right = (pairs.get("host"), pairs.get("port", "5432"), pairs.get("dbname", alias))
@@ -214,24 +211,6 @@ def _offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterat
             object=brief(wrong),
             there=f"leads to {there.host}:{there.port}/{there.dbname}" if there else "not offered",
         )
-
-
-def _left_over(
-    topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry]
-) -> Iterator[Finding]:
-    """Find aliases that are offered and are in no file any more."""
-    written = apply.databases_of(looked.text)
-    found = (
-        [
-            alias
-            for alias in apply.left_over(topology, looked.seen, entries, looked.offered)
-            if alias not in written
-        ]
-        if looked.seen is not None
-        else []
-    )
-    if found:
-        yield RULES.finding("left_over", pooler=pooler.name, object=brief(found))
 
 
 def _connected(

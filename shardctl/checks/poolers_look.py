@@ -66,12 +66,6 @@ RULES = Rules(
             "what the file contains",
             f"run {APPLY} to reload the file; the pooler's log shows why it was not loaded",
         ),
-        "left_over": Rule(
-            ERROR,
-            "offered, but no file contains it",
-            "only aliases of the file",
-            f"run {APPLY} to reload the file",
-        ),
         "paused": Rule(
             ERROR,
             "paused: clients wait",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Self
 
 from shardctl.errors import Refused, ShardctlError
-from shardctl.hosts import accounts, ports, scripts
+from shardctl.hosts import accounts, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from shardctl.hosts.reach import host_of
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from shardctl.postgres.binaries import Binaries
     from shardctl.topology.model import Control, Node
 
-_MAJOR, _ORPHANS = 71, 72  # what the script ends with
 _STOPPED = 3  # what a status command ends with of a server that does not run, as LSB has it
 _SECONDS = 30.0
 _LINES = 15
@@ -62,34 +61,6 @@ def server_did_not_stop(name: str, log: Path, lines: Sequence[str]) -> Refused:
         "server_did_not_stop",
         _with_log(f"node {name}: the server did not stop; pg_ctl printed:", lines),
         hint=f"try again when the cause is gone; the whole log: {log}",
-    )
-
-
-def server_orphans(name: str, data_directory: Path, pids: list[int]) -> Refused:
-    """Report processes of a killed server that still use its data directory."""
-    listed = " ".join(map(str, pids))
-    return Refused(
-        "server_orphans",
-        f"node {name}: the server has stopped, but its processes still use "
-        f"{data_directory}: {listed}",
-        hint=f"they usually end within seconds; if not: kill {listed}",
-    )
-
-
-def wrong_major(name: str, data_directory: Path, found: str | None, programs: Binaries) -> Refused:
-    """Report a data directory of another major version than the programs."""
-    fitting = binaries.of_major(int(found)) if found is not None and found.isdecimal() else None
-    return Refused(
-        "wrong_major",
-        f"node {name}: {data_directory} was created by PostgreSQL "
-        f"{found or '(PG_VERSION is missing)'}; {programs.directory} has "
-        f"{programs.major}",
-        hint=f"set bin_directory of node {name}: {fitting.directory}"
-        if fitting
-        else (
-            f"install PostgreSQL {found} and set it as bin_directory of node {name}, or "
-            "remove the directory"
-        ),
     )
 
 
@@ -188,11 +159,10 @@ class HostedServer:
     def start(self, *, timeout: float = 60) -> Started:
         """Start it, and wait until it takes connections; `timeout` is in seconds.
 
-        Raises wrong_major, PortInUse, control_failed, CommandFailed, and the errors of this
-        module.
+        Raises control_failed, CommandFailed, and the errors of this module.
         """
         deadline = time.monotonic() + timeout
-        since = self._prepare()
+        since = int(self._script("prepare"))
         if self.process() is not None:
             self._wait(deadline, since)
             return "up"
@@ -264,20 +234,6 @@ class HostedServer:
             return self._run(argv).splitlines()
         return []
 
-    def _prepare(self) -> int:
-        """See that nothing is in the way of a start; give the size of the log until now."""
-        try:
-            return int(self._script("prepare", str(self.binaries.major)))
-        except CommandFailed as error:
-            code, output = error.completed.code, error.completed.stderr.strip()
-            if code == _MAJOR:
-                place = self.data_directory
-                raise wrong_major(self.name, place, output or None, self.binaries) from error
-            if code == _ORPHANS:
-                pids = [int(pid) for pid in output.split()]
-                raise server_orphans(self.name, self.data_directory, pids) from error
-            raise
-
     def _make_log(self) -> None:
         """Make the log as the server's user; where that one may not, as shardctl's login user.
 
@@ -301,8 +257,6 @@ class HostedServer:
     def _not_started(self, error: CommandFailed, since: int) -> ShardctlError:
         if self.own_start is not None:
             return control_failed(self.name, "start", error)
-        if (in_use := ports.in_use(self.host, self.port, self.machine)) is not None:
-            return in_use
         lines = self.log_tail(since=since) or error.completed.stderr.splitlines()
         return server_did_not_start(self.name, self.log, lines)
 

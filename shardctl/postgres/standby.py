@@ -65,7 +65,7 @@ def position(lsn: str) -> int:
 def start(clone: Clone, *, timeout: float = 300) -> Started:
     """Start the clone and wait until it takes connections; `timeout` is in seconds.
 
-    It follows its source unless it was promoted. Raises clone_not_made, PortInUse and the errors of
+    It follows its source unless it was promoted. Raises clone_not_made and the errors of
     `HostedServer.start`.
     """
     state = clones.look(clone)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from shardctl import inputs
-from shardctl.errors import Refused, ShardctlError
+from shardctl.errors import Refused
 from shardctl.hosts import accounts, files, ports
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
@@ -134,19 +134,16 @@ class Server:
         if self.running() is not None:
             self._require_port()
             return "reload" if stale else "up"
-        ports.claim_free(self.pooler.host, self.pooler.port)
         return "make" if self.made() == "absent" else "start"
 
     def start(self) -> Started:
         """Rewrite its files, but not the user's own, start it, and wait until it answers.
 
-        Raises config_not_ours, pooler_on_other_port, PortInUse, FileRefused, pooler_did_not_start,
+        Raises config_not_ours, pooler_on_other_port, FileRefused, pooler_did_not_start,
         PoolerUnavailable when it runs and rejects the login, and what `accounts.own` raises.
         """
         folder = self.pooler.config.parent
         self._require_ours()
-        if not folder.exists():
-            ports.claim_free(self.pooler.host, self.pooler.port)
         accounts.own(folder, self.account)
         with files.named(self.log):
             Local().run(["touch", "--", str(self.log)], user=self.account)
@@ -163,7 +160,6 @@ class Server:
                 self._signal("HUP", pid)
             self._wait(since=files.size(Local(), self.log))
             return "reloaded" if stale else "up"
-        ports.claim_free(self.pooler.host, self.pooler.port)
         self._write(stale)
         # No process has it: its number may be another's by now.
         files.remove(Local(), self.pid_file, user=self.account)
@@ -182,15 +178,8 @@ class Server:
         pid = self.running()
         if pid is None:
             return False
-        asked = False
-        with contextlib.suppress(ShardctlError), self._console() as console:
-            # What answers at the topology's address need not be this process.
-            if console.config().get("conffile") == str(self.pooler.config):
-                console.send("SHUTDOWN")
-                asked = True
-        if not asked or not self._ended(pid, seconds=2):
-            self._signal("KILL", pid)
-        if not self._ended(pid, seconds=_SECONDS):
+        self._signal("KILL", pid)  # it keeps nothing that would have to be written
+        if not self._ended(pid):
             raise Refused(
                 "pooler_did_not_stop",
                 f"pooler {self.pooler.name} (pid {pid}) does not end",
@@ -262,7 +251,7 @@ class Server:
         has = {
             item.key: item.value
             for item in render.read_ini(self._read(self.pooler.config) or "")
-            if isinstance(item, render.Setting) and item.section == "pgbouncer"
+            if item.section == "pgbouncer"
         }
         port, wanted = has.get("listen_port"), str(self.pooler.port)
         if port is not None and port != wanted:
@@ -311,29 +300,31 @@ class Server:
         while True:
             try:
                 with self._console() as console:
-                    console.version()
+                    if console.config().get("conffile") == str(self.pooler.config):
+                        return
+                    reason = "another pooler answers at its address"
             except (PoolerUnavailable, PoolerLost) as error:
-                if isinstance(error, PoolerUnavailable) and error.answered:
+                answered = isinstance(error, PoolerUnavailable) and error.answered
+                if answered and self.running() is not None:
                     raise
-                waited = time.monotonic() - began
-                # A daemon has its pid written a moment after it was begun.
-                ended = waited > _DAEMON_SECONDS and self.running() is None
-                if ended or waited > _SECONDS:
-                    lines = self._log_lines(since) or [error.message]
-                    raise pooler_did_not_start(self.pooler.name, self.log, lines) from error
-                time.sleep(_POLL)
-            else:
-                return
+                reason = error.message
+            waited = time.monotonic() - began
+            # A daemon has its pid written a moment after it was begun.
+            ended = waited > _DAEMON_SECONDS and self.running() is None
+            if ended or waited > _SECONDS:
+                lines = self._log_lines(since) or [reason]
+                raise pooler_did_not_start(self.pooler.name, self.log, lines)
+            time.sleep(_POLL)
 
     def _log_lines(self, since: int) -> list[str]:
         return files.tail(Local(), self.log, since=since) if self.log.exists() else []
 
-    def _ended(self, pid: int, *, seconds: float) -> bool:
+    def _ended(self, pid: int) -> bool:
         """Wait for the process itself, which removes its pid file a moment before it ends.
 
         While it ends it has no command line any more, and still has its connections.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + _SECONDS
         while self._is(pid) or _is_ending(pid):
             if time.monotonic() > deadline:
                 return False
