@@ -19,7 +19,7 @@ from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.hosts.host import Host
 
@@ -70,9 +70,13 @@ until [ -e "$seen" ] || [ -z "$seen" ]; do seen=${seen%/*}; done
 """
 
 
-def account_refused(name: str, reason: str, hint: str) -> Refused:
+def account_refused(name: str, reason: str) -> Refused:
     """Report an operating-system user that cannot run a server on its host."""
-    return Refused("account_refused", f"the server cannot run as {name}: {reason}", hint=hint)
+    return Refused(
+        "account_refused",
+        f"the server cannot run as {name}: {reason}",
+        hint="set os_user of the node to an ordinary user of that machine, or run shardctl as root",
+    )
 
 
 def directory_refused(path: Path | str, reason: str) -> Refused:
@@ -110,24 +114,12 @@ def server_account(wanted: str | None) -> str | None:
     None means shardctl's own user: only root runs servers as another. Raises
     account_refused for an unknown user, for root, and for another session.
     """
-    if os.geteuid() != 0:
-        if wanted is not None and wanted != pwd.getpwuid(os.geteuid()).pw_name:
-            raise account_refused(
-                wanted,
-                f"you are {pwd.getpwuid(os.geteuid()).pw_name}",
-                "remove os_user from the node, or run shardctl as root",
-            )
-        return None
-    for name in (wanted,) if wanted is not None else DEFAULTS:
-        if _exists(name):
-            if pwd.getpwnam(name).pw_uid == 0:
-                break
-            return name
-    name = wanted or " or ".join(DEFAULTS)
-    reason = "PostgreSQL does not run as root" if _exists(name) else "no such user"
-    raise account_refused(
-        name, reason, "set os_user of the node to an ordinary user of this machine"
-    )
+    if os.geteuid() == 0:
+        names = (wanted,) if wanted is not None else DEFAULTS
+        return _chosen(names, {n: str(pwd.getpwnam(n).pw_uid) for n in names if _exists(n)})
+    if wanted is not None and (why := why_not(wanted)) is not None:
+        raise account_refused(wanted, why)
+    return None
 
 
 def account_on(host: Host, wanted: str | None) -> str | None:
@@ -142,15 +134,19 @@ def account_on(host: Host, wanted: str | None) -> str | None:
     mine, *ids = host.run(["sh", "-c", _IDS, "sh", *names], timeout=_SECONDS).stdout.split()
     if wanted is None and mine != "0":
         return None
-    there = {name: uid for name, uid in zip(names, ids, strict=True) if uid != "none"}
-    name = next(iter(there), None)
-    if name is None or there[name] == "0":
-        raise account_refused(
-            name or " or ".join(names),
-            "PostgreSQL does not run as root" if name else "no such user on its host",
-            "set os_user of the node to an ordinary user of that machine",
-        )
+    found = zip(names, ids, strict=True)
+    name = _chosen(names, {name: uid for name, uid in found if uid != "none"})
     host.run(["true"], user=name, timeout=_SECONDS)
+    return name
+
+
+def _chosen(names: Sequence[str], there: Mapping[str, str]) -> str:
+    """Take the first of the users who are there, by user id; raises account_refused."""
+    name = next(iter(there), None)
+    if name is None:
+        raise account_refused(" or ".join(names), "no such user on its host")
+    if there[name] == "0":
+        raise account_refused(name, "PostgreSQL does not run as root")
     return name
 
 

@@ -72,7 +72,7 @@ def read(host: Host, path: Path, *, user: str | None = None) -> str | None:
     except CommandFailed as error:
         if error.completed.code == _ABSENT:
             return None
-        raise _refused(path, error) from error
+        raise FileRefused(path, error.reason) from error
     return base64.b64decode(coded).decode(errors="replace")
 
 
@@ -191,19 +191,8 @@ def named(path: Path | str, *, failed: bool = True) -> Iterator[None]:
     except CommandTimedOut as error:
         raise FileRefused(path, f"no result within {error.seconds:g} s") from error
     except (HostUnreachable, HostLost, SudoRefused) as error:
-        raise FileRefused(path, _reported(error), hint=error.hint) from error
+        raise FileRefused(path, error.message, hint=error.hint) from error
     except CommandFailed as error:
         if not failed:
             raise
-        raise _refused(path, error) from error
-
-
-def _reported(error: HostUnreachable | HostLost | SudoRefused) -> str:
-    """Describe what became of a host, without the whole of the script that it was to run."""
-    if isinstance(error, HostLost):
-        return f"the connection to host {error.host} was lost during the operation: {error.reason}"
-    return error.message
-
-
-def _refused(path: Path | str, error: CommandFailed) -> FileRefused:
-    return FileRefused(path, error.reason)
+        raise FileRefused(path, error.reason) from error

@@ -35,8 +35,6 @@ _FOUND = re.compile(
     re.MULTILINE,
 )
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
 # All in one brace: what arrives cut off is a syntax error, and nothing of it runs. The input
 # comes with the script, so that the channel's own input has one meaning: when it ends before the
 # command does, no caller waits for the command any more, and its process group is killed. `$$` has
@@ -253,9 +251,6 @@ class Wrapped:
         """Write the script; raises ValueError for what no process can be given."""
         if any("\0" in word for word in (*self.argv, *self.env.values())):
             raise ValueError("embedded null byte")
-        for name in self.env:
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not a valid name of an environment variable")
         exports = [f"export {name}={shlex.quote(value)}\n" for name, value in self.env.items()]
         coded = base64.b64encode(self.input.encode(errors="replace")).decode()
         text = _SCRIPT.format(

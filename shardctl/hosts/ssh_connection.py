@@ -21,7 +21,7 @@ import fabric  # type: ignore[import-untyped]  # neither brings types
 import paramiko  # type: ignore[import-untyped]
 
 from shardctl.hosts import openssh
-from shardctl.hosts.host import TAIL, HostUnreachable, StaleConnection
+from shardctl.hosts.host import TAIL, HostUnreachable
 from shardctl.hosts.ssh_remote import BROKEN, QUIET, Remote
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
         """Open a channel for a command, `done` with which is to be reported afterwards.
 
         Waits for other commands to end where the host allows no more, at most for `seconds`. Raises
-        StaleConnection, and HostUnreachable where the host has no room for a command.
+        HostUnreachable where the host has no room for a command, or does not respond any more.
         """
         until = time.monotonic() + (threading.TIMEOUT_MAX if seconds is None else seconds)
         if not self._room.acquire(timeout=seconds):
@@ -155,8 +155,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
                 return True
             try:
                 channel = self._channel(DEAD_AFTER)
-            except StaleConnection:
-                self.shut()
+            except HostUnreachable:
                 return False
             if channel is not None:
                 channel.close()
@@ -164,14 +163,19 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
             return True
 
     def _channel(self, seconds: float) -> Any | None:
-        """Open a channel; None where the host refuses. Raises StaleConnection."""
+        """Open a channel; None where the host refuses.
+
+        Closes what is dead, and raises HostUnreachable then: the next command opens another.
+        """
         until = time.monotonic() + seconds
         try:
             return self.transport.open_session(timeout=seconds)
         except BROKEN as error:
             # Threads that are refused at once find each other's error: hence not by its type.
             if not self.active or time.monotonic() > until:
-                raise StaleConnection from error
+                self.shut()
+                reason = "the connection broke, or the host stopped responding"
+                raise HostUnreachable(self.settings.host, reason) from error
             return None
 
     def shut(self) -> None:

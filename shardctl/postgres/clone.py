@@ -181,11 +181,6 @@ def keep(clone: Clone) -> None:
     _run(clone, "keep")
 
 
-def log_tail(clone: Clone, *, lines: int = 12) -> list[str]:
-    """Give the last lines of its server's log, on its host; none where there is none to read."""
-    return clone.server.log_tail(lines=lines)
-
-
 def _run_as_owner(clone: Clone, part: str, *words: str, timeout: float | None = _SECONDS) -> str:
     """Run a part that makes, renames or deletes what is beside the data directory.
 

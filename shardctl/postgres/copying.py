@@ -11,7 +11,6 @@ import psycopg
 
 from shardctl import libpq
 from shardctl.errors import Refused, ShardctlError
-from shardctl.hosts.host import HostLost, HostUnreachable
 from shardctl.meter import BYTES
 from shardctl.postgres import clone as clones
 from shardctl.postgres import configuration, queries, slots
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.postgres.clone import Clone, State
+    from shardctl.postgres.clone import Clone
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Database, Node
 
@@ -31,17 +30,9 @@ logger = logging.getLogger(__name__)
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _FIRST_POLL, _LAST_POLL = 0.05, 0.5
 _LOOK_S = 5.0
-_AWAY_S = 30.0
 _LINES = 5
 _RATE = re.compile(r" *\d+/\d+ kB \(\d+%\).*")
-_COPYING = "copying"
-_PHASES = {
-    "initializing": "connecting",
-    "waiting for checkpoint to finish": "waiting for a checkpoint",
-    "estimating backup size": "counting",
-    "streaming database files": _COPYING,
-}
-"""The phases that the source reports, in shardctl's words; what comes after is `finishing`."""
+_COPYING = "streaming database files"
 
 
 class CopyFailed(ShardctlError):
@@ -159,7 +150,7 @@ def _wait(
     delay, looked = _FIRST_POLL, time.monotonic()
     while True:
         if not watcher.sends() or time.monotonic() - looked > _LOOK_S:
-            state, looked = _look(clone), time.monotonic()
+            state, looked = clones.look(clone), time.monotonic()
             if state != "copying":
                 break
         time.sleep(delay)
@@ -168,19 +159,6 @@ def _wait(
         said = [] if state == "absent" else clones.said(clone)
         reported = [line for line in said if not _RATE.fullmatch(line)][-_LINES:]
         raise CopyFailed(clone.server.name, program, reported)
-
-
-def _look(clone: Clone) -> State:
-    """Look at its state; again for a while where its host is lost, for the copy goes on there."""
-    until = time.monotonic() + _AWAY_S
-    while True:
-        try:
-            return clones.look(clone)
-        except (HostLost, HostUnreachable) as error:
-            if time.monotonic() > until:
-                raise
-            logger.info("node %s: repeating the query: %s", clone.server.name, error.message)
-            time.sleep(_LAST_POLL)
 
 
 class _Watcher:
@@ -211,7 +189,7 @@ class _Watcher:
         if row is None and self._phase != _COPYING:
             return False  # not begun yet, or reported already
         reported, done, total = row or ("", 0, 0)
-        phase = _PHASES.get(reported, "finishing")
+        phase = reported or "finishing"
         node = self._clone.server.name
         if phase != self._phase:
             known = total if phase == _COPYING and total else 0

@@ -31,39 +31,6 @@ Started = Literal["started", "up", "reloaded"]
 StopMode = Literal["smart", "fast", "immediate"]
 
 
-def _with_log(sentence: str, lines: Sequence[str]) -> str:
-    return "\n  ".join([sentence, *lines])
-
-
-def server_did_not_start(name: str, log: Path, lines: Sequence[str]) -> Refused:
-    """Report a server that ended instead of coming up; `lines` are its last words in this start."""
-    return Refused(
-        "server_did_not_start",
-        _with_log(f"node {name}: the server did not start; its log ends with:", lines),
-        hint=f"fix the cause, then start it again; the whole log: {log}",
-    )
-
-
-def server_not_ready(name: str, log: Path, lines: Sequence[str]) -> Refused:
-    """Report a server that runs and does not take connections yet, or does not end."""
-    return Refused(
-        "server_not_ready",
-        _with_log(
-            f"node {name}: the server is running, but was not ready in time; its log:", lines
-        ),
-        hint=f"a recovery can take long: watch {log}, then try again",
-    )
-
-
-def server_did_not_stop(name: str, log: Path, lines: Sequence[str]) -> Refused:
-    """Report a server that still runs after pg_ctl stop."""
-    return Refused(
-        "server_did_not_stop",
-        _with_log(f"node {name}: the server did not stop; pg_ctl printed:", lines),
-        hint=f"try again when the cause is gone; the whole log: {log}",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class PidFile:
     """What a server wrote about itself; `port` and `status` None while it has not yet."""
@@ -206,7 +173,7 @@ class HostedServer:
         if self.running():
             output = failed.completed.stderr.splitlines() if failed else []
             lines = self.log_tail(since=since) or output
-            raise server_did_not_stop(self.name, self.log, lines) from failed
+            raise self._refused("server_did_not_stop", "did not stop", lines) from failed
         # A server removes its pid file, for which pg_ctl waits, before its processes end.
         self._script("gone", str(int(timeout)), timeout=timeout + _SECONDS)
         return True
@@ -247,18 +214,26 @@ class HostedServer:
         seconds = max(1, int(deadline - time.monotonic()))
         found = PidFile.of(self._script("await", str(seconds), timeout=seconds + _SECONDS))
         if found is None:
-            lines = self.log_tail(since=since)
-            raise server_did_not_start(self.name, self.log, lines)
+            raise self._refused("server_did_not_start", "did not start", self.log_tail(since=since))
         if not found.ready:
-            raise server_not_ready(self.name, self.log, self.log_tail())
+            what = "is running, but was not ready in time"
+            raise self._refused("server_not_ready", what, self.log_tail())
         if found.port != self.port:
             raise server_elsewhere(self.name, self.data_directory, found, self.port)
+
+    def _refused(self, code: str, what: str, lines: Sequence[str]) -> Refused:
+        """Report what became of the server; `lines` are its last words, or pg_ctl's."""
+        return Refused(
+            code,
+            "\n  ".join([f"node {self.name}: the server {what}:", *lines]),
+            hint=f"fix the cause, then try again; the whole log: {self.log}",
+        )
 
     def _not_started(self, error: CommandFailed, since: int) -> ShardctlError:
         if self.own_start is not None:
             return control_failed(self.name, "start", error)
         lines = self.log_tail(since=since) or error.completed.stderr.splitlines()
-        return server_did_not_start(self.name, self.log, lines)
+        return self._refused("server_did_not_start", "did not start", lines)
 
     def _run_own(self, command: str, *, timeout: float = _SECONDS) -> None:
         """Run a command of the operator's, as who logs in there, so that it may use sudo."""

@@ -34,6 +34,7 @@ NEAR = 1 << 20
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _FOLLOW_POLL = 0.1
+_LINES = 12
 _CUTOVER_POLL = 0.001
 _PROMOTING_S = 1.0
 """How long the server itself waits: it keeps this session, and its lock, if shardctl dies then."""
@@ -184,7 +185,6 @@ class _Watch:
     def __init__(self, clone: Clone, timeout: float, stalled: float, progress: Progress) -> None:
         self._clone = clone
         self._deadline = time.monotonic() + timeout
-        self._timeout = timeout
         self._stalled = stalled
         self._progress = progress
         self._total: int | None = None
@@ -206,13 +206,12 @@ class _Watch:
         if reached != self._reached:
             self._reached, self._moved = reached, now
         how = "streams" if status == _STREAMING else "does not stream"
-        if now - self._moved > self._stalled:
-            reason = f"the clone {how}, and made no progress for {self._stalled:g} s"
-        elif now > self._deadline:
-            reason = f"the clone {how}, and is {size(behind)} behind after {self._timeout:g} s"
-        else:
-            return
-        raise NotFollowing(node, reason, clones.log_tail(self._clone))
+        if now - self._moved > self._stalled or now > self._deadline:
+            reason = (
+                f"the clone {how}, is {size(behind)} behind its source, and made no progress for "
+                f"{now - self._moved:.0f} s"
+            )
+            raise NotFollowing(node, reason, self._clone.server.log_tail(lines=_LINES))
 
 
 def _following(clone: Clone, target: Connection) -> tuple[bool, str, str]:
@@ -222,7 +221,8 @@ def _following(clone: Clone, target: Connection) -> tuple[bool, str, str]:
         if not is_lost(error):
             raise
         reason = f"the connection to the clone was lost: {reason_of(error)}"
-        raise NotFollowing(clone.server.name, reason, clones.log_tail(clone)) from error
+        lines = clone.server.log_tail(lines=_LINES)
+        raise NotFollowing(clone.server.name, reason, lines) from error
     return recovering, replayed, status
 
 

@@ -1,7 +1,7 @@
 -- name: slot
--- One replication slot: its kind, whether a session uses it, why its WAL is lost, bytes of WAL that it
+-- One replication slot: whether a session uses it, why its WAL is lost, bytes of WAL that it
 -- holds back, and bytes that its target has not confirmed
-SELECT s.slot_type, s.active,
+SELECT s.active,
        CASE s.wal_status WHEN 'lost'
             THEN coalesce(to_jsonb(s) ->> 'invalidation_reason', 'wal_removed') END,
        coalesce(pg_wal_lsn_diff(w.at, s.restart_lsn), 0)::bigint,

@@ -49,8 +49,8 @@ class LocalServer(HostedServer):
     def foresee(self) -> Foreseen:
         """Return what `init` and `start` would do, and change nothing; raises what they would."""
         changed = self._block()
-        accounts.require_own(self.data_directory.parent, self.account)
-        if look(self.data_directory).major is None:
+        if not self._is_made():
+            accounts.require_own(self.data_directory.parent, self.account)
             return "make"
         found = self.process()
         if found is None:
@@ -76,13 +76,13 @@ class LocalServer(HostedServer):
         `accounts.own` raises.
         """
         self._block()
-        accounts.own(self.data_directory.parent, self.account)
-        if look(self.data_directory).major is not None:
+        if self._is_made():
             return False
+        accounts.own(self.data_directory.parent, self.account)
         words = self.binaries.program("initdb"), superuser, str(passfile or ""), marker
         rules = _access(secret) if passfile is not None else ""
         with self._alone() as held:
-            if look(self.data_directory).major is not None:  # another has been quicker
+            if self._is_made():  # another has been quicker
                 return False
             try:
                 _run(
@@ -114,6 +114,13 @@ class LocalServer(HostedServer):
     def _alone(self) -> AbstractContextManager[int]:
         self._make_log()
         return accounts.alone(self.log)
+
+    def _is_made(self) -> bool:
+        """Return whether there is a server's data; raises what says that it is another user's."""
+        if look(self.data_directory).major is None:
+            return False
+        accounts.require_own(self.data_directory, self.account)
+        return True
 
     def _block(self) -> str:
         return configuration.block(

@@ -100,7 +100,3 @@ def test_a_whole_move_of_a_source_in_a_repmgr_cluster(
     move(fleet_own)
     assert "99 standby_clone" in moved_primary.asked(EVENTS)
     assert moved_primary.asked("SELECT array_agg(node_name) FROM repmgr.nodes") == ["one"]
-    told = fleet_own.ask("c", "SELECT result FROM shardctl.event WHERE result ~ 'repmgr'")
-    assert [text.partition(": ")[2] for (text,) in told] == [
-        "removed from repmgr's cluster (database repmgr)"
-    ]
