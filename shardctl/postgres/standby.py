@@ -295,10 +295,8 @@ def is_open(target: Connection, before: object, deadline: float) -> bool:
 
 def _files(target: Connection) -> tuple[object, bool]:
     """Return when the server has read its files, and whether it can use its rules for clients."""
-    row = target.execute(_QUERIES["files_read"]).fetchone()
-    if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
-        raise AssertionError
-    return row[0], row[1]
+    at, fit = queries.one(target, _QUERIES["files_read"])
+    return at, fit
 
 
 def open_up(clone: Clone, target: Connection, deadline: float) -> tuple[str, ...]:

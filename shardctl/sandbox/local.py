@@ -119,7 +119,9 @@ class LocalServer(HostedServer):
         """Return whether there is a server's data; raises what says that it is another user's."""
         if look(self.data_directory).major is None:
             return False
-        accounts.require_own(self.data_directory, self.account)
+        owner = self.data_directory.owner()
+        if self.account not in (None, owner):
+            raise accounts.directory_owned(self.data_directory, owner, self.account or "")
         return True
 
     def _block(self) -> str:

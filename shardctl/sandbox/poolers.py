@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.topology.model import Database, Pooler, Topology
 
-Started = Literal["started", "up", "reloaded"]
-Foreseen = Literal["make", "start", "reload", "up"]
+Started = Literal["started", "up"]
+Foreseen = Literal["make", "start", "up"]
 
 _PURPOSE = "shardctl sandbox"
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin")
@@ -52,15 +52,6 @@ def pooler_did_not_start(name: str, log: Path, lines: list[str]) -> Refused:
     shown = "".join(f"\n  {line}" for line in lines[-_LINES:]) or " (its log is empty)"
     return Refused(
         "pooler_did_not_start", f"pooler {name} did not start:{shown}", hint=f"its log is {log}"
-    )
-
-
-def pooler_on_other_port(name: str, has: str, wanted: str) -> Refused:
-    """Report a pooler that runs on another port than the topology's; no reload changes that."""
-    return Refused(
-        "pooler_on_other_port",
-        f"pooler {name} runs on port {has}; the topology has port {wanted}",
-        hint="run `shardctl sandbox down`, then `up`, to use the new port; or correct the topology",
     )
 
 
@@ -130,16 +121,15 @@ class Server:
         """Return what `start` would do, and change nothing; raises what it would."""
         self._require_ours()
         accounts.require_own(self.pooler.config.parent, self.account)
-        stale = self._stale()
-        if self.running() is not None:
-            self._require_port()
-            return "reload" if stale else "up"
+        if self.running() is not None and not self._stale():
+            return "up"
         return "make" if self.made() == "absent" else "start"
 
     def start(self) -> Started:
         """Rewrite its files, but not the user's own, start it, and wait until it answers.
 
-        Raises config_not_ours, pooler_on_other_port, FileRefused, pooler_did_not_start,
+        One that runs is started again where a file is new. Raises config_not_ours, FileRefused,
+        pooler_did_not_start, pooler_did_not_stop,
         PoolerUnavailable when it runs and rejects the login, and what `accounts.own` raises.
         """
         folder = self.pooler.config.parent
@@ -152,14 +142,10 @@ class Server:
 
     def _start(self) -> Started:
         stale = self._stale()
-        pid = self.running()
-        if pid is not None:
-            self._require_port()
-            if stale:
-                self._write(stale)
-                self._signal("HUP", pid)
+        if self.running() is not None and not stale:
             self._wait(since=files.size(Local(), self.log))
-            return "reloaded" if stale else "up"
+            return "up"
+        self.stop()  # what has changed may be its port, which no RELOAD changes
         self._write(stale)
         # No process has it: its number may be another's by now.
         files.remove(Local(), self.pid_file, user=self.account)
@@ -178,7 +164,9 @@ class Server:
         pid = self.running()
         if pid is None:
             return False
-        self._signal("KILL", pid)  # it keeps nothing that would have to be written
+        # It keeps nothing that would have to be written. Its user wrote down its number.
+        with contextlib.suppress(CommandFailed):  # it has just ended
+            Local().run(["kill", "-s", "KILL", str(pid)], user=self.account)
         if not self._ended(pid):
             raise Refused(
                 "pooler_did_not_stop",
@@ -246,17 +234,6 @@ class Server:
         text = self._read(path)
         return None if text is None else render.SANDBOX in text
 
-    def _require_port(self) -> None:
-        """Refuse one that runs on another port than the topology's."""
-        has = {
-            item.key: item.value
-            for item in render.read_ini(self._read(self.pooler.config) or "")
-            if item.section == "pgbouncer"
-        }
-        port, wanted = has.get("listen_port"), str(self.pooler.port)
-        if port is not None and port != wanted:
-            raise pooler_on_other_port(self.pooler.name, port, wanted)
-
     def _files(self) -> dict[Path, str]:
         """Give the files that are the sandbox's, and what they should contain."""
         names = [*self.database.app_roles, self.database.user, self.pooler.admin_user]
@@ -281,11 +258,6 @@ class Server:
                 with files.named(path):
                     Local().run(["sh", "-c", _PRIVATELY, "sh", str(path)], user=self.account)
             files.write(Local(), path, text, user=self.account)
-
-    def _signal(self, name: str, pid: int) -> None:
-        """Signal a process as the pooler's user, who wrote down its number."""
-        with contextlib.suppress(CommandFailed):  # it has just ended
-            Local().run(["kill", "-s", name, str(pid)], user=self.account)
 
     def _console(self) -> Console:
         return Console(self.pooler, self.database, purpose=_PURPOSE)
