@@ -103,20 +103,37 @@ def follow(
     Both sessions are in autocommit. Gives up after `timeout` seconds, or when it has got no
     further for `stalled` seconds. Raises NotFollowing, slot_gone.
     """
-    watch = _Watch(clone, timeout, stalled, progress)
+    node, reached = clone.server.name, ""
+    left: int | None = None
+    deadline, moved = time.monotonic() + timeout, time.monotonic()
     while True:
         recovering, replayed, status = _following(clone, target)
         if not recovering:
-            raise NotFollowing(clone.server.name, "it is not a standby", [])
-        slots.require(source, clone.server.name, clone.slot)
+            raise NotFollowing(node, "it is not a standby", [])
+        slots.require(source, node, clone.slot)
         row = source.execute(_QUERIES["followed"], {"slot": clone.slot}).fetchone()
         written, active = row or (replayed, False)
-        if not active:  # a receiver calls itself streaming before the source has agreed
-            status = ""
+        # A receiver calls itself streaming before the source has agreed.
+        streams = active and status == _STREAMING
         behind = position(written) - position(replayed)
-        if status == _STREAMING and behind <= NEAR:
+        if streams and behind <= NEAR:
             return
-        watch.see(behind, replayed, status)
+        now = time.monotonic()
+        if left is None:
+            left = max(behind, 0)
+            progress.expect(node, "catching up", left, BYTES)
+        elif behind < left:
+            progress.advance(node, left - behind)
+            left = behind
+        if replayed != reached:
+            reached, moved = replayed, now
+        if now - moved > stalled or now > deadline:
+            how = "streams" if streams else "does not stream"
+            reason = (
+                f"the clone {how}, is {size(behind)} behind its source, and made no progress for "
+                f"{now - moved:.0f} s"
+            )
+            raise NotFollowing(node, reason, clone.server.log_tail(lines=_LINES))
         time.sleep(_FOLLOW_POLL)
 
 
@@ -177,41 +194,6 @@ def promoted_at(session: Connection) -> str | None:
     row = session.execute(_QUERIES["history"]).fetchone()
     found = _LINE.findall(row[0]) if row is not None and row[0] is not None else []
     return found[-1] if found else None
-
-
-class _Watch:
-    """Reports whether waiting for a standby makes sense, and its progress."""
-
-    def __init__(self, clone: Clone, timeout: float, stalled: float, progress: Progress) -> None:
-        self._clone = clone
-        self._deadline = time.monotonic() + timeout
-        self._stalled = stalled
-        self._progress = progress
-        self._total: int | None = None
-        self._done = 0
-        self._reached = ""
-        self._moved = time.monotonic()
-
-    def see(self, behind: int, reached: str, status: str) -> None:
-        """Report the progress; raises NotFollowing when there is none, or time is up."""
-        now = time.monotonic()
-        node = self._clone.server.name
-        if self._total is None:
-            self._total = max(behind, 0)
-            self._progress.expect(node, "catching up", self._total, BYTES)
-        done = self._total - behind
-        if done > self._done:
-            self._progress.advance(node, done - self._done)
-            self._done = done
-        if reached != self._reached:
-            self._reached, self._moved = reached, now
-        how = "streams" if status == _STREAMING else "does not stream"
-        if now - self._moved > self._stalled or now > self._deadline:
-            reason = (
-                f"the clone {how}, is {size(behind)} behind its source, and made no progress for "
-                f"{now - self._moved:.0f} s"
-            )
-            raise NotFollowing(node, reason, self._clone.server.log_tail(lines=_LINES))
 
 
 def _following(clone: Clone, target: Connection) -> tuple[bool, str, str]:

@@ -110,9 +110,9 @@ class Server:
         """The file of the user's own settings."""
         return _own(self.pooler.config)
 
-    def made(self) -> Literal["absent", "ours", "foreign"]:
-        """Return what is in the place of its configuration."""
-        text = self._read(self.pooler.config)
+    def made(self, path: Path | None = None) -> Literal["absent", "ours", "foreign"]:
+        """Return what is in the place of a file, if none is named of its configuration."""
+        text = self._read(path or self.pooler.config)
         if text is None:
             return "absent"
         return "ours" if render.SANDBOX in text else "foreign"
@@ -182,14 +182,11 @@ class Server:
         """
         if self.made() != "ours":
             return (), None
-        written = (self.pooler.config, self.users, self.users.with_name(_HBA))
-        names = [self.log, self.pid_file, *(path for path in written if self._is_ours(path))]
+        names = [self.log, self.pid_file, self.pooler.config, self.users]
+        names += [self.users.with_name(_HBA), self.pooler.databases_file]
         own = self._read(self.own)
         kept = self.own if own not in (None, render.OWN_SETTINGS) else None
         names += [self.own] if kept is None else []
-        aliases = self._read(self.pooler.databases_file) or ""
-        if not aliases.strip() or not render.is_edited(aliases):
-            names.append(self.pooler.databases_file)
         ends = ("", files.BACKUP, files.UNFINISHED)
         every = (path.with_name(path.name + end) for path in names for end in ends)
         removed = tuple(path for path in every if os.path.lexists(path))
@@ -221,18 +218,13 @@ class Server:
     def _require_ours(self) -> None:
         accounts.require_way(self.pooler.config.parent, self.account)
         for path in self._files():
-            if self._is_ours(path) is False:
+            if self.made(path) == "foreign":
                 raise Refused(
                     "config_not_ours",
                     f"pooler {self.pooler.name}: {path} was not written by `shardctl sandbox up`",
                     hint="start this pooler yourself, move that file away, or set a config in "
                     "another directory in the topology",
                 )
-
-    def _is_ours(self, path: Path) -> bool | None:
-        """Return whether the sandbox wrote a file; None where there is none."""
-        text = self._read(path)
-        return None if text is None else render.SANDBOX in text
 
     def _files(self) -> dict[Path, str]:
         """Give the files that are the sandbox's, and what they should contain."""
@@ -387,12 +379,10 @@ def status(topology: Topology) -> list[PoolerState]:
     """Return the state of every local pooler; raises Problems."""
 
     def look(one: Server) -> PoolerState:
-        pid = one.running()
-        made = one.made()
-        state: Literal["up", "down", "absent", "foreign"] = "up" if pid is not None else "down"
-        if made in ("absent", "foreign"):
-            state = "absent" if made == "absent" else "foreign"
-        return PoolerState(one.pooler, state, pid)
+        pid, made = one.running(), one.made()
+        if made != "ours":
+            return PoolerState(one.pooler, made, pid)
+        return PoolerState(one.pooler, "up" if pid is not None else "down", pid)
 
     return _each(topology, look)
 
