@@ -69,7 +69,7 @@ def make(
     the clone accepts only shardctl, from `addresses` (IP addresses or networks). A copy that
     an earlier shardctl began and did not live to see is gone on with, or made again if it
     broke off; `clone_with` is the command, pg_basebackup by default. On Ctrl-C, what was copied is
-    deleted. Raises CopyFailed, role_not_admitted, tablespaces_refused, and `clone`'s errors.
+    deleted. Raises CopyFailed, role_not_admitted, and `clone`'s errors.
     """
     argv = _command(clone, source, max_rate, clone_with)
     state = clones.look(clone)
@@ -79,7 +79,6 @@ def make(
     # Now, and not only when everything is copied.
     files(clone, source, session, addresses)
     if state in ("absent", "broken"):
-        _require_no_tablespaces(source, session)
         clones.discard(clone)
         slots.release(session, clone.slot, time.monotonic() + slots.PATIENCE)
         clones.begin(clone)
@@ -112,17 +111,6 @@ def _command(
     # Asked for progress, the server sends the total, too.
     argv += ["--progress", "--no-manifest"]
     return [*argv, "--max-rate", max_rate] if max_rate else argv
-
-
-def _require_no_tablespaces(source: Source, session: Connection) -> None:
-    """Raise tablespaces_refused where the source has any."""
-    found = [name for (name,) in session.execute(_QUERIES["tablespaces"])]
-    if found:
-        raise Refused(
-            "tablespaces_refused",
-            f"node {source.node.name} has tablespaces, which cannot be cloned: {', '.join(found)}",
-            hint="move their tables to pg_default (ALTER TABLE ... SET TABLESPACE), then drop them",
-        )
 
 
 def rules(user: str, session: Connection, addresses: Sequence[str]) -> str:

@@ -28,6 +28,12 @@ PATIENCE = 20.0
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _POLL = 0.01
+_LOST = {
+    "wal_removed": "it held back more WAL than max_slot_wal_keep_size",
+    "idle_timeout": "nothing used it for idle_replication_slot_timeout",
+}
+"""What a server says of a slot that it has invalidated, in words."""
+
 _LOOK_S = 0.25
 
 
@@ -86,7 +92,7 @@ def require(session: Connection, node: str, name: str) -> None:
     if found is not None and found.lost is None:
         return
     lost = found and found.lost
-    why = "was dropped" if lost is None else f"is lost: {lost}"
+    why = "was dropped" if lost is None else f"is lost: {_LOST.get(lost, lost)}"
     raise Refused(
         "slot_gone",
         f"node {node}: replication slot {name} {why}",

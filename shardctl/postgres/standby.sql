@@ -36,11 +36,6 @@ LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid
 WHERE s.slot_name = %(name)s AND s.active
 LIMIT 1
 
--- name: tablespaces
--- Tablespaces that are not in the data directory
-SELECT spcname FROM pg_tablespace
-WHERE spcname NOT IN ('pg_default', 'pg_global') ORDER BY spcname
-
 -- name: backup_progress
 -- The progress of the base backup with this application_name; no row when none runs
 SELECT p.phase, p.backup_streamed, p.backup_total
