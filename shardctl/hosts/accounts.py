@@ -8,7 +8,6 @@ import os
 import pwd
 import stat
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,9 +26,6 @@ DEFAULTS = ("postgres", "nobody")
 """Who runs servers for root, in order of preference."""
 
 _SECONDS = 30.0
-_BUSY_S = 30.0
-"""How long to wait for another shardctl that works on the same server."""
-_POLL_S = 0.05
 _IDS = 'id -u; for name; do id -u -- "$name" 2>/dev/null || echo none; done'
 # Of what is missing nothing bars the way; nor can it be seen behind a directory that does.
 _BLOCKED = """
@@ -314,26 +310,17 @@ def alone(log: Path) -> Iterator[int]:
     except OSError as error:
         raise directory_refused(log, error.strerror or str(error)) from error
     try:
-        deadline = time.monotonic() + _BUSY_S
-        while not _locked(held):
-            if time.monotonic() > deadline:
-                raise Refused(
-                    "directory_busy",
-                    f"another shardctl is using {log}",
-                    hint="wait until it ends, then try again",
-                )
-            time.sleep(_POLL_S)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Refused(
+                "directory_busy",
+                f"another shardctl is using {log}",
+                hint="wait until it ends, then try again",
+            ) from error
         yield held
     finally:
         os.close(held)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def why_not(name: str) -> str | None:
