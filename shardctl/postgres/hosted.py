@@ -31,6 +31,35 @@ Started = Literal["started", "up", "reloaded"]
 StopMode = Literal["smart", "fast", "immediate"]
 
 
+def _told(server: HostedServer, what: str, lines: Sequence[str]) -> str:
+    return "\n  ".join([f"node {server.name}: the server {what}:", *lines])
+
+
+def _hint(server: HostedServer) -> str:
+    return f"fix the cause, then try again; the whole log: {server.log}"
+
+
+def server_did_not_start(server: HostedServer, lines: Sequence[str]) -> Refused:
+    """Report a server that ended instead of coming up; `lines` are its last words in this start."""
+    return Refused(
+        "server_did_not_start", _told(server, "did not start", lines), hint=_hint(server)
+    )
+
+
+def server_not_ready(server: HostedServer, lines: Sequence[str]) -> Refused:
+    """Report a server that runs and does not take connections yet, or does not end."""
+    return Refused(
+        "server_not_ready",
+        _told(server, "is running, but was not ready in time", lines),
+        hint=_hint(server),
+    )
+
+
+def server_did_not_stop(server: HostedServer, lines: Sequence[str]) -> Refused:
+    """Report a server that still runs after pg_ctl stop."""
+    return Refused("server_did_not_stop", _told(server, "did not stop", lines), hint=_hint(server))
+
+
 @dataclass(frozen=True, slots=True)
 class PidFile:
     """What a server wrote about itself; `port` and `status` None while it has not yet."""
@@ -173,7 +202,7 @@ class HostedServer:
         if self.running():
             output = failed.completed.stderr.splitlines() if failed else []
             lines = self.log_tail(since=since) or output
-            raise self._refused("server_did_not_stop", "did not stop", lines) from failed
+            raise server_did_not_stop(self, lines) from failed
         # A server removes its pid file, for which pg_ctl waits, before its processes end.
         self._script("gone", str(int(timeout)), timeout=timeout + _SECONDS)
         return True
@@ -214,26 +243,17 @@ class HostedServer:
         seconds = max(1, int(deadline - time.monotonic()))
         found = PidFile.of(self._script("await", str(seconds), timeout=seconds + _SECONDS))
         if found is None:
-            raise self._refused("server_did_not_start", "did not start", self.log_tail(since=since))
+            raise server_did_not_start(self, self.log_tail(since=since))
         if not found.ready:
-            what = "is running, but was not ready in time"
-            raise self._refused("server_not_ready", what, self.log_tail())
+            raise server_not_ready(self, self.log_tail())
         if found.port != self.port:
             raise server_elsewhere(self.name, self.data_directory, found, self.port)
-
-    def _refused(self, code: str, what: str, lines: Sequence[str]) -> Refused:
-        """Report what became of the server; `lines` are its last words, or pg_ctl's."""
-        return Refused(
-            code,
-            "\n  ".join([f"node {self.name}: the server {what}:", *lines]),
-            hint=f"fix the cause, then try again; the whole log: {self.log}",
-        )
 
     def _not_started(self, error: CommandFailed, since: int) -> ShardctlError:
         if self.own_start is not None:
             return control_failed(self.name, "start", error)
         lines = self.log_tail(since=since) or error.completed.stderr.splitlines()
-        return self._refused("server_did_not_start", "did not start", lines)
+        return server_did_not_start(self, lines)
 
     def _run_own(self, command: str, *, timeout: float = _SECONDS) -> None:
         """Run a command of the operator's, as who logs in there, so that it may use sudo."""
