@@ -117,16 +117,13 @@ def plan(
     """Look at the shards on their nodes and describe what they need; changes nothing.
 
     Raises shards_not_here, shards_empty, tables_not_ours, NodeUnavailable, node_unfit,
-    format_too_new, EventTriggerRefuses, or Problems of several.
+    format_too_new, or Problems of several.
     """
     chosen = frozenset(shards)
     nodes = [node for node in topology.nodes.values() if chosen.intersection(node.shards)]
 
     def look(session: Connection, node: Node) -> NodePlan:
-        found = _look(topology, node, session, chosen, wanted)
-        if wanted is Wanted.on and found.tables:
-            blocking.rehearse(session, node.name, "read_only")
-        return found
+        return _look(topology, node, session, chosen, wanted)
 
     return list(observer.ask(topology, look, purpose=purpose, nodes=nodes).every().values())
 

@@ -167,7 +167,7 @@ def judge(view: View[Secrets]) -> Iterator[Finding]:
             continue
         entries = render.entries(topology, pooler)
         yield from _file(topology, pooler, looked, version)
-        yield from _offered(topology, pooler, looked, entries)
+        yield from _offered(pooler, looked, entries)
         yield from _held(pooler, looked, entries)
         if serving.was_left_short(looked.config):
             yield RULES.finding("login_retry", pooler=name, object="server_login_retry")
@@ -227,18 +227,14 @@ def _file(
         )
 
 
-def _offered(
-    topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry]
-) -> Iterator[Finding]:
+def _offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Compare what the pooler has loaded with its own file."""
     if isinstance(looked.refused, faults.OtherConfig | faults.NotIncluded):
         return  # it does not read the file
-    taken = looked.refused.taken if isinstance(looked.refused, faults.AliasTaken) else ()
-    # The fallback is never listed, only what it was used for; only an operator writes it.
-    elsewhere = {"*", *(alias for alias, _ in taken)}
     written = apply.databases_of(looked.text)
     wrong: dict[str, str] = {}
-    for alias in (name for name in written if name not in elsewhere):
+    # The fallback is never listed, only what it was used for; only an operator writes it.
+    for alias in (name for name in written if name != "*"):
         pairs = render.pairs(written[alias])
         there = looked.offered.get(alias)
         right = (pairs.get("host"), pairs.get("port", "5432"), pairs.get("dbname", alias))
@@ -246,10 +242,6 @@ def _offered(
             wrong[alias] = "not offered"
         elif (there.host, str(there.port), there.dbname) != right:
             wrong[alias] = f"leads to {there.host}:{there.port}/{there.dbname}"
-    if looked.seen is not None:
-        for alias in apply.left_over(topology, looked.seen, entries, looked.offered):
-            if alias not in written:
-                wrong[alias] = "offered, but no file contains it"
     if wrong:
         yield _of_aliases(
             "not_loaded", pooler, list(wrong), entries, there=next(iter(wrong.values()))

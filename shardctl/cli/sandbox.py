@@ -42,14 +42,18 @@ STATUS = ("server", "address", "state", "version", "pid", "data directory")
 def new(
     ctx: typer.Context,
     *,
-    shards: Annotated[int, typer.Option("--shards", metavar="N", help="How many shards.")],
-    nodes: Annotated[int, typer.Option("--nodes", metavar="M", help="How many nodes own them.")],
+    shards: Annotated[
+        int, typer.Option("--shards", metavar="N", min=1, max=8192, help="How many shards.")
+    ],
+    nodes: Annotated[
+        int, typer.Option("--nodes", metavar="M", min=1, help="How many nodes own them.")
+    ],
     spare: Annotated[
-        int, typer.Option("--spare", metavar="K", help="How many spare nodes own no shards.")
+        int, typer.Option("--spare", metavar="K", min=0, help="How many nodes own no shards.")
     ] = 0,
     port: Annotated[
         int,
-        typer.Option("--port", metavar="P", help="The pooler's port; the nodes get the next ones."),
+        typer.Option("--port", metavar="P", min=1, help="The pooler's; the nodes get the next."),
     ] = 6100,
 ) -> None:
     """Write a topology for local servers; never overwrites an existing file."""

@@ -8,7 +8,6 @@ import os
 import pwd
 import stat
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.hosts.host import Host
 
@@ -27,9 +26,6 @@ DEFAULTS = ("postgres", "nobody")
 """Who runs servers for root, in order of preference."""
 
 _SECONDS = 30.0
-_BUSY_S = 30.0
-"""How long to wait for another shardctl that works on the same server."""
-_POLL_S = 0.05
 _IDS = 'id -u; for name; do id -u -- "$name" 2>/dev/null || echo none; done'
 # Of what is missing nothing bars the way; nor can it be seen behind a directory that does.
 _BLOCKED = """
@@ -70,9 +66,13 @@ until [ -e "$seen" ] || [ -z "$seen" ]; do seen=${seen%/*}; done
 """
 
 
-def account_refused(name: str, reason: str, hint: str) -> Refused:
+def account_refused(name: str, reason: str) -> Refused:
     """Report an operating-system user that cannot run a server on its host."""
-    return Refused("account_refused", f"the server cannot run as {name}: {reason}", hint=hint)
+    return Refused(
+        "account_refused",
+        f"the server cannot run as {name}: {reason}",
+        hint="set os_user of the node to an ordinary user of that machine, or run shardctl as root",
+    )
 
 
 def directory_refused(path: Path | str, reason: str) -> Refused:
@@ -110,24 +110,12 @@ def server_account(wanted: str | None) -> str | None:
     None means shardctl's own user: only root runs servers as another. Raises
     account_refused for an unknown user, for root, and for another session.
     """
-    if os.geteuid() != 0:
-        if wanted is not None and wanted != pwd.getpwuid(os.geteuid()).pw_name:
-            raise account_refused(
-                wanted,
-                f"you are {pwd.getpwuid(os.geteuid()).pw_name}",
-                "remove os_user from the node, or run shardctl as root",
-            )
-        return None
-    for name in (wanted,) if wanted is not None else DEFAULTS:
-        if _exists(name):
-            if pwd.getpwnam(name).pw_uid == 0:
-                break
-            return name
-    name = wanted or " or ".join(DEFAULTS)
-    reason = "PostgreSQL does not run as root" if _exists(name) else "no such user"
-    raise account_refused(
-        name, reason, "set os_user of the node to an ordinary user of this machine"
-    )
+    if os.geteuid() == 0:
+        names = (wanted,) if wanted is not None else DEFAULTS
+        return _chosen(names, {n: str(pwd.getpwnam(n).pw_uid) for n in names if _exists(n)})
+    if wanted is not None and (why := why_not(wanted)) is not None:
+        raise account_refused(wanted, why)
+    return None
 
 
 def account_on(host: Host, wanted: str | None) -> str | None:
@@ -142,15 +130,19 @@ def account_on(host: Host, wanted: str | None) -> str | None:
     mine, *ids = host.run(["sh", "-c", _IDS, "sh", *names], timeout=_SECONDS).stdout.split()
     if wanted is None and mine != "0":
         return None
-    there = {name: uid for name, uid in zip(names, ids, strict=True) if uid != "none"}
-    name = next(iter(there), None)
-    if name is None or there[name] == "0":
-        raise account_refused(
-            name or " or ".join(names),
-            "PostgreSQL does not run as root" if name else "no such user on its host",
-            "set os_user of the node to an ordinary user of that machine",
-        )
+    found = zip(names, ids, strict=True)
+    name = _chosen(names, {name: uid for name, uid in found if uid != "none"})
     host.run(["true"], user=name, timeout=_SECONDS)
+    return name
+
+
+def _chosen(names: Sequence[str], there: Mapping[str, str]) -> str:
+    """Take the first of the users who are there, by user id; raises account_refused."""
+    name = next(iter(there), None)
+    if name is None:
+        raise account_refused(" or ".join(names), "no such user on its host")
+    if there[name] == "0":
+        raise account_refused(name, "PostgreSQL does not run as root")
     return name
 
 
@@ -318,26 +310,17 @@ def alone(log: Path) -> Iterator[int]:
     except OSError as error:
         raise directory_refused(log, error.strerror or str(error)) from error
     try:
-        deadline = time.monotonic() + _BUSY_S
-        while not _locked(held):
-            if time.monotonic() > deadline:
-                raise Refused(
-                    "directory_busy",
-                    f"another shardctl is using {log}",
-                    hint="wait until it ends, then try again",
-                )
-            time.sleep(_POLL_S)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Refused(
+                "directory_busy",
+                f"another shardctl is using {log}",
+                hint="wait until it ends, then try again",
+            ) from error
         yield held
     finally:
         os.close(held)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def why_not(name: str) -> str | None:

@@ -68,11 +68,12 @@ def read(host: Host, path: Path, *, user: str | None = None) -> str | None:
     Raises FileRefused, as all of these do, whatever becomes of the host.
     """
     try:
-        coded = _run(host, "content", path, str(_MOST_BYTES), user=user)
-    except CommandFailed as error:
-        if error.completed.code == _ABSENT:
+        coded = _carry_out(host, "content", path, str(_MOST_BYTES), user=user)
+    except FileRefused as error:
+        failed = error.__cause__
+        if isinstance(failed, CommandFailed) and failed.completed.code == _ABSENT:
             return None
-        raise _refused(path, error) from error
+        raise
     return base64.b64decode(coded).decode(errors="replace")
 
 
@@ -165,45 +166,20 @@ def _carry_out(
     user: str | None,
     text: str | None = None,
 ) -> str:
-    """Run a part of the script whose every failure is a refusal."""
-    with named(path):
-        return _run(host, part, path, *words, user=user, text=text)
-
-
-def _run(
-    host: Host,
-    part: str,
-    path: Path | str,
-    *words: str,
-    user: str | None,
-    text: str | None = None,
-) -> str:
+    """Run a part of the script; raises FileRefused."""
     argv = scripts.argv("file", part, str(path), *words)
-    with named(path, failed=False):
+    with named(path):
         return host.run(argv, user=user, input=text, timeout=_SECONDS).stdout
 
 
 @contextmanager
-def named(path: Path | str, *, failed: bool = True) -> Iterator[None]:
-    """Let every way in which a command ends badly name the file; `failed` with a code, too."""
+def named(path: Path | str) -> Iterator[None]:
+    """Let every way in which a command ends badly name the file."""
     try:
         yield
     except CommandTimedOut as error:
         raise FileRefused(path, f"no result within {error.seconds:g} s") from error
     except (HostUnreachable, HostLost, SudoRefused) as error:
-        raise FileRefused(path, _reported(error), hint=error.hint) from error
+        raise FileRefused(path, error.message, hint=error.hint) from error
     except CommandFailed as error:
-        if not failed:
-            raise
-        raise _refused(path, error) from error
-
-
-def _reported(error: HostUnreachable | HostLost | SudoRefused) -> str:
-    """Describe what became of a host, without the whole of the script that it was to run."""
-    if isinstance(error, HostLost):
-        return f"the connection to host {error.host} was lost during the operation: {error.reason}"
-    return error.message
-
-
-def _refused(path: Path | str, error: CommandFailed) -> FileRefused:
-    return FileRefused(path, error.reason)
+        raise FileRefused(path, error.reason) from error

@@ -103,10 +103,6 @@ class HostUnreachable(ShardctlError):
         )
 
 
-class StaleConnection(Exception):
-    """A connection on which nothing can be begun any more; another may be opened."""
-
-
 class HostLost(ShardctlError):
     """A machine that was lost while a command ran there.
 

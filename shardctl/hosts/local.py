@@ -100,7 +100,7 @@ class Local:
             "stderr": subprocess.PIPE,
             "encoding": "utf-8",
             "errors": "replace",
-            "env": {**(_environment(other) if other else _own_environment()), **env},
+            "env": {**(_environment(other) if other else os.environ), **env},
             "cwd": "/" if other else None,
             "start_new_session": True,
             "pass_fds": tuple(keep_open),
@@ -185,16 +185,6 @@ def _given(pipe: int, left: memoryview) -> memoryview:
         return left
     except BrokenPipeError:
         return left[:0]
-
-
-def _own_environment() -> dict[str, str]:
-    """Give the caller's environment, without directories in PATH that this user may not search.
-
-    With one of those, as `su` inherits them from root, a program that is missing everywhere is
-    reported as "Permission denied" instead of "not found".
-    """
-    path = [name for name in os.get_exec_path() if os.access(name or ".", os.X_OK)]
-    return {**os.environ, "PATH": os.pathsep.join(path)}
 
 
 def _environment(account: pwd.struct_passwd) -> dict[str, str]:

@@ -6,7 +6,6 @@ And the shell script around a command on another machine: what the SSH protocol 
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import secrets
 import shlex
@@ -14,7 +13,7 @@ from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostUnreachable
 from shardctl.hosts.local import Local
@@ -32,11 +31,9 @@ _NEXT = "[%h]:%p"
 _ALONE = ("-o", "BatchMode=yes", "-o", "ControlPath=none")
 # Lines of an authority's keys are marked CA; they do not concern the host's own.
 _FOUND = re.compile(
-    r"^# Host \S+ found: line (\d+) ?(|REVOKED) ?\n(?:@revoked\s+)?\S+\s+(\S+)\s+(\S+)",
+    r"^# Host \S+ found: line \d+ ?(|REVOKED) ?\n(?:@revoked\s+)?\S+\s+(\S+)\s+(\S+)",
     re.MULTILINE,
 )
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # All in one brace: what arrives cut off is a syntax error, and nothing of it runs. The input
 # comes with the script, so that the channel's own input has one meaning: when it ends before the
@@ -76,54 +73,46 @@ class SshSettings:
     connect_timeout: float = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class HostKey:
-    """The key that a host shows."""
-
-    kind: str
-    """As files name it, such as `ssh-ed25519`."""
-    blob: bytes
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A line of a known_hosts file that speaks of a host."""
 
-    file: Path
-    line: int
+    mark: str
     kind: str
-    blob: bytes
-    revoked: bool
+    coded: str
+    """The key, in base64."""
+
+    @property
+    def revoked(self) -> bool:
+        """Whether no host may show this key."""
+        return self.mark == "REVOKED"
 
 
 class HostKeyUnknown(HostUnreachable):
     """A host whose key is in no known_hosts file."""
 
-    def __init__(self, host: str, address: str, key: HostKey, files: Sequence[Path]) -> None:
+    def __init__(self, host: str, address: str, key: str, files: Sequence[Path]) -> None:
         scan = f"-p {address.rpartition(']:')[2]} " if address.startswith("[") else ""
         name = address.rpartition("]:")[0].lstrip("[") or address
         super().__init__(
             host,
-            f"unknown host key {key.kind} {key.fingerprint}",
+            f"unknown host key {key}",
             hint="compare it with the host's key (`ssh-keygen -lf` on the host), then add "
-            f"it with `ssh-keyscan {scan}{name} >> {_first(files)}`; or accept new "
-            "host keys with `ssh: {accept_new: true}`",
+            f"it with `ssh-keyscan {scan}{name} >> {files[0] if files else '~/.ssh/known_hosts'}`; "
+            "or accept new host keys with `ssh: {accept_new: true}`",
         )
 
 
 class HostKeyChanged(HostUnreachable):
     """A host that shows another key than it is known by, or one that was revoked."""
 
-    def __init__(self, host: str, address: str, key: HostKey, entry: Entry) -> None:
-        where = f"{entry.file}:{entry.line}"
-        why = f"{where} revokes it" if entry.revoked else f"it differs from {where}"
+    def __init__(self, host: str, address: str, key: str, files: Sequence[Path]) -> None:
         super().__init__(
             host,
-            f"it presents the host key {key.kind} {key.fingerprint}, but {why}: the "
-            "connection may be intercepted, or the host was reinstalled",
+            f"it presents the host key {key}, which is not the one in "
+            f"{' or '.join(map(str, files))}, or is revoked there: the connection may be "
+            "intercepted, or the host was reinstalled",
             hint="find out which; if the host was reinstalled, remove its old key with "
-            f"`ssh-keygen -f {entry.file} -R '{address}'`, and add the new one",
+            f"`ssh-keygen -R '{address}'`, and add the new one",
         )
 
 
@@ -219,36 +208,11 @@ def entries(files: Iterable[Path], address: str) -> list[Entry]:
     """
     found = []
     for file in files:
-        try:
+        # It fails where the file is missing, or does not have the host.
+        with suppress(CommandFailed):
             printed = _ask(address, ["ssh-keygen", "-F", address, "-f", str(file)])
-        except CommandFailed:  # the file is missing, or does not have the host
-            continue
-        for line, mark, kind, coded in _FOUND.findall(printed):
-            with suppress(binascii.Error):
-                blob = base64.b64decode(coded, validate=True)
-                found.append(Entry(file, int(line), kind, blob, revoked=mark == "REVOKED"))
+            found += [Entry(*line) for line in _FOUND.findall(printed)]
     return found
-
-
-def vouch(
-    host: str, address: str, key: HostKey, known: Sequence[Entry], files: Sequence[Path]
-) -> None:
-    """Compare the key that a host shows with what is known of it.
-
-    Raises HostKeyChanged, and HostKeyUnknown where nothing is known.
-    """
-    same = [entry for entry in known if entry.blob == key.blob]
-    for entry in same:
-        if entry.revoked:
-            raise HostKeyChanged(host, address, key, entry)
-    others = [entry for entry in known if not entry.revoked]
-    if same:
-        return
-    if not others:
-        raise HostKeyUnknown(host, address, key, files)
-    # A host known by keys of other kinds only is one that another session may stand in for.
-    of_its_kind = [entry for entry in others if entry.kind == key.kind]
-    raise HostKeyChanged(host, address, key, (of_its_kind or others)[0])
 
 
 def _ask(host: str, argv: Sequence[str]) -> str:
@@ -263,10 +227,6 @@ def _ask(host: str, argv: Sequence[str]) -> str:
             f"{argv[0]} is not installed on this machine",
             hint="install the OpenSSH client",
         ) from error
-
-
-def _first(files: Sequence[Path]) -> Path:
-    return files[0] if files else Path("~/.ssh/known_hosts")
 
 
 def _new_mark() -> str:
@@ -291,9 +251,6 @@ class Wrapped:
         """Write the script; raises ValueError for what no process can be given."""
         if any("\0" in word for word in (*self.argv, *self.env.values())):
             raise ValueError("embedded null byte")
-        for name in self.env:
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not a valid name of an environment variable")
         exports = [f"export {name}={shlex.quote(value)}\n" for name, value in self.env.items()]
         coded = base64.b64encode(self.input.encode(errors="replace")).decode()
         text = _SCRIPT.format(

@@ -1,35 +1,12 @@
-"""TCP ports: whether one is free here, who has it on a host, and from where one is reached."""
+"""Addresses: whether one is this machine's, who takes connections there, and from where."""
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import socket
-from typing import TYPE_CHECKING, Any, Literal
-
-from shardctl.errors import ShardctlError
-from shardctl.hosts import scripts
-from shardctl.hosts.local import Local
-
-if TYPE_CHECKING:
-    from shardctl.hosts.host import Host
+from typing import Any, Literal
 
 _KNOCK_S = 5.0
-_LOOK_S = 30.0
-_NAMELESS = "?"
-"""What the script prints of a program whose name it may not see."""
-
-
-class PortInUse(ShardctlError):
-    """A port that something else listens on; `program` is None where /proc does not show it."""
-
-    def __init__(self, host: str, port: int, program: str | None) -> None:
-        super().__init__(
-            f"port {port} of {host} is in use" + (f" by {program}" if program else ""),
-            hint=f"stop {program or 'the program that listens there'}, or give the node "
-            "another port",
-        )
-        self.port = port
 
 
 def is_loopback(host: str) -> bool:
@@ -94,54 +71,6 @@ def knock(host: str, port: int) -> Literal["open", "closed", "silent"]:
             else:
                 return "open"
     return "closed" if refused == len(found) else "silent"
-
-
-def claim_free(host: str, port: int) -> None:
-    """Raise PortInUse when a server could not listen on `port` of `host` now.
-
-    Other obstacles (a privileged port, an address that this machine lacks) are left to the
-    server, whose log has them.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror:
-        return
-    for family, kind, protocol, _, address in found:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(address)
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    raise PortInUse(host, port, listener(port)) from error
-
-
-def in_use(host: str, port: int, machine: Host) -> PortInUse | None:
-    """Report what keeps a server of a machine from its port; None where nothing does.
-
-    Raises what `Host.run` raises of another machine.
-    """
-    if isinstance(machine, Local):
-        try:
-            claim_free(host, port)
-        except PortInUse as error:
-            return error
-        return None
-    found = _listening(port, machine)
-    return PortInUse(host, port, found if found != _NAMELESS else None) if found else None
-
-
-def listener(port: int, host: Host | None = None) -> str | None:
-    """Name the program that listens on `port` of `host`, as `nginx (pid 71)`; None if unknown.
-
-    The host is this machine if None. Raises what `Host.run` raises of another.
-    """
-    found = _listening(port, host or Local())
-    return found if found not in ("", _NAMELESS) else None
-
-
-def _listening(port: int, host: Host) -> str:
-    return host.run(scripts.argv("listener", f"{port:04X}"), timeout=_LOOK_S).stdout.strip()
 
 
 def addresses(host: str) -> set[str]:

@@ -26,11 +26,11 @@ class HostUnfit(Refused):
 class OsUserRefused(HostUnfit):
     """A user as which shardctl cannot run commands on a machine."""
 
-    def __init__(self, what: str, user: str, why: str, hint: str | None = None) -> None:
+    def __init__(self, what: str, user: str, why: str) -> None:
         super().__init__(
             "os_user_refused",
             f"{what}: cannot run commands as its os_user {user}: {why}",
-            hint=hint or f"correct os_user in the topology, or run shardctl as root or as {user}",
+            hint=f"correct os_user in the topology, or run shardctl as root or as {user}",
         )
 
 
@@ -68,8 +68,8 @@ def machine_of(of: Node | Pooler) -> Host:
                 hint="write the absolute path on that machine",
             )
         return Ssh(_settings(of))
-    if of.os_user is not None:
-        _require_user(what, of.os_user, runs_server=isinstance(of, Node))
+    if of.os_user is not None and (why := accounts.why_not(of.os_user)) is not None:
+        raise OsUserRefused(what, of.os_user, why)
     return Local()
 
 
@@ -120,12 +120,3 @@ def _settings(of: Node | Pooler) -> SshSettings:
         key_file=of.ssh.key_file,
         accept_new=of.ssh.accept_new,
     )
-
-
-def _require_user(what: str, user: str, *, runs_server: bool) -> None:
-    why = accounts.why_not(user)
-    if why is not None and user == "root" and runs_server:  # root would be refused the node, too
-        hint = "set os_user of the node to an ordinary user of this machine"
-        raise OsUserRefused(what, user, "PostgreSQL does not run as root", hint)
-    if why is not None:
-        raise OsUserRefused(what, user, why)

@@ -15,9 +15,7 @@ from shardctl.errors import ShardctlError
 from shardctl.hosts.host import (
     CommandFailed,
     CommandTimedOut,
-    HostUnreachable,
     Lines,
-    StaleConnection,
     Text,
 )
 from shardctl.hosts.openssh import Wrapped
@@ -148,21 +146,9 @@ class Ssh:
 
     @contextmanager
     def _session(self, timeout: float | None) -> Iterator[tuple[Connection, Any]]:
-        """Open a channel; on a new connection, when the old one turns out to be dead."""
+        """Open a channel for a command."""
         connection = connections.get(self.settings)
-        try:
-            channel = connection.session(timeout)
-        except StaleConnection:
-            connection.shut()
-            connection = connections.get(self.settings)
-            try:
-                channel = connection.session(timeout)
-            except StaleConnection as error:
-                connection.shut()
-                raise HostUnreachable(
-                    self.settings.host,
-                    "the host accepted the connection and then stopped responding",
-                ) from error
+        channel = connection.session(timeout)
         try:
             yield connection, channel
         finally:

@@ -104,8 +104,8 @@ def _require_fit(statement: Statement) -> None:
 def for_log(text: str) -> str:
     """Give the text for logs and events: without passwords, and not too long.
 
-    >>> for_log("ALTER ROLE ann PASSWORD 'it''s'; SELECT 1")
-    "ALTER ROLE ann PASSWORD '***'; SELECT 1"
+    >>> for_log("ALTER ROLE ann PASSWORD 'it''s'; SELECT now()")
+    "ALTER ROLE ann PASSWORD '***'; SELECT now()"
     """
     masked = without_passwords(text.strip())
     return masked if len(masked) <= _TOLD else f"{masked[:_TOLD]}..."

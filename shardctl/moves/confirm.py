@@ -20,7 +20,7 @@ from shardctl.moves import plan as planning
 from shardctl.moves.comparison import Sessions, SnapshotLost
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
-from shardctl.postgres import queries, repmgr
+from shardctl.postgres import queries
 from shardctl.postgres.logical import closing, publication
 from shardctl.state import events, journal
 from shardctl.state.journal import MoveState
@@ -280,7 +280,6 @@ def close(context: MoveContext) -> None:
         _finish_stream(context)
     else:
         _keep(context)
-        _leave_repmgr(context)
         _tell_written(context)
     newest = context.journal()
     if newest is None:  # pragma: no cover  # it was read a moment ago
@@ -343,21 +342,6 @@ def _tell_written(context: MoveContext) -> None:
             f"node {plan.target}: before the claim a session has written to {listed(found)}, and "
             f"perhaps rolled back; these shards stay on node {plan.source}: prune drops such rows"
         )
-
-
-def _leave_repmgr(context: MoveContext) -> None:
-    """Remove the clone from the repmgr cluster of its source.
-
-    This can wait until clients are served: without a repmgrd there, nothing acts on it.
-    """
-    target = context.plan.target
-    with context.on(target):
-        session = context.session(target)
-        database = context.topology.database
-        left = repmgr.leave(context.target, database, session, purpose=context.purpose)
-        if left is not None:
-            result = f"move {context.plan.id}: removed from repmgr's cluster (database {left})"
-            events.record(session, "move-shards", result)
 
 
 def _finish_stream(context: MoveContext) -> None:

@@ -18,7 +18,7 @@ from shardctl.access.structure_digest import StructureChanged
 from shardctl.errors import Refused
 from shardctl.meter import SHOWN, listed
 from shardctl.moves.plan import SourceUnfit
-from shardctl.postgres import blocking, queries
+from shardctl.postgres import queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -159,9 +159,7 @@ def dependencies(session: Connection, moved: Sequence[str], staying: Sequence[st
     """List dependencies between moved and other schemas, by OID."""
     given = {"moved": list(moved), "staying": list(staying), "shown": SHOWN}
     rows = session.execute(QUERIES["dependencies"], given).fetchall()
-    return some(
-        [(f"{blocking.with_session(session, what)} (on {to})", total) for what, to, total in rows]
-    )
+    return some([(f"{what} (on {to})", total) for what, to, total in rows])
 
 
 def require_uncrossed(session: Connection, plan: MovePlan, staying: Sequence[str]) -> None:

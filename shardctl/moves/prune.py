@@ -21,7 +21,6 @@ from shardctl.libpq import reason_of
 from shardctl.meter import listed, sentences
 from shardctl.moves import ledger as ledgers
 from shardctl.postgres import blocking, catalog, queries
-from shardctl.postgres.blocking import EventTriggerRefuses
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.postgres.patient import Patient, batches, lockable
 from shardctl.state import cluster, events, identity, journal, lock, observer
@@ -77,7 +76,7 @@ def plan(
 
     `now` ignores `retain`. A retired schema is kept while the node that owns its shard cannot be
     reached: only that node can prove that the shard is live there. Raises NodeUnavailable,
-    NodeLocked and EventTriggerRefuses for a node where something may be dropped, and what
+    NodeLocked for a node where something may be dropped, and what
     `identity.check` raises, or Problems for several.
     """
     fleet = _look(topology, purpose)
@@ -349,7 +348,7 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
         live=frozenset(catalog.present(session, wanted)),
         retired=retired or (),
         contents={
-            name: (objects, outside and blocking.with_session(session, outside))
+            name: (objects, outside)
             for name, objects, outside in session.execute(QUERIES["contents"], named)
         },
         # Another prune, verify or status measures sizes; a drop waits for it.
@@ -369,8 +368,7 @@ def _users(session: Connection, schemas: Sequence[str], *, passing: bool = True)
 def _locked(session: Connection, node: NodeName) -> ShardctlError | None:
     try:
         lock.require_free(session, node)
-        blocking.rehearse(session, node, "prune")
-    except (NodeLocked, EventTriggerRefuses) as error:
+    except NodeLocked as error:
         return error
     return None
 
@@ -479,9 +477,5 @@ def _lock(session: Connection, tables: Sequence[tuple[str, str]], timeout_ms: in
 def _contents(session: Connection, schemas: Sequence[str]) -> tuple[int, dict[str, str]]:
     """Count the objects of schemas, and name for each an object outside that CASCADE would drop."""
     contents = session.execute(QUERIES["contents"], {"schemas": schemas}).fetchall()
-    outside = {
-        schema: blocking.with_session(session, found)
-        for schema, _, found in contents
-        if found is not None
-    }
+    outside = {schema: found for schema, _, found in contents if found is not None}
     return sum(objects for _, objects, _ in contents), outside

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import logging
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,6 @@ from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts import files
 from shardctl.pgbouncer import faults, render
 from shardctl.pgbouncer.console import CommandRefused, Console, PoolerLost, PoolerUnavailable
-from shardctl.topology import aliases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,11 +37,7 @@ _PROOF_SECONDS = 2.0
 _POLL = 0.02
 _TOLD = 3
 
-_DEPTH = 10  # of includes, as PgBouncer has it
-_RELATIVE = (
-    "PgBouncer resolves a relative path from the directory where it was started: write the "
-    "absolute path"
-)
+_INCLUDE = re.compile(r"%include\s+(.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +50,6 @@ class Seen:
     place: Place
     text: str | None
     offered: Mapping[str, Alias]
-    own: frozenset[str]
-    """The databases that the operator's own configuration offers."""
     log: str
     """Its log's name, empty where it has none."""
 
@@ -130,9 +124,9 @@ def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> 
     except PoolerLost as error:  # nothing was begun
         raise PoolerUnavailable(pooler, f"{error.command}: {error.reason}") from error
     place = files.place(host, pooler.databases_file, user=pooler.os_user)
-    own = _require_fit(topology, pooler, host, place=place.path, config=config)
+    _require_fit(pooler, host, place=place.path, config=config)
     text = files.read(host, pooler.databases_file, user=pooler.os_user)
-    return Seen(pooler, host, version, place, text, offered, own, config.get("logfile", ""))
+    return Seen(pooler, host, version, place, text, offered, config.get("logfile", ""))
 
 
 def plan(topology: Topology, seen: Seen, map_version: int, *, force: bool) -> Wanted:
@@ -144,11 +138,9 @@ def plan(topology: Topology, seen: Seen, map_version: int, *, force: bool) -> Wa
     entries = tuple(render.entries(topology, seen.pooler))
     if not force:
         _require_ours(topology, seen, map_version)
-    wanted = Wanted(seen, text, entries, "write")
-    if seen.text == text:
-        agree = _agrees(topology, wanted, seen.offered)
-        wanted = Wanted(seen, text, entries, "none" if agree else "reload")
-    return wanted
+    if seen.text != text:
+        return Wanted(seen, text, entries, "write")
+    return Wanted(seen, text, entries, "reload" if differences(entries, seen.offered) else "none")
 
 
 def carry_out(topology: Topology, wanted: Wanted, *, purpose: str) -> None:
@@ -172,7 +164,7 @@ def carry_out(topology: Topology, wanted: Wanted, *, purpose: str) -> None:
             problems = [error.reason]
         else:
             problems = []
-        problems = log.problems() or problems or _not_taken(topology, wanted, console)
+        problems = log.problems() or problems or _not_taken(wanted, console)
         if not problems:
             return
         if wanted.action == "write":
@@ -233,37 +225,7 @@ def differences(entries: Iterable[Entry], offered: Mapping[str, Alias]) -> list[
 def databases_of(text: str | None) -> dict[str, str]:
     """Give the databases that a file of aliases has, with their connection strings."""
     items = render.read_ini(text or "")
-    return {
-        i.key: i.value for i in items if isinstance(i, render.Setting) and i.section == "databases"
-    }
-
-
-def _agrees(topology: Topology, wanted: Wanted, offered: Mapping[str, Alias]) -> bool:
-    """Return whether a pooler offers what it should, and no alias that it should no longer."""
-    return not differences(wanted.entries, offered) and not left_over(
-        topology, wanted.seen, wanted.entries, offered
-    )
-
-
-def left_over(
-    topology: Topology, seen: Seen, entries: Iterable[Entry], offered: Mapping[str, Alias]
-) -> list[str]:
-    """List aliases that are offered though neither the new file nor the operator's has them.
-
-    The file before has only some of them: a command killed between write and RELOAD has left
-    a file in which nothing is too many. With a fallback database any name may be one of its.
-    """
-    if "*" in seen.own:
-        return []
-    known = {entry.alias for entry in entries} | seen.own
-    before = databases_of(seen.text)
-    return sorted(
-        name
-        for name in offered.keys() - known
-        if name in before
-        or name.startswith(aliases.of_node(topology.database.name, ""))
-        or topology.schema_pattern.shard(name) is not None
-    )
+    return {item.key: item.value for item in items if item.section == "databases"}
 
 
 def _require_ours(topology: Topology, seen: Seen, map_version: int) -> None:
@@ -290,20 +252,14 @@ def require_not_newer(pooler: Pooler, text: str | None, map_version: int) -> Non
         raise faults.pooler_file_of_other(pooler.name, pooler.databases_file, what)
 
 
-def _not_taken(topology: Topology, wanted: Wanted, console: Console) -> list[str]:
+def _not_taken(wanted: Wanted, console: Console) -> list[str]:
     """Wait until the pooler offers what the file has; give differences if it never does."""
     deadline = time.monotonic() + _PROOF_SECONDS
-    while True:
-        offered = console.databases()
-        if _agrees(topology, wanted, offered):
-            return []
+    while differ := differences(wanted.entries, console.databases()):
         if time.monotonic() > deadline:
-            left = [
-                f"{a} is still offered"
-                for a in left_over(topology, wanted.seen, wanted.entries, offered)
-            ]
-            return _brief([*differences(wanted.entries, offered), *left])
+            return _brief(differ)
         time.sleep(_POLL)
+    return []
 
 
 def _brief(lines: Sequence[str]) -> list[str]:
@@ -369,19 +325,16 @@ def _put_back(seen: Seen, console: Console, problems: Sequence[str]) -> None:
         raise faults.pooler_file_not_restored(pooler.name, pooler.databases_file, why) from error
 
 
-def _require_fit(
-    topology: Topology, pooler: Pooler, host: Host, *, place: str, config: Mapping[str, str]
-) -> frozenset[str]:
+def _require_fit(pooler: Pooler, host: Host, *, place: str, config: Mapping[str, str]) -> None:
     """Refuse a pooler whose aliases shardctl could not change, or that could not serve them.
 
-    `place` is the file of aliases without links, `config` the rows of SHOW CONFIG. Gives the
-    databases that the operator has beside. Raises not_pooler_admin, PoolingUnfit, OtherConfig,
-    NotIncluded, include_misplaced, AliasTaken, FileRefused.
+    `place` is the file of aliases without links, `config` the rows of SHOW CONFIG. Raises
+    not_pooler_admin, PoolingUnfit, OtherConfig, NotIncluded, FileRefused.
     """
     _admin(pooler, config)
     _pooling(pooler, config)
     _config(pooler, host, config.get("conffile", ""))
-    return _included(topology, pooler, host, place)
+    _included(pooler, host, place)
 
 
 def _pooling(pooler: Pooler, config: Mapping[str, str]) -> None:
@@ -421,74 +374,20 @@ def _config(pooler: Pooler, host: Host, runs_with: str) -> None:
         raise faults.OtherConfig(pooler.name, runs_with, pooler.config)
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line of the configuration; `ours` is the one that includes the file of aliases."""
+def _included(pooler: Pooler, host: Host, place: str) -> None:
+    """See that the last line of the configuration includes the file of aliases.
 
-    path: Path
-    number: int
-    text: str
-    ours: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.number}"
-
-
-def _included(topology: Topology, pooler: Pooler, host: Host, place: str) -> frozenset[str]:
-    """See that the configuration includes the file of aliases, where that does no harm.
-
-    Gives the databases that it has beside. Raises NotIncluded, include_misplaced, AliasTaken.
+    There it does no harm: what follows an include belongs to the section in which that file ends,
+    and of two databases of one name PgBouncer takes the last.
     """
-    lines = _lines(pooler, host, pooler.config, place)
-    if not any(line.ours for line in lines):
-        raise faults.NotIncluded(pooler.name, pooler.config, pooler.databases_file)
-    # What follows an include belongs to the section in which the other file ends.
-    meant, read = (_settings(lines, of_ours=text) for text in ("", "[databases]"))
-    for setting, as_meant in zip(read, meant, strict=True):
-        if setting.section != as_meant.section:
-            where = str(lines[setting.line - 1])
-            raise Refused(
-                "include_misplaced",
-                f"pooler {pooler.name}: {where}: {setting.key} is after the include of "
-                f"{pooler.databases_file}, which ends in section [databases]: "
-                "PgBouncer would read it as a database",
-                hint=f"move the line %include {pooler.databases_file} to the end of the "
-                "configuration",
-            )
-    own = [s for s in read if s.section == "databases"]
-    ours = {entry.alias for entry in render.entries(topology, pooler)}
-    taken = [(s.key, str(lines[s.line - 1])) for s in own if s.key in ours]
-    if taken:
-        raise faults.AliasTaken(pooler.name, taken)
-    return frozenset(s.key for s in own)
-
-
-def _settings(lines: Sequence[_Line], *, of_ours: str) -> list[render.Setting]:
-    """Read all lines as one file, with a text in the place of the file of aliases."""
-    text = "\n".join(of_ours if line.ours else line.text for line in lines)
-    return [item for item in render.read_ini(text) if isinstance(item, render.Setting)]
-
-
-def _lines(pooler: Pooler, host: Host, path: Path, place: str, *, depth: int = 0) -> list[_Line]:
-    """List a configuration's lines as PgBouncer goes through them, includes and all."""
-    text = files.read(host, path, user=pooler.os_user)
+    text = files.read(host, pooler.config, user=pooler.os_user)
     if text is None:
-        why = "" if path == pooler.config else f" ({_RELATIVE})"
-        raise files.FileRefused(path, f"no such file{why}")
-    includes = {
-        item.line: item for item in render.read_ini(text) if isinstance(item, render.Include)
-    }
-    found: list[_Line] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if number not in includes:
-            found.append(_Line(path, number, line))
-            continue
-        if line.lstrip().startswith("["):  # a section and an include on one line
-            found.append(_Line(path, number, f"[{includes[number].section}]"))
-        # A relative name is relative to an unknown directory: mostly it is this one.
-        other = pooler.config.parent / includes[number].path
-        if files.place_of(host, other, user=pooler.os_user) == place:
-            found.append(_Line(path, number, line, ours=True))
-        elif depth < _DEPTH:
-            found += _lines(pooler, host, other, place, depth=depth + 1)
-    return found
+        raise files.FileRefused(pooler.config, "no such file")
+    lines = [line.strip() for line in text.split("\n")]
+    said = [line for line in lines if line and not line.startswith((";", "#"))]
+    last = _INCLUDE.fullmatch(said[-1]) if said else None
+    # A relative name is relative to an unknown directory: mostly it is this one.
+    if last is None or place != files.place_of(
+        host, pooler.config.parent / last[1], user=pooler.os_user
+    ):
+        raise faults.NotIncluded(pooler.name, pooler.config, pooler.databases_file)

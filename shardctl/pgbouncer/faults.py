@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from shardctl import errors
 from shardctl.errors import Incomplete, Refused, ShardctlError
-from shardctl.meter import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,27 +59,15 @@ class OtherConfig(PoolerRefused):
 
 
 class NotIncluded(PoolerRefused):
-    """A configuration that does not include the file that shardctl owns."""
+    """A configuration that does not include, as its last line, the file that shardctl owns."""
 
     def __init__(self, pooler: PoolerName, config: Path, databases_file: Path) -> None:
         super().__init__(
             pooler,
-            f"{config} does not include {databases_file}, so the pooler would offer no aliases",
-            hint=f"add this line at the end of {config}: %include {databases_file}",
+            f"the last line of {config} does not include {databases_file}, so the pooler would "
+            "not offer its aliases",
+            hint=f"make this the last line of {config}: %include {databases_file}",
         )
-
-
-class AliasTaken(PoolerRefused):
-    """Aliases that the operator's own configuration offers already, for something else."""
-
-    def __init__(self, pooler: PoolerName, taken: Sequence[tuple[str, str]]) -> None:
-        shown = listed([f"{alias} ({where})" for alias, where in taken])
-        super().__init__(
-            pooler,
-            f"the configuration already has databases with the names of aliases: {shown}",
-            hint="rename or remove them there: PgBouncer would use the last one",
-        )
-        self.taken = tuple(taken)
 
 
 def pooler_file_edited(pooler: PoolerName, path: Path, *, ours: bool) -> Refused:

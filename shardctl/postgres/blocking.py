@@ -1,19 +1,16 @@
 """Who is in the way: sessions that hold a lock or that others wait for, and event triggers.
 
-What a command does is tried against event triggers that fire for it, as in a change freeze: on
-objects of its own, in a transaction that is rolled back.
+What a move does is tried where event triggers fire, as in a change freeze: on objects of its own,
+in a transaction that is rolled back.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
-from shardctl.errors import ShardctlError
-from shardctl.libpq import reason_of
 from shardctl.postgres import queries
 from shardctl.postgres.split import without_passwords
 
@@ -32,15 +29,7 @@ CLIENTS: Modes = (*READERS, "RowExclusiveLock")
 
 _SHOWN = 80
 """Characters of a statement that are shown."""
-_TEMPORARY = re.compile(r"\bpg_temp_([0-9]{1,7})(?=\.)")
 QUERIES = queries.load("shardctl.postgres", "blocking.sql")
-
-Rehearsal = Literal["read_only", "prune"]
-
-_TAGS: dict[Rehearsal, tuple[str, ...]] = {
-    "read_only": ("CREATE TRIGGER", "ALTER TABLE"),
-    "prune": ("DROP SCHEMA",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,35 +122,9 @@ def yields_ms(session: psycopg.Connection[Any], schemas: Sequence[str]) -> int |
     return max(found, default=None)
 
 
-def with_session(session: psycopg.Connection[Any], described: str) -> str:
-    """Add to the description of a temporary object the session whose it is.
-
-    Servers before 16 tell only which sessions may be that.
-    """
-    if (schema := _TEMPORARY.search(described)) is None:
-        return described
-    (found,) = queries.one(session, QUERIES["temporary"], {"number": int(schema[1])})
-    left = f"left by a session that crashed: DROP SCHEMA {schema[0]} CASCADE"
-    return f"{described} [temporary, {found or left}]"
-
-
-class EventTriggerRefuses(ShardctlError):
-    """An event trigger that refuses what a command would do."""
-
-    def __init__(self, node: str, triggers: Sequence[str], reason: str) -> None:
-        super().__init__(
-            f"node {node}: an event trigger ({', '.join(triggers)}) rejects the command: {reason}",
-            hint="change its function to allow statements of database.user, or disable it "
-            "during the command: ALTER EVENT TRIGGER ... DISABLE",
-        )
-
-
-def event_triggers(
-    session: psycopg.Connection[Any], tags: Sequence[str] | None = None
-) -> list[str]:
-    """Name the event triggers that fire for one of these commands, or for any."""
-    given = {"tags": None if tags is None else list(tags)}
-    return [name for (name,) in session.execute(QUERIES["triggers"], given)]
+def event_triggers(session: psycopg.Connection[Any]) -> list[str]:
+    """Name the event triggers of a server that is no standby."""
+    return [name for (name,) in session.execute(QUERIES["triggers"])]
 
 
 def error_of(session: psycopg.Connection[Any], statements: sql.Composed) -> psycopg.Error | None:
@@ -176,15 +139,3 @@ def error_of(session: psycopg.Connection[Any], statements: sql.Composed) -> psyc
     except psycopg.Error as error:
         return error
     return None
-
-
-def rehearse(session: psycopg.Connection[Any], node: str, what: Rehearsal) -> None:
-    """Try what a command does, if event triggers fire for it; raises EventTriggerRefuses.
-
-    `session` is in autocommit.
-    """
-    triggers = event_triggers(session, _TAGS[what])
-    error = error_of(session, QUERIES[what].format()) if triggers else None
-    # Without a function around it, what failed is a right that the run needs not.
-    if error is not None and error.diag.context:
-        raise EventTriggerRefuses(node, triggers, reason_of(error)) from error

@@ -50,36 +50,8 @@ LEFT JOIN LATERAL (
 WHERE h.pid IS DISTINCT FROM pg_backend_pid()
 ORDER BY since, h.pid, h.granted DESC, h.is_part, h.mode, h.what
 
--- name: temporary
--- The session that has temporary schema N; before 16 those of the role that owns its tables
-SELECT string_agg(concat_ws(', ', 'pid ' || a.pid, 'user ' || a.usename,
-                            'application ' || nullif(a.application_name, '')),
-                  ' or ' ORDER BY a.pid)
-FROM pg_stat_activity AS a
-WHERE a.datname = current_database() AND CASE
-    WHEN current_setting('server_version_num')::integer >= 160000
-        THEN a.pid = pg_stat_get_backend_pid(%(number)s::integer)
-    ELSE a.usesysid IN (SELECT c.relowner FROM pg_class AS c
-                        JOIN pg_namespace AS n ON n.oid = c.relnamespace
-                        WHERE n.nspname = 'pg_temp_' || %(number)s::integer)
-    END
-
 -- name: triggers
--- Event triggers that fire for one of these statements, or for any where tags is NULL; none on a
--- standby, where nothing can be tried
+-- Event triggers; none on a standby, where nothing can be tried
 SELECT evtname::text FROM pg_event_trigger
 WHERE evtenabled <> 'D' AND evtevent <> 'login' AND NOT pg_is_in_recovery()
-  AND (%(tags)s::text[] IS NULL OR evttags IS NULL OR evttags && %(tags)s::text[])
 ORDER BY 1
-
--- name: read_only
--- What makes a table refuse writes
-CREATE TEMP TABLE shardctl_rehearsal (id bigint);
-CREATE TRIGGER shardctl_read_only BEFORE TRUNCATE ON pg_temp.shardctl_rehearsal
-    FOR EACH STATEMENT EXECUTE FUNCTION shardctl.refuse_write();
-ALTER TABLE ONLY pg_temp.shardctl_rehearsal ENABLE ALWAYS TRIGGER shardctl_read_only
-
--- name: prune
--- What drops a retired shard
-CREATE SCHEMA shardctl_rehearsal;
-DROP SCHEMA shardctl_rehearsal

@@ -187,25 +187,22 @@ def parts(blocks: int, size: int) -> Iterator[tuple[int, sql.Composable]]:
 
 
 def read_shadows(
-    connection: Connection, topology: Topology, schemas: Sequence[str] | None = None
+    connection: Connection,
+    topology: Topology,
+    schemas: Sequence[str] | None = None,
+    *,
+    tables: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
     """List tables behind the shards' on a search_path that have a shard's table's name.
 
-    `schemas` are those whose tables count; None stands for all shards'.
+    `schemas` are those whose tables count; None stands for all shards'. So do those named by
+    `tables`, which may not be there yet.
     With such a one, a prepared INSERT writes there once its shard has been fenced.
     """
     shards = [topology.schema(shard) for shard in topology.owners()]
-    given = {"schemas": shards if schemas is None else list(schemas)}
+    given = {"schemas": shards if schemas is None else list(schemas), "tables": sorted(tables)}
     given["behind"] = _behind(connection, topology)
     return tuple((schema, table) for schema, table in connection.execute(QUERIES["shadows"], given))
-
-
-def read_behind(
-    connection: Connection, topology: Topology, tables: Iterable[str]
-) -> tuple[tuple[str, str], ...]:
-    """List tables of these names behind the shards' on a search_path, each with its schema."""
-    given = {"tables": sorted(tables), "behind": _behind(connection, topology)}
-    return tuple((schema, table) for schema, table in connection.execute(QUERIES["behind"], given))
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,46 +181,35 @@ def keep(clone: Clone) -> None:
     _run(clone, "keep")
 
 
-def log_tail(clone: Clone, *, lines: int = 12) -> list[str]:
-    """Give the last lines of its server's log, on its host; none where there is none to read."""
-    return clone.server.log_tail(lines=lines)
-
-
 def _run_as_owner(clone: Clone, part: str, *words: str, timeout: float | None = _SECONDS) -> str:
     """Run a part that makes, renames or deletes what is beside the data directory.
 
     As the server's user, if that one may; else as shardctl's login user. Raises folder_unsafe.
     """
-    parent = clone.server.data_directory.parent
-    user = accounts.changes_folder(clone.machine, parent, clone.server.account)
-    return _script(clone, part, *words, user=user, text="", timeout=timeout)
+    parent, account = clone.server.data_directory.parent, clone.server.account
+    user = accounts.changes_folder(clone.machine, parent, account)
+    return _script(clone, part, *words, user=user, timeout=timeout)
 
 
 def _run(clone: Clone, part: str, *words: str, text: str = "") -> str:
-    user = clone.server.account
-    return _script(clone, part, *words, user=user, text=text, timeout=_SECONDS)
+    return _script(clone, part, *words, user=clone.server.account, text=text)
 
 
 def _script(
-    clone: Clone, part: str, *words: str, user: str | None, text: str, timeout: float | None
+    clone: Clone,
+    part: str,
+    *words: str,
+    user: str | None,
+    text: str = "",
+    timeout: float | None = _SECONDS,
 ) -> str:
+    whose = str(clone.server.data_directory), clone.move
     try:
         return scripts.run(
-            clone.machine,
-            "clone",
-            part,
-            *_words(clone),
-            *words,
-            user=user,
-            text=text,
-            timeout=timeout,
+            clone.machine, "clone", part, *whose, *words, user=user, text=text, timeout=timeout
         )
     except CommandFailed as error:
         raise _refused(clone, error) from error
-
-
-def _words(clone: Clone) -> tuple[str, str]:
-    return str(clone.server.data_directory), clone.move
 
 
 def _refused(clone: Clone, error: CommandFailed) -> ShardctlError:

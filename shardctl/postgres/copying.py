@@ -11,7 +11,6 @@ import psycopg
 
 from shardctl import libpq
 from shardctl.errors import Refused, ShardctlError
-from shardctl.hosts.host import HostLost, HostUnreachable
 from shardctl.meter import BYTES
 from shardctl.postgres import clone as clones
 from shardctl.postgres import configuration, queries, slots
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.postgres.clone import Clone, State
+    from shardctl.postgres.clone import Clone
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Database, Node
 
@@ -31,17 +30,9 @@ logger = logging.getLogger(__name__)
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _FIRST_POLL, _LAST_POLL = 0.05, 0.5
 _LOOK_S = 5.0
-_AWAY_S = 30.0
 _LINES = 5
 _RATE = re.compile(r" *\d+/\d+ kB \(\d+%\).*")
-_COPYING = "copying"
-_PHASES = {
-    "initializing": "connecting",
-    "waiting for checkpoint to finish": "waiting for a checkpoint",
-    "estimating backup size": "counting",
-    "streaming database files": _COPYING,
-}
-"""The phases that the source reports, in shardctl's words; what comes after is `finishing`."""
+_COPYING = "streaming database files"
 
 
 class CopyFailed(ShardctlError):
@@ -78,7 +69,7 @@ def make(
     the clone accepts only shardctl, from `addresses` (IP addresses or networks). A copy that
     an earlier shardctl began and did not live to see is gone on with, or made again if it
     broke off; `clone_with` is the command, pg_basebackup by default. On Ctrl-C, what was copied is
-    deleted. Raises CopyFailed, role_not_admitted, tablespaces_refused, and `clone`'s errors.
+    deleted. Raises CopyFailed, role_not_admitted, and `clone`'s errors.
     """
     argv = _command(clone, source, max_rate, clone_with)
     state = clones.look(clone)
@@ -88,7 +79,6 @@ def make(
     # Now, and not only when everything is copied.
     files(clone, source, session, addresses)
     if state in ("absent", "broken"):
-        _require_no_tablespaces(source, session)
         clones.discard(clone)
         slots.release(session, clone.slot, time.monotonic() + slots.PATIENCE)
         clones.begin(clone)
@@ -123,17 +113,6 @@ def _command(
     return [*argv, "--max-rate", max_rate] if max_rate else argv
 
 
-def _require_no_tablespaces(source: Source, session: Connection) -> None:
-    """Raise tablespaces_refused where the source has any."""
-    found = [name for (name,) in session.execute(_QUERIES["tablespaces"])]
-    if found:
-        raise Refused(
-            "tablespaces_refused",
-            f"node {source.node.name} has tablespaces, which cannot be cloned: {', '.join(found)}",
-            hint="move their tables to pg_default (ALTER TABLE ... SET TABLESPACE), then drop them",
-        )
-
-
 def rules(user: str, session: Connection, addresses: Sequence[str]) -> str:
     """Compose the rules by which a clone accepts shardctl's `user`, as its source does.
 
@@ -159,7 +138,7 @@ def _wait(
     delay, looked = _FIRST_POLL, time.monotonic()
     while True:
         if not watcher.sends() or time.monotonic() - looked > _LOOK_S:
-            state, looked = _look(clone), time.monotonic()
+            state, looked = clones.look(clone), time.monotonic()
             if state != "copying":
                 break
         time.sleep(delay)
@@ -168,19 +147,6 @@ def _wait(
         said = [] if state == "absent" else clones.said(clone)
         reported = [line for line in said if not _RATE.fullmatch(line)][-_LINES:]
         raise CopyFailed(clone.server.name, program, reported)
-
-
-def _look(clone: Clone) -> State:
-    """Look at its state; again for a while where its host is lost, for the copy goes on there."""
-    until = time.monotonic() + _AWAY_S
-    while True:
-        try:
-            return clones.look(clone)
-        except (HostLost, HostUnreachable) as error:
-            if time.monotonic() > until:
-                raise
-            logger.info("node %s: repeating the query: %s", clone.server.name, error.message)
-            time.sleep(_LAST_POLL)
 
 
 class _Watcher:
@@ -211,7 +177,7 @@ class _Watcher:
         if row is None and self._phase != _COPYING:
             return False  # not begun yet, or reported already
         reported, done, total = row or ("", 0, 0)
-        phase = _PHASES.get(reported, "finishing")
+        phase = reported or "finishing"
         node = self._clone.server.name
         if phase != self._phase:
             known = total if phase == _COPYING and total else 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Self
 
 from shardctl.errors import Refused, ShardctlError
-from shardctl.hosts import accounts, ports, scripts
+from shardctl.hosts import accounts, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from shardctl.hosts.reach import host_of
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from shardctl.postgres.binaries import Binaries
     from shardctl.topology.model import Control, Node
 
-_MAJOR, _ORPHANS = 71, 72  # what the script ends with
 _STOPPED = 3  # what a status command ends with of a server that does not run, as LSB has it
 _SECONDS = 30.0
 _LINES = 15
@@ -32,65 +31,33 @@ Started = Literal["started", "up", "reloaded"]
 StopMode = Literal["smart", "fast", "immediate"]
 
 
-def _with_log(sentence: str, lines: Sequence[str]) -> str:
-    return "\n  ".join([sentence, *lines])
+def _told(server: HostedServer, what: str, lines: Sequence[str]) -> str:
+    return "\n  ".join([f"node {server.name}: the server {what}:", *lines])
 
 
-def server_did_not_start(name: str, log: Path, lines: Sequence[str]) -> Refused:
+def _hint(server: HostedServer) -> str:
+    return f"fix the cause, then try again; the whole log: {server.log}"
+
+
+def server_did_not_start(server: HostedServer, lines: Sequence[str]) -> Refused:
     """Report a server that ended instead of coming up; `lines` are its last words in this start."""
     return Refused(
-        "server_did_not_start",
-        _with_log(f"node {name}: the server did not start; its log ends with:", lines),
-        hint=f"fix the cause, then start it again; the whole log: {log}",
+        "server_did_not_start", _told(server, "did not start", lines), hint=_hint(server)
     )
 
 
-def server_not_ready(name: str, log: Path, lines: Sequence[str]) -> Refused:
+def server_not_ready(server: HostedServer, lines: Sequence[str]) -> Refused:
     """Report a server that runs and does not take connections yet, or does not end."""
     return Refused(
         "server_not_ready",
-        _with_log(
-            f"node {name}: the server is running, but was not ready in time; its log:", lines
-        ),
-        hint=f"a recovery can take long: watch {log}, then try again",
+        _told(server, "is running, but was not ready in time", lines),
+        hint=_hint(server),
     )
 
 
-def server_did_not_stop(name: str, log: Path, lines: Sequence[str]) -> Refused:
+def server_did_not_stop(server: HostedServer, lines: Sequence[str]) -> Refused:
     """Report a server that still runs after pg_ctl stop."""
-    return Refused(
-        "server_did_not_stop",
-        _with_log(f"node {name}: the server did not stop; pg_ctl printed:", lines),
-        hint=f"try again when the cause is gone; the whole log: {log}",
-    )
-
-
-def server_orphans(name: str, data_directory: Path, pids: list[int]) -> Refused:
-    """Report processes of a killed server that still use its data directory."""
-    listed = " ".join(map(str, pids))
-    return Refused(
-        "server_orphans",
-        f"node {name}: the server has stopped, but its processes still use "
-        f"{data_directory}: {listed}",
-        hint=f"they usually end within seconds; if not: kill {listed}",
-    )
-
-
-def wrong_major(name: str, data_directory: Path, found: str | None, programs: Binaries) -> Refused:
-    """Report a data directory of another major version than the programs."""
-    fitting = binaries.of_major(int(found)) if found is not None and found.isdecimal() else None
-    return Refused(
-        "wrong_major",
-        f"node {name}: {data_directory} was created by PostgreSQL "
-        f"{found or '(PG_VERSION is missing)'}; {programs.directory} has "
-        f"{programs.major}",
-        hint=f"set bin_directory of node {name}: {fitting.directory}"
-        if fitting
-        else (
-            f"install PostgreSQL {found} and set it as bin_directory of node {name}, or "
-            "remove the directory"
-        ),
-    )
+    return Refused("server_did_not_stop", _told(server, "did not stop", lines), hint=_hint(server))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +155,10 @@ class HostedServer:
     def start(self, *, timeout: float = 60) -> Started:
         """Start it, and wait until it takes connections; `timeout` is in seconds.
 
-        Raises wrong_major, PortInUse, control_failed, CommandFailed, and the errors of this
-        module.
+        Raises control_failed, CommandFailed, and the errors of this module.
         """
         deadline = time.monotonic() + timeout
-        since = self._prepare()
+        since = int(self._script("prepare"))
         if self.process() is not None:
             self._wait(deadline, since)
             return "up"
@@ -236,7 +202,7 @@ class HostedServer:
         if self.running():
             output = failed.completed.stderr.splitlines() if failed else []
             lines = self.log_tail(since=since) or output
-            raise server_did_not_stop(self.name, self.log, lines) from failed
+            raise server_did_not_stop(self, lines) from failed
         # A server removes its pid file, for which pg_ctl waits, before its processes end.
         self._script("gone", str(int(timeout)), timeout=timeout + _SECONDS)
         return True
@@ -264,20 +230,6 @@ class HostedServer:
             return self._run(argv).splitlines()
         return []
 
-    def _prepare(self) -> int:
-        """See that nothing is in the way of a start; give the size of the log until now."""
-        try:
-            return int(self._script("prepare", str(self.binaries.major)))
-        except CommandFailed as error:
-            code, output = error.completed.code, error.completed.stderr.strip()
-            if code == _MAJOR:
-                place = self.data_directory
-                raise wrong_major(self.name, place, output or None, self.binaries) from error
-            if code == _ORPHANS:
-                pids = [int(pid) for pid in output.split()]
-                raise server_orphans(self.name, self.data_directory, pids) from error
-            raise
-
     def _make_log(self) -> None:
         """Make the log as the server's user; where that one may not, as shardctl's login user.
 
@@ -291,20 +243,17 @@ class HostedServer:
         seconds = max(1, int(deadline - time.monotonic()))
         found = PidFile.of(self._script("await", str(seconds), timeout=seconds + _SECONDS))
         if found is None:
-            lines = self.log_tail(since=since)
-            raise server_did_not_start(self.name, self.log, lines)
+            raise server_did_not_start(self, self.log_tail(since=since))
         if not found.ready:
-            raise server_not_ready(self.name, self.log, self.log_tail())
+            raise server_not_ready(self, self.log_tail())
         if found.port != self.port:
             raise server_elsewhere(self.name, self.data_directory, found, self.port)
 
     def _not_started(self, error: CommandFailed, since: int) -> ShardctlError:
         if self.own_start is not None:
             return control_failed(self.name, "start", error)
-        if (in_use := ports.in_use(self.host, self.port, self.machine)) is not None:
-            return in_use
         lines = self.log_tail(since=since) or error.completed.stderr.splitlines()
-        return server_did_not_start(self.name, self.log, lines)
+        return server_did_not_start(self, lines)
 
     def _run_own(self, command: str, *, timeout: float = _SECONDS) -> None:
         """Run a command of the operator's, as who logs in there, so that it may use sudo."""

@@ -49,7 +49,6 @@ def taken(name: str, reason: str) -> Refused:
 class Slot(NamedTuple):
     """A replication slot; `lost` is why it keeps no WAL any more, None where it does."""
 
-    kind: str
     is_active: bool
     lost: str | None
     held_bytes: int
@@ -67,12 +66,10 @@ def look(session: Connection, name: str) -> Slot | None:
 def make(session: Connection, name: str) -> bool:
     """Make the slot, which keeps WAL from now on; return whether that was to do.
 
-    `session` is in autocommit. One that has lost its WAL is made again. Raises slot_taken.
+    `session` is in autocommit. One that has lost its WAL is made again; raises slot_taken.
     """
     found = look(session, name)
     if found is not None:
-        if found.kind != "physical":
-            raise taken(name, f"is a {found.kind} one")
         if found.lost is None:
             return False
         drop(session, name)

@@ -34,6 +34,7 @@ NEAR = 1 << 20
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _FOLLOW_POLL = 0.1
+_LINES = 12
 _CUTOVER_POLL = 0.001
 _PROMOTING_S = 1.0
 """How long the server itself waits: it keeps this session, and its lock, if shardctl dies then."""
@@ -65,7 +66,7 @@ def position(lsn: str) -> int:
 def start(clone: Clone, *, timeout: float = 300) -> Started:
     """Start the clone and wait until it takes connections; `timeout` is in seconds.
 
-    It follows its source unless it was promoted. Raises clone_not_made, PortInUse and the errors of
+    It follows its source unless it was promoted. Raises clone_not_made and the errors of
     `HostedServer.start`.
     """
     state = clones.look(clone)
@@ -102,20 +103,37 @@ def follow(
     Both sessions are in autocommit. Gives up after `timeout` seconds, or when it has got no
     further for `stalled` seconds. Raises NotFollowing, slot_gone.
     """
-    watch = _Watch(clone, timeout, stalled, progress)
+    node, reached = clone.server.name, ""
+    left: int | None = None
+    deadline, moved = time.monotonic() + timeout, time.monotonic()
     while True:
         recovering, replayed, status = _following(clone, target)
         if not recovering:
-            raise NotFollowing(clone.server.name, "it is not a standby", [])
-        slots.require(source, clone.server.name, clone.slot)
+            raise NotFollowing(node, "it is not a standby", [])
+        slots.require(source, node, clone.slot)
         row = source.execute(_QUERIES["followed"], {"slot": clone.slot}).fetchone()
         written, active = row or (replayed, False)
-        if not active:  # a receiver calls itself streaming before the source has agreed
-            status = ""
+        # A receiver calls itself streaming before the source has agreed.
+        streams = active and status == _STREAMING
         behind = position(written) - position(replayed)
-        if status == _STREAMING and behind <= NEAR:
+        if streams and behind <= NEAR:
             return
-        watch.see(behind, replayed, status)
+        now = time.monotonic()
+        if left is None:
+            left = max(behind, 0)
+            progress.expect(node, "catching up", left, BYTES)
+        elif behind < left:
+            progress.advance(node, left - behind)
+            left = behind
+        if replayed != reached:
+            reached, moved = replayed, now
+        if now - moved > stalled or now > deadline:
+            how = "streams" if streams else "does not stream"
+            reason = (
+                f"the clone {how}, is {size(behind)} behind its source, and made no progress for "
+                f"{now - moved:.0f} s"
+            )
+            raise NotFollowing(node, reason, clone.server.log_tail(lines=_LINES))
         time.sleep(_FOLLOW_POLL)
 
 
@@ -178,43 +196,6 @@ def promoted_at(session: Connection) -> str | None:
     return found[-1] if found else None
 
 
-class _Watch:
-    """Reports whether waiting for a standby makes sense, and its progress."""
-
-    def __init__(self, clone: Clone, timeout: float, stalled: float, progress: Progress) -> None:
-        self._clone = clone
-        self._deadline = time.monotonic() + timeout
-        self._timeout = timeout
-        self._stalled = stalled
-        self._progress = progress
-        self._total: int | None = None
-        self._done = 0
-        self._reached = ""
-        self._moved = time.monotonic()
-
-    def see(self, behind: int, reached: str, status: str) -> None:
-        """Report the progress; raises NotFollowing when there is none, or time is up."""
-        now = time.monotonic()
-        node = self._clone.server.name
-        if self._total is None:
-            self._total = max(behind, 0)
-            self._progress.expect(node, "catching up", self._total, BYTES)
-        done = self._total - behind
-        if done > self._done:
-            self._progress.advance(node, done - self._done)
-            self._done = done
-        if reached != self._reached:
-            self._reached, self._moved = reached, now
-        how = "streams" if status == _STREAMING else "does not stream"
-        if now - self._moved > self._stalled:
-            reason = f"the clone {how}, and made no progress for {self._stalled:g} s"
-        elif now > self._deadline:
-            reason = f"the clone {how}, and is {size(behind)} behind after {self._timeout:g} s"
-        else:
-            return
-        raise NotFollowing(node, reason, clones.log_tail(self._clone))
-
-
 def _following(clone: Clone, target: Connection) -> tuple[bool, str, str]:
     try:
         [(recovering, replayed, status)] = ask(target, _QUERIES["following"])
@@ -222,7 +203,8 @@ def _following(clone: Clone, target: Connection) -> tuple[bool, str, str]:
         if not is_lost(error):
             raise
         reason = f"the connection to the clone was lost: {reason_of(error)}"
-        raise NotFollowing(clone.server.name, reason, clones.log_tail(clone)) from error
+        lines = clone.server.log_tail(lines=_LINES)
+        raise NotFollowing(clone.server.name, reason, lines) from error
     return recovering, replayed, status
 
 
@@ -295,10 +277,8 @@ def is_open(target: Connection, before: object, deadline: float) -> bool:
 
 def _files(target: Connection) -> tuple[object, bool]:
     """Return when the server has read its files, and whether it can use its rules for clients."""
-    row = target.execute(_QUERIES["files_read"]).fetchone()
-    if row is None:  # pragma: no cover  # a SELECT without FROM gives one row
-        raise AssertionError
-    return row[0], row[1]
+    at, fit = queries.one(target, _QUERIES["files_read"])
+    return at, fit
 
 
 def open_up(clone: Clone, target: Connection, deadline: float) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 -- name: slot
--- One replication slot: its kind, whether a session uses it, why its WAL is lost, bytes of WAL that it
+-- One replication slot: whether a session uses it, why its WAL is lost, bytes of WAL that it
 -- holds back, and bytes that its target has not confirmed
-SELECT s.slot_type, s.active,
+SELECT s.active,
        CASE s.wal_status WHEN 'lost'
             THEN coalesce(to_jsonb(s) ->> 'invalidation_reason', 'wal_removed') END,
        coalesce(pg_wal_lsn_diff(w.at, s.restart_lsn), 0)::bigint,
@@ -35,11 +35,6 @@ FROM pg_replication_slots AS s
 LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid
 WHERE s.slot_name = %(name)s AND s.active
 LIMIT 1
-
--- name: tablespaces
--- Tablespaces that are not in the data directory
-SELECT spcname FROM pg_tablespace
-WHERE spcname NOT IN ('pg_default', 'pg_global') ORDER BY spcname
 
 -- name: backup_progress
 -- The progress of the base backup with this application_name; no row when none runs

@@ -256,7 +256,7 @@ def _observe_database(
         ungranted=catalog.read_ungranted(connection, roles) if state else (),
         migrations=migrations,
         shadows=catalog.read_shadows(connection, topology),
-        behind=catalog.read_behind(connection, topology, tables),
+        behind=catalog.read_shadows(connection, topology, (), tables=tables),
         read_only=frozenset(read_only.marks(connection, schemas)),
         unvalidated=catalog.read_unvalidated(connection, keys.CHECK, schemas),
         intruders=catalog.read_intruders(connection),

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from shardctl.errors import Refused
-from shardctl.hosts import accounts, files, ports, scripts
+from shardctl.hosts import accounts, files, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from shardctl.ids.generator import quote_identifier
 from shardctl.meter import listed
 from shardctl.postgres import configuration
-from shardctl.postgres.hosted import HostedServer, PidFile, log_of, server_elsewhere, wrong_major
+from shardctl.postgres.hosted import HostedServer, PidFile, log_of, server_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,15 +31,6 @@ Foreseen = Literal["make", "start", "up", "reload"]
 
 _PLACE, _FOREIGN = 74, 75  # what the script ends with
 _SECONDS = 30.0
-
-
-def directory_not_empty(path: Path, holds: list[str]) -> Refused:
-    """Report a directory with contents that are not a server's."""
-    return Refused(
-        "directory_not_empty",
-        f"{path} is not empty and is not a data directory (it has no PG_VERSION): {listed(holds)}",
-        hint="move or remove its contents, or give the node another data_directory",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +51,9 @@ class LocalServer(HostedServer):
         changed = self._block()
         if not self._is_made():
             accounts.require_own(self.data_directory.parent, self.account)
-            ports.claim_free(self.host, self.port)
             return "make"
         found = self.process()
         if found is None:
-            ports.claim_free(self.host, self.port)
             return "start"
         if found.port != self.port:
             raise server_elsewhere(self.name, self.data_directory, found, self.port)
@@ -83,8 +72,8 @@ class LocalServer(HostedServer):
         `marker` is the text of a file by which `remove` knows it. The `secret` roles log in with
         the first line of `passfile`, which is the superuser's password; all others are trusted. A
         killed shardctl leaves only `<data_directory>.new`, which the next one removes when that
-        initdb has ended. Raises setting_refused, wrong_major, CommandFailed, and what says that the
-        directory is not a server's, or not the user's own.
+        initdb has ended. Raises setting_refused, CommandFailed, directory_not_empty, and what
+        `accounts.own` raises.
         """
         self._block()
         if self._is_made():
@@ -103,14 +92,17 @@ class LocalServer(HostedServer):
             except CommandFailed as error:
                 if error.completed.code != _FOREIGN:
                     raise
-                new = self.data_directory.with_name(f"{self.data_directory.name}.new")
-                raise directory_not_empty(new, error.completed.stderr.splitlines()) from error
+                raise Refused(
+                    "directory_not_empty",
+                    f"not a data directory, and not empty: {listed(error.lines)}",
+                    hint="move or remove its contents, or give the node another data_directory",
+                ) from error
         return True
 
     def start(self, *, timeout: float = 60) -> Started:
         """Start it with its settings, as a hosted one; one that runs reads them if they changed."""
         with self._alone():
-            self._prepare()
+            self._script("prepare")
             if self.process() is None:
                 self._configure()
             did = super().start(timeout=timeout)
@@ -124,20 +116,13 @@ class LocalServer(HostedServer):
         return accounts.alone(self.log)
 
     def _is_made(self) -> bool:
-        """Return whether there is a server's data, or nothing; raises for all else."""
-        argv = scripts.argv("directory", "of_node", str(self.data_directory))
-        kind, seen, version, owner, me, *holds = self._run(argv).splitlines()
-        if kind == "file":
-            raise accounts.directory_refused(self.data_directory, "is not a directory")
-        if kind == "other":
-            raise directory_not_empty(self.data_directory, holds)
-        if kind in ("closed", "server") and owner != me and seen == str(self.data_directory):
-            raise accounts.directory_owned(self.data_directory, owner, me)
-        if kind == "closed":
-            raise accounts.directory_unreachable(self.data_directory, me, Path(seen))
-        if kind == "server" and version != str(self.binaries.major):
-            raise wrong_major(self.name, self.data_directory, version or None, self.binaries)
-        return kind == "server"
+        """Return whether there is a server's data; raises what says that it is another user's."""
+        if look(self.data_directory).major is None:
+            return False
+        owner = self.data_directory.owner()
+        if self.account not in (None, owner):
+            raise accounts.directory_owned(self.data_directory, owner, self.account or "")
+        return True
 
     def _block(self) -> str:
         return configuration.block(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from shardctl import inputs
-from shardctl.errors import Refused, ShardctlError
+from shardctl.errors import Refused
 from shardctl.hosts import accounts, files, ports
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.topology.model import Database, Pooler, Topology
 
-Started = Literal["started", "up", "reloaded"]
-Foreseen = Literal["make", "start", "reload", "up"]
+Started = Literal["started", "up"]
+Foreseen = Literal["make", "start", "up"]
 
 _PURPOSE = "shardctl sandbox"
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin")
@@ -52,15 +52,6 @@ def pooler_did_not_start(name: str, log: Path, lines: list[str]) -> Refused:
     shown = "".join(f"\n  {line}" for line in lines[-_LINES:]) or " (its log is empty)"
     return Refused(
         "pooler_did_not_start", f"pooler {name} did not start:{shown}", hint=f"its log is {log}"
-    )
-
-
-def pooler_on_other_port(name: str, has: str, wanted: str) -> Refused:
-    """Report a pooler that runs on another port than the topology's; no reload changes that."""
-    return Refused(
-        "pooler_on_other_port",
-        f"pooler {name} runs on port {has}; the topology has port {wanted}",
-        hint="run `shardctl sandbox down`, then `up`, to use the new port; or correct the topology",
     )
 
 
@@ -119,9 +110,9 @@ class Server:
         """The file of the user's own settings."""
         return _own(self.pooler.config)
 
-    def made(self) -> Literal["absent", "ours", "foreign"]:
-        """Return what is in the place of its configuration."""
-        text = self._read(self.pooler.config)
+    def made(self, path: Path | None = None) -> Literal["absent", "ours", "foreign"]:
+        """Return what is in the place of a file, if none is named of its configuration."""
+        text = self._read(path or self.pooler.config)
         if text is None:
             return "absent"
         return "ours" if render.SANDBOX in text else "foreign"
@@ -130,23 +121,19 @@ class Server:
         """Return what `start` would do, and change nothing; raises what it would."""
         self._require_ours()
         accounts.require_own(self.pooler.config.parent, self.account)
-        stale = self._stale()
-        if self.running() is not None:
-            self._require_port()
-            return "reload" if stale else "up"
-        ports.claim_free(self.pooler.host, self.pooler.port)
+        if self.running() is not None and not self._stale():
+            return "up"
         return "make" if self.made() == "absent" else "start"
 
     def start(self) -> Started:
         """Rewrite its files, but not the user's own, start it, and wait until it answers.
 
-        Raises config_not_ours, pooler_on_other_port, PortInUse, FileRefused, pooler_did_not_start,
+        One that runs is started again where a file is new. Raises config_not_ours, FileRefused,
+        pooler_did_not_start, pooler_did_not_stop,
         PoolerUnavailable when it runs and rejects the login, and what `accounts.own` raises.
         """
         folder = self.pooler.config.parent
         self._require_ours()
-        if not folder.exists():
-            ports.claim_free(self.pooler.host, self.pooler.port)
         accounts.own(folder, self.account)
         with files.named(self.log):
             Local().run(["touch", "--", str(self.log)], user=self.account)
@@ -155,15 +142,10 @@ class Server:
 
     def _start(self) -> Started:
         stale = self._stale()
-        pid = self.running()
-        if pid is not None:
-            self._require_port()
-            if stale:
-                self._write(stale)
-                self._signal("HUP", pid)
+        if self.running() is not None and not stale:
             self._wait(since=files.size(Local(), self.log))
-            return "reloaded" if stale else "up"
-        ports.claim_free(self.pooler.host, self.pooler.port)
+            return "up"
+        self.stop()  # what has changed may be its port, which no RELOAD changes
         self._write(stale)
         # No process has it: its number may be another's by now.
         files.remove(Local(), self.pid_file, user=self.account)
@@ -182,15 +164,10 @@ class Server:
         pid = self.running()
         if pid is None:
             return False
-        asked = False
-        with contextlib.suppress(ShardctlError), self._console() as console:
-            # What answers at the topology's address need not be this process.
-            if console.config().get("conffile") == str(self.pooler.config):
-                console.send("SHUTDOWN")
-                asked = True
-        if not asked or not self._ended(pid, seconds=2):
-            self._signal("KILL", pid)
-        if not self._ended(pid, seconds=_SECONDS):
+        # It keeps nothing that would have to be written. Its user wrote down its number.
+        with contextlib.suppress(CommandFailed):  # it has just ended
+            Local().run(["kill", "-s", "KILL", str(pid)], user=self.account)
+        if not self._ended(pid):
             raise Refused(
                 "pooler_did_not_stop",
                 f"pooler {self.pooler.name} (pid {pid}) does not end",
@@ -205,14 +182,11 @@ class Server:
         """
         if self.made() != "ours":
             return (), None
-        written = (self.pooler.config, self.users, self.users.with_name(_HBA))
-        names = [self.log, self.pid_file, *(path for path in written if self._is_ours(path))]
+        names = [self.log, self.pid_file, self.pooler.config, self.users]
+        names += [self.users.with_name(_HBA), self.pooler.databases_file]
         own = self._read(self.own)
         kept = self.own if own not in (None, render.OWN_SETTINGS) else None
         names += [self.own] if kept is None else []
-        aliases = self._read(self.pooler.databases_file) or ""
-        if not aliases.strip() or not render.is_edited(aliases):
-            names.append(self.pooler.databases_file)
         ends = ("", files.BACKUP, files.UNFINISHED)
         every = (path.with_name(path.name + end) for path in names for end in ends)
         removed = tuple(path for path in every if os.path.lexists(path))
@@ -244,29 +218,13 @@ class Server:
     def _require_ours(self) -> None:
         accounts.require_way(self.pooler.config.parent, self.account)
         for path in self._files():
-            if self._is_ours(path) is False:
+            if self.made(path) == "foreign":
                 raise Refused(
                     "config_not_ours",
                     f"pooler {self.pooler.name}: {path} was not written by `shardctl sandbox up`",
                     hint="start this pooler yourself, move that file away, or set a config in "
                     "another directory in the topology",
                 )
-
-    def _is_ours(self, path: Path) -> bool | None:
-        """Return whether the sandbox wrote a file; None where there is none."""
-        text = self._read(path)
-        return None if text is None else render.SANDBOX in text
-
-    def _require_port(self) -> None:
-        """Refuse one that runs on another port than the topology's."""
-        has = {
-            item.key: item.value
-            for item in render.read_ini(self._read(self.pooler.config) or "")
-            if isinstance(item, render.Setting) and item.section == "pgbouncer"
-        }
-        port, wanted = has.get("listen_port"), str(self.pooler.port)
-        if port is not None and port != wanted:
-            raise pooler_on_other_port(self.pooler.name, port, wanted)
 
     def _files(self) -> dict[Path, str]:
         """Give the files that are the sandbox's, and what they should contain."""
@@ -293,11 +251,6 @@ class Server:
                     Local().run(["sh", "-c", _PRIVATELY, "sh", str(path)], user=self.account)
             files.write(Local(), path, text, user=self.account)
 
-    def _signal(self, name: str, pid: int) -> None:
-        """Signal a process as the pooler's user, who wrote down its number."""
-        with contextlib.suppress(CommandFailed):  # it has just ended
-            Local().run(["kill", "-s", name, str(pid)], user=self.account)
-
     def _console(self) -> Console:
         return Console(self.pooler, self.database, purpose=_PURPOSE)
 
@@ -311,29 +264,31 @@ class Server:
         while True:
             try:
                 with self._console() as console:
-                    console.version()
+                    if console.config().get("conffile") == str(self.pooler.config):
+                        return
+                    reason = "another pooler answers at its address"
             except (PoolerUnavailable, PoolerLost) as error:
-                if isinstance(error, PoolerUnavailable) and error.answered:
+                answered = isinstance(error, PoolerUnavailable) and error.answered
+                if answered and self.running() is not None:
                     raise
-                waited = time.monotonic() - began
-                # A daemon has its pid written a moment after it was begun.
-                ended = waited > _DAEMON_SECONDS and self.running() is None
-                if ended or waited > _SECONDS:
-                    lines = self._log_lines(since) or [error.message]
-                    raise pooler_did_not_start(self.pooler.name, self.log, lines) from error
-                time.sleep(_POLL)
-            else:
-                return
+                reason = error.message
+            waited = time.monotonic() - began
+            # A daemon has its pid written a moment after it was begun.
+            ended = waited > _DAEMON_SECONDS and self.running() is None
+            if ended or waited > _SECONDS:
+                lines = self._log_lines(since) or [reason]
+                raise pooler_did_not_start(self.pooler.name, self.log, lines)
+            time.sleep(_POLL)
 
     def _log_lines(self, since: int) -> list[str]:
         return files.tail(Local(), self.log, since=since) if self.log.exists() else []
 
-    def _ended(self, pid: int, *, seconds: float) -> bool:
+    def _ended(self, pid: int) -> bool:
         """Wait for the process itself, which removes its pid file a moment before it ends.
 
         While it ends it has no command line any more, and still has its connections.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + _SECONDS
         while self._is(pid) or _is_ending(pid):
             if time.monotonic() > deadline:
                 return False
@@ -424,12 +379,10 @@ def status(topology: Topology) -> list[PoolerState]:
     """Return the state of every local pooler; raises Problems."""
 
     def look(one: Server) -> PoolerState:
-        pid = one.running()
-        made = one.made()
-        state: Literal["up", "down", "absent", "foreign"] = "up" if pid is not None else "down"
-        if made in ("absent", "foreign"):
-            state = "absent" if made == "absent" else "foreign"
-        return PoolerState(one.pooler, state, pid)
+        pid, made = one.running(), one.made()
+        if made != "ours":
+            return PoolerState(one.pooler, made, pid)
+        return PoolerState(one.pooler, "up" if pid is not None else "down", pid)
 
     return _each(topology, look)
 

@@ -115,7 +115,6 @@ said() {
 fill() {
     cd "$work/data" || exit "$PLACE"
     rm -rf shardctl.clone || exit "$PLACE" # the source may have been a clone itself
-    rm -f pg_stat/repmgrd_state.txt || exit "$PLACE" # a pause of the source's repmgrd is its own
     mkdir shardctl.clone || exit "$PLACE"
     [ ! -e "$work/log-is-new" ] || : >shardctl.clone/log-is-new || exit "$PLACE"
     while read -r name text; do

@@ -2,6 +2,11 @@
 # name without links, what it lacks, and its version. It needs a POSIX shell and coreutils.
 # None for a second name of the same: it costs some milliseconds to let a postgres say anything.
 
+IFS=:
+needed=$1 # programs, the first of which tells the version
+first=${1%%:*}
+shift
+
 seen=:
 see() { # directory
     real=$(readlink -f -- "$1")
@@ -9,29 +14,24 @@ see() { # directory
     seen="$seen$real:"
     lacking=
     [ -d "$1" ] || lacking=directory
-    for program in postgres initdb pg_ctl; do
+    for program in $needed; do
         [ -f "$1/$program" ] && [ -x "$1/$program" ] || lacking="$lacking $program"
     done
     said=
-    [ -n "$lacking" ] || said=$("$1/postgres" --version 2>/dev/null)
+    [ -n "$lacking" ] || said=$("$1/$first" --version 2>/dev/null)
     printf '%s\t%s\t%s\t%s\n' "$1" "$real" "$lacking" "$said"
 }
 
-of_patterns() { # patterns
+of_patterns_and_path() { # patterns
     for pattern; do
         for directory in $pattern; do
             [ ! -d "$directory" ] || see "$directory"
         done
     done
-}
-
-of_patterns_and_path() { # patterns
-    of_patterns "$@"
-    IFS=:
     for directory in $PATH; do
-        [ -x "$directory/postgres" ] || continue
+        [ -x "$directory/$first" ] || continue
         see "$directory"
-        see "$(dirname -- "$(readlink -f -- "$directory/postgres")")"
+        see "$(dirname -- "$(readlink -f -- "$directory/$first")")"
     done
 }
 

@@ -3,7 +3,7 @@
 #
 #   look     prints pid, port and status of the server of the data directory; nothing if none runs
 #   unused   prints so where the data directory has not even a pid file
-#   prepare  sees that one could be started, and prints the size of its log
+#   prepare  waits for the end of one that stops, and prints the size of its log
 #   make_log makes the log, for a user who may not
 #   start    starts it, which goes on whatever becomes of who has started it, and waits until it
 #            takes connections or has ended, or the time is over
@@ -17,7 +17,7 @@
 
 export LC_ALL=C
 
-MAJOR=71 ORPHANS=72 ENDED=73 PLACE=74 FOREIGN=75
+ENDED=73 PLACE=74 FOREIGN=75
 
 refuse() { # code, reason
     printf '%s\n' "$2" >&2
@@ -79,19 +79,12 @@ unused() {
     [ -e "$data/postmaster.pid" ] || { [ -e "$data" ] && [ ! -x "$data" ]; } || echo unused
 }
 
-prepare() { # major
-    found=
-    [ ! -r "$data/PG_VERSION" ] || read -r found <"$data/PG_VERSION"
-    [ "$found" = "$1" ] || refuse "$MAJOR" "$found"
+prepare() {
     case $(look) in
     *stopping*) gone 20 ;;
     esac
-    if [ -z "$(look)" ]; then
-        left=$(processes)
-        # Beside them a second server would ruin the data.
-        [ -z "$left" ] || refuse "$ORPHANS" "$left"
-        rm -f -- "$data/postmaster.pid" || exit "$PLACE"
-    fi
+    # Its number may be another process's by now. Beside processes of its own postgres does not start.
+    [ -n "$(look)$(processes)" ] || rm -f -- "$data/postmaster.pid" || exit "$PLACE"
     size
 }
 
@@ -158,7 +151,9 @@ state() {
 # stdin: rules for clients instead of initdb's, if there are any
 initdb() { # program, superuser, file with the password or nothing, text of the marker or nothing
     [ ! -e "$new/$MARKER" ] || rm -rf -- "$new/data" "$new" || exit "$PLACE"
-    [ ! -d "$new" ] || rmdir -- "$new" 2>/dev/null || refuse "$FOREIGN" "$(ls -A -- "$new")"
+    for one in "$new" "$data"; do
+        [ ! -e "$one" ] || rmdir -- "$one" 2>/dev/null || refuse "$FOREIGN" "$one: $(ls -A -- "$one" 2>&1)"
+    done
     mkdir -- "$new" && : >"$new/$MARKER" || exit "$PLACE"
     trap 'rm -rf -- "$new/data" "$new"' EXIT
     set -- "$1" "$4" --no-sync --auth=trust -E UTF8 -U "$2" ${3:+"--pwfile=$3"} -D "$new/data"

@@ -168,6 +168,7 @@ def test_a_directory_with_something_else_in_it_is_refused(single: Topology) -> N
     data = data_of(single)
     data.mkdir(parents=True)
     (data / "photos.tar").touch()
+    give(single)
     [error] = refused(single)
     assert error.code == "directory_not_empty"
     assert "photos.tar" in str(error)

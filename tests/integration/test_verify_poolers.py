@@ -51,7 +51,7 @@ def test_each_state_of_an_alias_is_told_in_one_finding_of_its_kind(fleet: Pooled
     a, b = (f"port={fleet.servers[node].port} " for node in "ab")
     loaded = re.sub(r"(?m)^shard3 .*\n", "", text).replace(line[0], line[0].replace(b, a))
     loaded = re.sub(r"(?m)^(shard0 .*) dbname=\w+", r"\1 dbname=postgres", loaded)
-    pooler.databases_file.write_text(f"{loaded}shard8 = host=127.0.0.1 port=1 dbname=app\n")
+    pooler.databases_file.write_text(loaded)
     pooler.admin("RELOAD")
     pooler.databases_file.write_text(text)
     with pooler.connect("shard5") as client:  # to where it is told to go
@@ -61,7 +61,7 @@ def test_each_state_of_an_alias_is_told_in_one_finding_of_its_kind(fleet: Pooled
         pooler.admin(f"PAUSE {alias}")
     pooler.admin("DISABLE shard4")
     of_aliases: list[NodeMap] = [
-        ("not_loaded", "error", (0, 3, 5), "shard0, shard3, shard5 and 1 more"),
+        ("not_loaded", "error", (0, 3, 5), "shard0, shard3, shard5"),
         ("paused", "error", (1, 2, 4, 5, 6, 7), f"{fleet.database}_b, shard1, shard2"),
         ("disabled", "error", (4,), "shard4"),
     ]

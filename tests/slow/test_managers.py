@@ -1,9 +1,8 @@
-"""Sources that repmgr or Patroni manages, and one with files elsewhere: what preflight finds."""
+"""A source that Patroni manages, and one with files elsewhere: what preflight finds."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import pwd
 import shutil
@@ -22,7 +21,6 @@ from tests.fixtures.fleets.pooled import PooledFleet
 from tests.fixtures.moves.preflight import Movable
 from tests.fixtures.processes import ended
 from tests.fixtures.servers.certificates import Authority, own
-from tests.fixtures.servers.managers import ROLE, RepmgrNode, registered
 from tests.fixtures.servers.postgres import SUPERUSER, PgServer, free_ports, local_node, wait_for
 
 if TYPE_CHECKING:
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.fixtures.servers.postgres import StartServer
-
-SHARDS = [f"shard{number}" for number in range(8)]
 
 
 @contextlib.contextmanager
@@ -75,105 +71,6 @@ def movable(server: PgServer, directory: Path) -> Iterator[Movable]:
     target = local_node(directory, "c", port, range(0), settings={}, data_directory=place)
     yield Movable(fleet, target)
     fleet.drop()
-
-
-# repmgr
-
-
-@contextlib.contextmanager
-def following(primary: RepmgrNode) -> Iterator[RepmgrNode]:
-    """Clone, start and register a standby, all by repmgr but the start."""
-    there = primary.server.server
-    place = owned(primary.directory, "standby")
-    server = dataclasses.replace(
-        there, name="two", data_directory=place / "data", port=free_ports(1)[0]
-    )
-    standby = RepmgrNode(PgServer(server), primary.directory, 2, "two")
-    standby.write()
-    source = f"host=127.0.0.1 port={there.port} user={ROLE} dbname={ROLE}"
-    standby.run("-d", source, "standby", "clone", "--fast-checkpoint")
-    server.start()
-    try:
-        standby.run("standby", "register")
-        streams = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
-        wait_for(lambda: primary.asked(streams))
-        yield standby
-    finally:
-        server.stop(mode="immediate")
-
-
-@contextlib.contextmanager
-def watched(node: RepmgrNode) -> Iterator[None]:
-    """Let repmgr's daemon run for a server."""
-    argv = [node.server.server.binaries.program("repmgrd"), "-f", str(node.file)]
-    log = node.directory / "repmgrd.log"
-    with at_work([*argv, "--daemonize=false", "--no-pid-file"], log) as process:
-
-        def runs() -> bool:
-            assert process.poll() is None, log.read_text()
-            return bool(node.asked("SELECT repmgr.repmgrd_is_running()"))
-
-        wait_for(runs)
-        yield
-
-
-@pytest.fixture(scope="session")
-def preloaded_server(repmgr_program: str, pg_server: StartServer) -> PgServer:
-    """Start a server in which repmgr's daemons can keep their state."""
-    assert repmgr_program
-    return pg_server({"shared_preload_libraries": "repmgr"})
-
-
-@pytest.fixture
-def primary(preloaded_server: PgServer, server_directory: Path) -> Iterator[RepmgrNode]:
-    with registered(preloaded_server, server_directory) as made:
-        yield made
-
-
-@pytest.fixture
-def fleet(primary: RepmgrNode, server_directory: Path) -> Iterator[Movable]:
-    with movable(primary.server, server_directory) as made:
-        yield made
-
-
-def test_a_standby_that_repmgr_may_promote_is_refused_until_it_is_paused(
-    fleet: Movable, primary: RepmgrNode
-) -> None:
-    with following(primary) as standby:
-        assert "two (127.0.0.1)" in fleet.only("standbys")
-        with watched(standby):
-            fleet.only("repmgr_failover")
-            fleet.choose(ignore_standby=True)
-            assert "--ignore-standby" in fleet.notes()
-            fleet.choose(ignore_standby=False)
-            standby.run("service", "pause")
-            assert "`repmgr service unpause`" in fleet.notes()
-            standby.run("service", "unpause")
-            fleet.only("repmgr_failover")
-
-
-def test_a_role_that_may_not_change_the_tables_of_repmgr_is_refused(
-    fleet: Movable, primary: RepmgrNode
-) -> None:
-    with primary.server.connect(ROLE) as session:
-        session.execute("CREATE ROLE mover LOGIN REPLICATION")
-        try:
-            database = dataclasses.replace(fleet.topology.database, user="mover")
-            topology = dataclasses.replace(fleet.topology, database=database)
-            fleet.fleet.execute(
-                "a",
-                f"GRANT CONNECT ON DATABASE {topology.database.name} TO mover;"
-                f"GRANT USAGE ON SCHEMA shardctl, {', '.join(SHARDS)} TO mover;"
-                "GRANT SELECT ON ALL TABLES IN SCHEMA shardctl TO mover",
-            )
-            assert "mover" in fleet.refused(topology)["repmgr_rights"]
-            session.execute("GRANT USAGE ON SCHEMA repmgr TO mover")
-            session.execute("GRANT SELECT, DELETE ON ALL TABLES IN SCHEMA repmgr TO mover")
-            assert "repmgr_rights" not in fleet.refused(topology)
-        finally:
-            fleet.fleet.execute("a", "DROP OWNED BY mover")
-            session.execute("DROP OWNED BY mover")
-            session.execute("DROP ROLE mover")
 
 
 # Patroni

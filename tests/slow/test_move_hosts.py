@@ -12,7 +12,7 @@ import pytest
 
 from tests.fixtures.moves import loads
 from tests.fixtures.moves.proof import assert_agreed
-from tests.fixtures.servers.managers import RepmgrNode, registered
+from tests.fixtures.servers.managers import ROLE, RepmgrNode, registered
 from tests.fixtures.servers.postgres import PgServer
 
 if TYPE_CHECKING:
@@ -99,8 +99,14 @@ def test_a_whole_move_of_a_source_in_a_repmgr_cluster(
         file.write(f"move: {{clone_with: {command}}}\n")
     move(fleet_own)
     assert "99 standby_clone" in moved_primary.asked(EVENTS)
-    assert moved_primary.asked("SELECT array_agg(node_name) FROM repmgr.nodes") == ["one"]
-    told = fleet_own.ask("c", "SELECT result FROM shardctl.event WHERE result ~ 'repmgr'")
-    assert [text.partition(": ")[2] for (text,) in told] == [
-        "removed from repmgr's cluster (database repmgr)"
-    ]
+    members = "SELECT array_agg(node_name) FROM repmgr.nodes"
+    assert moved_primary.asked(members) == ["one"]
+    server = PgServer(fleet_own.server("c"))
+    clone = RepmgrNode(server, moved_primary.directory, 3, "three")
+    page = Path("docs/howto/move-shards.md").read_text(encoding="utf-8")
+    statements = page[page.index("DELETE FROM repmgr") :].partition("`")[0]
+    with server.connect(ROLE) as session:
+        session.execute(statements.encode())
+    clone.write()
+    clone.run("primary", "register")
+    assert clone.asked(members) == ["three"]

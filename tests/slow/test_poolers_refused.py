@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from tests.fixtures.fleets.pooled import AddPooler
 
 
-def test_an_alias_with_the_name_of_a_database_of_the_operators(
-    fleet_unapplied: PooledFleet,
-) -> None:
+def test_an_alias_wins_over_a_database_of_the_operators(fleet_unapplied: PooledFleet) -> None:
     pooler = fleet_unapplied.pg_bouncer
     text = pooler.config.read_text()
-    pooler.config.write_text(f"{text}[databases]\nshard3 = host=127.0.0.1\n")
+    pooler.config.write_text(f"[databases]\nshard3 = host=127.0.0.1\n{text}")
     pooler.admin("RELOAD")
-    told = refused(fleet_unapplied)
-    assert f"{pooler.config}:{text.count(chr(10)) + 2}" in told
     assert offered(pooler) == {"shard3": 5432}
+    assert fleet_unapplied.here("pgbouncer", "apply").returncode == 0
+    assert offered(pooler) == leads(fleet_unapplied)
+    pooler.config.write_text(f"{text}[databases]\nshard3 = host=127.0.0.1\n")
+    assert f"the last line of {pooler.config}" in refused(fleet_unapplied)
 
 
 def test_one_of_two_that_fails_does_not_hold_up_the_other(

@@ -61,7 +61,7 @@ def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -
     target.execute("ALTER SYSTEM SET primary_slot_name = 'missing'")
     target.execute("SELECT pg_reload_conf()")
     why = 'replication slot "missing" does not exist'
-    wait_for(lambda: any(why in line for line in clones.log_tail(cloning.clone)))
+    wait_for(lambda: any(why in line for line in cloning.clone.server.log_tail()))
     with pytest.raises(NotFollowing) as lost:
         cloning.follow(stalled=1)
     assert why in lost.value.message

@@ -1,63 +1,24 @@
-"""What manages the source besides shardctl: repmgr and Patroni."""
+"""What manages the source besides shardctl: Patroni, which drops slots that it does not know."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardctl.meter import listed
 from shardctl.moves.plan import SourceUnfit
 from shardctl.moves.preflight.subject import QUERIES
-from shardctl.postgres import queries, repmgr
-from shardctl.postgres.connection import NodeUnavailable
+from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.repmgr import Repmgr
-    from shardctl.topology.model import Database, Node
-
-_PAUSED, _RUNS = "paused", "runs"
 
 
-@dataclass(frozen=True, slots=True)
-class Managed:
-    """What manages the source; `daemons` maps repmgr's standbys to the state of their repmgrd.
-
-    The state is a `repmgr.Daemon`, or why the standby could not be asked.
-    """
-
-    repmgr: Repmgr | None = None
-    daemons: Mapping[str, str] = field(default_factory=dict)
-    patroni: bool | None = None
-    """Whether Patroni is paused; None where it does not manage the source."""
-
-    @property
-    def paused(self) -> list[str]:
-        """Standbys whose failover repmgr has paused."""
-        return [name for name, found in self.daemons.items() if found == _PAUSED]
-
-    @property
-    def unpaused(self) -> list[str]:
-        """Standbys that repmgr may promote, or whose state is unknown, and why."""
-        runs = [name for name, found in self.daemons.items() if found == _RUNS]
-        unknown = [
-            f"{name} (cannot be asked: {found})"
-            for name, found in self.daemons.items()
-            if found not in (_PAUSED, _RUNS, "none")
-        ]
-        return [*runs, *unknown]
-
-
-def look(context: Context) -> Managed:
-    """Ask the source which managers it has, and repmgr's standbys for their repmgrd."""
-    node, database, purpose = context.source, context.topology.database, context.purpose
-    known = repmgr.look(node, database, context.session, purpose=purpose)
-    daemons = _daemons(node, database, known, purpose) if known is not None else {}
-    return Managed(known, daemons, look_for_patroni(context.session))
+def look(context: Context) -> bool | None:
+    """Ask the source whether Patroni, if it manages it, is paused; None without one."""
+    return look_for_patroni(context.session)
 
 
 def look_for_patroni(session: Connection) -> bool | None:
@@ -78,53 +39,10 @@ def look_for_patroni(session: Connection) -> bool | None:
     return isinstance(values, dict) and values.get("pause") is True
 
 
-def _daemons(node: Node, database: Database, known: Repmgr, purpose: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for member in known.standbys:
-        try:
-            found[member.name] = repmgr.daemon(member, known, node, database, purpose=purpose)
-        except NodeUnavailable as error:
-            found[member.name] = error.reason
-    return found
-
-
 def judge(context: Context) -> Iterator[SourceUnfit]:
-    """Refuse a manager that prevents the copy, or may promote a standby of the source."""
-    plan, managed, user = context.plan, context.need(look), context.topology.database.user
-    yield from unpaused(context)
-    if managed.repmgr is not None and not managed.repmgr.may_leave:
-        yield SourceUnfit(
-            plan.source,
-            "repmgr_rights",
-            f"{user} may not read and delete repmgr's rows in database "
-            f"{managed.repmgr.database}, so shardctl could not remove the clone from repmgr's "
-            "cluster",
-            hint=f"run there: GRANT USAGE ON SCHEMA repmgr TO {user}; GRANT SELECT, DELETE ON ALL "
-            f"TABLES IN SCHEMA repmgr TO {user}",
-        )
-
-
-def unpaused(context: Context) -> Iterator[SourceUnfit]:
-    """Refuse automatic failover: a promoted standby ignores the fence."""
-    plan, managed = context.plan, context.need(look)
-    if plan.options.ignore_standby:
-        return
-    if managed.unpaused:
-        yield SourceUnfit(
-            plan.source,
-            "repmgr_failover",
-            "repmgr may promote its standbys, and a promoted standby ignores the fence: "
-            f"{listed(managed.unpaused)}",
-            hint="run `repmgr service pause`, and `repmgr service unpause` after the move; or give "
-            "--ignore-standby if nothing promotes them",
-        )
-    yield from unpaused_patroni(context)
-
-
-def unpaused_patroni(context: Context) -> Iterator[SourceUnfit]:
     """Find a Patroni that is at work: it may also drop the move's slot, which it does not know."""
     plan = context.plan
-    if context.need(look).patroni is False and not plan.options.ignore_standby:
+    if context.need(look) is False and not plan.options.ignore_standby:
         yield SourceUnfit(
             plan.source,
             "patroni_failover",
@@ -136,28 +54,13 @@ def unpaused_patroni(context: Context) -> Iterator[SourceUnfit]:
 
 
 def notes(context: Context) -> Iterator[str]:
-    """Report what the operator has to do with the managers after the move."""
-    plan, managed = context.plan, context.need(look)
-    if managed.repmgr is not None:
-        if managed.paused:
-            yield (
-                f"repmgr's failover is paused on {listed(managed.paused)}: run "
-                "`repmgr service unpause` after the move"
-            )
-        elif managed.unpaused:
-            yield (
-                f"shardctl takes repmgr's failover for disabled on {listed(managed.unpaused)} "
-                "(--ignore-standby)"
-            )
-        yield (
-            f"repmgr manages node {plan.source}; shardctl removes node {plan.target} from that "
-            "cluster: give it a repmgr.conf of its own and run `repmgr primary register` there"
-        )
-    if managed.patroni is not None:
+    """Report what the operator has to do with Patroni after the move."""
+    plan, paused = context.plan, context.of(look)
+    if paused is not None:
         yield (
             f"Patroni manages node {plan.source} and is paused: run `patronictl resume` after the "
             "move"
-            if managed.patroni
+            if paused
             else f"Patroni manages node {plan.source}; shardctl takes it for paused "
             "(--ignore-standby)"
         )

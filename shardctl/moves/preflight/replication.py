@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from shardctl.meter import listed
 from shardctl.moves import marks
 from shardctl.moves.plan import NodeUnfit, PreflightRefused, SourceUnfit
-from shardctl.moves.preflight import fleet, managers, server, wal
+from shardctl.moves.preflight import fleet, server, wal
 from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.postgres import queries
 
@@ -94,8 +94,7 @@ def full(
 def judge_standbys(context: Context) -> Iterator[SourceUnfit]:
     """Refuse standbys that may be promoted, and a clone that would be a synchronous standby.
 
-    The check `managers` judges standbys that repmgr knows. Clones of other moves are left out:
-    only their own move promotes them.
+    Clones of other moves are left out: only their own move promotes them.
     """
     plan, found = context.plan, context.need(look)
     names = synchronous(context.need(server.look).settings.get("synchronous_standby_names", ""))
@@ -108,9 +107,7 @@ def judge_standbys(context: Context) -> Iterator[SourceUnfit]:
             + ("target" if context.streams else "clone"),
             hint="list only permanent standbys there, by their application_name or cluster_name",
         )
-    managed = context.need(managers.look)
-    clones = (one.slot for one in fleet.others(context))
-    known = {*managed.paused, *managed.unpaused, *clones}
+    known = {one.slot for one in fleet.others(context)}
     shown = [f"{name} ({address})" for name, address in found.standbys if name not in known]
     # A streamed move waits in its cutover until they have flushed the fence.
     if shown and not plan.options.ignore_standby and not context.streams:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl.checks import clock, hosts
-from shardctl.errors import ShardctlError
-from shardctl.hosts import accounts, ports, scripts
+from shardctl.hosts import accounts, scripts
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost, HostUnreachable
 from shardctl.hosts.reach import HostUnfit, host_of
 from shardctl.meter import listed
@@ -81,7 +80,7 @@ def look_at_port(context: Context) -> None:
         raise TargetUnfit(
             node.name,
             "port_taken",
-            f"{_listener(node) or 'a program'} listens at {node.host}:{node.port}",
+            f"a program listens at {node.host}:{node.port}",
             hint="correct the node's host and port in the topology; or, if it is a server that is "
             "not needed any more, stop it and move its data directory away",
         )
@@ -212,15 +211,6 @@ def _listens(node: Node) -> bool:
             hint="check the node's host and port in the topology, and the network",
         ) from error
     return True
-
-
-def _listener(node: Node) -> str | None:
-    """Name the program there; None where its host does not report it."""
-    try:
-        return ports.listener(node.port, host_of(node))
-    except ShardctlError as error:  # the checks of the host report it
-        logger.debug("node %s: %s", node.name, error.message)
-        return None
 
 
 def _libc(node: Node) -> str | None:

@@ -124,8 +124,5 @@ def test_databases_of_the_operators_are_none_of_our_business() -> None:
     offered = dict(seen.poolers[P1].offered)
     offered["reports"] = Alias("reports", None, port, "postgres", paused=True, disabled=False)
     offered["postgres"] = Alias("postgres", None, port, "postgres", paused=False, disabled=True)
-    there = seen.poolers[P1].seen
-    assert there is not None
-    own = dataclasses.replace(there, own=frozenset({"reports", "*"}))
-    seen.pool(offered=offered, seen=own, servers=[server("reports", 1), server("postgres", 1)])
+    seen.pool(offered=offered, servers=[server("reports", 1), server("postgres", 1)])
     assert told(seen) == []

@@ -32,7 +32,6 @@ from shardctl.moves.preflight import (
 )
 from shardctl.moves.preflight.directory import Directory
 from shardctl.moves.preflight.fleet import Fleet, Peer
-from shardctl.moves.preflight.managers import Managed
 from shardctl.moves.preflight.poolers import Looked, PoolerFact
 from shardctl.moves.preflight.replication import Replication
 from shardctl.moves.preflight.schemas import Contents, Version
@@ -134,7 +133,7 @@ def fit(owned: int = 4, moved: Sequence[int] = (2, 3)) -> Facts:
         target.clock_of_source: Offset(0.0, 0.0),
         shards.look: Shards({f"shard{n}": 8192 for n in range(4)}),
         schemas.look: Contents(),
-        managers.look: Managed(),
+        managers.look: None,
         subscriber.look_at_triggers: subscriber.Events(),
         target.look_for_functions: {},
         wal.look: Wal(free_bytes=2**40, unknown="", keep_bytes=None),

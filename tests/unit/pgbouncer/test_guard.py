@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from shardctl.hosts.local import Local
 from shardctl.pgbouncer import guard
 from shardctl.pgbouncer.guard import Question
-from shardctl.topology.aliases import MAX_ALIAS
 from tests.fixtures.refusals import raises_code
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SECRET = "s3cret"  # noqa: S105  # what must not be repeated
 
@@ -41,17 +40,3 @@ def test_a_password_in_a_connection_string_is_refused(tmp_path: Path) -> None:
 
 def test_a_broken_string_is_refused_and_not_repeated(tmp_path: Path) -> None:
     assert "invalid connection string" in refusal(tmp_path, console=f"host=a {SECRET}")
-
-
-@pytest.mark.parametrize("alias", ["", "a\nb", "x" * (MAX_ALIAS + 1)])
-def test_an_alias_that_could_not_be_resumed_is_refused(tmp_path: Path, alias: str) -> None:
-    assert repr(alias) in refusal(tmp_path, aliases=["one", alias])
-
-
-@pytest.mark.parametrize("seconds", [0.0, float("nan")])
-def test_a_time_that_is_none_is_refused(tmp_path: Path, seconds: float) -> None:
-    assert "not a valid delay" in refusal(tmp_path, after_s=seconds)
-
-
-def test_a_directory_that_depends_on_where_one_stands_is_refused(tmp_path: Path) -> None:
-    assert "not absolute" in refusal(tmp_path, directory=Path("guards"))
