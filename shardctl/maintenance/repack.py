@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import psycopg
 from psycopg import sql
 
-from shardctl import fanout, libpq
+from shardctl import fanout
 from shardctl.errors import Incomplete, Interrupted, Refused, ShardctlError, together
 from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
@@ -66,7 +66,6 @@ _SETTINGS = {
     # What a killed program leaves running would hold its locks until the statement has ended.
     "client_connection_check_interval": "1s",
 }
-_TAKES_CONNINFO_SINCE = [1, 5, 1]
 _PRINTED = re.compile(r"(?:ERROR|FATAL|WARNING): +(?:query failed: )?(?:ERROR: +)?(.+)")
 _WAITS = re.compile(r"NOTICE: (Waiting for .+)")
 
@@ -140,7 +139,6 @@ class View:
     tables: tuple[Table, ...]
     leftovers: tuple[Leftover, ...]
     program: str
-    version: str
     free_bytes: int | None
     unknown: str | None
 
@@ -213,7 +211,7 @@ def _places(topology: Topology, shards: Iterable[int]) -> dict[NodeName, list[Pl
 def _view(session: Connection, node: Node, of_node: Iterable[Place]) -> View:
     session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
     try:
-        (version,) = queries.one(session, "SELECT repack.version()")
+        session.execute("SELECT repack.version()")
     except psycopg.Error as error:
         raise Refused(
             "extension_missing",
@@ -232,7 +230,6 @@ def _view(session: Connection, node: Node, of_node: Iterable[Place]) -> View:
         tables=tuple(tables),
         leftovers=catalog.repack_leftovers(session),
         program=_program(session.info.server_version // 10_000),
-        version=version,
         free_bytes=free,
         unknown=unknown,
     )
@@ -436,13 +433,7 @@ class _Work:
         options, view = self._plan.options, self._plan.views[one.node]
         node, database = self._topology.nodes[one.node], self._topology.database
         # Other runs of pg_repack know by its application_name that they need not wait for it.
-        login = libpq.conninfo(
-            node, database.options, user=database.user, dbname=database.name,
-            application_name=_PROGRAM, options=connection.options(database, _SETTINGS),
-        )  # fmt: skip
-        # Older ones write `dbname=` and the value, as it is, into a connection string.
-        if [int(number) for number in re.findall(r"\d+", view.version)] < _TAKES_CONNINFO_SINCE:
-            login = login.removeprefix("dbname=")
+        login = connection.whole(node, database, _PROGRAM, _SETTINGS, dbname=database.name)
         name = sql.Identifier(one.schema, one.name).as_string()
         argv = [view.program, "--no-password", f"--dbname={login}", f"--table={name}"]
         argv += [f"--wait-timeout={options.wait_timeout_s}"]
