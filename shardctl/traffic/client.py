@@ -7,7 +7,9 @@ import math
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,8 @@ from shardctl.traffic.operations import MOVED, STATEMENTS, Lost, Refused, Routed
 from shardctl.traffic.record import OK, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from shardctl.router import ShardedDatabase
     from shardctl.topology.model import NodeName, ShardId
@@ -24,8 +27,31 @@ if TYPE_CHECKING:
     from shardctl.traffic.fleet import Owners
     from shardctl.traffic.operations import Operation
 
+logger = logging.getLogger(__name__)
 
-class Worker:
+FENCE = frozenset({"42P01", "3F000"})
+"""SQLSTATEs of the fence: a table or schema with this name is missing."""
+
+CONNECTIONS = 64
+"""The most open connections of a client: 8 clients stay below the sandbox's max_client_conn."""
+_AFTER_ERROR_S = 0.02
+_MAP_S = 0.025
+"""How long an operation waits for a newer map after an error of the fence, before it retries."""
+_STAY = 8
+"""Operations before a client replaces one of the shards that it has connections for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The rate of a client's operations, and its patience with a fence."""
+
+    interval: float
+    """Seconds from the start of an operation to that of the next, 0 for no limit."""
+    patience: float
+    """How many seconds to retry an operation after an error of the fence."""
+
+
+class Worker(ABC):
     """Shared part of the closed loop (Client) and the open loop (Logins), with its `record`."""
 
     def __init__(
@@ -35,6 +61,7 @@ class Worker:
         *,
         route: ClientRoute,
         owners: Owners,
+        pace: Pace,
         stop: threading.Event,
         name: str,
     ) -> None:
@@ -44,9 +71,11 @@ class Worker:
         self._shards = list(shards)
         self._way = route
         self._owners = owners
+        self._pace = pace
         self._stop = stop
         self._random = random.Random(number)  # noqa: S311  # no secret; every run draws alike
         self._turn = 0
+        self._statements: dict[ShardId, Statements] = {}
         self._warm = threading.Event()
         self._go = threading.Event()
         self._began = 0.0
@@ -77,13 +106,19 @@ class Worker:
             self._thread.join(seconds)
         return not self._thread.is_alive()
 
+    @abstractmethod
     def cut(self) -> None:
-        """Abort the current operation."""
-        raise NotImplementedError
+        """Abort what runs; a login ends by itself, after its timeout."""
 
+    @abstractmethod
     def _work(self) -> None:
         """Warm up and report it, wait for the start, and run operations until the end."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def _session(
+        self, number: int, to: ShardId | NodeName
+    ) -> AbstractContextManager[Session | RoutedSession]:
+        """Give a connection with a shard or node, by the pooler of that number; raises Lost."""
 
     def _run(self) -> None:
         try:
@@ -91,29 +126,49 @@ class Worker:
         except BaseException as error:  # noqa: BLE001  # `Load.stop` raises it
             self.failure = error
 
+    def _warm_one(self, number: int, shard: ShardId) -> None:
+        """Run what is slow only the first time; errors here are ignored, they will recur."""
+        try:
+            with self._session(number, self._to(shard)) as session:
+                session.run(self._statements_of(shard).select, (b"0",))
+        except Refused as error:
+            logger.info("client %d, shard %d: %s", self.record.client, shard, error.message)
 
-logger = logging.getLogger(__name__)
+    def _attempt(self, number: int, shard: ShardId, operation: Operation) -> int:
+        """Run an operation on the shard's node; return 1 if it met the fence before, else 0.
 
-FENCE = frozenset({"42P01", "3F000"})
-"""SQLSTATEs of the fence: a table or schema with this name is missing."""
+        If clients use the map, an error of the fence makes them read it and retry with the same
+        row: nothing was written. Raises Refused and Lost.
+        """
+        deadline = time.perf_counter() + self._pace.patience
+        fenced = 0
+        while True:
+            known = self._owners.newest.version
+            try:
+                with self._session(number, self._to(shard)) as session:
+                    operations.run(operation, session, self._statements_of(shard))
+            except Lost:
+                raise
+            except Refused as error:
+                by_map = self._way.by_map and error.code in FENCE
+                if time.perf_counter() > deadline or not (by_map or error.code == MOVED):
+                    raise
+                fenced = 1
+                if by_map:
+                    self._owners.newer(known, seconds=_MAP_S)
+            else:
+                return fenced
 
-CONNECTIONS = 64
-"""The most open connections of a client: 8 clients stay below the sandbox's max_client_conn."""
-_AFTER_ERROR_S = 0.02
-MAP_S = 0.025
-"""How long an operation waits for a newer map after an error of the fence, before it retries."""
-_STAY = 8
-"""Operations before a client replaces one of the shards that it has connections for."""
+    def _to(self, shard: ShardId) -> ShardId | NodeName:
+        return self._owners.newest.owners[shard] if self._way.by_map else shard
 
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """The rate of a client's operations, and its patience with a fence."""
-
-    interval: float
-    """Seconds from the start of an operation to that of the next, 0 for no limit."""
-    patience: float
-    """How many seconds to retry an operation after an error of the fence."""
+    def _statements_of(self, shard: ShardId) -> Statements:
+        found = self._statements.get(shard)
+        if found is None:
+            routed = self._way.kind == "router"
+            made = STATEMENTS if routed else self._way.statements(shard)
+            found = self._statements[shard] = made
+        return found
 
 
 class Client(Worker):
@@ -135,14 +190,13 @@ class Client(Worker):
         pace: Pace,
         stop: threading.Event,
     ) -> None:
+        name = f"client-{number}"
         super().__init__(
-            number, shards, route=route, owners=owners, stop=stop, name=f"client-{number}"
+            number, shards, route=route, owners=owners, pace=pace, stop=stop, name=name
         )
         self._router = router
-        self._pace = pace
         self._random.shuffle(self._shards)
         self._sessions: OrderedDict[ShardId | NodeName, Session | RoutedSession] = OrderedDict()
-        self._statements: dict[ShardId, Statements] = {}
 
     def cut(self) -> None:
         """Abort the current operation; a login ends by itself, after its timeout."""
@@ -151,7 +205,10 @@ class Client(Worker):
 
     def _work(self) -> None:
         try:
-            self._open_connections()
+            for shard in self._shards[:CONNECTIONS]:
+                self._warm_one(self.record.client, shard)
+                if self._stop.is_set():
+                    break
             self._warm.set()
             self._go.wait()
             # Spread the starts, so that clients do not operate at the same instants.
@@ -167,26 +224,13 @@ class Client(Worker):
             for session in self._sessions.values():
                 session.close()
 
-    def _open_connections(self) -> None:
-        """Run what is slow only the first time; errors here are ignored, they will recur."""
-        for shard in self._shards[:CONNECTIONS]:
-            to = self._owners.newest.owners[shard] if self._way.by_map else shard
-            try:
-                self._session(to).run(self._statements_of(shard).select, (b"0",))
-            except Lost:
-                self._forget(to)
-            except Refused as error:
-                logger.info("client %d, shard %d: %s", self.record.client, shard, error.message)
-            if self._stop.is_set():
-                break
-
     def _operate(self) -> None:
         """Run one operation to its end, and record it."""
         shard = self._next_shard()
         kind, operation, _ = operations.draw(self._random, self.record, shard)
         began = time.perf_counter()
         try:
-            self._attempt(shard, operation, deadline=began + self._pace.patience)
+            self.record.fenced += self._attempt(self.record.client, shard, operation)
         except Refused as error:
             ended = time.perf_counter()
             at = ended - self._began
@@ -213,59 +257,22 @@ class Client(Worker):
         first = turn // _STAY if near < count else 0
         return self._shards[(first + int(self._random.random() * near)) % count]
 
-    def _attempt(self, shard: ShardId, operation: Operation, *, deadline: float) -> None:
-        """Run an operation on the shard's node.
-
-        If clients use the map, an error of the fence makes them read it and retry with the same
-        row: nothing was written. Raises Refused and Lost.
-        """
-        fenced = 0
-        while True:
-            known = self._owners.newest
-            to = known.owners[shard] if self._way.by_map else shard
-            try:
-                operations.run(operation, self._session(to), self._statements_of(shard))
-            except Lost:
-                self._forget(to)
-                raise
-            except Refused as error:
-                late = time.perf_counter() > deadline
-                if error.code == MOVED and not late:  # as an application would do
-                    fenced = 1
-                    continue
-                if not self._way.by_map or error.code not in FENCE or late:
-                    raise
-                fenced = 1
-                self._owners.newer(known.version, seconds=MAP_S)
-            else:
-                self.record.fenced += fenced
-                return
-
-    def _session(self, to: ShardId | NodeName) -> Session | RoutedSession:
-        """Return the connection with a shard or node, opened if needed; raises Lost."""
+    @contextmanager
+    def _session(self, number: int, to: ShardId | NodeName) -> Iterator[Session | RoutedSession]:
+        """Give the connection with a shard or node, which stays open unless it is lost."""
         session = self._sessions.get(to)
         if session is None:
             while len(self._sessions) >= CONNECTIONS:
                 self._sessions.popitem(last=False)[1].close()
-            session = self._open(to)
+            if self._router is not None:
+                session = RoutedSession(self._router, to)  # type: ignore[arg-type]  # a shard
+            else:
+                session = Session(self._way.conninfo(number, to))
             self._sessions[to] = session
         else:
             self._sessions.move_to_end(to)
-        return session
-
-    def _open(self, to: ShardId | NodeName) -> Session | RoutedSession:
-        if self._router is not None:
-            return RoutedSession(self._router, to)  # type: ignore[arg-type]  # a shard
-        return Session(self._way.conninfo(self.record.client, to))
-
-    def _forget(self, to: ShardId | NodeName) -> None:
-        """Close the connection with a shard or node, if it is open."""
-        if to in self._sessions:
+        try:
+            yield session
+        except Lost:
             self._sessions.pop(to).close()
-
-    def _statements_of(self, shard: ShardId) -> Statements:
-        found = self._statements.get(shard)
-        if found is None:
-            made = STATEMENTS if self._router is not None else self._way.statements(shard)
-            found = self._statements[shard] = made
-        return found
+            raise

@@ -173,7 +173,7 @@ class Load:
                 route=route,
                 owners=self._owners,
                 rate=logins,
-                patience_s=pace.patience,
+                pace=pace,
                 stop=self._stop,
             )
             self._all.append(self._logins)

@@ -8,7 +8,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import sql
+from psycopg import generators, sql, waiting
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
 
 from shardctl.libpq import reason_of
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
     from random import Random
 
-    from psycopg.pq.abc import PGconn, PGresult
+    from psycopg.pq.abc import PGresult
 
     from shardctl.topology.model import ShardId, Topology
     from shardctl.traffic.record import Record
@@ -38,6 +39,10 @@ LOST = "08006"
 """SQLSTATE for a connection that was lost without a message of the server."""
 MOVED = "moved"
 """Instead of a SQLSTATE: the router reports that a transaction's shard has moved."""
+
+
+_INTERVAL_S = 1.0
+"""How often a wait for a login wakes up."""
 
 
 class Refused(Exception):
@@ -61,15 +66,24 @@ class Session:
 
     def __init__(self, conninfo: str) -> None:
         """Log in, limited only by `connect_timeout`; raises Lost."""
-        try:
-            self._connection = psycopg.connect(conninfo, autocommit=True)
+        seconds = float(conninfo_to_dict(conninfo)["connect_timeout"] or 0) or None
+        try:  # a third of the processor time that psycopg's own connection takes
+            self._pq = waiting.wait_conn(generators.connect(conninfo), _INTERVAL_S, seconds)
         except psycopg.Error as error:
             raise Lost(error.sqlstate or CANNOT_CONNECT, reason_of(error)) from error
-        self._pq = self._connection.pgconn
 
     def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> PGresult:
         """Execute a statement and wait for its answer; raises Refused and Lost."""
-        return judged(self._pq.exec_params(statement, parameters), self._pq)
+        result: PGresult = self._pq.exec_params(statement, parameters)
+        if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+            return result
+        message = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or result.error_message
+        state = result.error_field(DiagnosticField.SQLSTATE)
+        # After FATAL the server closes the connection, though libpq may not have noticed.
+        fatal = result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL"
+        kind = Lost if fatal or self._pq.status != ConnStatus.OK else Refused
+        text = " ".join(message.decode(errors="replace").split())
+        raise kind(state.decode() if state else LOST, text)
 
     def cut(self) -> None:
         """Shut the connection down; unlike `close`, another thread may call this during `run`."""
@@ -81,20 +95,7 @@ class Session:
 
     def close(self) -> None:
         """End the session."""
-        self._connection.close()
-
-
-def judged(result: PGresult, connection: PGconn) -> PGresult:
-    """Return a successful result; raises Refused and Lost for an error."""
-    if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-        return result
-    message = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or result.error_message
-    state = result.error_field(DiagnosticField.SQLSTATE)
-    # After FATAL the server closes the connection, though libpq may not have noticed.
-    fatal = result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL"
-    kind = Lost if fatal or connection.status != ConnStatus.OK else Refused
-    text = " ".join(message.decode(errors="replace").split())
-    raise kind(state.decode() if state else LOST, text)
+        self._pq.finish()
 
 
 STATEMENTS = Statements(b"insert", b"update", b"select")
