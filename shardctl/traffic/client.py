@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl.traffic import operations
@@ -51,37 +51,36 @@ class Pace:
     """How many seconds to retry an operation after an error of the fence."""
 
 
+@dataclass(slots=True)
+class Course:
+    """What the workers of a load have in common; times are those of `perf_counter`."""
+
+    route: ClientRoute
+    router: ShardedDatabase | None
+    owners: Owners
+    pace: Pace
+    began: float = field(default_factory=time.perf_counter)
+    ends: float = math.inf
+    go: threading.Event = field(default_factory=threading.Event)
+    """Whether it has begun."""
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
 class Worker(ABC):
     """Shared part of the closed loop (Client) and the open loop (Logins), with its `record`."""
 
-    def __init__(
-        self,
-        number: int,
-        shards: Sequence[ShardId],
-        *,
-        route: ClientRoute,
-        owners: Owners,
-        pace: Pace,
-        stop: threading.Event,
-        name: str,
-    ) -> None:
+    def __init__(self, number: int, shards: Sequence[ShardId], course: Course) -> None:
         self.record = Record(number)
         self.failure: BaseException | None = None
         """A bug that ended the thread."""
         self._shards = list(shards)
-        self._way = route
-        self._owners = owners
-        self._pace = pace
-        self._stop = stop
+        self._course = course
         self._random = random.Random(number)  # noqa: S311  # no secret; every run draws alike
         self._turn = 0
         self._statements: dict[ShardId, Statements] = {}
         self._warm = threading.Event()
-        self._go = threading.Event()
-        self._began = 0.0
-        self._ends = math.inf
         # A daemon: a thread that waits forever must not block the end of the process.
-        self._thread = threading.Thread(target=self._run, daemon=True, name=name)
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"client-{number}")
 
     def warm_up(self) -> None:
         """Run once what is slow the first time, so that no latency includes it."""
@@ -90,15 +89,6 @@ class Worker(ABC):
     def is_warm(self, seconds: float) -> bool:
         """Wait until it is ready to start; return whether it is."""
         return self._warm.wait(seconds)
-
-    def begin(self, began: float, ends: float) -> None:
-        """Start it at `began`, a time of `perf_counter`; it ends after `ends` or at `stop`.
-
-        A second call with the same times changes nothing.
-        """
-        self._began = began
-        self._ends = ends
-        self._go.set()
 
     def join(self, seconds: float | None) -> bool:
         """Wait for the end; return whether it has ended."""
@@ -128,6 +118,8 @@ class Worker(ABC):
 
     def _warm_one(self, number: int, shard: ShardId) -> None:
         """Run what is slow only the first time; errors here are ignored, they will recur."""
+        if self._course.stop.is_set():
+            return
         try:
             with self._session(number, self._to(shard)) as session:
                 session.run(self._statements_of(shard).select, (b"0",))
@@ -140,33 +132,33 @@ class Worker(ABC):
         If clients use the map, an error of the fence makes them read it and retry with the same
         row: nothing was written. Raises Refused and Lost.
         """
-        deadline = time.perf_counter() + self._pace.patience
+        deadline = time.perf_counter() + self._course.pace.patience
         fenced = 0
         while True:
-            known = self._owners.newest.version
+            known = self._course.owners.newest.version
             try:
                 with self._session(number, self._to(shard)) as session:
-                    operations.run(operation, session, self._statements_of(shard))
+                    operation.run(session, self._statements_of(shard))
             except Lost:
                 raise
             except Refused as error:
-                by_map = self._way.by_map and error.code in FENCE
+                by_map = self._course.route.by_map and error.code in FENCE
                 if time.perf_counter() > deadline or not (by_map or error.code == MOVED):
                     raise
                 fenced = 1
                 if by_map:
-                    self._owners.newer(known, seconds=_MAP_S)
+                    self._course.owners.newer(known, seconds=_MAP_S)
             else:
                 return fenced
 
     def _to(self, shard: ShardId) -> ShardId | NodeName:
-        return self._owners.newest.owners[shard] if self._way.by_map else shard
+        return self._course.owners.newest.owners[shard] if self._course.route.by_map else shard
 
     def _statements_of(self, shard: ShardId) -> Statements:
         found = self._statements.get(shard)
         if found is None:
-            routed = self._way.kind == "router"
-            made = STATEMENTS if routed else self._way.statements(shard)
+            routed = self._course.route.kind == "router"
+            made = STATEMENTS if routed else self._course.route.statements(shard)
             found = self._statements[shard] = made
         return found
 
@@ -179,22 +171,8 @@ class Client(Worker):
     shards do not move continue while the rest wait.
     """
 
-    def __init__(
-        self,
-        number: int,
-        shards: Sequence[ShardId],
-        *,
-        route: ClientRoute,
-        router: ShardedDatabase | None,
-        owners: Owners,
-        pace: Pace,
-        stop: threading.Event,
-    ) -> None:
-        name = f"client-{number}"
-        super().__init__(
-            number, shards, route=route, owners=owners, pace=pace, stop=stop, name=name
-        )
-        self._router = router
+    def __init__(self, number: int, shards: Sequence[ShardId], course: Course) -> None:
+        super().__init__(number, shards, course)
         self._random.shuffle(self._shards)
         self._sessions: OrderedDict[ShardId | NodeName, Session | RoutedSession] = OrderedDict()
 
@@ -207,17 +185,15 @@ class Client(Worker):
         try:
             for shard in self._shards[:CONNECTIONS]:
                 self._warm_one(self.record.client, shard)
-                if self._stop.is_set():
-                    break
             self._warm.set()
-            self._go.wait()
+            self._course.go.wait()
             # Spread the starts, so that clients do not operate at the same instants.
-            due = self._began - self._random.random() * self._pace.interval
-            while not self._stop.is_set() and time.perf_counter() < self._ends:
-                if self._pace.interval:
+            due = self._course.began - self._random.random() * self._course.pace.interval
+            while not self._course.stop.is_set() and time.perf_counter() < self._course.ends:
+                if self._course.pace.interval:
                     # Operations that a stall delayed are not made up: the rate is never exceeded.
-                    due = max(due + self._pace.interval, time.perf_counter())
-                    if self._stop.wait(due - time.perf_counter()):
+                    due = max(due + self._course.pace.interval, time.perf_counter())
+                    if self._course.stop.wait(due - time.perf_counter()):
                         break
                 self._operate()
         finally:
@@ -233,15 +209,15 @@ class Client(Worker):
             self.record.fenced += self._attempt(self.record.client, shard, operation)
         except Refused as error:
             ended = time.perf_counter()
-            at = ended - self._began
+            at = ended - self._course.began
             outcome = self.record.failed(error.code, error.message, at)
             self.record.done(shard, kind, outcome, ended - began, at)
-            self._owners.look()
-            self._stop.wait(_AFTER_ERROR_S)
+            self._course.owners.look()
+            self._course.stop.wait(_AFTER_ERROR_S)
         else:
             ended = time.perf_counter()
             operation.acknowledge()
-            self.record.done(shard, kind, OK, ended - began, ended - self._began)
+            self.record.done(shard, kind, OK, ended - began, ended - self._course.began)
 
     def _next_shard(self) -> ShardId:
         """Choose a shard: first each in turn, then at random among those with connections.
@@ -253,7 +229,7 @@ class Client(Worker):
         self._turn += 1
         if turn < count:
             return self._shards[turn]
-        near = min(count, CONNECTIONS) if not self._way.by_map else count
+        near = min(count, CONNECTIONS) if not self._course.route.by_map else count
         first = turn // _STAY if near < count else 0
         return self._shards[(first + int(self._random.random() * near)) % count]
 
@@ -264,10 +240,10 @@ class Client(Worker):
         if session is None:
             while len(self._sessions) >= CONNECTIONS:
                 self._sessions.popitem(last=False)[1].close()
-            if self._router is not None:
-                session = RoutedSession(self._router, to)  # type: ignore[arg-type]  # a shard
+            if self._course.router is not None:
+                session = RoutedSession(self._course.router, to)  # type: ignore[arg-type]  # a shard
             else:
-                session = Session(self._way.conninfo(number, to))
+                session = Session(self._course.route.conninfo(number, to))
             self._sessions[to] = session
         else:
             self._sessions.move_to_end(to)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl.errors import Refused, ShardctlError, together
+from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
 from shardctl.provision.maps import map_unwritten
 from shardctl.state import cluster, lock, observer
@@ -132,8 +133,6 @@ class Seen:
     """Why it does not count: unreachable, a standby, or another node's clone."""
     error: ShardctlError | None = None
     map: Map | None = None
-    admits: int = 0
-    """The most sessions that it accepts."""
     live: frozenset[ShardId] = frozenset()
     """Shards whose live schema it has."""
     tables: Mapping[ShardId, str] = field(default_factory=dict)
@@ -161,16 +160,12 @@ class Fleet:
 def observe(topology: Topology) -> dict[NodeName, Seen]:
     """Return the state of all nodes, including unreachable ones; raises SchemaTaken."""
     asked = observer.ask(topology, partial(_seen, topology), purpose=lock.purpose(COMMAND))
-    found: dict[NodeName, Seen] = {}
-    for name in topology.nodes:
-        error = asked.errors.get(name)
-        if isinstance(error, NodeUnavailable):
-            found[name] = Seen(refusal=error.reason, error=error)
-        elif error is not None:
+    found = dict(asked.values)
+    for name, error in asked.errors.items():
+        if not isinstance(error, NodeUnavailable):
             raise error
-        else:
-            found[name] = asked.values[name]
-    return found
+        found[name] = Seen(error.reason, error)
+    return {name: found[name] for name in topology.nodes}
 
 
 def look(topology: Topology) -> Fleet:
@@ -212,8 +207,7 @@ def session(topology: Topology, node: Node, *, autocommit: bool = False) -> Iter
 
 
 def _seen(topology: Topology, connection: Connection, node: Node) -> Seen:
-    row = connection.execute(QUERIES["node"]).fetchone()
-    standby, admits = row or (True, 0)
+    (standby,) = queries.one(connection, "SELECT pg_is_in_recovery()")
     state = cluster.read(connection) if cluster.is_present(connection) else None
     if standby:
         return Seen(refusal="a standby")
@@ -229,7 +223,6 @@ def _seen(topology: Topology, connection: Connection, node: Node) -> Seen:
         refusal=None,
         # Read in this order, so that the map has this version or a newer one.
         map=Map(state.map_version, cluster.read_map(connection)),
-        admits=admits,
         live=frozenset(shards[schema] for schema, _, _ in rows),
         tables={shards[schema]: comment for schema, table, comment in rows if table},
     )

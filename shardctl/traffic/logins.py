@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from shardctl.topology.model import NodeName, ShardId
-    from shardctl.traffic.client import Pace
-    from shardctl.traffic.client_routes import ClientRoute
-    from shardctl.traffic.fleet import Owners
+    from shardctl.traffic.client import Course
 
 MOST = 400
 """The most connections at once; below the sandbox's max_client_conn, and a process's file limit.
@@ -46,19 +44,9 @@ class Logins(Worker):
     """
 
     def __init__(
-        self,
-        number: int,
-        shards: Sequence[ShardId],
-        *,
-        route: ClientRoute,
-        owners: Owners,
-        rate: float,
-        pace: Pace,
-        stop: threading.Event,
+        self, number: int, shards: Sequence[ShardId], course: Course, *, rate: float
     ) -> None:
-        super().__init__(
-            number, shards, route=route, owners=owners, pace=pace, stop=stop, name="logins"
-        )
+        super().__init__(number, shards, course)
         self.rate = rate
         """Logins a second."""
         self.late_s = 0.0
@@ -80,18 +68,18 @@ class Logins(Worker):
             session.cut()
 
     def _work(self) -> None:
-        most = MOST if self._way.poolers else MOST_DIRECT
-        poolers = range(max(1, len(self._way.poolers)))
+        most = MOST if self._course.route.poolers else MOST_DIRECT
+        poolers = range(max(1, len(self._course.route.poolers)))
         with ThreadPoolExecutor(_WARMING) as pool:
             for shard in self._shards:
                 for number in poolers:
                     pool.submit(self._warm_one, number, shard)
         self._warm.set()
-        self._go.wait()
+        self._course.go.wait()
         number = 0
         with ThreadPoolExecutor(most) as pool:
-            while (due := self._began + number / self.rate) < self._ends:
-                if self._stop.wait(due - time.perf_counter()):
+            while (due := self._course.began + number / self.rate) < self._course.ends:
+                if self._course.stop.wait(due - time.perf_counter()):
                     break
                 self._due.acquire()
                 pool.submit(self._operate, number, due).add_done_callback(self._ended)
@@ -101,7 +89,7 @@ class Logins(Worker):
         self._due.release()
         if (error := operation.exception()) is not None:
             self.failure = self.failure or error
-            self._stop.set()
+            self._course.stop.set()
 
     def _operate(self, number: int, due: float) -> None:
         """Run one operation to its end, and record it."""
@@ -118,9 +106,9 @@ class Logins(Worker):
             fenced = self._attempt(number, shard, operation)
         except Refused as error:
             refused = error
-            self._owners.look()
+            self._course.owners.look()
         ended = time.perf_counter()
-        at, outcome = ended - self._began, OK
+        at, outcome = ended - self._course.began, OK
         with self._lock:
             if refused is None:
                 operation.acknowledge()
@@ -140,9 +128,9 @@ class Logins(Worker):
     @contextmanager
     def _session(self, number: int, to: ShardId | NodeName) -> Iterator[Session]:
         """Log in, to the poolers in turn, and out."""
-        pooler = number % max(1, len(self._way.poolers))
+        pooler = number % max(1, len(self._course.route.poolers))
         if (pooler, to) not in self._conninfos:
-            self._conninfos[pooler, to] = self._way.conninfo(pooler, to)
+            self._conninfos[pooler, to] = self._course.route.conninfo(pooler, to)
         with closing(Session(self._conninfos[pooler, to])) as session:
             self._open.add(session)
             try:
