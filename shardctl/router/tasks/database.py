@@ -186,9 +186,7 @@ class AsyncShardedDatabase(AsyncOneShard):
             schemas = [self._known.schemas[shard] for shard in shards]
             statement = merging.select_keys(schemas, asked, key_field, per_key, texts=texts)
             lists = {merging.keys_of(n): of_shard[shard] for n, shard in enumerate(shards)}
-            return await self._nodes.execute(
-                node, statement, named | lists, types=True, until=until
-            )
+            return await self._nodes.execute(node, statement, named | lists, until=until)
 
         await self._require_seen(of_shard)
         answers = await self._on_shards("select_keys", table, list(of_shard), read, timeout)
@@ -220,7 +218,7 @@ class AsyncShardedDatabase(AsyncOneShard):
 
         async def read(node: NodeName, shards: Sequence[ShardId], until: float | None) -> Answer:
             statement = merging.gather([self._known.schemas[shard] for shard in shards], asked)
-            return await self._nodes.execute(node, statement, named, types=True, until=until)
+            return await self._nodes.execute(node, statement, named, until=until)
 
         every = self._known.every()
         await self._require_seen(every)

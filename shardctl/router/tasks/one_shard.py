@@ -562,10 +562,10 @@ class AsyncOneShard(Routed):
         if not self._known.in_tests:
             return
         for node, part in self._known.by_node(shards).items():
-            lasting, waits = None, pauses()
+            lasting = None
             until = time.monotonic() + core.LASTING_S
             schemas = [self._known.schemas[shard] for shard in part]
-            while True:
+            for pause in pauses():
                 found = set((await self._nodes.execute(node, core.CHANGED, [schemas])).rows)
                 lasting = found if lasting is None else lasting & found
                 if not lasting:
@@ -573,4 +573,4 @@ class AsyncOneShard(Routed):
                 if time.monotonic() >= until:
                     schema, pid, name, _ = min(lasting)
                     raise WritesUnseen(ShardId(self._known.schemas.index(schema)), (pid, name))
-                await asleep(next(waits))
+                await asleep(pause)

@@ -185,7 +185,7 @@ class ShardedDatabase(OneShard):
             schemas = [self._known.schemas[shard] for shard in shards]
             statement = merging.select_keys(schemas, asked, key_field, per_key, texts=texts)
             lists = {merging.keys_of(n): of_shard[shard] for n, shard in enumerate(shards)}
-            return self._nodes.execute(node, statement, named | lists, types=True, until=until)
+            return self._nodes.execute(node, statement, named | lists, until=until)
 
         self._require_seen(of_shard)
         answers = self._on_shards("select_keys", table, list(of_shard), read, timeout)
@@ -217,7 +217,7 @@ class ShardedDatabase(OneShard):
 
         def read(node: NodeName, shards: Sequence[ShardId], until: float | None) -> Answer:
             statement = merging.gather([self._known.schemas[shard] for shard in shards], asked)
-            return self._nodes.execute(node, statement, named, types=True, until=until)
+            return self._nodes.execute(node, statement, named, until=until)
 
         every = self._known.every()
         self._require_seen(every)

@@ -554,10 +554,10 @@ class OneShard(Routed):
         if not self._known.in_tests:
             return
         for node, part in self._known.by_node(shards).items():
-            lasting, waits = None, pauses()
+            lasting = None
             until = time.monotonic() + core.LASTING_S
             schemas = [self._known.schemas[shard] for shard in part]
-            while True:
+            for pause in pauses():
                 found = set(self._nodes.execute(node, core.CHANGED, [schemas]).rows)
                 lasting = found if lasting is None else lasting & found
                 if not lasting:
@@ -565,4 +565,4 @@ class OneShard(Routed):
                 if time.monotonic() >= until:
                     schema, pid, name, _ = min(lasting)
                     raise WritesUnseen(ShardId(self._known.schemas.index(schema)), (pid, name))
-                sleep(next(waits))
+                sleep(pause)
