@@ -184,7 +184,8 @@ def _foresee(
     from shardctl.traffic.load import plan
 
     fleet, route = plan(topology, aliases.value, chosen)
-    table.require_alone(topology, [name for name in topology.nodes if fleet.holding(name)])
+    with table.alone(topology, [name for name in topology.nodes if fleet.holding(name)]):
+        pass
     shards = sorted(fleet.map.owners if chosen is None else chosen)
     poolers = [pooler.name for pooler in route.poolers]
     if settings.json:

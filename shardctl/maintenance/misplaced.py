@@ -40,15 +40,6 @@ if TYPE_CHECKING:
 QUERIES = queries.load("shardctl.maintenance", "queries.sql")
 
 
-def table_unread(table: Table, reason: str, *, hint: str = "") -> Refused:
-    """Report a table of a shard that could not be searched."""
-    return Refused(
-        "table_unread",
-        f"node {table.node}: shard {table.shard}: table {table.name}: {reason}",
-        hint=hint or "fix this and run the command again",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
     """One shard's table; `column` holds the key, or with `by_id` the id that names the shard.
@@ -270,16 +261,17 @@ class _Search:
             reading.read((table.schema, table.name), odd, partial(self._part, table, groups))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             return  # it was dropped a moment ago
-        except psycopg.errors.UndefinedFunction as error:
-            hint = (
-                f"run `shardctl init` to create shard_of; column {table.column} must be an integer,"
-            )
-            problem = table_unread(table, reason_of(error), hint=f"{hint} text or a uuid")
-            self.failed.append(problem)
         except psycopg.Error as error:
             if self.session.closed:
                 raise
-            self.failed.append(table_unread(table, reason_of(error)))
+            where = f"node {table.node}: shard {table.shard}: table {table.name}"
+            self.failed.append(
+                Refused(
+                    "table_unread",
+                    f"{where}: {reason_of(error)}",
+                    hint="fix this and run the command again; `shardctl init` creates shard_of",
+                )
+            )
         else:
             for belongs, (rows, examples) in groups.items():
                 self.found.append(Misplaced(table, belongs, rows, tuple(examples)))

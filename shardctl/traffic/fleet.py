@@ -89,26 +89,16 @@ class Owners:
         """Read one node's map, as long as a client waits for it."""
         options = {"connect_timeout": _CONNECT_S, "tcp_user_timeout": _CONNECT_S * 1000}
         conninfo = client_routes.direct(self._topology, node, **options)
-        while self._wait_until_wanted():
+        while self._wanted.wait() and not self._stopped.is_set():
             try:
                 with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None) as session:
-                    while not self._is_idle():
+                    while time.monotonic() < self._wanted_until and not self._stopped.is_set():
                         self._ask(session)
-                        if self._stopped.wait(_EVERY_S):
-                            break
+                        self._stopped.wait(_EVERY_S)
+                    if not self._stopped.is_set():
+                        self._wanted.clear()  # who waits for a map asks again, and again
             except psycopg.Error:  # unreachable: another node has the map
                 self._stopped.wait(_AFTER_FAILURE_S)
-
-    def _wait_until_wanted(self) -> bool:
-        """Wait until a client needs a newer map; return False at the end."""
-        if self._is_idle():
-            self._wanted.clear()
-            if self._is_idle():  # no request came between the two lines above
-                self._wanted.wait()
-        return not self._stopped.is_set()
-
-    def _is_idle(self) -> bool:
-        return time.monotonic() > self._wanted_until and not self._stopped.is_set()
 
     def _ask(self, session: psycopg.Connection[tuple[object, ...]]) -> None:
         row = cluster.read(session)  # before the map, which then is of this version or newer
