@@ -259,12 +259,13 @@ def _summary(found: Found) -> list[tuple[str, str]]:
     overall = found.latencies.overall
     per_second = overall.operations / found.elapsed_s if found.elapsed_s else 0
     updates = f"{found.acknowledged_updates:,} updates"
+    delayed = f"(this process was delayed {_ms(found.held_up_ms)})"
     rows = [
         ("clients", f"{found.clients or 'none'}, {_THROUGH[found.aliases]}"),
         ("operations", f"{overall.operations:,} in {found.elapsed_s:.1f} s, {per_second:,.0f}/s"),
         ("acknowledged", f"{found.acknowledged_inserts:,} inserts, {updates}"),
         ("p50, p99", f"{_ms(overall.p50_ms)}, {_ms(overall.p99_ms)}"),
-        ("longest", f"{_ms(found.longest_ms)} (this process was delayed {_ms(found.held_up_ms)})"),
+        ("longest", f"{_ms(overall.longest_ms)} {delayed}"),
     ]
     if found.logins is not None:
         longest = found.logins.latencies.overall.longest_ms

@@ -283,31 +283,21 @@ class _Search:
         part: sql.Composable,
     ) -> None:
         """Count a part's rows by the other shards that they belong to, and read some of each."""
-        keys_of = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in table.primary_key]
         # No cast: it may be a function of the type's owner. Without a key no row can be identified.
-        whole = self.statements and bool(table.primary_key)
-        columns = [*table.primary_key, *table.settable] if whole else []
-        row = [
-            sql.SQL("t.{} AS {}").format(sql.Identifier(column), sql.Identifier(f"c{number}"))
-            for number, column in enumerate(columns)
-        ]
+        keys = _of_t(table.primary_key)
+        whole = self.statements and bool(keys)
+        columns = _of_t([*table.primary_key, *table.settable]) if whole else []
         statement = QUERIES["rows"].format(
             belongs=table.belongs(self.topology),
             table=sql.Identifier(table.schema, table.name),
             shard=sql.Literal(int(table.shard)),
             part=part,
-            primary_key=sql.SQL("concat_ws(',', {})").format(sql.SQL(", ").join(keys_of))
-            if keys_of
+            primary_key=sql.SQL("concat_ws(',', {})").format(sql.SQL(", ").join(keys))
+            if keys
             else sql.SQL("NULL::text"),
             column=sql.Identifier(table.column),
             limit=sql.Literal(self.limit),
-            row=sql.SQL("").join(
-                sql.SQL(", ") + one for one in (sql.SQL("t.xmin AS version"), *row)
-            ),
-            names=sql.SQL("").join(
-                sql.SQL(", {}").format(sql.Identifier(name))
-                for name in ("version", *(f"c{number}" for number in range(len(columns))))
-            ),
+            columns=sql.SQL("").join(sql.SQL(", ") + one for one in columns),
         )
         with self.session.cursor() as cursor:
             for kind in cursor.adapters.types:
@@ -328,6 +318,10 @@ class _Search:
         for shard, rows in of_part.items():
             before, examples = groups[shard]
             groups[shard] = (before + rows, examples)
+
+
+def _of_t(columns: Iterable[str]) -> list[sql.Composed]:
+    return [sql.SQL("t.{}").format(sql.Identifier(name)) for name in columns]
 
 
 def _moves(

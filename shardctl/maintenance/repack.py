@@ -296,17 +296,6 @@ def tables_refused(refused: Iterable[Table]) -> Refused:
     )
 
 
-def repack_unfinished(left: Mapping[Table, str], count: int) -> Incomplete:
-    """Report tables that were to be repacked and are as they were."""
-    listed = [f"node {one.node}: {one.full_name}: {why}" for one, why in left.items()]
-    return Incomplete(
-        "repack_unfinished",
-        f"{len(left):,} of {count:,} tables were not repacked and are unchanged: "
-        + sentences(listed, most=_SHOWN),
-        hint="fix the causes, then run the same command again: it repacks only these tables",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
     """What came of a repack; `error` None is that nothing is left to do.
@@ -353,7 +342,16 @@ def carry_out(
             ]
         else:
             if work.left:
-                errors.append(repack_unfinished(work.left, count))
+                left = [f"node {o.node}: {o.full_name}: {why}" for o, why in work.left.items()]
+                errors.append(
+                    Incomplete(
+                        "repack_unfinished",
+                        f"{len(left):,} of {count:,} tables were not repacked and are unchanged: "
+                        + sentences(left, most=_SHOWN),
+                        hint="fix the causes, then run the same command again: it repacks only "
+                        "these tables",
+                    )
+                )
         return Result(work.after, work.left, together(errors) if errors else None)
 
 

@@ -125,18 +125,6 @@ exec sh -c "$1"
 _KILL = 'kill -s KILL -- "-$1"'  # the form that every shell knows
 
 
-def not_ended(cause: CommandTimedOut | HostLost) -> Refused:
-    """Report a command that was killed, or whose end is unknown."""
-    if isinstance(cause, CommandTimedOut):
-        message, hint = f"killed after {cause.seconds:g} s", "raise --timeout"
-    else:
-        message, hint = (
-            f"the connection to host {cause.host} was lost while the command ran: {cause.reason}",
-            cause.hint,
-        )
-    return Refused("not_ended", message, hint=hint)
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
     """What came of one run.
@@ -217,8 +205,11 @@ class Run:
             code = 0
         except CommandFailed as failed:
             code, stderr = failed.completed.code, failed.completed.stderr
-        except (CommandTimedOut, HostLost) as lost:
-            error = not_ended(lost)
+        except CommandTimedOut as late:
+            error = Refused("not_ended", f"killed after {late.seconds:g} s", hint="raise --timeout")
+        except HostLost as lost:
+            what = f"the connection to host {lost.host} was lost while the command ran"
+            error = Refused("not_ended", f"{what}: {lost.reason}", hint=lost.hint)
         except ShardctlError as refused:
             error, begun = refused, False
         finally:
