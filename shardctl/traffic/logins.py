@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.traffic import operations
 from shardctl.traffic.client import Worker
-from shardctl.traffic.operations import Refused, Session
+from shardctl.traffic.operations import LOST, Lost, Refused, Session
 from shardctl.traffic.record import OK
 
 if TYPE_CHECKING:
@@ -61,9 +61,11 @@ class Logins(Worker):
         """Rows that a running operation updates or reads."""
         self._open: set[Session] = set()
         self._due = threading.Semaphore(_WAITING)
+        self._is_cut = False
 
     def cut(self) -> None:
         """Abort all running operations; a login ends by itself, after its timeout."""
+        self._is_cut = True
         for session in self._open.copy():
             session.cut()
 
@@ -128,6 +130,8 @@ class Logins(Worker):
     @contextmanager
     def _session(self, number: int, to: ShardId | NodeName) -> Iterator[Session]:
         """Log in, to the poolers in turn, and out."""
+        if self._is_cut:
+            raise Lost(LOST, "no answer when the load ended")
         pooler = number % max(1, len(self._course.route.poolers))
         if (pooler, to) not in self._conninfos:
             self._conninfos[pooler, to] = self._course.route.conninfo(pooler, to)
