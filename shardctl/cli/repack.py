@@ -13,10 +13,10 @@ from shardctl.cli.context import load_topology
 from shardctl.cli.output import plural, print_table, say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from shardctl.errors import ShardctlError
-    from shardctl.maintenance.repack import Candidate, Plan, Repacked, Result
+    from shardctl.maintenance.repack import Plan, Result, Table
 
 app = command_app()
 
@@ -28,7 +28,7 @@ _SHOWN = 20
 _LEFT_OUT = {
     "little": "too little estimated bloat (--min-bloat)",
     "recent": "repacked recently (--recent)",
-    "unknown": "bloat unknown without ANALYZE (--min-bloat 0 includes them)",
+    "unknown": "bloat unknown, without ANALYZE or while locked (--min-bloat 0 includes them)",
 }
 
 
@@ -79,12 +79,11 @@ def repack(
     killed, run it again: it repacks the rest.
     """
     from shardctl.maintenance import repack as repacking
-    from shardctl.maintenance.repack_look import Options
     from shardctl.state import lock
     from shardctl.topology import routes
 
     topology = load_topology(ctx)
-    options = Options(
+    options = repacking.Options(
         min_bloat / 100,
         recent.total_seconds(),
         jobs,
@@ -95,14 +94,13 @@ def repack(
     chosen = routes.listed(topology, shards)
     plan = repacking.plan(topology, chosen, options)
     lock.require_all_free(topology, plan.nodes, command=repacking.COMMAND)
-    shown = [one for one in plan.candidates if one.verdict in ("repack", "refused")]
     result = changing.run(
         ctx,
         pending=plan.nodes,
         header=("node", "table", "size", "bloat, estimated", "verdict"),
-        rows=map(_row, shown[:_SHOWN]),
+        rows=map(_row, plan.shown[:_SHOWN]),
         nothing="nothing to repack",
-        notes=[*_notes(plan, shown)],
+        notes=[*_notes(plan)],
         plan=_json(plan, None),
         question=_question(plan),
         carry_out=lambda progress: repacking.carry_out(topology, plan, progress, say),
@@ -114,16 +112,16 @@ def repack(
         _end(plan, result.error if result else None)
 
 
-def _notes(plan: Plan, shown: Sequence[Candidate]) -> Iterator[str]:
+def _notes(plan: Plan) -> Iterator[str]:
     """Tell what the table of the worst tables leaves out."""
-    if len(shown) > _SHOWN:
-        size = picture.size(sum(one.table.size_bytes for one in shown[_SHOWN:]))
+    if len(shown := plan.shown) > _SHOWN:
+        size = picture.size(sum(one.size_bytes for one in shown[_SHOWN:]))
         yield f"{plural(len(shown) - _SHOWN, 'table')} more ({size}); -o json has them all"
-    for verdict, why in _LEFT_OUT.items():
-        if count := plan.left_out(verdict):  # type: ignore[arg-type]  # its keys are verdicts
-            yield f"skipped: {plural(count, 'table')}: {why}"
+    for verdict, count in _left_out(plan).items():
+        if count:
+            yield f"skipped: {plural(count, 'table')}: {_LEFT_OUT[verdict]}"
+    yield from (f"node {node}: {note}" for node, note in plan.notes)
     for node, view in plan.views.items():
-        yield from (f"node {node}: {note}" for note in view.notes)
         for one in view.leftovers:
             of, objects = one.name or "a dropped table", ", ".join(one.objects)
             yield (
@@ -132,31 +130,39 @@ def _notes(plan: Plan, shown: Sequence[Candidate]) -> Iterator[str]:
             )
 
 
-def _row(one: Candidate) -> tuple[str, str, str, str, str]:
-    table = one.table
-    bloat = picture.size(table.bloat_bytes)
-    if table.bloat_bytes is not None and table.size_bytes:
-        bloat += f" ({100 * table.bloat_bytes // table.size_bytes} %)"
-    verdict = one.why_not or f"by {table.index}"
-    return one.node, one.name, picture.size(table.size_bytes), bloat, verdict
+def _left_out(plan: Plan) -> dict[str, int]:
+    return {verdict: len(plan.of(verdict)) for verdict in _LEFT_OUT}  # type: ignore[arg-type]  # its keys are verdicts
+
+
+def _row(one: Table) -> tuple[str, str, str, str, str]:
+    bloat = picture.size(one.bloat_bytes)
+    if one.bloat_bytes is not None and one.size_bytes:
+        bloat += f" ({100 * one.bloat_bytes // one.size_bytes} %)"
+    return (
+        one.node,
+        one.full_name,
+        picture.size(one.size_bytes),
+        bloat,
+        one.why_not or f"by {one.index}",
+    )
 
 
 def _question(plan: Plan) -> str:
-    size = picture.size(sum(one.table.size_bytes for one in plan.chosen))
-    nodes = plural(len({one.node for one in plan.chosen}), "node")
-    return f"Repack {plural(len(plan.chosen), 'table')} ({size}) on {nodes}?"
+    chosen = plan.of("repack")
+    size = picture.size(sum(one.size_bytes for one in chosen))
+    return f"Repack {plural(len(chosen), 'table')} ({size}) on {plural(len(plan.nodes), 'node')}?"
 
 
 def _report(result: Result) -> None:
     """Print the freed space: a line for each node and table name, over all its shards."""
 
-    def key(one: Repacked) -> tuple[str, str]:
-        return one.candidate.node, one.candidate.table.name
+    def key(one: Table) -> tuple[str, str]:
+        return one.node, one.name
 
     rows = []
-    for (node, name), group in groupby(sorted(result.repacked, key=key), key):
+    for (node, name), group in groupby(sorted(result.after, key=key), key):
         same = list(group)
-        before, after = sum(o.before_bytes for o in same), sum(o.after_bytes for o in same)
+        before, after = sum(o.size_bytes for o in same), sum(result.after[o] for o in same)
         sizes = map(picture.size, (before, after, before - after))
         rows.append((node, name, f"{len(same):,}", *sizes))
     if rows:
@@ -164,44 +170,33 @@ def _report(result: Result) -> None:
 
 
 def _done(result: Result) -> str:
-    given = picture.size(sum(one.before_bytes - one.after_bytes for one in result.repacked))
     done = "" if result.error else "done: "
-    return f"{done}{plural(len(result.repacked), 'table')} repacked; {given} freed"
+    freed = picture.size(result.freed_bytes)
+    return f"{done}{plural(len(result.after), 'table')} repacked; {freed} freed"
 
 
 def _json(plan: Plan, result: Result | None) -> dict[str, Any]:
     """Return the shape of docs/reference/json.md; skipped tables are only counted."""
-    from shardctl.maintenance.repack import COMMAND
-
-    repacked = result.repacked if result else ()
+    after = result.after if result else {}
     left = result.left if result else {}
-    done = {one.candidate: one for one in repacked}
     tables = []
-    for one in plan.candidates:
-        if one.verdict not in (COMMAND, "refused"):
-            continue
+    for one in plan.shown:
         reported = one.as_json()
-        if one in done:
-            reported["size_bytes"], reported["after_bytes"] = (
-                done[one].before_bytes,
-                done[one].after_bytes,
-            )
-            reported["state"] = "repacked"
+        if one in after:
+            reported |= {"state": "repacked", "after_bytes": after[one]}
         elif one in left:
-            reported["state"], reported["reason"] = "left", left[one]
+            reported |= {"state": "left", "reason": left[one]}
         tables.append(reported)
     return {
         "tables": tables,
-        "left_out": {verdict: plan.left_out(verdict) for verdict in _LEFT_OUT},  # type: ignore[arg-type]  # as above
+        "left_out": _left_out(plan),
         "leftovers": [
             {"node": node, "table": one.name, "objects": list(one.objects)}
             for node, view in plan.views.items()
             for one in view.leftovers
         ],
-        "notes": [
-            {"node": node, "note": note} for node, view in plan.views.items() for note in view.notes
-        ],
-        "reclaimed_bytes": sum(one.before_bytes - one.after_bytes for one in repacked),
+        "notes": [{"node": node, "note": note} for node, note in plan.notes],
+        "reclaimed_bytes": result.freed_bytes if result else 0,
     }
 
 
@@ -210,7 +205,8 @@ def _end(plan: Plan, error: ShardctlError | None) -> None:
     from shardctl.errors import together
     from shardctl.maintenance.repack import tables_refused
 
-    refused = [(one.node, one.name, one.why_not or "") for one in plan.refused]
-    errors = [*(error.parts() if error else []), *([tables_refused(refused)] if refused else [])]
+    errors = error.parts() if error else []
+    if refused := plan.of("refused"):
+        errors = [*errors, tables_refused(refused)]
     if errors:
         raise together(errors)

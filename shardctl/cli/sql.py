@@ -192,7 +192,7 @@ def show(run: Run, output: Listing) -> Shown:
 
 
 def _stream(run: Run, output: Listing) -> Shown:
-    """Print rows as they arrive; memory does not grow with their number."""
+    """Print rows as they arrive; memory does not grow with the number of shards."""
     shown, folded = Shown(), Folded()
     warnings: dict[str, list[Place]] = {}
     first: Columns = ()
@@ -202,22 +202,21 @@ def _stream(run: Run, output: Listing) -> Shown:
         for event in events:
             if isinstance(event, Warned):
                 warnings.setdefault(event.message, []).append(event.place)
-            elif isinstance(event, Failure):
-                if output is Listing.json:
-                    print_json(folding.failure_as_json(event))
             elif output is Listing.json:
-                print_json(folding.as_json(event.place, event.statement, event.batch))
-                shown.rows += len(event.batch.rows)
-            elif not event.batch.columns:
+                print_json(folding.as_json(event))
+                shown.rows += 0 if isinstance(event, Failure) else len(event.rows)
+            elif isinstance(event, Failure):
+                pass
+            elif not event.columns:
                 folded.add(event)
             else:
                 header = not first
-                first = first or event.batch.columns
-                if _titles(event.batch.columns) != _titles(first):
-                    differing.setdefault(event.batch.columns, []).append(event.place)
+                first = first or event.columns
+                if _titles(event.columns) != _titles(first):
+                    differing.setdefault(event.columns, []).append(event.place)
                     continue
                 _print_rows(event, output, header=header)
-                shown.rows += len(event.batch.rows)
+                shown.rows += len(event.rows)
     for (_, command), places in folded.commands.items():
         say(f"{command}: {folding.where(places)}")
     _warn(warnings)
@@ -245,14 +244,14 @@ def _progress(run: Run) -> Iterator[None]:
 
 def _print_rows(answer: Answer, output: Listing, *, header: bool) -> None:
     """Print rows as TSV or CSV, which has a header."""
-    place, batch = _label(answer.place), answer.batch
+    place = _label(answer.place)
     if output is Listing.tsv:
-        print_tsv((place, *row) for row in batch.rows)
+        print_tsv((place, *row) for row in answer.rows)
         return
     if header:
         label = "node" if answer.place.shard is None else "shard"
-        print_csv([(label, *_titles(batch.columns))])
-    print_csv((place, *row) for row in batch.rows)
+        print_csv([(label, *_titles(answer.columns))])
+    print_csv((place, *row) for row in answer.rows)
 
 
 def _tables(run: Run) -> Shown:

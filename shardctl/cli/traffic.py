@@ -184,7 +184,8 @@ def _foresee(
     from shardctl.traffic.load import plan
 
     fleet, route = plan(topology, aliases.value, chosen)
-    table.require_alone(topology, [name for name in topology.nodes if fleet.holding(name)])
+    with table.alone(topology, [name for name in topology.nodes if fleet.holding(name)]):
+        pass
     shards = sorted(fleet.map.owners if chosen is None else chosen)
     poolers = [pooler.name for pooler in route.poolers]
     if settings.json:
@@ -258,12 +259,13 @@ def _summary(found: Found) -> list[tuple[str, str]]:
     overall = found.latencies.overall
     per_second = overall.operations / found.elapsed_s if found.elapsed_s else 0
     updates = f"{found.acknowledged_updates:,} updates"
+    delayed = f"(this process was delayed {_ms(found.held_up_ms)})"
     rows = [
         ("clients", f"{found.clients or 'none'}, {_THROUGH[found.aliases]}"),
         ("operations", f"{overall.operations:,} in {found.elapsed_s:.1f} s, {per_second:,.0f}/s"),
         ("acknowledged", f"{found.acknowledged_inserts:,} inserts, {updates}"),
         ("p50, p99", f"{_ms(overall.p50_ms)}, {_ms(overall.p99_ms)}"),
-        ("longest", f"{_ms(found.longest_ms)} (this process was delayed {_ms(found.held_up_ms)})"),
+        ("longest", f"{_ms(overall.longest_ms)} {delayed}"),
     ]
     if found.logins is not None:
         longest = found.logins.latencies.overall.longest_ms

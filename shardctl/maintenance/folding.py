@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError, incomplete_if
+from shardctl.maintenance.sql import Answer
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.maintenance.places import Place
-    from shardctl.maintenance.sql import Answer, Batch, Column, Failure, Row, Run
+    from shardctl.maintenance.sql import Column, Failure, Row, Run
 
 READ_ONLY = "25006"
 """The SQLSTATE of what would write in a transaction that only reads."""
-_CANCELED = "57014"
 
 Columns = tuple["Column", ...]
 
@@ -35,14 +35,12 @@ class Folded:
 
     def add(self, answer: Answer) -> None:
         """Take one more."""
-        batch = answer.batch
-        if not batch.columns:
-            self.commands.setdefault((answer.statement, batch.command or ""), []).append(
-                answer.place
-            )
+        if not answer.columns:
+            command = (answer.statement, answer.command or "")
+            self.commands.setdefault(command, []).append(answer.place)
             return
-        found = self.tables.setdefault((answer.statement, batch.columns), [])
-        found += [(answer.place, row) for row in batch.rows]
+        found = self.tables.setdefault((answer.statement, answer.columns), [])
+        found += [(answer.place, row) for row in answer.rows]
 
 
 def errors(run: Run) -> list[ShardctlError]:
@@ -89,8 +87,6 @@ def _hint(run: Run, group: Sequence[Failure]) -> str:
         return first.error.hint
     if first.sqlstate == READ_ONLY and not run.plan.write:
         return "by default statements can only read; add --write to allow changes"
-    if first.sqlstate == _CANCELED and run.timeout_ms:
-        return "raise --timeout, or find the session that blocks it"
     return "nothing was changed; fix the statement, or what the message names"
 
 
@@ -109,31 +105,28 @@ def where(places: Sequence[Place]) -> str:
     return f"node{'s' if len(nodes) > 1 else ''} {', '.join(nodes)}"
 
 
-def as_json(place: Place, statement: int | None, batch: Batch | None) -> dict[str, Any]:
-    """Give the shape of docs/reference/json.md of an answer, or the begin of a failure's."""
-    columns = batch.columns if batch else ()
-    return {
-        "shard": place.shard,
-        "node": place.node,
-        "statement": statement,
-        "columns": [{"name": column.name, "type": column.type} for column in columns],
-        "rows": [
-            [_value(text, column) for text, column in zip(row, columns, strict=True)]
-            for row in (batch.rows if batch else ())
-        ],
-        "command": batch.command if batch else None,
+def as_json(one: Answer | Failure) -> dict[str, Any]:
+    """Give the shape of docs/reference/json.md."""
+    found: dict[str, Any] = {
+        "shard": one.place.shard,
+        "node": one.place.node,
+        "statement": one.statement,
+        "columns": [],
+        "rows": [],
+        "command": None,
         "error": None,
     }
-
-
-def failure_as_json(failure: Failure) -> dict[str, Any]:
-    """Give the shape of a failure."""
-    said = {
-        "sqlstate": failure.sqlstate,
-        "message": failure.message,
-        "unknown": failure.unknown,
+    if not isinstance(one, Answer):
+        said = {"sqlstate": one.sqlstate, "message": one.message, "unknown": one.unknown}
+        return found | {"error": said}
+    return found | {
+        "columns": [{"name": column.name, "type": column.type} for column in one.columns],
+        "rows": [
+            [_value(text, column) for text, column in zip(row, one.columns, strict=True)]
+            for row in one.rows
+        ],
+        "command": one.command,
     }
-    return as_json(failure.place, failure.statement, None) | {"error": said}
 
 
 def _value(text: str | None, column: Column) -> Any:

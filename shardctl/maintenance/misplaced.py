@@ -40,15 +40,6 @@ if TYPE_CHECKING:
 QUERIES = queries.load("shardctl.maintenance", "queries.sql")
 
 
-def table_unread(table: Table, reason: str, *, hint: str = "") -> Refused:
-    """Report a table of a shard that could not be searched."""
-    return Refused(
-        "table_unread",
-        f"node {table.node}: shard {table.shard}: table {table.name}: {reason}",
-        hint=hint or "fix this and run the command again",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
     """One shard's table; `column` holds the key, or with `by_id` the id that names the shard.
@@ -270,16 +261,17 @@ class _Search:
             reading.read((table.schema, table.name), odd, partial(self._part, table, groups))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             return  # it was dropped a moment ago
-        except psycopg.errors.UndefinedFunction as error:
-            hint = (
-                f"run `shardctl init` to create shard_of; column {table.column} must be an integer,"
-            )
-            problem = table_unread(table, reason_of(error), hint=f"{hint} text or a uuid")
-            self.failed.append(problem)
         except psycopg.Error as error:
             if self.session.closed:
                 raise
-            self.failed.append(table_unread(table, reason_of(error)))
+            where = f"node {table.node}: shard {table.shard}: table {table.name}"
+            self.failed.append(
+                Refused(
+                    "table_unread",
+                    f"{where}: {reason_of(error)}",
+                    hint="fix this and run the command again; `shardctl init` creates shard_of",
+                )
+            )
         else:
             for belongs, (rows, examples) in groups.items():
                 self.found.append(Misplaced(table, belongs, rows, tuple(examples)))
@@ -291,55 +283,45 @@ class _Search:
         part: sql.Composable,
     ) -> None:
         """Count a part's rows by the other shards that they belong to, and read some of each."""
-        given = {"belongs": table.belongs(self.topology), "part": part}
-        given |= {"table": sql.Identifier(table.schema, table.name)}
-        given |= {"shard": sql.Literal(int(table.shard))}
-        others = dict(self.session.execute(QUERIES["counts"].format(**given)).fetchall())
-        for shard, rows in others.items():
-            before, examples = groups.get(shard, (0, []))
-            groups[shard] = (before + rows, examples)
-        if any(len(groups[shard][1]) < self.limit for shard in others):
-            for shard, example in self._examples(table, given):
-                if len(examples := groups[shard][1]) < self.limit:
-                    examples.append(example)
-
-    def _examples(
-        self, table: Table, given: Mapping[str, sql.Composable]
-    ) -> Iterator[tuple[ShardId, Example]]:
-        keys_of = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in table.primary_key]
         # No cast: it may be a function of the type's owner. Without a key no row can be identified.
-        whole = self.statements and bool(table.primary_key)
-        columns = [*table.primary_key, *table.settable] if whole else []
-        row = [
-            sql.SQL("t.{} AS {}").format(sql.Identifier(column), sql.Identifier(f"c{number}"))
-            for number, column in enumerate(columns)
-        ]
+        keys = _of_t(table.primary_key)
+        whole = self.statements and bool(keys)
+        columns = _of_t([*table.primary_key, *table.settable]) if whole else []
         statement = QUERIES["rows"].format(
-            **given,
-            primary_key=sql.SQL("concat_ws(',', {})").format(sql.SQL(", ").join(keys_of))
-            if keys_of
+            belongs=table.belongs(self.topology),
+            table=sql.Identifier(table.schema, table.name),
+            shard=sql.Literal(int(table.shard)),
+            part=part,
+            primary_key=sql.SQL("concat_ws(',', {})").format(sql.SQL(", ").join(keys))
+            if keys
             else sql.SQL("NULL::text"),
             column=sql.Identifier(table.column),
             limit=sql.Literal(self.limit),
-            row=sql.SQL("").join(
-                sql.SQL(", ") + one for one in (sql.SQL("t.xmin AS version"), *row)
-            ),
-            names=sql.SQL("").join(
-                sql.SQL(", {}").format(sql.Identifier(name))
-                for name in ("version", *(f"c{number}" for number in range(len(columns))))
-            ),
+            columns=sql.SQL("").join(sql.SQL(", ") + one for one in columns),
         )
         with self.session.cursor() as cursor:
             for kind in cursor.adapters.types:
                 for oid in filter(None, (kind.oid, kind.array_oid)):
                     cursor.adapters.register_loader(oid, TextLoader)  # values as the server has
-            for belongs, primary_key, value, version, *values in cursor.execute(statement):
+            of_part: dict[ShardId, int] = {}
+            for belongs, total, primary_key, value, version, *values in cursor.execute(statement):
                 shard, moves = ShardId(int(belongs)), list[str]()
+                of_part[shard] = int(total)
+                _, examples = groups.setdefault(shard, (0, []))
+                if len(examples) >= self.limit:
+                    continue
                 if whole and not table.by_hand:
                     schema = self.topology.schema(shard)
                     made = _moves(table, schema, version, values)
                     moves = [one.as_string(self.session) for one in made]
-                yield shard, Example(primary_key, value, *moves)
+                examples.append(Example(primary_key, value, *moves))
+        for shard, rows in of_part.items():
+            before, examples = groups[shard]
+            groups[shard] = (before + rows, examples)
+
+
+def _of_t(columns: Iterable[str]) -> list[sql.Composed]:
+    return [sql.SQL("t.{}").format(sql.Identifier(name)) for name in columns]
 
 
 def _moves(
@@ -366,23 +348,14 @@ def _moves(
     return insert, delete
 
 
-def migration_unknown(node: NodeName, file: str, shards: Collection[int]) -> Refused:
-    """Report a migration that ran and has no file here: it may have named keys."""
+def keys_unknown(node: NodeName, file: str, shards: Collection[int]) -> Refused:
+    """Report a migration that may name keys, and is not the same here and in shards."""
     return Refused(
-        "migration_unknown",
-        f"node {node}: shards {ranges.of(sorted(shards))} ran {file}, which is not in "
-        "the migrations' folder",
-        hint="use the newest migrations: they name the keys that place each row",
-    )
-
-
-def keys_pending(node: NodeName, migration: Migration, shards: Collection[int]) -> Refused:
-    """Report a migration that names keys and has not run."""
-    return Refused(
-        "keys_pending",
-        f"node {node}: {migration.name} names keys and has not run in shards "
+        "keys_unknown",
+        f"node {node}: migration {file} is missing here, or names keys and has not run, in shards "
         f"{ranges.of(sorted(shards))}",
-        hint="run `shardctl migrate`",
+        hint="use the newest migrations, which name the keys that place each row, and run "
+        "`shardctl migrate`",
     )
 
 
@@ -421,7 +394,7 @@ def child_unsearched(node: NodeName, shard: ShardId, table: Keyed) -> Refused:
 def _require_ran(session: Connection, places: Sequence[Place], files: Sequence[Migration]) -> None:
     """See that the files which name keys are those that ran in a node's shards.
 
-    Raises migration_changed, migration_unknown, keys_pending, or Problems of several.
+    Raises migration_changed, keys_unknown, or Problems of several.
     """
     node, shards = places[0].node, {place.shard for place in places if place.shard is not None}
     ran = {
@@ -429,15 +402,15 @@ def _require_ran(session: Connection, places: Sequence[Place], files: Sequence[M
         for file, checksum, every in session.execute(STATE["migrations"])
         if (there := shards.intersection(every))
     }
-    problems = refusals.changed(node, ran, files)
-    known = {migration.name: migration for migration in files}
-    lacking = {name: set(shards) for name, one in known.items() if keys.lines(one)}
+    known = {migration.name for migration in files}
+    odd = {migration.name: set(shards) for migration in files if keys.lines(migration)}
     for (file, _), there in ran.items():
         if file not in known:
-            problems.append(migration_unknown(node, file, there))
-        elif file in lacking:
-            lacking[file] -= there
-    problems += [keys_pending(node, known[file], left) for file, left in lacking.items() if left]
+            odd[file] = there
+        elif file in odd:
+            odd[file] -= there
+    problems = refusals.changed(node, ran, files)
+    problems += [keys_unknown(node, file, left) for file, left in odd.items() if left]
     if problems:
         raise together(problems)
 

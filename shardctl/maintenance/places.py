@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shardctl.postgres.connection import Connection
-    from shardctl.state.ledger import Copy
+    from shardctl.state.ledger import Copy, Entry
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 
@@ -69,13 +69,17 @@ class Fleet:
             )
         return dict(first)
 
+    def open_moves(self) -> list[Entry]:
+        """List the moves that have not ended."""
+        copies = (copy for view in self.views.values() for copy in view.journal)
+        return [one for one in ledger.entries(copies) if one.open]
+
     def require_settled(self) -> None:
         """See that no move is open, and that map and topology agree.
 
         Raises move_unfinished, OwnershipDiffers, or Problems of several.
         """
-        entries = ledger.entries(copy for view in self.views.values() for copy in view.journal)
-        problems: list[ShardctlError] = [ledger.in_the_way(one) for one in entries if one.open]
+        problems: list[ShardctlError] = [ledger.in_the_way(one) for one in self.open_moves()]
         said = {name: Said(view.version, view.map, ()) for name, view in self.views.items()}
         if problems := problems or list(refusals.ownership(self.topology, said)):
             raise together(problems)

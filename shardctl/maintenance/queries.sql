@@ -35,24 +35,20 @@ LEFT JOIN LATERAL (
 WHERE c.relkind = 'r' AND n.nspname = ANY (%(schemas)s)
 ORDER BY c.relname, n.nspname
 
--- name: counts
--- How many rows of a part of a table belong to each other shard
-SELECT belongs, count(*) FROM (SELECT {belongs} AS belongs FROM ONLY {table} AS t {part}) AS each
-WHERE belongs <> {shard} GROUP BY 1 ORDER BY 1
-
 -- name: rows
--- Some rows of a part of a table for each other shard that they belong to
-SELECT belongs, primary_key, value{names}
+-- Some rows of a part of a table for each other shard that they belong to, and how many there are
+SELECT m.belongs, m.total, {primary_key}, t.{column}::text, t.xmin{columns}
 FROM (
-    SELECT each.*, row_number() OVER (PARTITION BY belongs ORDER BY primary_key, value) AS number
+    SELECT belongs, place, count(*) OVER (PARTITION BY belongs) AS total,
+           row_number() OVER (PARTITION BY belongs ORDER BY primary_key, value) AS number
     FROM (
-        SELECT {belongs} AS belongs, {primary_key} AS primary_key, t.{column}::text AS value{row}
+        SELECT {belongs} AS belongs, t.ctid AS place, {primary_key} AS primary_key, t.{column}::text AS value
         FROM ONLY {table} AS t {part}
     ) AS each
     WHERE belongs <> {shard}
-) AS misplaced
-WHERE number <= {limit}
-ORDER BY belongs, number
+) AS m JOIN ONLY {table} AS t ON t.ctid = m.place
+WHERE m.number <= {limit}
+ORDER BY m.belongs, m.number
 
 -- name: begin
 -- A transaction for one place, with nothing left of what ran before; and whether its schema exists

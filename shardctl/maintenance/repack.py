@@ -1,40 +1,50 @@
 """Repack: which tables are written again, in which order, and one call of pg_repack for each.
 
-It can stop anywhere: pg_repack swaps a table in one transaction.
+pg_repack runs on this machine, and logs in as shardctl itself does: no row travels through it, so
+the network does not matter, and hosts need neither a route there nor a password of their own. It
+can stop anywhere: pg_repack swaps a table in one transaction.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import signal
+import subprocess
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import psycopg
+from psycopg import sql
 
 from shardctl import fanout
 from shardctl.errors import Incomplete, Interrupted, Refused, ShardctlError, together
+from shardctl.hosts import files
+from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
-from shardctl.maintenance import repack_look
-from shardctl.maintenance.repack_look import MARK, QUERIES
+from shardctl.maintenance import places
 from shardctl.meter import BYTES, sentences, size
-from shardctl.postgres import binaries
+from shardctl.postgres import binaries, catalog, connection, queries
 from shardctl.postgres.connection import NodeLost
-from shardctl.state import cluster, events, ledger, lock
+from shardctl.state import events, ledger, lock, observer
+from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from shardctl.fanout import Progress
-    from shardctl.maintenance.repack_look import Options, Table, View
+    from shardctl.maintenance.places import Place
+    from shardctl.postgres.catalog import Leftover
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import NodeName, Topology
+    from shardctl.topology.model import Node, NodeName, Topology
 
-
-COMMAND = repack_look.COMMAND
+QUERIES = queries.load("shardctl.maintenance", "repack.sql")
+COMMAND = "repack"
+MARK = "repacked file "
+"""How the event of a repacked table begins; the number of its file and a colon come next."""
 
 Verdict = Literal["repack", "refused", "little", "recent", "unknown"]
 """`little` bloat, a `recent` repack and an `unknown` bloat are reasons to leave a table out."""
@@ -43,33 +53,79 @@ ROOM = 2
 """How much free disk a table takes while it is repacked, in times its size with all indexes."""
 
 _SHOWN = 3
+_LOCK_TIMEOUT = "1s"
+_PROGRAM = "pg_repack"
+_SETTINGS = {
+    # A role's own limits would end sessions that wait on purpose.
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    # It tries for its own locks for a second at a time, but cleans up after itself without any
+    # limit, while all other users of the table wait behind it.
+    "lock_timeout": "2s",
+    # What a killed program leaves running would hold its locks until the statement has ended.
+    "client_connection_check_interval": "1s",
+}
+_PRINTED = re.compile(r"(?:ERROR|FATAL|WARNING): +(?:query failed: )?(?:ERROR: +)?(.+)")
+_WAITS = re.compile(r"NOTICE: (Waiting for .+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A table with its verdict; `why_not` is None unless it is refused."""
+class Options:
+    """What is chosen, and how it is done; `min_bloat` is a share from 0 to 1.
+
+    A table that was repacked less than `recent_s` ago is left out. `jobs` are tables at a time
+    on each node. A table that is in use for `wait_timeout_s` is given up or, to `terminate`, the
+    sessions that use it are ended.
+    """
+
+    min_bloat: float
+    recent_s: float
+    jobs: int
+    wait_timeout_s: int
+    terminate: bool
+    superuser_check: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a shard; `bloat_bytes` is None where ANALYZE has not seen it, or it is locked.
+
+    `index` is the one in whose order it is written again, and `order_by` its columns unless
+    the table is clustered by it. `file` is where it is stored, and another one as soon as it
+    is written again. `done_s` is how long ago it was repacked, None where it was
+    not, or was rewritten by another session since. `why_not` is None unless it is refused.
+    """
 
     node: NodeName
-    table: Table
-    verdict: Verdict
+    shard: ShardId
+    schema: str
+    name: str
+    oid: int
+    file: int
+    size_bytes: int
+    bloat_bytes: int | None
+    index: str | None
+    order_by: str | None
+    done_s: float | None
+    verdict: Verdict = "repack"
     why_not: str | None = None
 
     @property
-    def name(self) -> str:
-        """The table's name with its schema, for people."""
-        return f"{self.table.schema}.{self.table.name}"
+    def full_name(self) -> str:
+        """Its name with its schema, for people."""
+        return f"{self.schema}.{self.name}"
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md, as planned."""
-        table = self.table
         return {
             "node": self.node,
-            "shard": table.shard,
-            "schema": table.schema,
-            "table": table.name,
-            "size_bytes": table.size_bytes,
-            "bloat_bytes": table.bloat_bytes,
-            "index": table.index,
+            "shard": self.shard,
+            "schema": self.schema,
+            "table": self.name,
+            "size_bytes": self.size_bytes,
+            "bloat_bytes": self.bloat_bytes,
+            "index": self.index,
             "state": "planned" if self.why_not is None else "refused",
             "reason": self.why_not,
             "after_bytes": None,
@@ -77,157 +133,185 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """One node; `free_bytes` is None where the room of its data directory is `unknown`, and why."""
+
+    tables: tuple[Table, ...]
+    leftovers: tuple[Leftover, ...]
+    program: str
+    free_bytes: int | None
+    unknown: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """What a repack does: the chosen tables, worst first, and what was seen of their nodes.
+    """What a repack does: the tables, worst first, and what was seen of their nodes."""
 
-    `programs` are those of this machine, by version.
-    """
-
-    candidates: tuple[Candidate, ...]
+    tables: tuple[Table, ...]
     views: Mapping[NodeName, View]
-    programs: Mapping[str, str]
     options: Options
 
-    @property
-    def chosen(self) -> list[Candidate]:
-        """The tables to repack, in order."""
-        return [one for one in self.candidates if one.verdict == "repack"]
+    def of(self, *verdicts: Verdict) -> list[Table]:
+        """List the tables with one of these verdicts, in order."""
+        return [one for one in self.tables if one.verdict in verdicts]
 
     @property
-    def refused(self) -> list[Candidate]:
-        """The tables that should be repacked and cannot be."""
-        return [one for one in self.candidates if one.verdict == "refused"]
+    def shown(self) -> list[Table]:
+        """The tables that should be repacked, also those that cannot be."""
+        return self.of("repack", "refused")
 
-    def left_out(self, verdict: Verdict) -> int:
-        """Count the tables of another verdict."""
-        return sum(one.verdict == verdict for one in self.candidates)
+    @property
+    def notes(self) -> list[tuple[NodeName, str]]:
+        """The nodes whose room is unknown, and why."""
+        return [
+            (node, f"free disk space could not be checked: {view.unknown}")
+            for node, view in self.views.items()
+            if view.unknown is not None
+        ]
 
     @property
     def nodes(self) -> list[NodeName]:
         """The nodes on which there is something to do."""
-        busy = {one.node for one in self.chosen}
-        return [node for node in self.views if node in busy]
+        return list(dict.fromkeys(one.node for one in self.of("repack")))
 
 
-def program_missing(node: NodeName, wanted: str, found: Collection[str]) -> Refused:
-    """Report a node's extension with whose version no program here works."""
-    seen = f"has {', '.join(sorted(found))}" if found else "has no pg_repack"
-    return Refused(
+def plan(topology: Topology, shards: Iterable[int], options: Options) -> Plan:
+    """Look at the shards' tables on their owners and judge each; changes nothing.
+
+    Raises what `places.of_shards` raises, the errors of nodes that could not be asked,
+    move_unfinished, extension_missing and program_missing, or Problems of several.
+    """
+    of_node = _places(topology, shards)
+    nodes = [topology.nodes[name] for name in of_node]
+
+    def view(session: Connection, node: Node) -> View:
+        return _view(session, node, of_node[node.name])
+
+    purpose = lock.purpose(COMMAND)
+    views = observer.ask(topology, view, purpose=purpose, nodes=nodes).every()
+    return Plan(tuple(judge(views, options)), views, options)
+
+
+def _places(topology: Topology, shards: Iterable[int]) -> dict[NodeName, list[Place]]:
+    """Find the shards' owners, and see that none is part of an unfinished move."""
+    fleet = places.look(topology, purpose=lock.purpose(COMMAND))
+    found = places.of_shards(fleet, map(ShardId, shards))
+    why = ": a repack would run through to its copy, and delay the cutover"
+    problems = list(dict.fromkeys(error for _, error in found.left_out))
+    problems += [
+        ledger.in_the_way(one, why)
+        for one in fleet.open_moves()
+        if not {one.move.source, one.move.target}.isdisjoint(found.nodes)
+    ]
+    if problems:
+        raise together(problems)
+    return found.by_node()
+
+
+def _view(session: Connection, node: Node, of_node: Iterable[Place]) -> View:
+    session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
+    try:
+        session.execute("SELECT repack.version()")
+    except psycopg.Error as error:
+        raise Refused(
+            "extension_missing",
+            f"node {node.name}: the extension pg_repack cannot be used: {reason_of(error)}",
+            hint="install its package on that node's host (postgresql-NN-repack), then run `CREATE "
+            "EXTENSION pg_repack` in the cluster's database, as a superuser",
+        ) from error
+    shards = {place.schema: place.shard for place in of_node}
+    given = {"schemas": list(shards), "command": COMMAND, "mark": MARK}
+    tables = [
+        Table(node.name, shards[schema], schema, *rest)  # type: ignore[arg-type]  # it is a shard's
+        for schema, *rest in session.execute(QUERIES["tables"], given)
+    ]
+    free, unknown = _room(session, node)
+    return View(
+        tables=tuple(tables),
+        leftovers=catalog.repack_leftovers(session),
+        program=_program(session.info.server_version // 10_000),
+        free_bytes=free,
+        unknown=unknown,
+    )
+
+
+def _room(session: Connection, node: Node) -> tuple[int | None, str | None]:
+    """Ask for the room of the data directory; None with the reason where it is unknown."""
+    # The server shows it to superusers.
+    (reported,) = queries.one(session, "SELECT current_setting('data_directory', true)")
+    directory = reported or node.data_directory
+    if directory is None:
+        return None, "data_directory is not in the topology"
+    try:
+        return files.disk(host_of(node), directory)[1], None
+    except ShardctlError as error:
+        return None, error.message
+
+
+def _program(major: int) -> str:
+    """Find the program: in `$SHARDCTL_PG_BIN`, beside PostgreSQL's of that version, in PATH."""
+    directories = [os.environ.get(binaries.VARIABLE)]
+    if (beside := binaries.of_major(major)) is not None:
+        directories.append(str(beside.directory))
+    for directory in (*filter(None, directories), None):
+        path = shutil.which(_PROGRAM, path=directory)
+        if path is not None:
+            return path
+    raise Refused(
         "program_missing",
-        f"node {node}: the pg_repack extension is version {wanted}; this machine {seen}",
-        hint="install the package of that version on this machine (postgresql-NN-repack), "
+        "this machine has no pg_repack",
+        hint="install the package of the nodes' version on this machine (postgresql-NN-repack), "
         f"or set ${binaries.VARIABLE} to the directory of its program",
     )
 
 
-def tables_refused(refused: Sequence[tuple[NodeName, str, str]]) -> Refused:
-    """Report tables that cannot be repacked; the rest were."""
-    listed = sentences([f"node {node}: {name}: {why}" for node, name, why in refused], most=_SHOWN)
-    tables = "table" if len(refused) == 1 else "tables"
-    return Refused(
-        "tables_refused",
-        f"{len(refused)} {tables} cannot be repacked: {listed}",
-        hint="fix these tables, or leave out their shards",
-    )
-
-
-def plan(topology: Topology, shards: Iterable[int], options: Options) -> Plan:
-    """Look at the shards' tables and judge each; changes nothing.
-
-    Raises what `repack_look.look` raises, and program_missing.
-    """
-    views = repack_look.look(
-        topology,
-        frozenset(shards),
-        superuser_check=options.superuser_check,
-        purpose=lock.purpose(COMMAND),
-    )
-    found = repack_look.find()
-    missing = [
-        program_missing(node, view.version, found)
-        for node, view in views.items()
-        if view.version not in found
-    ]
-    if missing:
-        raise together(missing)
-    return Plan(tuple(judge(views, options)), views, found, options)
-
-
-def judge(views: Mapping[NodeName, View], options: Options) -> list[Candidate]:
+def judge(views: Mapping[NodeName, View], options: Options) -> list[Table]:
     """Give every table its verdict; those with the most estimated bloat come first."""
-    found = [
-        _judged(node, table, view, options) for node, view in views.items() for table in view.tables
-    ]
-    return sorted(found, key=lambda one: (-(one.table.bloat_bytes or 0), one.name))
+    found = [_judged(table, view, options) for view in views.values() for table in view.tables]
+    return sorted(found, key=lambda one: (-(one.bloat_bytes or 0), one.full_name))
 
 
-def _judged(node: NodeName, table: Table, view: View, options: Options) -> Candidate:
+def _judged(table: Table, view: View, options: Options) -> Table:
     if table.done_s is not None and table.done_s < options.recent_s:
-        return Candidate(node, table, "recent")
-    if table.locked:
-        return Candidate(
-            node, table, "refused", "another session holds a lock on it, or waits for one"
-        )
+        return replace(table, verdict="recent")
     if options.min_bloat > 0:
         if table.bloat_bytes is None:
-            return Candidate(node, table, "unknown")
+            return replace(table, verdict="unknown")
         if not table.bloat_bytes or table.bloat_bytes < options.min_bloat * table.size_bytes:
-            return Candidate(node, table, "little")
-    why = _why_not(table, view)
-    return Candidate(node, table, "repack" if why is None else "refused", why)
+            return replace(table, verdict="little")
+    need, free = ROOM * table.size_bytes, view.free_bytes
+    if free is not None and need > free:
+        why = f"repacking it needs {size(need)} of free disk, and the node has {size(free)}"
+        return replace(table, verdict="refused", why_not=why)
+    return table
 
 
-def _why_not(table: Table, view: View) -> str | None:
-    """Explain why pg_repack would refuse a table, or fill the disk; None: it would not."""
-    if any(one.oid == table.oid for one in view.leftovers):
-        return "a killed pg_repack left a trigger or tables of it, which you have to drop first"
-    if not table.permanent:
-        return "unlogged tables cannot be repacked"
-    if not table.keyed:
-        return "it needs a primary key, or a unique index on columns that are NOT NULL"
-    need = ROOM * table.size_bytes
-    if view.free_bytes is not None and need > view.free_bytes:
-        free = size(view.free_bytes)
-        return f"repacking it needs {size(need)} of free disk, and the node has {free}"
-    return None
-
-
-_WIDTH = 8
-_PRINTED = re.compile(r"(?:ERROR|FATAL|WARNING): +(?:query failed: )?(?:ERROR: +)?(.+)")
-_WAITS = re.compile(r"NOTICE: (Waiting for .+)")
-
-
-def repack_unfinished(left: Mapping[Candidate, str], count: int) -> Incomplete:
-    """Report tables that were to be repacked and are as they were."""
-    listed = sentences(
-        [f"node {one.node}: {one.name}: {why}" for one, why in left.items()], most=_SHOWN
+def tables_refused(refused: Iterable[Table]) -> Refused:
+    """Report tables that cannot be repacked; the rest were."""
+    listed = [f"node {one.node}: {one.full_name}: {one.why_not}" for one in refused]
+    return Refused(
+        "tables_refused",
+        f"tables that cannot be repacked: {len(listed)}: {sentences(listed, most=_SHOWN)}",
+        hint="free disk space, or leave out their shards",
     )
-    return Incomplete(
-        "repack_unfinished",
-        f"{len(left):,} of {count:,} tables were not repacked and are unchanged: {listed}",
-        hint="fix the causes, then run the same command again: it repacks only these tables",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Repacked:
-    """A table that was written again, and its bytes with indexes and TOAST."""
-
-    candidate: Candidate
-    before_bytes: int
-    after_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """What came of a repack; `error` None is that nothing is left to do.
 
-    `left` are tables that were begun, or were to be, and are as they were, with the reason.
+    `after` has the bytes of tables that were written again, with indexes and TOAST. `left` are
+    tables that were begun, or were to be, and are as they were, with the reason.
     """
 
-    repacked: tuple[Repacked, ...]
-    left: Mapping[Candidate, str]
+    after: Mapping[Table, int]
+    left: Mapping[Table, str]
     error: ShardctlError | None
+
+    @property
+    def freed_bytes(self) -> int:
+        """How many bytes the tables take less."""
+        return sum(one.size_bytes - after for one, after in self.after.items())
 
 
 def carry_out(
@@ -237,14 +321,13 @@ def carry_out(
 
     Raises NodeLocked, NodeUnavailable and move_unfinished with nothing done.
     """
+    count = len(plan.of("repack"))
     with lock.held(topology, plan.nodes, command=COMMAND) as locks:
-        _require_no_move(topology, locks)
+        _places(topology, [one.shard for one in plan.of("repack")])  # now no move can begin
         work = _Work(topology, plan, progress, notice)
         errors: list[ShardctlError] = []
         try:
-            for outcome in fanout.run(
-                locks.items(), work.node, width=_WIDTH, stop=work.stop, cancel=work.cancel
-            ):
+            for outcome in fanout.run(locks.items(), work.node, stop=work.stop, cancel=work.cancel):
                 if isinstance(outcome.error, psycopg.Error):
                     errors.append(NodeLost(outcome.item[0], reason_of(outcome.error)))
                 else:
@@ -252,27 +335,24 @@ def carry_out(
         except KeyboardInterrupt:
             errors = [
                 Interrupted(
-                    f"interrupted: {len(work.repacked):,} of {len(plan.chosen):,} tables are "
-                    "repacked, the rest are unchanged",
+                    f"interrupted: {len(work.after):,} of {count:,} tables are repacked, the rest "
+                    "are unchanged",
                     hint="run the same command again: it repacks only the rest",
                 )
             ]
         else:
             if work.left:
-                errors.append(repack_unfinished(work.left, len(plan.chosen)))
-        return Result(tuple(work.repacked), work.left, together(errors) if errors else None)
-
-
-def _require_no_move(topology: Topology, locks: Mapping[NodeName, Connection]) -> None:
-    """See that no move has begun since the plan was made: now none can; raises move_unfinished."""
-    refusals = repack_look.unfinished(
-        {
-            name: ledger.copies(session, topology, name, cluster.read(session))
-            for name, session in locks.items()
-        }
-    )
-    if refusals:
-        raise together(refusals)
+                left = [f"node {o.node}: {o.full_name}: {why}" for o, why in work.left.items()]
+                errors.append(
+                    Incomplete(
+                        "repack_unfinished",
+                        f"{len(left):,} of {count:,} tables were not repacked and are unchanged: "
+                        + sentences(left, most=_SHOWN),
+                        hint="fix the causes, then run the same command again: it repacks only "
+                        "these tables",
+                    )
+                )
+        return Result(work.after, work.left, together(errors) if errors else None)
 
 
 class _Work:
@@ -286,8 +366,8 @@ class _Work:
         notice: Callable[[str], None],
     ) -> None:
         self.stop = threading.Event()
-        self.repacked: list[Repacked] = []
-        self.left: dict[Candidate, str] = {}
+        self.after: dict[Table, int] = {}
+        self.left: dict[Table, str] = {}
         self._topology, self._plan = topology, plan
         self._progress, self._notice = progress, notice
         self._running: set[subprocess.Popen[str]] = set()
@@ -300,58 +380,61 @@ class _Work:
     def node(self, locked: tuple[NodeName, Connection]) -> None:
         """Repack a node's tables; raises psycopg.Error when its session is lost."""
         name, session = locked
-        chosen = [one for one in self._plan.chosen if one.node == name]
-        total = sum(one.table.size_bytes for one in chosen)
-        self._progress.expect(name, "repacking", total, BYTES)
+        chosen = [one for one in self._plan.of("repack") if one.node == name]
+        self._progress.expect(name, "repacking", sum(one.size_bytes for one in chosen), BYTES)
         table = partial(self._table, session)
         for outcome in fanout.run(chosen, table, width=self._plan.options.jobs, stop=self.stop):
             outcome.result()
-        count = sum(one.candidate.node == name for one in self.repacked)
+        count = sum(one.node == name for one in self.after)
         done = "done" if count == len(chosen) else "unfinished"
         events.record(session, COMMAND, f"{done}: {count} of {len(chosen)} tables")
 
-    def _table(self, session: Connection, one: Candidate) -> None:
+    def _table(self, session: Connection, one: Table) -> None:
         """Repack one table; whatever keeps it from that is written down in `left`."""
-        before = self._measure(session, one)  # with the lock's session: it is held as yet
-        why = None
-        if before is None:
-            why = "the table no longer exists"
-        elif before[0] != one.table.file:
-            why = "another session rewrote it after the plan was made"
+        said = self._call(one)
+        # With the lock's session: it is held as yet.
+        row = session.execute(QUERIES["measure"], {"table": one.oid}).fetchone()
+        if row is None or row[0] == one.file:
+            self.left[one] = "stopped" if self.stop.is_set() else said
         else:
-            said = self._call(one)
-            after = self._measure(session, one)
-            if after is None or after[0] == before[0]:
-                why = "stopped" if self.stop.is_set() else said
-            else:
-                given = f"{before[1]} -> {after[1]} bytes"
-                events.record(session, COMMAND, f"{MARK}{after[0]}: {one.name}, {given}")
-                self.repacked.append(Repacked(one, before[1], after[1]))
-        if why is not None:
-            self.left[one] = why
-        self._progress.waits(one.node, None)
-        self._progress.advance(one.node, one.table.size_bytes)
+            file, after = row
+            given = f"{one.size_bytes} -> {after} bytes"
+            events.record(session, COMMAND, f"{MARK}{file}: {one.full_name}, {given}")
+            self.after[one] = after
+        self._progress.advance(one.node, one.size_bytes)
 
-    def _call(self, one: Candidate) -> str:
+    def _call(self, one: Table) -> str:
         """Call pg_repack; give the first that it had to complain about."""
-        plan, topology = self._plan, self._topology
-        view, node = plan.views[one.node], topology.nodes[one.node]
-        login = repack_look.conninfo(node, topology.database, major=view.major)
-        program = plan.programs[view.version]
-        argv = repack_look.arguments(program, view.version, login, one.table, plan.options)
         complaint, waiting = "", False
-        with repack_look.start(argv) as process:
+        # Its exit code shows little: it is 0 even where it gave up a table.
+        with subprocess.Popen(
+            self._arguments(one),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            env=os.environ | {"LC_ALL": "C"},
+            start_new_session=True,  # Ctrl-C at the terminal reaches shardctl alone
+        ) as process:
             self._running.add(process)
             for line in process.stdout or ():
                 if printed := _PRINTED.match(line):
                     complaint = complaint or printed[1]
                 elif (waits := _WAITS.search(line)) and not waiting:
                     waiting = True
-                    self._notice(f"node {one.node}: {one.name}: pg_repack: {waits[1]}")
-                    self._progress.waits(one.node, f"{one.name}: {waits[1]}")
+                    self._notice(f"node {one.node}: {one.full_name}: pg_repack: {waits[1]}")
         self._running.discard(process)
         return complaint or f"pg_repack ended with code {process.returncode} and no message"
 
-    def _measure(self, session: Connection, one: Candidate) -> tuple[int, int] | None:
-        """Give a table's file and bytes; None where it is gone."""
-        return session.execute(QUERIES["measure"], {"table": one.table.oid}).fetchone()
+    def _arguments(self, one: Table) -> list[str]:
+        options, view = self._plan.options, self._plan.views[one.node]
+        node, database = self._topology.nodes[one.node], self._topology.database
+        # Other runs of pg_repack know by its application_name that they need not wait for it.
+        login = connection.whole(node, database, _PROGRAM, _SETTINGS, dbname=database.name)
+        name = sql.Identifier(one.schema, one.name).as_string()
+        argv = [view.program, "--no-password", f"--dbname={login}", f"--table={name}"]
+        argv += [f"--wait-timeout={options.wait_timeout_s}"]
+        argv += [f"--order-by={one.order_by}"] if one.order_by is not None else []
+        argv += [] if options.terminate else ["--no-kill-backend"]
+        return argv + ([] if options.superuser_check else ["--no-superuser-check"])

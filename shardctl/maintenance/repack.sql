@@ -1,26 +1,3 @@
--- name: server
--- What kind of server it is, who is logged in, and whether the extension is there or could be
-SELECT pg_is_in_recovery(), r.rolsuper,
-       EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_repack'),
-       EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_repack'),
-       (SELECT count(*) FROM pg_stat_replication),
-       (SELECT count(*) FROM pg_replication_slots WHERE NOT active)
-FROM pg_roles AS r WHERE r.rolname = current_user
-
--- name: versions
--- The versions of the extension's library and of its SQL
-SELECT repack.version(), repack.version_sql()
-
--- name: long_transactions
--- Transactions that have been open for a while: every table waits for those older than its copy
-SELECT pg_catalog.format('session %%s (%%s)', pid, coalesce(nullif(application_name, ''), usename)),
-       extract(epoch FROM clock_timestamp() - xact_start)::float8
-FROM pg_stat_activity
-WHERE datname = current_database() AND backend_type = 'client backend'
-  AND pid <> pg_backend_pid() AND application_name <> 'pg_repack'
-  AND xact_start < clock_timestamp() - make_interval(secs => %s)
-ORDER BY xact_start
-
 -- name: tables
 -- Tables of these schemas with their sizes, what of them is estimated to be bloat, and their order
 WITH locked AS MATERIALIZED (
@@ -89,8 +66,7 @@ WITH locked AS MATERIALIZED (
     WHERE command = %(command)s AND starts_with(result, %(mark)s)
     GROUP BY 1
 )
-SELECT n.nspname::text, c.relname::text, c.oid::bigint, c.relfilenode::bigint, e.tbl IS NULL, c.relpersistence = 'p',
-       key.indexrelid IS NOT NULL,
+SELECT n.nspname::text, c.relname::text, c.oid::bigint, c.relfilenode::bigint,
        CASE WHEN e.tbl IS NOT NULL THEN pg_total_relation_size(c.oid) ELSE 0 END,
        CASE WHEN NOT e.unknown THEN e.bytes END,
        coalesce(by.relname, pk.relname)::text,
@@ -107,6 +83,7 @@ LEFT JOIN pg_class AS by ON by.oid = i.indexrelid
   AND by.relam = (SELECT oid FROM pg_am WHERE amname = 'btree')
 LEFT JOIN done AS d ON d.mark = %(mark)s || c.relfilenode
 WHERE n.nspname = ANY (%(schemas)s) AND c.relkind = 'r'
+  AND c.relpersistence = 'p'  -- pg_repack takes no others
 
 -- name: measure
 -- In which file a table is, and how large it is with indexes and TOAST; nothing where it is gone

@@ -8,18 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import psycopg
-
 from shardctl import fanout
 from shardctl.checks import hosts
 from shardctl.errors import Misused, Refused, ShardctlError, UsageError
 from shardctl.hosts import accounts
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost
 from shardctl.hosts.local import Local
-from shardctl.libpq import reason_of
 from shardctl.maintenance.sql import for_log
-from shardctl.postgres.connection import NodeUnavailable, connect
-from shardctl.state import cluster, events, identity, lock
+from shardctl.state import cluster, events, identity, lock, observer
 from shardctl.topology.model import Node, NodeName, PoolerName
 
 if TYPE_CHECKING:
@@ -28,6 +24,7 @@ if TYPE_CHECKING:
     from shardctl.checks.hosts import Server
     from shardctl.fanout import Progress
     from shardctl.hosts.host import Host
+    from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Topology
 
 
@@ -119,7 +116,6 @@ def _of_server(topology: Topology, kind: Kind, server: Server) -> Target:
 COMMAND = "run"
 _WIDTH = 32
 _KILLED_WITHIN = 10.0
-_KILL_EVERY = 0.5
 # The first line is the process group to kill; the rest is the operator's command, one word.
 _LEADER = """
 read -r _ _ _ _ group _ < /proc/$$/stat
@@ -127,18 +123,6 @@ echo "$group"
 exec sh -c "$1"
 """
 _KILL = 'kill -s KILL -- "-$1"'  # the form that every shell knows
-
-
-def not_ended(cause: CommandTimedOut | HostLost) -> Refused:
-    """Report a command that was killed, or whose end is unknown."""
-    if isinstance(cause, CommandTimedOut):
-        message, hint = f"killed after {cause.seconds:g} s", "raise --timeout"
-    else:
-        message, hint = (
-            f"the connection to host {cause.host} was lost while the command ran: {cause.reason}",
-            cause.hint,
-        )
-    return Refused("not_ended", message, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +156,6 @@ class Result:
         }
 
 
-class _Stopped(Exception):
-    """The run is to stop before the command has printed its process group."""
-
-
 @dataclass(slots=True)
 class Run:
     """A command in transit; `results` are those that have ended so far."""
@@ -184,7 +164,6 @@ class Run:
     user: str | None = None
     timeout_s: float | None = None
     results: list[Result] = field(default_factory=list)
-    _stop: threading.Event = field(default_factory=threading.Event)
     _groups: dict[int, tuple[Target, str]] = field(default_factory=dict)
 
     def on(self, targets: Sequence[Target], progress: Progress) -> list[Result]:
@@ -200,13 +179,8 @@ class Run:
             progress.advance("hosts")
             return result
 
-        killer = threading.Thread(target=self._kill_when_stopped, daemon=True)
-        killer.start()
-        try:
-            return fanout.collect(targets, work, width=_WIDTH, stop=self._stop).every()
-        finally:
-            self._stop.set()
-            killer.join()
+        outcomes = fanout.run(targets, work, width=_WIDTH, cancel=self._kill_all)
+        return [outcome.result() for outcome in outcomes]
 
     def _one(self, target: Target) -> Result:
         began = time.monotonic()
@@ -214,17 +188,28 @@ class Run:
         code: int | None = None
         error: ShardctlError | None = None
         stderr, begun = "", True
+
+        def take(line: str) -> None:
+            if threading.get_ident() in self._groups:
+                lines.append(line)
+            else:
+                self._groups[threading.get_ident()] = (target, line)
+
         try:
             if isinstance(target.host, Local) and self.user is not None:
                 _require_user(self.user)
-            stderr = self._stream(target, lines)
+            argv = ["sh", "-c", _LEADER, "sh", self.command]
+            stderr = target.host.run(
+                argv, line=take, user=self.user, env=target.env, timeout=self.timeout_s
+            ).stderr
             code = 0
         except CommandFailed as failed:
             code, stderr = failed.completed.code, failed.completed.stderr
-        except (CommandTimedOut, HostLost) as lost:
-            error = not_ended(lost)
-        except _Stopped:
-            error = ShardctlError("interrupted while it started", hint="check what it has done")
+        except CommandTimedOut as late:
+            error = Refused("not_ended", f"killed after {late.seconds:g} s", hint="raise --timeout")
+        except HostLost as lost:
+            what = f"the connection to host {lost.host} was lost while the command ran"
+            error = Refused("not_ended", f"{what}: {lost.reason}", hint=lost.hint)
         except ShardctlError as refused:
             error, begun = refused, False
         finally:
@@ -234,38 +219,12 @@ class Run:
         stdout = "".join(f"{line}\n" for line in lines)
         return Result(target, code, stdout, stderr, took_ms, error, begun)
 
-    def _stream(self, target: Target, lines: list[str]) -> str:
-        first = True
+    def _kill_all(self) -> None:
+        """Kill the running commands; one that is just starting is killed the next time."""
+        fanout.run(list(self._groups.values()), self._kill, width=_WIDTH)
 
-        def take(line: str) -> None:
-            nonlocal first
-            if not first:
-                lines.append(line)
-                return
-            if self._stop.is_set():
-                raise _Stopped
-            first = False
-            self._groups[threading.get_ident()] = (target, line)
-
-        return target.host.run(
-            ["sh", "-c", _LEADER, "sh", self.command],
-            line=take,
-            user=self.user,
-            env=target.env,
-            timeout=self.timeout_s,
-        ).stderr
-
-    def _kill_when_stopped(self) -> None:
-        """Kill the running commands once the run is to stop, until none is left."""
-        self._stop.wait()
-        while groups := list(self._groups.values()):
-            fanout.run(groups, lambda one: self._kill(*one), width=_WIDTH)
-            # What was killed needs a moment to be seen as ended.
-            deadline = time.monotonic() + _KILL_EVERY
-            while self._groups and time.monotonic() < deadline:
-                time.sleep(0.01)
-
-    def _kill(self, target: Target, group: str) -> None:
+    def _kill(self, running: tuple[Target, str]) -> None:
+        target, group = running
         with suppress(CommandFailed):  # it has ended
             target.host.run(
                 ["sh", "-c", _KILL, "sh", group], user=self.user, timeout=_KILLED_WITHIN
@@ -280,34 +239,18 @@ def record(topology: Topology, command: str, results: Sequence[Result]) -> list[
     wanted = {node: one for one in results if one.begun for node in one.target.nodes}
     text = for_log(command)
 
-    def work(name: NodeName) -> None:
-        code = wanted[name].code
-        ended = "was stopped" if code is None else f"exit {code}"
-        _write(topology, name, f"{ended}: {text}")
-
-    notes = []
-    for outcome in fanout.run(wanted, work, width=_WIDTH):
-        error = outcome.error
-        if isinstance(error, NodeUnavailable) and not topology.nodes[outcome.item].shards:
-            continue  # it waits to be cloned onto
-        if isinstance(error, psycopg.Error):
-            notes.append(f"node {outcome.item}: the event was not recorded: {reason_of(error)}")
-        elif isinstance(error, ShardctlError):
-            notes.append(f"the event was not recorded: {error.message}")
-        elif error is not None:
-            raise error
-    return notes
-
-
-def _write(topology: Topology, name: NodeName, result: str) -> None:
-    node = topology.nodes[name]
-    purpose = lock.purpose(COMMAND)
-    with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
+    def write(session: Connection, node: Node) -> None:
         row = cluster.read(session) if cluster.is_present(session) else None
         if row is None or identity.is_clone(session, node, row):
             return
-        identity.check(row, topology, name)
-        events.record(session, COMMAND, result)
+        identity.check(row, topology, node.name)
+        code = wanted[node.name].code
+        ended = "was stopped" if code is None else f"exit {code}"
+        events.record(session, COMMAND, f"{ended}: {text}")
+
+    nodes = [topology.nodes[name] for name in wanted]
+    asked = observer.ask(topology, write, purpose=lock.purpose(COMMAND), nodes=nodes)
+    return [f"the event was not recorded: {error.message}" for error in asked.problems]
 
 
 def exit_code(results: Sequence[Result]) -> int:

@@ -1,8 +1,7 @@
-"""Run statements in many places at once: a transaction each, few sessions, rows as they come.
+"""Run statements in many places at once: a transaction each, and few sessions.
 
 Rows are the server's own text. psycopg's cursors turn values into Python's, which loses what a type
-cannot hold (infinity, the digits of a float), and take `%` for a placeholder or the whole answer
-into memory. So this speaks to libpq.
+cannot hold (infinity, the digits of a float), so this takes libpq's results.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ import queue
 import threading
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psycopg
-from psycopg import pq, sql
+from psycopg import errors, pq, sql
 
 from shardctl.errors import Misused, Refused, ShardctlError, together
 from shardctl.fanout import Silent
@@ -28,10 +28,10 @@ from shardctl.postgres.connection import NodeLost, connect, is_lost
 from shardctl.postgres.split import without_passwords
 from shardctl.provision import refusals
 from shardctl.state import events, lock
-from shardctl.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Collection, Generator, Iterator, Sequence
+    from concurrent.futures import Future
 
     from shardctl.fanout import Progress
     from shardctl.maintenance.places import Place, Places
@@ -47,10 +47,7 @@ _TOLD = 1000
 Row = tuple[str | None, ...]
 
 _ROWS = 1000
-_CHARACTERS = 1 << 20
-"""A batch ends with either."""
-_COPYING = (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH)
-_FIELD = pq.DiagnosticField
+"""At most, of one `Answer`."""
 QUERIES = queries.load("shardctl.maintenance", "queries.sql")
 
 _SESSIONS = 64
@@ -81,12 +78,6 @@ def parse(text: str) -> tuple[Statement, ...]:
 
 def _require_fit(statement: Statement) -> None:
     where = f"line {statement.line}"
-    if statement.text.startswith("\\"):
-        raise Misused(
-            "statement_invalid",
-            f"{where}: {statement.text.split()[0]} is a psql command, not a statement",
-            hint="run it in psql: `shardctl route` shows the connection string",
-        )
     if (word := statement.ends) is not None:
         raise Misused(
             "statement_invalid",
@@ -162,98 +153,45 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows of an answer; `command` is the server's tag, None while more rows follow.
+class Answer:
+    """Rows of one statement (from 1) in one place; no columns where it gives none.
 
-    A statement that gives no rows has no columns.
+    `command` is the server's tag, None while more rows follow.
     """
 
+    place: Place
+    statement: int
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     command: str | None
 
 
-class StatementRefused(Exception):
-    """A server's error for a statement; the session is usable, its transaction has failed."""
-
-    def __init__(self, sqlstate: str | None, message: str) -> None:
-        super().__init__(message)
-        self.sqlstate = sqlstate
-        self.message = message
-
-
-def _answer_to(connection: Connection, statement: str) -> Iterator[Batch]:
-    """Run one statement; the last batch has the command.
-
-    Raises Refused, and psycopg.OperationalError when the session is lost. A caller who leaves
-    early closes the session.
-    """
-    columns: tuple[Column, ...] = ()
-    rows: list[Row] = []
-    size = 0
-    refused: Exception | None = None
-    # One command, never more, and what comes, row by row.
-    connection.pgconn.send_query_params(statement.encode(), None)
-    connection.pgconn.set_single_row_mode()
-    wire = Wire(connection.pgconn)
-    wire.flush()
-    for result in wire.results():
-        status = result.status
-        if status == pq.ExecStatus.FATAL_ERROR:
-            # Only when all results have been taken does the session take another command.
-            refused = refused or _refused(connection, result)
-            continue
-        if status in _COPYING:
-            connection.close()
-            raise StatementRefused(None, "COPY with STDIN or STDOUT is not supported")
-        columns = columns or _columns(connection, result)
-        for number in range(result.ntuples):
-            row = tuple(_text(result.get_value(number, c)) for c in range(result.nfields))
-            rows.append(row)
-            size += sum(len(value) for value in row if value is not None)
-        if status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-            yield Batch(columns, tuple(rows), _text(result.command_status) or "")
-            rows, size = [], 0
-        elif len(rows) >= _ROWS or size >= _CHARACTERS:
-            yield Batch(columns, tuple(rows), None)
-            rows, size = [], 0
-    if refused is not None:
-        raise refused
+def _answers(session: Connection, place: Place, number: int, statement: str) -> Iterator[Answer]:
+    """Run one statement; raises psycopg.Error."""
+    result = session.pgconn.exec_params(statement.encode(), None)  # one command, never more
+    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        raise errors.error_from_result(result)
+    columns = tuple(_column(session, result, at) for at in range(result.nfields))
+    for first in range(0, max(1, result.ntuples), _ROWS):
+        end = min(first + _ROWS, result.ntuples)
+        rows = tuple(
+            tuple(_text(result.get_value(row, at)) for at in range(result.nfields))
+            for row in range(first, end)
+        )
+        command = _text(result.command_status) or ""
+        yield Answer(place, number, columns, rows, command if end == result.ntuples else None)
 
 
-def _columns(connection: Connection, result: pq.abc.PGresult) -> tuple[Column, ...]:
-    types = connection.adapters.types
-    found = []
-    for number in range(result.nfields):
-        oid = result.ftype(number)
-        known = types.get(oid)
-        name = None if known is None else known.name + ("[]" if oid == known.array_oid else "")
-        found.append(Column(_text(result.fname(number)) or "", name))
-    return tuple(found)
-
-
-def _refused(connection: Connection, result: pq.abc.PGresult) -> Exception:
-    state, message = (
-        _text(result.error_field(field)) for field in (_FIELD.SQLSTATE, _FIELD.MESSAGE_PRIMARY)
-    )
-    reason = message or _text(result.error_message) or ""
-    if state is None or connection.pgconn.status == pq.ConnStatus.BAD or state.startswith("57P"):
-        return psycopg.OperationalError(reason.strip())
-    return StatementRefused(state, reason)
+def _column(session: Connection, result: pq.abc.PGresult, number: int) -> Column:
+    oid = result.ftype(number)
+    known = session.adapters.types.get(oid)
+    name = None if known is None else known.name + ("[]" if oid == known.array_oid else "")
+    return Column(_text(result.fname(number)) or "", name)
 
 
 def _text(value: bytes | None) -> str | None:
     # A database in SQL_ASCII may hold what is no UTF-8.
     return None if value is None else value.decode("utf-8", "replace")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Rows or a command's tag of one statement (from 1) in one place."""
-
-    place: Place
-    statement: int
-    batch: Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,25 +222,10 @@ Event = Answer | Failure | Warned
 
 @dataclass(slots=True)
 class _At:
-    """The progress of a transaction; `statement` counts from 1."""
+    """How far a transaction is; `statement` counts from 1."""
 
-    place: Place
     statement: int | None = None
     committing: bool = False
-    kept: list[Answer] = field(default_factory=list)
-
-    def failure(self, error: StatementRefused | psycopg.Error, *, lost: bool) -> Failure:
-        if isinstance(error, StatementRefused):
-            return Failure(self.place, error.message, error.sqlstate, self.statement)
-        unknown = lost and self.committing
-        reason = reason_of(error)
-        return Failure(self.place, reason, error.sqlstate, self.statement, unknown=unknown)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    node: NodeName
-    error: Exception | None
 
 
 @dataclass(slots=True)
@@ -316,9 +239,8 @@ class Run:
     done: list[Place] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
-    _found: queue.Queue[Event | _Ended] = field(
-        default_factory=lambda: queue.Queue(maxsize=_WAITING)
-    )
+    _found: queue.Queue[Event | None] = field(default_factory=lambda: queue.Queue(maxsize=_WAITING))
+    """What comes of it, and None of each session that has ended."""
     _sessions: dict[int, Connection] = field(default_factory=dict)
 
     def events(self) -> Generator[Event, None, None]:
@@ -377,116 +299,98 @@ class Run:
         unit = "" if self.plan.shards is None else "shards"
         for node, found in left.items():
             self.progress.expect(node, "running", len(found), unit)
-        threads = [
-            threading.Thread(target=self._work, args=(node, found), daemon=True)
-            for node, found in left.items()
-            for _ in range(min(jobs, len(found)))
-        ]
-        errors: dict[NodeName, Exception] = {}
+        sessions = [node for node, found in left.items() for _ in range(min(jobs, len(found)))]
+        pool = ThreadPoolExecutor(max(1, len(sessions)))
+        futures = [pool.submit(self._work, node, left[node]) for node in sessions]
         try:
-            for thread in threads:
-                thread.start()
-            ended = 0
-            while ended < len(threads):
-                item = self._found.get()
-                if not isinstance(item, _Ended):
-                    yield item
-                    continue
-                ended += 1
-                if item.error is not None:
-                    errors[item.node] = item.error
+            for _ in futures:
+                while (event := self._found.get()) is not None:
+                    yield event
         finally:
-            self._end(threads)
-        for node, cause in errors.items():
+            self._end(futures)
+            pool.shutdown()
+        for node, future in zip(sessions, futures, strict=True):
+            if (cause := future.exception()) is None:
+                continue
             if not isinstance(cause, ShardctlError):
                 raise cause
             self.progress.end(node)
-            for place in left[node]:
-                yield self._fail(Failure(place, cause.message, error=cause))
+            while left[node]:
+                yield self._fail(Failure(left[node].popleft(), cause.message, error=cause))
 
-    def _end(self, threads: Sequence[threading.Thread]) -> None:
+    def _end(self, futures: Collection[Future[None]]) -> None:
         """Cancel what runs, until nothing does; a cancellation may come just too early."""
         self._stop.set()
-        while any(thread.is_alive() for thread in threads):
+        while not all(future.done() for future in futures):
             for session in list(self._sessions.values()):
                 cancelling.cancel(session)
             with suppress(queue.Empty):
-                while any(thread.is_alive() for thread in threads):
+                while not all(future.done() for future in futures):
                     self._found.get(timeout=cancelling.PATIENCE_S)
 
     def _work(self, node: NodeName, left: deque[Place]) -> None:
         """Run the node's places, one after the other, as long as there are any."""
-        error: Exception | None = None
+        topology = self.plan.topology
+        purpose = lock.purpose(COMMAND)
         try:
-            with self._session(node) as session:
+            with connect(
+                topology.nodes[node], topology.database, purpose=purpose, autocommit=True
+            ) as session:
+                if not self.plan.write:
+                    session.execute("SET default_transaction_read_only TO on")
+                self._sessions[threading.get_ident()] = session
                 self._require_closed(session, node)
                 while left and not self._stop.is_set():
                     with suppress(IndexError):  # another session has taken the last one
                         self._one(session, left.popleft())
-        except psycopg.Error as caught:
-            error = NodeLost(node, reason_of(caught))
-        except Exception as caught:  # noqa: BLE001  # raised by the thread that waits for this one
-            error = caught
+        except psycopg.Error as error:
+            raise NodeLost(node, reason_of(error)) from error
         finally:
             self._sessions.pop(threading.get_ident(), None)
-            self._found.put(_Ended(node, error))
-
-    def _session(self, node: NodeName) -> Connection:
-        topology = self.plan.topology
-        session = connect(
-            topology.nodes[node],
-            topology.database,
-            purpose=lock.purpose(COMMAND),
-            autocommit=True,
-        )
-        if not self.plan.write:
-            session.execute("SET default_transaction_read_only TO on")
-        self._sessions[threading.get_ident()] = session
-        return session
+            self._found.put(None)
 
     def _one(self, session: Connection, place: Place) -> None:
-        """Run the statements in one place; raises NodeLost, or psycopg.Error, when it is lost."""
-        began, at = time.monotonic(), _At(place)
+        """Run the statements in one place; raises psycopg.Error when the session is lost."""
+        began, at = time.monotonic(), _At()
 
         def warn(notice: psycopg.errors.Diagnostic) -> None:
             self._found.put(Warned(place, f"{notice.severity}: {notice.message_primary}"))
 
         session.add_notice_handler(warn)
-        failure: Failure | None = None
+        outcome = "done"
         try:
-            self._transaction(session, at)
-        except (StatementRefused, psycopg.Error) as error:
-            failure = at.failure(error, lost=_lost(session, error))
+            self._transaction(session, place, at)
+        except psycopg.Error as error:
+            outcome, state = reason_of(error), error.sqlstate
+            lost = session.closed or is_lost(error)
+            unknown = lost and at.committing
+            failure = Failure(place, outcome, state, at.statement, unknown=unknown)
             self._found.put(self._fail(failure))
-        else:
-            self.done.append(place)
-            for answer in at.kept:
-                self._found.put(answer)
+            if lost:
+                raise
+            session.execute("ROLLBACK")
         finally:
             session.remove_notice_handler(warn)
             self.progress.advance(place.node)
-        outcome = failure.message if failure else "done"
-        took_ms = (time.monotonic() - began) * 1000
-        logger.debug("%s: %s: %s, %d ms", place, self.plan.for_log, outcome, took_ms)
-        if session.closed:
-            raise NodeLost(place.node, outcome)
-        if failure:
-            session.execute("ROLLBACK")
+            took_ms = (time.monotonic() - began) * 1000
+            logger.debug("%s: %s: %s, %d ms", place, self.plan.for_log, outcome, took_ms)
 
-    def _transaction(self, session: Connection, at: _At) -> None:
-        """Run the statements in a transaction of their own; raises Refused, psycopg.Error."""
-        place, write = at.place, self.plan.write
+    def _transaction(self, session: Connection, place: Place, at: _At) -> None:
+        """Run the statements in a transaction of their own; raises psycopg.Error."""
         if not self._begin(session, place):
-            raise StatementRefused(None, f"schema {place.schema} is not on node {place.node}")
+            raise psycopg.ProgrammingError(f"schema {place.schema} is not on node {place.node}")
+        kept: list[Answer] = []
         for at.statement, statement in enumerate(self.plan.statements, 1):
-            for batch in _answer_to(session, statement.text):
-                answer = Answer(place, at.statement, batch)
-                if write:  # it is true only when it is committed
-                    at.kept.append(answer)
+            for answer in _answers(session, place, at.statement, statement.text):
+                if self.plan.write:  # it is true only when it is committed
+                    kept.append(answer)
                 else:
                     self._found.put(answer)
-        at.committing = write
-        session.execute("COMMIT" if write else "ROLLBACK")
+        at.committing = self.plan.write
+        session.execute("COMMIT" if self.plan.write else "ROLLBACK")
+        self.done.append(place)
+        for answer in kept:
+            self._found.put(answer)
 
     def _begin(self, session: Connection, place: Place) -> bool:
         """Begin the place's transaction; False: its schema is missing, under this name."""
@@ -507,10 +411,3 @@ class Run:
     def _fail(self, failure: Failure) -> Failure:
         self.failed.append(failure)
         return failure
-
-
-def _lost(session: Connection, error: StatementRefused | psycopg.Error) -> bool:
-    """Return whether the session is gone; then it is closed, and the server rolls back."""
-    if isinstance(error, psycopg.Error) and is_lost(error):
-        session.close()
-    return session.closed

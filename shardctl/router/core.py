@@ -108,28 +108,30 @@ class Routed:
 
         Raises key_unsupported, key_not_an_id, NotOpen.
         """
-        return self._known.shard_of(key)
+        return self._known.map.shard_of(key)
 
     def shard_of_id(self, number: int) -> ShardId:
         """Give the shard that made an id; raises IdOutOfRange, ShardNotFound, NotOpen."""
-        return self._known.shard_of_id(number)
+        return self._known.require(self._known.map.layout.decode(number).shard)
 
     def schema_of(self, shard: int) -> str:
         """Name the schema of a shard; raises ShardNotFound, NotOpen."""
-        return self._known.schema(self._known.require(shard))
+        return self._known.schemas[self._known.require(shard)]
 
     def node_of(self, shard: int) -> NodeName:
         """Name the node that owns a shard, by the map that is known.
 
         Raises ShardNotFound, NotOpen.
         """
-        return self._known.owner(self._known.require(shard))
+        return self._known.map.owners[self._known.require(shard)]
 
     def _shard(self, key: Key | None, number: int | None) -> ShardId:
         """Give the shard of a key, or with a number."""
         if (key is None) is (number is None):
             raise TypeError("pass a shard key, or number= for a shard's number")
-        return self._known.shard_of(key) if key is not None else self._known.require(number or 0)
+        return (
+            self._known.map.shard_of(key) if key is not None else self._known.require(number or 0)
+        )
 
     def _told(
         self,

@@ -87,17 +87,14 @@ class MapWentBack(ShardctlError):
             f"the newest map on the nodes is version {found}, but version {known} was read before",
             hint="run `shardctl verify`: a node may have been restored from an old backup",
         )
-        self.known = known
-        self.found = found
 
 
 class MapUnread(ShardctlError):
-    """A map that no node returned; `reasons` has a line for each node that was asked."""
+    """A map that no node returned; the message has the reason of each node that was asked."""
 
     def __init__(self, reasons: Iterable[str]) -> None:
-        self.reasons = tuple(reasons)
         super().__init__(
-            "; ".join(["the map cannot be read", *self.reasons]),
+            "; ".join(["the map cannot be read", *reasons]),
             hint="check that the servers are reachable, that `shardctl init` has finished, and "
             "that the role is listed in `app_roles`",
         )
@@ -143,7 +140,6 @@ class AnotherCluster(ShardctlError):
             hint="check the node's host, port and database, and that the topology is that of the "
             "last `shardctl init`",
         )
-        self.node = node
 
 
 class NodeUnknown(ShardctlError):
@@ -155,7 +151,6 @@ class NodeUnknown(ShardctlError):
             hint="pass nodes={...} with a connection string for each node, or a topology file, or "
             "a pooler's connection string",
         )
-        self.node = node
 
 
 class NoNodeAliases(UsageError):
@@ -181,7 +176,6 @@ class NoConnection(ShardctlError):
             "pool's `max_size`",
         )
         self.node = node
-        self.reason = reason
 
 
 class DeadlinePassed(ShardctlError):
@@ -261,8 +255,6 @@ class OrderUnsupported(UsageError):
             hint="numbers, times, UUIDs, booleans and bytea can be ordered across nodes; text "
             "cannot, as each server has a collation of its own: sort it in the application",
         )
-        self.field = field
-        self.kind = kind
 
 
 class Look(Enum):

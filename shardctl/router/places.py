@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shardctl.state.map import Map, NodeMap
-    from shardctl.topology.keys import Key
     from shardctl.topology.model import Pooler, Topology
 
 Through = Literal["poolers", "nodes"]
@@ -104,14 +103,6 @@ class Known:
         with self._lock:
             self.repeated += 1
 
-    def shard_of(self, key: Key) -> ShardId:
-        """Give the shard of a key; raises key_unsupported, key_not_an_id, NotOpen."""
-        return self.map.shard_of(key)
-
-    def shard_of_id(self, number: int) -> ShardId:
-        """Give the shard that made an id; raises IdOutOfRange, ShardNotFound, NotOpen."""
-        return self.require(self.map.layout.decode(number).shard)
-
     def require(self, shard: int) -> ShardId:
         """Take a number for a shard's; raises ShardNotFound."""
         count = len(self.map.owners)
@@ -121,14 +112,6 @@ class Known:
 
             raise ShardNotFound(shard, count)
         return ShardId(shard)
-
-    def schema(self, shard: ShardId) -> str:
-        """Name a shard's schema."""
-        return self.schemas[shard]
-
-    def owner(self, shard: ShardId) -> NodeName:
-        """Name the node that owns a shard."""
-        return self.map.owners[shard]
 
     def still(self, node: NodeName, shards: Iterable[ShardId]) -> list[ShardId]:
         """List those of these shards whose owner is `node`."""
@@ -142,10 +125,6 @@ class Known:
         for shard in shards:
             found.setdefault(owners[shard], []).append(shard)
         return found
-
-    def every(self) -> list[ShardId]:
-        """List all shards."""
-        return [ShardId(number) for number in range(len(self.map.owners))]
 
     def owning(self) -> list[NodeName]:
         """List the nodes that own shards."""

@@ -93,7 +93,7 @@ class Answer(NamedTuple):
     rows: list[Row]
     touched: int
     types: tuple[int, ...] = ()
-    """OIDs, where they were asked for."""
+    """OIDs."""
 
 
 class Order(NamedTuple):

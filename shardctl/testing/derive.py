@@ -48,7 +48,7 @@ def render(application: Topology, *, directory: Path, shards: int, ports: Sequen
             "port": port,
             "shards": ranges.of(run),
             "data_directory": str(directory / new.node_name(index)),
-            "settings": SETTINGS,
+            "settings": dict(SETTINGS),  # YAML's dumper writes an alias for what is repeated
         }
         for index, (port, run) in enumerate(zip(ports, runs, strict=True))
     }
@@ -63,15 +63,7 @@ def render(application: Topology, *, directory: Path, shards: int, ports: Sequen
         "database": _database(application),
         "nodes": nodes,
     }
-    # The loader refuses YAML aliases, which the dumper writes for repeated objects.
-    return yaml.dump(
-        content, Dumper=_WithoutAliases, sort_keys=False, allow_unicode=True, width=_ONE_LINE
-    )
-
-
-class _WithoutAliases(yaml.SafeDumper):
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # yaml's signature
-        return True
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=_ONE_LINE)
 
 
 def _ids(application: Topology) -> dict[str, Any]:

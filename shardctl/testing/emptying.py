@@ -10,7 +10,7 @@ from psycopg import sql
 
 from shardctl.errors import Refused
 from shardctl.libpq import reason_of
-from shardctl.postgres import connection, queries
+from shardctl.postgres import blocking, connection, queries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +28,8 @@ _LARGE = 2**20
 
 _PATIENCE_MS = 5000
 """Milliseconds to wait for tables that are in use."""
+_READS = ("AccessShareLock",)
+"""What only TRUNCATE waits for."""
 
 
 def not_reset(node: str, reason: str) -> Refused:
@@ -54,25 +56,6 @@ class _Versions(NamedTuple):
     digest: object
 
 
-class _Holder(NamedTuple):
-    """A session that uses tables, or a prepared transaction, which has no process."""
-
-    pid: int | None
-    user: str | None
-    application: str | None
-    state: str | None
-    seconds: int | None
-    query: str | None
-    tables: str
-
-    def __str__(self) -> str:
-        if self.state is None:
-            return f"a prepared transaction uses {self.tables}"
-        who = ", ".join(filter(None, (self.user, self.application, self.state)))
-        ran = " ".join((self.query or "").split())
-        return f"session {self.pid} ({who} for {self.seconds} s) uses {self.tables}: {ran}"
-
-
 class Tables:
     """The tables of one node, and the rows in them that migrations wrote.
 
@@ -86,7 +69,10 @@ class Tables:
         self._session: Connection | None = None
         self._kept: dict[Table, bytes] = {}
         self._versions: dict[Table, _Versions] = {}
+        self._wanted: list[Table] = []
+        """The tables that are being locked."""
         self._truncates = False
+        """How they are locked."""
         try:
             self._keep(self._connected())
         except psycopg.Error as error:
@@ -149,7 +135,6 @@ class Tables:
                 self._kept[table] = b"".join(map(bytes, copy))
 
     def _empty(self, session: Connection) -> None:
-        self._truncates = False
         for pid, query, _ in session.execute(_QUERIES["end_left"]).fetchall():
             logger.warning(
                 "node %s: ended session %s, which a test left in a transaction: %s",
@@ -170,16 +155,16 @@ class Tables:
         if large:
             statements.append(_lock(large, "ACCESS EXCLUSIVE"))
             statements.append(_QUERIES["truncate"].format(tables=_listed(large)))
-        self._truncates = bool(large)
+        self._wanted, self._truncates = small + large, bool(large)
         if statements:
             session.execute(sql.SQL(";\n").join(statements))  # one message, one transaction
         if self._kept:
             self._restore(session)
 
     def _in_use(self, session: Connection) -> str:
-        """Return the sessions that still use the tables after the wait."""
-        query = _QUERIES["holders"].format(readers=sql.Literal(self._truncates))
-        holders = [str(_Holder(*row)) for row in session.execute(query)]
+        """Return who still uses the tables after the wait."""
+        schemas = list(dict.fromkeys(table.schema for table in self._wanted))
+        holders = blocking.holding(session, schemas, but=() if self._truncates else _READS)
         waited = f"waited {_PATIENCE_MS / 1000:g} s for them"
         return "; ".join([waited, *(holders or ["the sessions that used them have ended since"])])
 
@@ -189,7 +174,7 @@ class Tables:
         changed = [table for table, versions in self._versions.items() if now[table] != versions]
         if not changed:
             return
-        self._truncates = False
+        self._wanted, self._truncates = changed, False
         with session.transaction():
             session.execute(_lock(changed, "EXCLUSIVE"))
             for table in changed:

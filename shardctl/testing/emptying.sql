@@ -34,24 +34,6 @@ SET LOCAL statement_timeout = {patience_ms};
 LOCK TABLE ONLY {tables} IN {mode} MODE;
 SET LOCAL statement_timeout = 0
 
--- name: holders
--- Sessions that use tables; readers block only TRUNCATE
-SELECT held.pid, a.usename::text, a.application_name, a.state,
-       extract(epoch FROM clock_timestamp() - a.state_change)::bigint, left(a.query, 80), held.tables
-FROM (SELECT l.pid, string_agg(DISTINCT l.relation::regclass::text, ', ') AS tables
-      FROM pg_locks AS l
-      JOIN pg_class AS c ON c.oid = l.relation
-      JOIN pg_namespace AS n ON n.oid = c.relnamespace
-      WHERE l.locktype = 'relation' AND l.granted AND c.relkind = 'r'
-        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-        AND n.nspname NOT IN ('pg_catalog', 'pg_toast', 'information_schema', 'shardctl')
-        AND l.pid IS DISTINCT FROM pg_backend_pid()
-        AND ({readers} OR l.mode <> 'AccessShareLock')
-      GROUP BY l.pid) AS held
-LEFT JOIN pg_stat_activity AS a USING (pid)
-ORDER BY a.state_change
-LIMIT 3
-
 -- name: delete
 -- Empty a table that is small
 DELETE FROM ONLY {table}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl.errors import Refused, ShardctlError, together
+from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
 from shardctl.provision.maps import map_unwritten
 from shardctl.state import cluster, lock, observer
@@ -88,26 +89,16 @@ class Owners:
         """Read one node's map, as long as a client waits for it."""
         options = {"connect_timeout": _CONNECT_S, "tcp_user_timeout": _CONNECT_S * 1000}
         conninfo = client_routes.direct(self._topology, node, **options)
-        while self._wait_until_wanted():
+        while self._wanted.wait() and not self._stopped.is_set():
             try:
                 with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None) as session:
-                    while not self._is_idle():
+                    while time.monotonic() < self._wanted_until and not self._stopped.is_set():
                         self._ask(session)
-                        if self._stopped.wait(_EVERY_S):
-                            break
+                        self._stopped.wait(_EVERY_S)
+                    if not self._stopped.is_set():
+                        self._wanted.clear()  # who waits for a map asks again, and again
             except psycopg.Error:  # unreachable: another node has the map
                 self._stopped.wait(_AFTER_FAILURE_S)
-
-    def _wait_until_wanted(self) -> bool:
-        """Wait until a client needs a newer map; return False at the end."""
-        if self._is_idle():
-            self._wanted.clear()
-            if self._is_idle():  # no request came between the two lines above
-                self._wanted.wait()
-        return not self._stopped.is_set()
-
-    def _is_idle(self) -> bool:
-        return time.monotonic() > self._wanted_until and not self._stopped.is_set()
 
     def _ask(self, session: psycopg.Connection[tuple[object, ...]]) -> None:
         row = cluster.read(session)  # before the map, which then is of this version or newer
@@ -132,8 +123,6 @@ class Seen:
     """Why it does not count: unreachable, a standby, or another node's clone."""
     error: ShardctlError | None = None
     map: Map | None = None
-    admits: int = 0
-    """The most sessions that it accepts."""
     live: frozenset[ShardId] = frozenset()
     """Shards whose live schema it has."""
     tables: Mapping[ShardId, str] = field(default_factory=dict)
@@ -161,16 +150,12 @@ class Fleet:
 def observe(topology: Topology) -> dict[NodeName, Seen]:
     """Return the state of all nodes, including unreachable ones; raises SchemaTaken."""
     asked = observer.ask(topology, partial(_seen, topology), purpose=lock.purpose(COMMAND))
-    found: dict[NodeName, Seen] = {}
-    for name in topology.nodes:
-        error = asked.errors.get(name)
-        if isinstance(error, NodeUnavailable):
-            found[name] = Seen(refusal=error.reason, error=error)
-        elif error is not None:
+    found = dict(asked.values)
+    for name, error in asked.errors.items():
+        if not isinstance(error, NodeUnavailable):
             raise error
-        else:
-            found[name] = asked.values[name]
-    return found
+        found[name] = Seen(error.reason, error)
+    return {name: found[name] for name in topology.nodes}
 
 
 def look(topology: Topology) -> Fleet:
@@ -212,8 +197,7 @@ def session(topology: Topology, node: Node, *, autocommit: bool = False) -> Iter
 
 
 def _seen(topology: Topology, connection: Connection, node: Node) -> Seen:
-    row = connection.execute(QUERIES["node"]).fetchone()
-    standby, admits = row or (True, 0)
+    (standby,) = queries.one(connection, "SELECT pg_is_in_recovery()")
     state = cluster.read(connection) if cluster.is_present(connection) else None
     if standby:
         return Seen(refusal="a standby")
@@ -229,7 +213,6 @@ def _seen(topology: Topology, connection: Connection, node: Node) -> Seen:
         refusal=None,
         # Read in this order, so that the map has this version or a newer one.
         map=Map(state.map_version, cluster.read_map(connection)),
-        admits=admits,
         live=frozenset(shards[schema] for schema, _, _ in rows),
         tables={shards[schema]: comment for schema, table, comment in rows if table},
     )

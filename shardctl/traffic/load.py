@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from shardctl.errors import Refused
 from shardctl.topology import ranges
 from shardctl.traffic import fleet, proof, report, table
-from shardctl.traffic.client import Client, Pace
+from shardctl.traffic.client import Client, Course, Pace
 from shardctl.traffic.client_routes import ClientRoute
 from shardctl.traffic.fleet import Owners
 from shardctl.traffic.logins import Logins
@@ -37,8 +37,8 @@ def plan(
 ) -> tuple[Fleet, ClientRoute]:
     """Check whether a load on all or these shards can run; changes nothing.
 
-    Raises no_such_aliases, map_unwritten, owner_unknown, NodeUnavailable, shards_unserved,
-    too_many_aliases and table_taken.
+    Raises no_such_aliases, map_unwritten, owner_unknown, NodeUnavailable, shards_unserved and
+    table_taken.
     """
     route = ClientRoute.of(topology, aliases)
     found = fleet.look(topology)
@@ -49,16 +49,6 @@ def plan(
             f"shards {ranges.of(unserved)} are not live on the nodes that own them",
             hint="run `shardctl verify`; finish or abort an unfinished move first",
         )
-    for name, seen in found.nodes.items():
-        owned = len(found.holding(name) & chosen)
-        if aliases == "shard" and owned > seen.admits:
-            raise Refused(
-                "too_many_aliases",
-                f"node {name} owns {owned:,} shards and needs a session for each alias, "
-                f"but accepts only {seen.admits:,} sessions",
-                hint=f"give the node `settings: {{max_connections: {owned + 50}}}` and restart it, "
-                "or use --aliases node",
-            )
     table.require_free(topology, found)
     return found, route
 
@@ -146,40 +136,20 @@ class Load:
         """Create the clients; use `start` for a running load."""
         self._topology = topology
         self._first = found.map
-        self._way = route
-        self._owners = Owners(topology, found.map)
-        self._heartbeat = Heartbeat()
-        self._stop = threading.Event()
         self._router = open_router(topology, clients) if route.kind == "router" else None
+        self._course = Course(route, self._router, Owners(topology, found.map), pace)
+        self._heartbeat = Heartbeat()
         self._shards = sorted(shards)
-        self._clients = [
-            Client(
-                number,
-                part,
-                route=route,
-                router=self._router,
-                owners=self._owners,
-                pace=pace,
-                stop=self._stop,
-            )
-            for number, part in enumerate(shares(self._shards, clients) if clients else [])
+        parts = shares(self._shards, clients) if clients else []
+        self._all: list[Worker] = [
+            Client(number, part, self._course) for number, part in enumerate(parts)
         ]
+        self._clients = clients
         self._logins: Logins | None = None
-        self._all: list[Worker] = [*self._clients]
         if logins is not None:
-            self._logins = Logins(
-                clients,
-                self._shards,
-                route=route,
-                owners=self._owners,
-                rate=logins,
-                patience_s=pace.patience,
-                stop=self._stop,
-            )
+            self._logins = Logins(clients, self._shards, self._course, rate=logins)
             self._all.append(self._logins)
         self._cleaning = ExitStack()
-        self._began = time.perf_counter()
-        self._ends = math.inf
         self.left: list[NodeName] = []
         """Unreachable owners at `close`: the table may still exist there."""
 
@@ -234,10 +204,10 @@ class Load:
         Clients get PATIENCE_S after the end of the load; then `stop` aborts them.
         """
         firsts = [0] * len(self._all)
-        due = self._began + 1
+        due = self._course.began + 1
         while True:
             # The last operations count for the last second, though they end a little later.
-            late = _LAST_S if due >= self._ends else 0.0
+            late = _LAST_S if due >= self._course.ends else 0.0
             over = self._join(due + late - time.perf_counter())
             reached = [len(record.ended) for record in self._records]
             if not over or reached != firsts:
@@ -246,7 +216,7 @@ class Load:
                     for record, first, last in zip(self._records, firsts, reached, strict=True)
                     for one in report.done(record, first, last)
                 )
-            if over or due > self._ends + PATIENCE_S:
+            if over or due > self._course.ends + PATIENCE_S:
                 return
             firsts, due = reached, due + 1
 
@@ -261,16 +231,15 @@ class Load:
         Operations without an answer `patience_s` after the load's end, or after this call, are
         aborted and count as lost connections.
         """
-        self._stop.set()
-        for client in self._all:
-            client.begin(self._began, self._ends)  # it may still be waiting for the start
+        self._course.stop.set()
+        self._course.go.set()  # they may still be waiting for the start
         now = time.perf_counter()
-        over = self._join(min(now, self._ends) + patience_s - now)
+        over = self._join(min(now, self._course.ends) + patience_s - now)
         while not over:
             for client in self._all:
                 client.cut()
             over = self._join(1.0)
-        self._owners.stop()
+        self._course.owners.stop()
         self._heartbeat.stop()
         if self._router is not None:
             self._router.close()
@@ -319,18 +288,17 @@ class Load:
 
     def _begin(self, seconds: float | None) -> None:
         """Start the clients together, once all have their connections; raises load_stuck."""
-        if self._way.by_map:
-            self._owners.start()
+        if self._course.route.by_map:
+            self._course.owners.start()
         for client in self._all:
             client.warm_up()
         deadline = time.monotonic() + _WARM_UP_S
         late = [c for c in self._all if not c.is_warm(max(0.0, deadline - time.monotonic()))]
         self._heartbeat.start()
-        self._began = time.perf_counter()
-        self._ends = math.inf if seconds is None else self._began + seconds
-        logger.info("starting %d clients, aliases: %s", len(self._all), self._way.kind)
-        for client in self._all:
-            client.begin(self._began, self._ends)
+        logger.info("starting %d clients, aliases: %s", len(self._all), self._course.route.kind)
+        self._course.began = time.perf_counter()
+        self._course.ends = math.inf if seconds is None else self._course.began + seconds
+        self._course.go.set()
         if late:
             self.stop(patience_s=0)
             raise Refused(
@@ -357,8 +325,8 @@ class Load:
         records, before, after = self._records, self._first.owners, found.map.owners
         moved = tuple(sorted(s for s in after if before.get(s) != after[s]))
         return report.Report(
-            clients=len(self._clients),
-            aliases=self._way.kind,
+            clients=self._clients,
+            aliases=self._course.route.kind,
             elapsed_s=max((r.ended[-1] for r in records if r.ended), default=0.0),
             operations=report.operations(records),
             acknowledged_inserts=sum(r.inserts for r in records),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import sql
+from psycopg import generators, sql, waiting
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
 
 from shardctl.libpq import reason_of
@@ -17,20 +19,13 @@ from shardctl.traffic.client_routes import PURPOSE, TABLE, Statements
 from shardctl.traffic.record import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from random import Random
 
-    from psycopg.pq.abc import PGconn, PGresult
+    from psycopg.pq.abc import PGresult
 
     from shardctl.topology.model import ShardId, Topology
     from shardctl.traffic.record import Record
-
-    Steps = Generator[tuple[bytes, Sequence[bytes]], PGresult, None]
-    """Yields statements with parameters; receives each result, or Refused or Lost.
-
-    An operation that was refused gives them again, with the same identity.
-    """
-
 
 CANNOT_CONNECT = "08001"
 """SQLSTATE for a failed login: libpq does not report the server's."""
@@ -38,6 +33,10 @@ LOST = "08006"
 """SQLSTATE for a connection that was lost without a message of the server."""
 MOVED = "moved"
 """Instead of a SQLSTATE: the router reports that a transaction's shard has moved."""
+
+
+_INTERVAL_S = 1.0
+"""How often a wait for a login wakes up."""
 
 
 class Refused(Exception):
@@ -61,15 +60,37 @@ class Session:
 
     def __init__(self, conninfo: str) -> None:
         """Log in, limited only by `connect_timeout`; raises Lost."""
-        try:
-            self._connection = psycopg.connect(conninfo, autocommit=True)
+        seconds = float(conninfo_to_dict(conninfo)["connect_timeout"] or 0) or None
+        try:  # a third of the processor time that psycopg's own connection takes
+            self._pq = waiting.wait_conn(generators.connect(conninfo), _INTERVAL_S, seconds)
         except psycopg.Error as error:
             raise Lost(error.sqlstate or CANNOT_CONNECT, reason_of(error)) from error
-        self._pq = self._connection.pgconn
 
     def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> PGresult:
         """Execute a statement and wait for its answer; raises Refused and Lost."""
-        return judged(self._pq.exec_params(statement, parameters), self._pq)
+        result: PGresult = self._pq.exec_params(statement, parameters)
+        if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+            return result
+        message = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or result.error_message
+        state = result.error_field(DiagnosticField.SQLSTATE)
+        # After FATAL the server closes the connection, though libpq may not have noticed.
+        fatal = result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL"
+        kind = Lost if fatal or self._pq.status != ConnStatus.OK else Refused
+        text = " ".join(message.decode(errors="replace").split())
+        raise kind(state.decode() if state else LOST, text)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run what the block does in one transaction; raises Refused and Lost."""
+        self.run(b"BEGIN")
+        try:
+            yield
+        except Lost:
+            raise
+        except Refused:
+            self.run(b"ROLLBACK")
+            raise
+        self.run(b"COMMIT")
 
     def cut(self) -> None:
         """Shut the connection down; unlike `close`, another thread may call this during `run`."""
@@ -81,20 +102,7 @@ class Session:
 
     def close(self) -> None:
         """End the session."""
-        self._connection.close()
-
-
-def judged(result: PGresult, connection: PGconn) -> PGresult:
-    """Return a successful result; raises Refused and Lost for an error."""
-    if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-        return result
-    message = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or result.error_message
-    state = result.error_field(DiagnosticField.SQLSTATE)
-    # After FATAL the server closes the connection, though libpq may not have noticed.
-    fatal = result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL"
-    kind = Lost if fatal or connection.status != ConnStatus.OK else Refused
-    text = " ".join(message.decode(errors="replace").split())
-    raise kind(state.decode() if state else LOST, text)
+        self._pq.finish()
 
 
 STATEMENTS = Statements(b"insert", b"update", b"select")
@@ -125,59 +133,50 @@ class RoutedSession:
     def __init__(self, router: ShardedDatabase, shard: ShardId) -> None:
         self._router = router
         self._shard = shard
-        self._block = contextlib.ExitStack()
         self._connection: psycopg.Connection[Any] | None = None
-        self._error: psycopg.Error | None = None
 
     def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> PGresult:
         """Run the named operation; raises Refused, with MOVED for a transaction to repeat."""
-        try:
-            found: PGresult = self._run(statement, parameters)
-        except ShardMoved as error:
-            raise Refused(MOVED, error.message) from error
-        except NoConnection as error:
-            raise Lost(CANNOT_CONNECT, error.message) from error
-        except psycopg.Error as error:
-            lost = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
-            kind = Lost if lost else Refused
-            raise kind(error.sqlstate or LOST, reason_of(error)) from error
-        return found
+        text = _TEXTS[statement]
+        given = {f"p{n}": one.decode() for n, one in enumerate(parameters, 1)}
+        with _translated():
+            if self._connection is not None:
+                cursor = self._connection.execute(text, given)
+            else:
+                cursor = self._router.execute(text, given, number=self._shard)
+        return cursor.pgresult  # type: ignore[return-value]  # it was executed
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run what the block does in one transaction; raises the same."""
+        with _translated():
+            try:
+                # It looks at the cause of the block's error, and raises ShardMoved if it applies.
+                with self._router.shard(number=self._shard) as self._connection:
+                    yield
+            finally:
+                self._connection = None
 
     def cut(self) -> None:
         """Do nothing: an operation that waits at a pooler ends with its `query_wait_timeout`."""
 
     def close(self) -> None:
-        """Return its connection; an open transaction is not committed."""
-        self._error = self._error or psycopg.OperationalError("the session ends")
-        with contextlib.suppress(psycopg.Error, ShardMoved):  # no caller waits for it any more
-            self._run(b"ROLLBACK", ())
+        """Do nothing: the router has the connections."""
 
-    def _run(self, statement: bytes, parameters: Sequence[bytes]) -> Any:
-        match statement:
-            case b"BEGIN":
-                block = self._router.shard(number=self._shard)
-                self._connection = self._block.enter_context(block)
-            case b"COMMIT":
-                self._connection = None
-                self._block.close()
-            case b"ROLLBACK":
-                # The router checks the error that ended it, and raises ShardMoved if it applies.
-                error, self._error, self._connection = self._error, None, None
-                kind = type(error) if error is not None else None
-                self._block.__exit__(kind, error, None)
-            case _:
-                given = {f"p{n}": one.decode() for n, one in enumerate(parameters, 1)}
-                return self._execute(_TEXTS[statement], given).pgresult
-        return None
 
-    def _execute(self, text: sql.Composed, given: dict[str, str]) -> psycopg.Cursor[Any]:
-        if self._connection is None:
-            return self._router.execute(text, given, number=self._shard)
-        try:
-            return self._connection.execute(text, given)
-        except psycopg.Error as error:
-            self._error = error
-            raise
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise Refused and Lost for the router's errors."""
+    try:
+        yield
+    except ShardMoved as error:
+        raise Refused(MOVED, error.message) from error
+    except NoConnection as error:
+        raise Lost(CANNOT_CONNECT, error.message) from error
+    except psycopg.Error as error:
+        lost = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+        kind = Lost if lost else Refused
+        raise kind(error.sqlstate or LOST, reason_of(error)) from error
 
 
 _PAYLOAD = b"a sunset, https://photos.example/".ljust(80, b".")
@@ -195,9 +194,9 @@ class Insert:
         self._number = record.attempt_insert(shard)
         self._parameters = (b"%d" % record.client, b"%d" % self._number, _PAYLOAD)
 
-    def steps(self, statements: Statements) -> Steps:
+    def run(self, session: Session | RoutedSession, statements: Statements) -> None:
         """Insert it; the database makes its id."""
-        result = yield statements.insert, self._parameters
+        result = session.run(statements.insert, self._parameters)
         self._id = int(result.get_value(0, 0) or b"")
 
     def acknowledge(self) -> None:
@@ -215,9 +214,9 @@ class Update:
         self._version = record.attempt_update(number)
         self._parameters = (b"%d" % record.ids[number], b"%d" % self._version, _PAYLOAD)
 
-    def steps(self, statements: Statements) -> Steps:
+    def run(self, session: Session | RoutedSession, statements: Statements) -> None:
         """Update it."""
-        self._rows = (yield statements.update, self._parameters).command_tuples
+        self._rows = session.run(statements.update, self._parameters).command_tuples
 
     def acknowledge(self) -> None:
         """Record the version, or that there was no row to update."""
@@ -236,9 +235,9 @@ class Select:
         self._expected = record.acknowledged[number]
         self._parameters = (b"%d" % record.ids[number],)
 
-    def steps(self, statements: Statements) -> Steps:
+    def run(self, session: Session | RoutedSession, statements: Statements) -> None:
         """Read it."""
-        self._result = yield statements.select, self._parameters
+        self._result = session.run(statements.select, self._parameters)
 
     def acknowledge(self) -> None:
         """Compare the version with the possible ones."""
@@ -254,18 +253,11 @@ class Both:
         self._insert = insert
         self._update = update
 
-    def steps(self, statements: Statements) -> Steps:
+    def run(self, session: Session | RoutedSession, statements: Statements) -> None:
         """Run both and commit."""
-        yield b"BEGIN", ()
-        try:
-            yield from self._insert.steps(statements)
-            yield from self._update.steps(statements)
-        except Lost:
-            raise
-        except Refused:
-            yield b"ROLLBACK", ()
-            raise
-        yield b"COMMIT", ()
+        with session.transaction():
+            self._insert.run(session, statements)
+            self._update.run(session, statements)
 
     def acknowledge(self) -> None:
         """Record both."""
@@ -274,22 +266,6 @@ class Both:
 
 
 Operation = Insert | Update | Select | Both
-
-
-def run(operation: Operation, session: Session | RoutedSession, statements: Statements) -> None:
-    """Run an operation over a session, waiting for every answer; raises Refused and Lost."""
-    steps = operation.steps(statements)
-    try:
-        request = next(steps)
-        while True:
-            try:
-                result = session.run(*request)
-            except Refused as error:
-                request = steps.throw(error)
-            else:
-                request = steps.send(result)
-    except StopIteration:
-        return
 
 
 def draw(

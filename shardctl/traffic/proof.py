@@ -13,7 +13,7 @@ from shardctl.errors import ShardctlError
 from shardctl.ids.layout import IdOutOfRange, Layout
 from shardctl.traffic import fleet
 from shardctl.traffic.client_routes import QUERIES, TABLE
-from shardctl.traffic.record import SHOWN
+from shardctl.traffic.record import SHOWN, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -107,11 +107,8 @@ class Comparison:
                 if expected and not met[number] and record.shards[number] not in unserved:
                     row = Row(record.ids[number], record.client, number, expected)
                     self._add("lost", f"{_of(record.shards[number], row)}: it is missing")
-            for seen in record.stale_shown:
-                row = Row(record.ids[seen.number], record.client, seen.number, seen.expected)
-                met_then = "no row" if seen.seen is None else f"version {seen.seen}"
-                known = f"{_of(seen.shard, row)}: version {seen.expected} was acknowledged"
-                self._add("stale", f"{known}, but a later read found {met_then}")
+            for text in record.stale_shown:
+                self._add("stale", text)
             self._counts["stale"] += record.stale - len(record.stale_shown)
         for number in self._given_twice():
             self._add("duplicate", f"id {number}: acknowledged for two rows")
@@ -146,7 +143,7 @@ class Comparison:
 
 
 def _of(shard: int, row: Row) -> str:
-    return f"shard {shard}, id {row.id} (client {row.client}, row {row.number})"
+    return row_of(shard, row.id, row.client, row.number)
 
 
 _AT_ONCE = 5000

@@ -30,14 +30,9 @@ SHOWN = 5
 """How many examples of a kind are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stale:
-    """A row with an unexpected version; `seen` None is a missing row."""
-
-    shard: int
-    number: int
-    expected: int
-    seen: int | None
+def row_of(shard: int, identity: int, client: int, number: int) -> str:
+    """Describe a row, for people."""
+    return f"shard {shard}, id {identity} (client {client}, row {number})"
 
 
 @dataclass(slots=True)
@@ -77,7 +72,7 @@ class Record:
     """Operations that the new owner did after an error of the fence."""
     stale: int = 0
     """Reads and updates that missed an acknowledged version."""
-    stale_shown: list[Stale] = field(default_factory=list)
+    stale_shown: list[str] = field(default_factory=list)
     _at_hand: dict[int, list[int]] = field(default_factory=dict)
     _random: Random = field(init=False)
 
@@ -123,7 +118,10 @@ class Record:
         """Record that an acknowledged row was missing, or had an impossible version."""
         self.stale += 1
         if len(self.stale_shown) < SHOWN:
-            self.stale_shown.append(Stale(self.shards[number], number, expected, seen))
+            row = row_of(self.shards[number], self.ids[number], self.client, number)
+            met = "no row" if seen is None else f"version {seen}"
+            known = f"{row}: version {expected} was acknowledged"
+            self.stale_shown.append(f"{known}, but a later read found {met}")
 
     def done(self, shard: ShardId, kind: Kind, outcome: int, duration: float, ended: float) -> None:
         """Record an operation that has ended, with or without an error."""

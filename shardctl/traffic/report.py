@@ -48,14 +48,9 @@ class Logins:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        overall = self.latencies.overall
         return {
             "per_s": self.per_s,
-            "operations": overall.operations,
-            "errors": overall.errors,
-            "p50_ms": overall.p50_ms,
-            "p99_ms": overall.p99_ms,
-            "longest_ms": overall.longest_ms,
+            **asdict(self.latencies.overall),
             "longest_moved_ms": self.latencies.longest_ms(moved=True),
             "longest_stayed_ms": self.latencies.longest_ms(moved=False),
             "late_ms": self.late_ms,
@@ -106,11 +101,6 @@ class Report:
         return self.verdict.counts.get("duplicate", 0)
 
     @property
-    def longest_ms(self) -> float | None:
-        """The longest latency of any operation."""
-        return self.latencies.overall.longest_ms
-
-    @property
     def longest_moved_ms(self) -> float | None:
         """The longest on shards that moved; None if none did."""
         return self.latencies.longest_ms(moved=True)
@@ -155,7 +145,7 @@ class Report:
             "p50_ms": latencies.overall.p50_ms,
             "p99_ms": latencies.overall.p99_ms,
             "held_up_ms": self.held_up_ms,
-            "longest_ms": self.longest_ms,
+            "longest_ms": latencies.overall.longest_ms,
             "longest_moved_ms": self.longest_moved_ms,
             "longest_stayed_ms": self.longest_stayed_ms,
             "logins": self.logins.as_json() if self.logins else None,

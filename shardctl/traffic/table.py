@@ -20,7 +20,6 @@ from shardctl.traffic.client_routes import QUERIES, TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
 
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
     from shardctl.traffic.fleet import Fleet, Seen
@@ -36,16 +35,6 @@ _LOCK_TIMEOUT = sql.SQL("SET LOCAL lock_timeout TO '5s'")
 _WIDTH = 16
 
 
-def load_running(node: NodeName, holder: str, since: datetime | None) -> Refused:
-    """Report another load, whose table this one would drop."""
-    when = f" since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
-    return Refused(
-        "load_running",
-        f"node {node}: another load is running: {holder}{when}",
-        hint="wait until it ends, or stop it",
-    )
-
-
 @contextmanager
 def alone(topology: Topology, nodes: Iterable[NodeName]) -> Iterator[None]:
     """Hold the lock that keeps other loads from these nodes; raises load_running.
@@ -57,7 +46,13 @@ def alone(topology: Topology, nodes: Iterable[NodeName]) -> Iterator[None]:
             node = topology.nodes[name]
             session = stack.enter_context(fleet.session(topology, node, autocommit=True))
             if (holder := lock.alone(session, _LOCK_CLASS, name)) is not None:
-                raise load_running(name, *holder)
+                who, since = holder
+                when = f" since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
+                raise Refused(
+                    "load_running",
+                    f"node {name}: another load is running: {who}{when}",
+                    hint="wait until it ends, or stop it",
+                )
         yield
 
 
@@ -105,15 +100,6 @@ def drop(topology: Topology) -> list[NodeName]:
     _everywhere(topology, nodes, work)
     owning = {o for seen in nodes.values() if seen.map for o in seen.map.owners.values()}
     return [name for name, seen in nodes.items() if seen.error is not None and name in owning]
-
-
-def require_alone(topology: Topology, nodes: Iterable[NodeName]) -> None:
-    """Check for a dry run that no other load runs on these nodes; raises load_running."""
-    for name in nodes:
-        with fleet.session(topology, topology.nodes[name], autocommit=True) as session:
-            holder = lock.held_by(session, _LOCK_CLASS)
-            if holder is not None:
-                raise load_running(name, *holder)
 
 
 def _run(topology: Topology, node: Node, statement: str, shards: Sequence[ShardId]) -> None:

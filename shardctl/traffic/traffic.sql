@@ -16,13 +16,6 @@ GRANT SELECT, INSERT, UPDATE ON {table} TO {role};
 -- The table in one shard
 DROP TABLE IF EXISTS {table};
 
--- name: node
--- Whether this is a standby, and how many sessions it accepts
-SELECT pg_is_in_recovery(),
-       current_setting('max_connections')::integer
-         - current_setting('superuser_reserved_connections')::integer
-         - coalesce(current_setting('reserved_connections', true)::integer, 0)
-
 -- name: schemas
 -- Every schema that may be a live shard's, and the comment on the load's table, if it has one
 SELECT n.nspname::text, c.oid IS NOT NULL, coalesce(obj_description(c.oid, 'pg_class'), '')

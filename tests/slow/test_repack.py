@@ -12,7 +12,7 @@ import pytest
 
 from shardctl.fanout import Silent
 from shardctl.maintenance import repack
-from shardctl.maintenance.repack_look import Options
+from shardctl.maintenance.repack import Options
 from tests.fixtures.fleets.fleet import Fleet, command_line, open_move
 from tests.fixtures.fleets.verify import told, verify
 from tests.fixtures.processes import ended
@@ -143,12 +143,12 @@ def test_a_table_in_use_is_given_up_and_its_user_left_alone(fleet: Bloated) -> N
     assert result.error is not None
     assert result.error.exit_code == 3
     assert len(result.left) == 1
-    assert [one.candidate.name for one in result.repacked] == ["shard5.photos"]
+    assert [one.full_name for one in result.after] == ["shard5.photos"]
     assert fleet.filenode(0) == file
     assert fleet.query("a", LEFT) == []
     assert fleet.events()[-1] == "unfinished: 0 of 1 tables"
     # It does only the rest.
-    assert [one.name for one in fleet.planned().chosen] == ["shard0.photos"]
+    assert [one.full_name for one in fleet.planned().of("repack")] == ["shard0.photos"]
     assert fleet.done(fleet.planned()).error is None
 
 
@@ -163,15 +163,26 @@ def test_what_keeps_the_extension_from_its_work_is_refused(fleet: Bloated) -> No
         fleet.planned()
     # Shards of other nodes are none of its business.
     assert fleet.here("repack", "0-3", "--dry-run").returncode == 0
-    fleet.execute("a", _VERSION.format("version_sql"))
-    with raises_code("extension_broken", match=r"1\.4\.7"):
-        fleet.planned(0)
+    # What pg_repack refuses itself leaves the table as it was, with its reason.
+    fleet.bloat(0)
     fleet.execute("a", _VERSION.format("version"))
-    with raises_code("program_missing", match=r"1\.4\.7"):
-        fleet.planned(0)
+    (why,) = fleet.done(fleet.planned(0)).left.values()
+    assert "'pg_repack 1.4.7'" in why
 
 
-def test_a_role_that_is_no_superuser_is_refused(fleet: Bloated) -> None:
+def test_a_table_that_pg_repack_cannot_repack_is_left_with_its_reason(fleet: Bloated) -> None:
+    fleet.execute("a", "CREATE TABLE shard0.keyless AS SELECT generate_series(1, 9) AS id")
+    fleet.execute("a", "CREATE UNLOGGED TABLE shard0.unlogged (id bigint PRIMARY KEY)")
+    done = fleet.here("repack", "0", "--min-bloat", "0", "--yes", "-o", "json")
+    assert done.returncode == 3, done.stderr
+    told = {one["table"]: one["reason"] for one in json.loads(done.stdout)["tables"]}
+    assert told["photos"] is None
+    assert "primary key" in told["keyless"]
+    assert "unlogged" not in told
+
+
+def test_a_role_that_is_no_superuser_gets_what_pg_repack_prints(fleet: Bloated) -> None:
+    fleet.bloat(0)
     fleet.execute("a", "CREATE ROLE plain LOGIN")
     fleet.execute("a", "GRANT pg_read_all_data, pg_read_all_settings TO plain")
     fleet.execute("a", "GRANT USAGE ON SCHEMA repack TO plain")
@@ -179,20 +190,21 @@ def test_a_role_that_is_no_superuser_is_refused(fleet: Bloated) -> None:
     topology = fleet.topology()
     database = dataclasses.replace(topology.database, user="plain")
     try:
-        options = fleet.planned(0).options
-        with raises_code("superuser_needed", match="plain"):
-            repack.plan(dataclasses.replace(topology, database=database), [0], options)
+        plain = dataclasses.replace(topology, database=database)
+        plan = repack.plan(plain, [0], fleet.planned(0).options)
+        (why,) = repack.carry_out(plain, plan, Silent(), print).left.values()
+        assert "must be a superuser" in why
     finally:
         fleet.execute("a", "DROP OWNED BY plain")
         fleet.execute("a", "DROP ROLE plain")
 
 
-def test_shards_elsewhere_and_a_move_that_has_not_ended_are_refused(fleet: Bloated) -> None:
+def test_owners_that_are_disputed_and_a_move_that_has_not_ended_are_refused(fleet: Bloated) -> None:
     fleet.bloat(0)
     plan = fleet.planned()
     file = fleet.filenode(0)
     fleet.execute("a", "UPDATE shardctl.map SET node = 'b' WHERE shard = 2")
-    with raises_code("shards_elsewhere", match="shards 2 "):
+    with raises_code("owners_disputed", match="shards 2"):
         fleet.planned()
     fleet.execute("a", "UPDATE shardctl.map SET node = 'a' WHERE shard = 2")
     with fleet.connect("a") as session:
@@ -227,8 +239,8 @@ def test_shardctl_killed_leaves_what_verify_finds(fleet: Bloated) -> None:
     (finding,) = verify(fleet, "leftovers")
     assert told([finding]) == [("leftovers", "repack_left", "a", (0,), "shard0.photos")]
     # Drop what is left as the how-to says, and repeat the command: nothing is lost.
-    [refused] = fleet.planned(0).candidates
-    assert str(refused.why_not).startswith("a killed pg_repack left")
+    (why,) = fleet.done(fleet.planned(0)).left.values()
+    assert "already has a trigger" in why
     fleet.execute("a", "DROP EXTENSION pg_repack CASCADE; CREATE EXTENSION pg_repack")
     rows, file = fleet.rows(0), fleet.filenode(0)
     done = fleet.here("repack", "0", "--yes")

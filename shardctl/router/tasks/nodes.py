@@ -59,7 +59,6 @@ class AsyncNodes:
         statement: bytes,
         parameters: Parameters = (),
         *,
-        types: bool = False,
         until: float | None = None,
         short: bool = False,
     ) -> Answer:
@@ -69,13 +68,13 @@ class AsyncNodes:
         NoConnection or QueryCanceled then. A `short` question is only given up, which saves the
         round trips of a transaction.
         """
-        return await self.outwaited(
-            partial(self._execute, node, statement, parameters, types, until, short), until
-        )
+        work = partial(_execute, statement, parameters, None if short else until)
+        return await self.outwaited(partial(self._once, node, work, until), until)
 
     async def cursor(self, node: NodeName, statement: bytes, parameters: Parameters) -> Any:
         """Run statements as one message, a transaction of its own; give the last one's cursor."""
-        return await self.outwaited(partial(self._cursor, node, statement, parameters))
+        work = partial(_cursor, statement, parameters)
+        return await self.outwaited(partial(self._once, node, work, None))
 
     @asynccontextmanager
     async def transaction(self, node: NodeName, begin: bytes) -> AsyncIterator[AsyncBounded]:
@@ -106,7 +105,7 @@ class AsyncNodes:
         pool = self.pools.get(node)
         if pool is not None and pool.get_stats()["pool_available"]:
             with suppress(NoConnection):  # another call was quicker
-                return await self._execute(node, statement, (), False, until, True, 0.0)
+                return await self._once(node, partial(_execute, statement, (), None), until, 0.0)
         return await self.ask(self._known.places.asking(node), statement)
 
     async def ask(self, conninfo: str, statement: bytes) -> Answer:
@@ -161,44 +160,17 @@ class AsyncNodes:
             for pool in pools:
                 stack.push_async_callback(pool.close, seconds)
 
-    async def _execute(
+    async def _once(
         self,
         node: NodeName,
-        statement: bytes,
-        parameters: Parameters,
-        types: bool,
+        work: Callable[[AsyncBounded], Awaitable[Result]],
         until: float | None,
-        short: bool,
         seconds: float | None,
-    ) -> Answer:
+    ) -> Result:
+        """Do something with a connection, which goes back into its pool."""
         connection = await self._take(node, seconds, until)
         try:
-            if until is not None and not short:
-                left_ms = max(1, math.ceil(min(until - time.monotonic(), _LONGEST_S) * 1000))
-                begin = b"BEGIN; SET LOCAL statement_timeout TO %d" % left_ms
-                await connection.execute(begin, prepare=False)
-            cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
-            await cursor.execute(statement, parameters)
-            result = cursor.pgresult
-            if result is None or not result.nfields:  # no rows can come, as of an UPDATE
-                return Answer([], cursor.rowcount)
-            oids = tuple(map(result.ftype, range(result.nfields))) if types else ()
-            return Answer(await cursor.fetchall(), cursor.rowcount, oids)
-        finally:
-            await self._give_back(connection)
-
-    async def _cursor(
-        self, node: NodeName, statement: bytes, parameters: Parameters, seconds: float | None
-    ) -> Any:
-        connection = await self._take(node, seconds, None)
-        try:
-            cursor = connection.cursor()
-            if not isinstance(cursor, psycopg.AsyncClientCursor):
-                cursor = psycopg.AsyncClientCursor(connection)
-            await cursor.execute(statement, parameters)
-            while cursor.nextset():
-                pass
-            return cursor
+            return await work(connection)
         finally:
             await self._give_back(connection)
 
@@ -314,3 +286,31 @@ async def _answers(connection: AsyncBounded, until: float) -> bool:
     finally:
         connection.until = None
     return True
+
+
+async def _execute(
+    statement: bytes, parameters: Parameters, until: float | None, connection: AsyncBounded
+) -> Answer:
+    """Run one statement; at `until` the server ends it."""
+    if until is not None:
+        left_ms = max(1, math.ceil(min(until - time.monotonic(), _LONGEST_S) * 1000))
+        begin = b"BEGIN; SET LOCAL statement_timeout TO %d" % left_ms
+        await connection.execute(begin, prepare=False)
+    cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+    await cursor.execute(statement, parameters)
+    result = cursor.pgresult
+    if result is None or not result.nfields:  # no rows can come, as of an UPDATE
+        return Answer([], cursor.rowcount)
+    types = tuple(map(result.ftype, range(result.nfields)))
+    return Answer(await cursor.fetchall(), cursor.rowcount, types)
+
+
+async def _cursor(statement: bytes, parameters: Parameters, connection: AsyncBounded) -> Any:
+    """Run statements as one message; give the last one's cursor."""
+    cursor = connection.cursor()
+    if not isinstance(cursor, psycopg.AsyncClientCursor):
+        cursor = psycopg.AsyncClientCursor(connection)
+    await cursor.execute(statement, parameters)
+    while cursor.nextset():
+        pass
+    return cursor

@@ -114,7 +114,7 @@ class AsyncFence:
     async def require_unmoved(self, node: NodeName, shard: ShardId) -> None:
         """Look whether a transaction on `node` met the fence; raises ShardMoved if so."""
         if await self.look(node, [shard]) is Look.SETTLED:
-            raise ShardMoved(shard, node, self._known.owner(shard))
+            raise ShardMoved(shard, node, self._known.map.owners[shard])
 
     async def reread(self) -> None:
         """Read the map again; raises MapUnread where no node returns it.
@@ -148,7 +148,7 @@ class AsyncFence:
         limit: float | None = None,
     ) -> list[ShardId]:
         """Give the shards whose schemas are missing or closed on a node; all, without an answer."""
-        schemas = {self._known.schema(shard): shard for shard in shards}
+        schemas = {self._known.schemas[shard]: shard for shard in shards}
         until = max(deadline, _given_up(limit))
         try:
             answer = await self._nodes.execute(
@@ -340,7 +340,7 @@ class AsyncOneShard(Routed):
 
             await db.select(["id", "caption"], "photos", user, "id > %s", [last], "-id", 30)
         """
-        shard = self._known.shard_of(shard_key)
+        shard = self._known.map.shard_of(shard_key)
         statement = statements.select(
             table,
             statements.terms(fields),
@@ -365,7 +365,7 @@ class AsyncOneShard(Routed):
             photo = await db.insert("photos", user, {"user_id": user, "caption": "dusk"})
         """
         return await self._insert(
-            "insert", self._known.shard_of(shard_key), table, values, returning
+            "insert", self._known.map.shard_of(shard_key), table, values, returning
         )
 
     async def insert_new(
@@ -402,7 +402,7 @@ class AsyncOneShard(Routed):
 
             await db.update("photos", user, {"caption": "dusk"}, "id = %s", [photo])
         """
-        shard = self._known.shard_of(shard_key)
+        shard = self._known.map.shard_of(shard_key)
         text = statements.condition(where, parameters) or ""
         named, back = isinstance(parameters, Mapping), statements.terms(returning or ())
         statement = statements.update(table, tuple(values), text, named, back)
@@ -424,7 +424,7 @@ class AsyncOneShard(Routed):
 
             await db.delete("photos", user, "id = %s", [photo], returning="image_url")
         """
-        shard = self._known.shard_of(shard_key)
+        shard = self._known.map.shard_of(shard_key)
         text = statements.condition(where, parameters) or ""
         statement = statements.delete(table, text, statements.terms(returning or ()))
         answer = await self._on_shard("delete", table, shard, statement, parameters)
@@ -445,8 +445,8 @@ class AsyncOneShard(Routed):
         """
         shard = self._shard(shard_key, number)
         await self._require_committed([shard])
-        node = self._known.owner(shard)
-        begin = statements.begin(self._known.schema(shard))
+        node = self._known.map.owners[shard]
+        begin = statements.begin(self._known.schemas[shard])
         try:
             with self._told("shard", None, node, [shard]):
                 async with self._nodes.transaction(node, begin) as connection:
@@ -502,7 +502,9 @@ class AsyncOneShard(Routed):
         """
         shard = self._shard(shard_key, number)
         text = statement if isinstance(statement, str) else statement.as_string(None)
-        whole = statements.within(self._known.schema(shard), parameters is not None) + text.encode()
+        whole = (
+            statements.within(self._known.schemas[shard], parameters is not None) + text.encode()
+        )
         run = partial(self._nodes.cursor, statement=whole, parameters=parameters)
         return await self._where_it_is("execute", None, shard, run, FENCED_WITHIN)
 
@@ -539,7 +541,7 @@ class AsyncOneShard(Routed):
     ) -> Result:
         """Do what is one transaction on a shard's node; once more if it was missing there."""
         await self._require_committed([shard])
-        node = self._known.owner(shard)
+        node = self._known.map.owners[shard]
         try:
             with self._told(call, table, node, [shard]):
                 return await run(node)
@@ -547,7 +549,7 @@ class AsyncOneShard(Routed):
             # The statement was refused, so that it may be sent again: nothing was written.
             if await self._fence.look(node, [shard]) is Look.AWAY:
                 raise
-        node = self._known.owner(shard)
+        node = self._known.map.owners[shard]
         with self._told(call, table, node, [shard], repeated=True):
             answer = await run(node)
         self._known.count_repeated()
@@ -562,10 +564,10 @@ class AsyncOneShard(Routed):
         if not self._known.in_tests:
             return
         for node, part in self._known.by_node(shards).items():
-            lasting, waits = None, pauses()
+            lasting = None
             until = time.monotonic() + core.LASTING_S
             schemas = [self._known.schemas[shard] for shard in part]
-            while True:
+            for pause in pauses():
                 found = set((await self._nodes.execute(node, core.CHANGED, [schemas])).rows)
                 lasting = found if lasting is None else lasting & found
                 if not lasting:
@@ -573,4 +575,4 @@ class AsyncOneShard(Routed):
                 if time.monotonic() >= until:
                     schema, pid, name, _ = min(lasting)
                     raise WritesUnseen(ShardId(self._known.schemas.index(schema)), (pid, name))
-                await asleep(next(waits))
+                await asleep(pause)

@@ -29,6 +29,7 @@ from shardctl.router.errors import (
 from shardctl.router.statements import Answer
 from shardctl.router.threads.one_shard import OneShard
 from shardctl.state import map as maps
+from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
     import contextlib
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from shardctl.router.core import Stats
     from shardctl.router.statements import Fields, Names, Parameters, Row, Where
     from shardctl.topology.keys import Key
-    from shardctl.topology.model import NodeName, ShardId
+    from shardctl.topology.model import NodeName
 
     Run = Callable[[NodeName, Sequence[ShardId], float | None], Answer]
     """Asks shards of a node, until a time on `time.monotonic`."""
@@ -185,7 +186,7 @@ class ShardedDatabase(OneShard):
             schemas = [self._known.schemas[shard] for shard in shards]
             statement = merging.select_keys(schemas, asked, key_field, per_key, texts=texts)
             lists = {merging.keys_of(n): of_shard[shard] for n, shard in enumerate(shards)}
-            return self._nodes.execute(node, statement, named | lists, types=True, until=until)
+            return self._nodes.execute(node, statement, named | lists, until=until)
 
         self._require_seen(of_shard)
         answers = self._on_shards("select_keys", table, list(of_shard), read, timeout)
@@ -217,9 +218,9 @@ class ShardedDatabase(OneShard):
 
         def read(node: NodeName, shards: Sequence[ShardId], until: float | None) -> Answer:
             statement = merging.gather([self._known.schemas[shard] for shard in shards], asked)
-            return self._nodes.execute(node, statement, named, types=True, until=until)
+            return self._nodes.execute(node, statement, named, until=until)
 
-        every = self._known.every()
+        every = list(map(ShardId, range(len(self._known.map.owners))))
         self._require_seen(every)
         answers = self._on_shards("scatter", table, every, read, timeout)
         return [merging.combined(computed, answers)] if computed else merging.merged(asked, answers)

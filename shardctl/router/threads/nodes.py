@@ -61,7 +61,6 @@ class Nodes:
         statement: bytes,
         parameters: Parameters = (),
         *,
-        types: bool = False,
         until: float | None = None,
         short: bool = False,
     ) -> Answer:
@@ -71,13 +70,13 @@ class Nodes:
         NoConnection or QueryCanceled then. A `short` question is only given up, which saves the
         round trips of a transaction.
         """
-        return self.outwaited(
-            partial(self._execute, node, statement, parameters, types, until, short), until
-        )
+        work = partial(_execute, statement, parameters, None if short else until)
+        return self.outwaited(partial(self._once, node, work, until), until)
 
     def cursor(self, node: NodeName, statement: bytes, parameters: Parameters) -> Any:
         """Run statements as one message, a transaction of its own; give the last one's cursor."""
-        return self.outwaited(partial(self._cursor, node, statement, parameters))
+        work = partial(_cursor, statement, parameters)
+        return self.outwaited(partial(self._once, node, work, None))
 
     @contextmanager
     def transaction(self, node: NodeName, begin: bytes) -> Iterator[Bounded]:
@@ -108,7 +107,7 @@ class Nodes:
         pool = self.pools.get(node)
         if pool is not None and pool.get_stats()["pool_available"]:
             with suppress(NoConnection):  # another call was quicker
-                return self._execute(node, statement, (), False, until, True, 0.0)
+                return self._once(node, partial(_execute, statement, (), None), until, 0.0)
         return self.ask(self._known.places.asking(node), statement)
 
     def ask(self, conninfo: str, statement: bytes) -> Answer:
@@ -163,44 +162,17 @@ class Nodes:
             for pool in pools:
                 stack.callback(pool.close, seconds)
 
-    def _execute(
+    def _once(
         self,
         node: NodeName,
-        statement: bytes,
-        parameters: Parameters,
-        types: bool,
+        work: Callable[[Bounded], Result],
         until: float | None,
-        short: bool,
         seconds: float | None,
-    ) -> Answer:
+    ) -> Result:
+        """Do something with a connection, which goes back into its pool."""
         connection = self._take(node, seconds, until)
         try:
-            if until is not None and not short:
-                left_ms = max(1, math.ceil(min(until - time.monotonic(), _LONGEST_S) * 1000))
-                begin = b"BEGIN; SET LOCAL statement_timeout TO %d" % left_ms
-                connection.execute(begin, prepare=False)
-            cursor = psycopg.Cursor(connection, row_factory=tuple_row)
-            cursor.execute(statement, parameters)
-            result = cursor.pgresult
-            if result is None or not result.nfields:  # no rows can come, as of an UPDATE
-                return Answer([], cursor.rowcount)
-            oids = tuple(map(result.ftype, range(result.nfields))) if types else ()
-            return Answer(cursor.fetchall(), cursor.rowcount, oids)
-        finally:
-            self._give_back(connection)
-
-    def _cursor(
-        self, node: NodeName, statement: bytes, parameters: Parameters, seconds: float | None
-    ) -> Any:
-        connection = self._take(node, seconds, None)
-        try:
-            cursor = connection.cursor()
-            if not isinstance(cursor, psycopg.ClientCursor):
-                cursor = psycopg.ClientCursor(connection)
-            cursor.execute(statement, parameters)
-            while cursor.nextset():
-                pass
-            return cursor
+            return work(connection)
         finally:
             self._give_back(connection)
 
@@ -314,3 +286,31 @@ def _answers(connection: Bounded, until: float) -> bool:
     finally:
         connection.until = None
     return True
+
+
+def _execute(
+    statement: bytes, parameters: Parameters, until: float | None, connection: Bounded
+) -> Answer:
+    """Run one statement; at `until` the server ends it."""
+    if until is not None:
+        left_ms = max(1, math.ceil(min(until - time.monotonic(), _LONGEST_S) * 1000))
+        begin = b"BEGIN; SET LOCAL statement_timeout TO %d" % left_ms
+        connection.execute(begin, prepare=False)
+    cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+    cursor.execute(statement, parameters)
+    result = cursor.pgresult
+    if result is None or not result.nfields:  # no rows can come, as of an UPDATE
+        return Answer([], cursor.rowcount)
+    types = tuple(map(result.ftype, range(result.nfields)))
+    return Answer(cursor.fetchall(), cursor.rowcount, types)
+
+
+def _cursor(statement: bytes, parameters: Parameters, connection: Bounded) -> Any:
+    """Run statements as one message; give the last one's cursor."""
+    cursor = connection.cursor()
+    if not isinstance(cursor, psycopg.ClientCursor):
+        cursor = psycopg.ClientCursor(connection)
+    cursor.execute(statement, parameters)
+    while cursor.nextset():
+        pass
+    return cursor

@@ -112,7 +112,7 @@ class Fence:
     def require_unmoved(self, node: NodeName, shard: ShardId) -> None:
         """Look whether a transaction on `node` met the fence; raises ShardMoved if so."""
         if self.look(node, [shard]) is Look.SETTLED:
-            raise ShardMoved(shard, node, self._known.owner(shard))
+            raise ShardMoved(shard, node, self._known.map.owners[shard])
 
     def reread(self) -> None:
         """Read the map again; raises MapUnread where no node returns it.
@@ -146,7 +146,7 @@ class Fence:
         limit: float | None = None,
     ) -> list[ShardId]:
         """Give the shards whose schemas are missing or closed on a node; all, without an answer."""
-        schemas = {self._known.schema(shard): shard for shard in shards}
+        schemas = {self._known.schemas[shard]: shard for shard in shards}
         until = max(deadline, _given_up(limit))
         try:
             answer = self._nodes.execute(node, _STANDING, [list(schemas)], until=until, short=True)
@@ -336,7 +336,7 @@ class OneShard(Routed):
 
             db.select(["id", "caption"], "photos", user, "id > %s", [last], "-id", 30)
         """
-        shard = self._known.shard_of(shard_key)
+        shard = self._known.map.shard_of(shard_key)
         statement = statements.select(
             table,
             statements.terms(fields),
@@ -360,7 +360,7 @@ class OneShard(Routed):
 
             photo = db.insert("photos", user, {"user_id": user, "caption": "dusk"})
         """
-        return self._insert("insert", self._known.shard_of(shard_key), table, values, returning)
+        return self._insert("insert", self._known.map.shard_of(shard_key), table, values, returning)
 
     def insert_new(self, table: str, values: Mapping[str, Any], returning: Names = "id") -> Any:
         """Write a row whose id is its key, into a shard that is chosen evenly; give the id.
@@ -394,7 +394,7 @@ class OneShard(Routed):
 
             db.update("photos", user, {"caption": "dusk"}, "id = %s", [photo])
         """
-        shard = self._known.shard_of(shard_key)
+        shard = self._known.map.shard_of(shard_key)
         text = statements.condition(where, parameters) or ""
         named, back = isinstance(parameters, Mapping), statements.terms(returning or ())
         statement = statements.update(table, tuple(values), text, named, back)
@@ -416,7 +416,7 @@ class OneShard(Routed):
 
             db.delete("photos", user, "id = %s", [photo], returning="image_url")
         """
-        shard = self._known.shard_of(shard_key)
+        shard = self._known.map.shard_of(shard_key)
         text = statements.condition(where, parameters) or ""
         statement = statements.delete(table, text, statements.terms(returning or ()))
         answer = self._on_shard("delete", table, shard, statement, parameters)
@@ -437,8 +437,8 @@ class OneShard(Routed):
         """
         shard = self._shard(shard_key, number)
         self._require_committed([shard])
-        node = self._known.owner(shard)
-        begin = statements.begin(self._known.schema(shard))
+        node = self._known.map.owners[shard]
+        begin = statements.begin(self._known.schemas[shard])
         try:
             with self._told("shard", None, node, [shard]):
                 with self._nodes.transaction(node, begin) as connection:
@@ -494,7 +494,9 @@ class OneShard(Routed):
         """
         shard = self._shard(shard_key, number)
         text = statement if isinstance(statement, str) else statement.as_string(None)
-        whole = statements.within(self._known.schema(shard), parameters is not None) + text.encode()
+        whole = (
+            statements.within(self._known.schemas[shard], parameters is not None) + text.encode()
+        )
         run = partial(self._nodes.cursor, statement=whole, parameters=parameters)
         return self._where_it_is("execute", None, shard, run, FENCED_WITHIN)
 
@@ -531,7 +533,7 @@ class OneShard(Routed):
     ) -> Result:
         """Do what is one transaction on a shard's node; once more if it was missing there."""
         self._require_committed([shard])
-        node = self._known.owner(shard)
+        node = self._known.map.owners[shard]
         try:
             with self._told(call, table, node, [shard]):
                 return run(node)
@@ -539,7 +541,7 @@ class OneShard(Routed):
             # The statement was refused, so that it may be sent again: nothing was written.
             if self._fence.look(node, [shard]) is Look.AWAY:
                 raise
-        node = self._known.owner(shard)
+        node = self._known.map.owners[shard]
         with self._told(call, table, node, [shard], repeated=True):
             answer = run(node)
         self._known.count_repeated()
@@ -554,10 +556,10 @@ class OneShard(Routed):
         if not self._known.in_tests:
             return
         for node, part in self._known.by_node(shards).items():
-            lasting, waits = None, pauses()
+            lasting = None
             until = time.monotonic() + core.LASTING_S
             schemas = [self._known.schemas[shard] for shard in part]
-            while True:
+            for pause in pauses():
                 found = set(self._nodes.execute(node, core.CHANGED, [schemas]).rows)
                 lasting = found if lasting is None else lasting & found
                 if not lasting:
@@ -565,4 +567,4 @@ class OneShard(Routed):
                 if time.monotonic() >= until:
                     schema, pid, name, _ = min(lasting)
                     raise WritesUnseen(ShardId(self._known.schemas.index(schema)), (pid, name))
-                sleep(next(waits))
+                sleep(pause)

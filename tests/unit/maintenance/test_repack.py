@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardctl.maintenance.repack import judge
-from shardctl.maintenance.repack_look import Options, Table, View
+from shardctl.maintenance.repack import Options, Table, View, judge
 from shardctl.topology.model import NodeName, ShardId
 
 MB = 1024 * 1024
@@ -13,14 +12,12 @@ MB = 1024 * 1024
 
 def table(name: str, bloat: int | None, **changes: Any) -> Table:
     given: dict[str, Any] = {
+        "node": NodeName("a"),
         "shard": ShardId(0),
         "schema": "shard0",
         "name": name,
         "oid": 1,
         "file": 1,
-        "locked": False,
-        "permanent": True,
-        "keyed": True,
         "size_bytes": 100 * MB,
         "bloat_bytes": bloat,
         "index": f"{name}_pkey",
@@ -33,9 +30,9 @@ def table(name: str, bloat: int | None, **changes: Any) -> Table:
 def verdicts(
     *tables: Table, free: int | None = None, min_bloat: float = 0.2
 ) -> list[tuple[str, str]]:
-    view = View(tables, (), "pg_repack 1.4.8", 15, free, (), ())
+    view = View(tables, (), "pg_repack", free, None)
     options = Options(min_bloat, 3600, 1, 60, terminate=False, superuser_check=True)
-    return [(one.table.name, one.verdict) for one in judge({NodeName("a"): view}, options)]
+    return [(one.name, one.verdict) for one in judge({NodeName("a"): view}, options)]
 
 
 def test_a_recent_repack_counts_more_than_any_estimate() -> None:
