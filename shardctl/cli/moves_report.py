@@ -289,11 +289,8 @@ def _result(report: Mapping[str, Any]) -> Iterator[str]:
 def _show_rehearsal(found: Mapping[str, Any]) -> None:
     """Print the report of a rehearsal."""
     counts = (plural(found["tables"], "table"), plural(found["rows"], "row"))
-    between = found["time"]
-    if found["first_time"] != between:
-        between = f"{found['first_time']} to {between}"
     size = picture.size(found["size_bytes"])
-    print(f"rehearsed: {', '.join(counts)} ({size}) were equal on both nodes at {between}")
+    print(f"rehearsed: {', '.join(counts)} ({size}) were equal on both nodes at {found['time']}")
     for table in found["differing"]:
         print_line(f"rehearsed: differs: {table}")
     print(

@@ -79,11 +79,6 @@ def last(session: Connection, move: str, what: str) -> dict[str, Any] | None:
     return None if row is None else row[0]
 
 
-def notes(session: Connection, move: str, what: str) -> dict[int, dict[str, Any]]:
-    """Give the notes of all marks of a kind, by attempt."""
-    return dict(session.execute(QUERIES["notes"], {"move": move, "what": what}).fetchall())
-
-
 def seen(session: Connection, move: str, what: str, *, attempt: int = STEPS) -> bool:
     """Return whether a mark is there."""
     given = {"move": move, "attempt": attempt, "what": what}
