@@ -38,6 +38,7 @@ from shardctl.postgres.logical import (
     structure,
     subscription,
 )
+from shardctl.postgres.patient import chunks
 from shardctl.state import journal, reverses
 from shardctl.topology import ranges
 
@@ -289,9 +290,7 @@ def _gather_statistics(context: MoveContext) -> None:
     """Let the planner know the copies: no vacuum touches them until clients are served."""
     plan = context.plan
     there = context.session(plan.target)
-    tables = publication.tables(there, plan.schemas)
-    for first in range(0, len(tables), _AT_ONCE):
-        some = tables[first : first + _AT_ONCE]
+    for some in chunks(publication.tables(there, plan.schemas), _AT_ONCE):
         names = sql.SQL(", ").join(sql.Identifier(*table) for table in some)
         there.execute(sql.SQL("ANALYZE {}").format(names))
 
@@ -431,7 +430,6 @@ def reopen(context: MoveContext) -> None:
         if problems:
             raise together(problems)
         names = reverse.names(there, plan)
-        closing.close(there, plan.id, names)
         copy_migrations(context)
         _rename(context, names, plan.schemas)
         _note_reversed(there, plan)

@@ -65,7 +65,7 @@ def prove(context: MoveContext) -> None:
     poolers = [of_machine(one) for one in context.topology.poolers.values()]
     round_trips = cutover.round_trips(context, max(poolers, default=0.0))
     parts = measured_parts(context, proof.moment, round_trips)
-    predicted_ms = prediction.measured_ms(context.topology, plan, round_trips, found.tables, parts)
+    predicted = prediction.parts_ms(context.topology, plan, round_trips, found.tables, parts)
     report = {
         "time": written(proof.moment.at),
         "first_time": written(proof.moment.at),
@@ -77,7 +77,7 @@ def prove(context: MoveContext) -> None:
         "attempts": proof.attempts,
         "writers_held_ms": round(proof.held_ms, 1),
         "waited_ms": round(proof.waited_ms, 1),
-        "predicted_pause_ms": round(predicted_ms, 1),
+        "predicted_pause_ms": round(sum(predicted.values()), 1),
         "parts_ms": {name: round(ms, 1) for name, ms in parts.items()},
     }
     _note(context, report)

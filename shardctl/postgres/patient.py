@@ -15,9 +15,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import psycopg
+from psycopg import sql
 
 from shardctl.libpq import reason_of
-from shardctl.postgres import queries
+from shardctl.postgres import blocking, queries
 from shardctl.postgres.connection import is_lost
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ Piece = TypeVar("Piece", bound=Hashable)
 
 Item = TypeVar("Item")
 
+_ALONE = sql.SQL("BEGIN; SET LOCAL lock_timeout TO {timeout}; {statement}; COMMIT")
 _SHARE = 4
 """A session that finds the table full fails, so a statement takes a fourth of it at most."""
 
@@ -115,6 +117,36 @@ class Patient(Generic[Piece]):
                 return False
             self.left[some[0]] = reason_of(error)
         return True
+
+
+def each_table(
+    session: Connection,
+    schemas: Iterable[str],
+    statements: Mapping[int, sql.Composed],
+    deadline: float,
+) -> dict[int, str]:
+    """Execute a statement for each table of schemas, by its OID, in a transaction of its own.
+
+    Each waits for all who use the table, a moment at a time, until `deadline` on the monotonic
+    clock. Gives the tables that are left, and why. Raises psycopg.Error as `Patient` does.
+    """
+    named = list(schemas)
+
+    def do(tables: Sequence[int], timeout_ms: int) -> dict[int, str]:
+        timeout = sql.Literal(f"{timeout_ms}ms")
+        for one in tables:
+            message = _ALONE.format(timeout=timeout, statement=statements[one])
+            queries.rows_of_last(session, message)
+        return {}
+
+    def held(tables: Sequence[int]) -> dict[int, Held]:
+        found = blocking.held(session, named, tables=tables)
+        return {one.oid: one for one in reversed(found) if one.oid is not None}
+
+    patient = Patient(do, held)
+    for table in statements:
+        patient.together([table])
+    return patient.singly(deadline)
 
 
 def lockable(connection: Connection) -> int:

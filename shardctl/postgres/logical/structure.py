@@ -19,6 +19,7 @@ from shardctl.hosts.local import Local
 from shardctl.ids.generator import quote_identifier
 from shardctl.postgres import binaries, queries
 from shardctl.postgres.logical import publication
+from shardctl.postgres.patient import chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -129,8 +130,8 @@ def drop(session: Connection, schemas: Sequence[str]) -> None:
     One DROP SCHEMA of 10,000 tables would need more locks than a server has room for.
     """
     tables = publication.tables(session, schemas)
-    for first in range(0, len(tables), _AT_ONCE):
-        names = [sql.Identifier(*table) for table in tables[first : first + _AT_ONCE]]
+    for some in chunks(tables, _AT_ONCE):
+        names = [sql.Identifier(*table) for table in some]
         statement = sql.SQL("DROP TABLE IF EXISTS {} CASCADE").format(sql.SQL(", ").join(names))
         session.execute(statement)
     for schema in schemas:
@@ -153,8 +154,8 @@ def _drop_rest(programs: Binaries, route: Route, schemas: Sequence[str], archive
     _run(route, [*argv, "-d", route.conninfo(route.target, _RESTORING)])
     with route.connect(route.target) as session:
         found = [one for (one,) in session.execute(_QUERIES["indexes"], {"schemas": list(schemas)})]
-        for first in range(0, len(found), _AT_ONCE):
-            session.execute(";".join(found[first : first + _AT_ONCE]).encode())
+        for some in chunks(found, _AT_ONCE):
+            session.execute(";".join(some).encode())
 
 
 @contextmanager
@@ -205,9 +206,8 @@ def _take_defaults(route: Route, schemas: Sequence[str], *, but: Sequence[str]) 
     given = {"schemas": list(schemas), "but": list(but)}
     with route.connect(route.target) as session:
         found = [changes for (changes,) in session.execute(statement, given)]
-        for first in range(0, len(found), _AT_ONCE):
-            message = ";".join(["BEGIN", *found[first : first + _AT_ONCE], "COMMIT"])
-            session.execute(message.encode())
+        for some in chunks(found, _AT_ONCE):
+            session.execute(";".join(["BEGIN", *some, "COMMIT"]).encode())
 
 
 def _let_make(schema: sql.Composable, makers: Sequence[str]) -> sql.Composed:
