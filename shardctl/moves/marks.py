@@ -147,16 +147,13 @@ def is_dropped(session: Connection, plan: MovePlan) -> bool:
 def is_copied(context: MoveContext) -> bool:
     """Return whether the target has the copy, from which its subscription can go on."""
     plan = context.plan
-    with context.on(plan.target):
-        there = context.session(plan.target)
-        noted = last(there, plan.id, COPIED)
-        # A promoted standby of the target may lack rows that the slot does not send again.
-        if noted is None or noted.get(_TIMELINE) != timeline(there):
-            return False
-        if is_dropped(there, plan):
-            return False
-    with context.on(plan.source):
-        return publication.oid(context.session(plan.source), plan.slot) == noted.get(_PUBLICATION)
+    try:
+        with context.on(plan.target):
+            require_copy(context.session(plan.target), plan)
+        require_publication(context)
+    except Refused:
+        return False
+    return True
 
 
 def require_subscription(session: Connection, plan: MovePlan) -> None:
@@ -164,11 +161,9 @@ def require_subscription(session: Connection, plan: MovePlan) -> None:
     if is_dropped(session, plan):
         raise _lost(
             plan,
-            Refused(
-                "subscription_gone",
-                f"node {plan.target}: subscription {plan.slot} was dropped after it had begun to "
-                f"follow node {plan.source}, and its position in the stream is lost with it",
-            ),
+            "subscription_gone",
+            f"node {plan.target}: subscription {plan.slot} was dropped after it had begun to "
+            f"follow node {plan.source}, and its position in the stream is lost with it",
         )
 
 
@@ -182,11 +177,9 @@ def require_publication(context: MoveContext) -> None:
     if noted is not None and noted.get(_PUBLICATION) != published:
         raise _lost(
             plan,
-            Refused(
-                "publication_gone",
-                f"node {plan.source}: publication {plan.slot} of the move was dropped, and the "
-                "stream cannot go on with another one",
-            ),
+            "publication_gone",
+            f"node {plan.source}: publication {plan.slot} of the move was dropped, and the stream "
+            "cannot go on with another one",
         )
 
 
@@ -200,29 +193,27 @@ def require_copy(session: Connection, plan: MovePlan) -> None:
     if copied is None:
         raise _lost(
             plan,
-            Refused(
-                "copy_unknown",
-                f"node {plan.target}: its rows of move {plan.id} in shardctl.stream were deleted, "
-                "so what it has is unknown",
-            ),
+            "copy_unknown",
+            f"node {plan.target}: its rows of move {plan.id} in shardctl.stream were deleted, so "
+            "what it has is unknown",
         )
     if copied.get(_TIMELINE) != timeline(session):
         raise _lost(
             plan,
-            Refused(
-                "target_promoted",
-                f"node {plan.target}: the server was promoted after move {plan.id} copied to it, "
-                "so it may lack rows",
-            ),
+            "target_promoted",
+            f"node {plan.target}: the server was promoted after move {plan.id} copied to it, so it "
+            "may lack rows",
         )
     require_subscription(session, plan)
 
 
-def _lost(plan: MovePlan, error: Refused) -> Refused:
+def _lost(plan: MovePlan, code: str, message: str) -> Refused:
     """Hint at what copies the shards again; that ends a reverse, which makes no copy."""
-    error.resumable = plan.reverses is None
-    error.hint = "run `shardctl moves resume`: shardctl copies the shards again"
+    error = Refused(
+        code, message, hint="run `shardctl moves resume`: shardctl copies the shards again"
+    )
     if plan.reverses is not None:
+        error.resumable = False
         error.hint = f"run `shardctl moves abort {plan.id}`, then {COPY_INSTEAD}"
     return error
 
@@ -237,14 +228,12 @@ class Watch:
     def __init__(self, context: MoveContext) -> None:
         self._context = context
         self._before: Progress | None = None
-        self._now: Progress | None = None
 
     def trouble(self) -> str:
         """Say why the target does not catch up, as far as both servers know.
 
-        Raises slot_gone, publication_gone, subscription_gone.
-
-        One failure may be a lost connection; a change that cannot be applied fails again.
+        One failure may be a lost connection; a change that cannot be applied fails again. Raises
+        slot_gone, publication_gone, subscription_gone.
         """
         context, plan = self._context, self._context.plan
         source = None if context.source_lost else context.open_session(plan.source, Use.work)
@@ -253,30 +242,19 @@ class Watch:
         with context.on(plan.source):
             slots.require(source, plan.source, plan.slot)
         require_publication(context)
-        require_subscription(self._target, plan)
-        now = subscription.progress(source, self._target, plan.slot, plan.slot)
+        target = context.session(plan.target)
+        require_subscription(target, plan)
+        now = subscription.progress(source, target, plan.slot, plan.slot)
         if now is None:
             return "the subscription or its slot is missing"
-        self._now = now
         if self._before is None or self._before.confirmed != now.confirmed:
             self._before = now
-        failures = now.errors - self._before.errors
-        said = self.last_error() if failures else ""  # an older one may be repaired
         if not now.enabled:
-            said = said or "the subscription is disabled"
-        elif failures >= _FAILURES:
-            said = said or f"it failed {failures} times at position {now.confirmed}"
-        return said
-
-    def last_error(self) -> str:
-        """Give the last error of applying a change, if the target's log can be read."""
-        if self._now is None or not self._now.errors:
+            return "the subscription is disabled"
+        failures = now.errors - self._before.errors
+        if failures < _FAILURES:
             return ""
-        return subscription.apply_error(self._target, self._now.origin) or ""
-
-    @property
-    def _target(self) -> Connection:
-        return self._context.session(self._context.plan.target)
+        return f"it failed {failures} times at position {now.confirmed}"
 
 
 _POLL_S = 0.001
@@ -293,8 +271,8 @@ class MarkNotSeen(ShardctlError):
         super().__init__(
             f"node {node}: replication from the source did not reach mark `{what}` in time"
             + (f": {why}" if why else ""),
-            hint="check the log of that node for why its subscription is behind, then run "
-            "`shardctl moves resume`",
+            hint="fix what the log of that node's server names, with the table, as the reason why "
+            "its subscription is behind, then run `shardctl moves resume`",
         )
 
 
@@ -314,7 +292,7 @@ def wait_for(
             if now > min(deadline, look_at):
                 why = watch.trouble()
                 if why or now > deadline:
-                    raise MarkNotSeen(plan.target, what, why or watch.last_error())
+                    raise MarkNotSeen(plan.target, what, why)
                 look_at = now + _LOOK_S
             time.sleep(poll_s)
 

@@ -31,11 +31,6 @@ _QUERIES = queries.load("shardctl.postgres.logical", "structure.sql")
 _RIGHTS = re.compile(r"\d+; \d+ \d+ (DEFAULT )?ACL (?!- SCHEMA )")
 """Entries of an archive that grant rights, as pg_restore lists them, but for rights to schemas."""
 _GRANTS = re.compile(r"\d+; \d+ \d+ ACL - SCHEMA ")
-_WITH_RIGHTS = re.compile(
-    r"\d+; \d+ \d+ "
-    r"(MATERIALIZED VIEW|VIEW|FUNCTION|PROCEDURE|AGGREGATE|TABLE|SEQUENCE|TYPE|DOMAIN) "
-)
-"""Entries that make what has rights; some of them come late, since they depend on a key."""
 _VERSIONED = re.compile(rb"(ALTER .* ALTER COLUMN .* SET \()(.*\bpg_attver=.*)\);\n")
 _SCHEMA = re.compile(rb"CREATE SCHEMA (.*);\n")
 _KEPT = re.compile(rb"(?!pg_attver=)")
@@ -114,13 +109,12 @@ def make_rest(
         things, rights = _contents(programs, route, archive)
         if again:
             _drop_rest(programs, route, schemas, archive)
-        late = any(map(_WITH_RIGHTS.match, things.read_text(encoding="utf-8").splitlines()))
-        before = _made(route, schemas) if late else []
+        before = _made(route, schemas)  # views that depend on a key come now
         for contents in (things, rights):
             argv = [programs.program("pg_restore"), "--exit-on-error", "-w", f"--jobs={jobs}"]
             argv += [f"--use-list={contents}", "-d", route.conninfo(route.target, _RESTORING)]
             _run(route, [*argv, str(archive)])
-            if contents == things and late:
+            if contents == things:
                 _take_defaults(route, schemas, but=before)
 
 

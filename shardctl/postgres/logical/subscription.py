@@ -8,10 +8,8 @@ gets its SCRAM verifier, the target reads it as a row of COPY.
 
 from __future__ import annotations
 
-import re
 import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -22,30 +20,27 @@ from shardctl.libpq import reason_of
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from shardctl.postgres.connection import Connection
 
 _QUERIES = queries.load("shardctl.postgres.logical", "subscription.sql")
 _WITH_ORIGIN = 160_000
 _DROP_S = 10.0
-_LOG_BYTES = 1 << 18
 
 LOGINS_SINCE = 16
 """The first major version where roles other than superusers make roles with REPLICATION."""
 _PASSWORD_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a stream is.
 
-    `confirmed` is what the target has on its disk. `errors` counts how often its worker failed, for
-    any reason.
+    `errors` counts how often its worker failed, for any reason. `confirmed` is what the target has
+    on its disk.
     """
 
     enabled: bool
-    origin: str
     errors: int
     confirmed: str | None
 
@@ -140,39 +135,6 @@ def progress(source: Connection, target: Connection, name: str, slot: str) -> Pr
     if state is None or sent is None:
         return None
     return Progress(*state, *sent)
-
-
-def apply_error(session: Connection, origin: str) -> str | None:
-    """Give the last error that the target's worker logged while it applied a change, and its table.
-
-    A lost connection is none. None, too, where the server has no log file of its own or the role
-    may not read it.
-    """
-    if queries.one(session, _QUERIES["may_read"]) != (True,):
-        return None
-    found = session.execute(_QUERIES["log"].format(bytes=sql.Literal(_LOG_BYTES))).fetchone()
-    return None if found is None or found[0] is None else last_error(found[0].splitlines(), origin)
-
-
-def last_error(lines: Sequence[str], origin: str) -> str | None:
-    r"""Give the last error in a log that came of applying a change of `origin`, and its table.
-
-    >>> last_error(['1 ERROR:  duplicate key at character 9', '1 DETAIL:  Key (id)=(1)',
-    ...     '1 CONTEXT:  processing remote data for replication origin "pg_7" during message type '
-    ...     '"INSERT" for replication target relation "s.t" in transaction 7'], 'pg_7')
-    'duplicate key (table s.t)'
-    >>> last_error(['1 ERROR:  could not receive data'], 'pg_7')
-    """
-    context = f'processing remote data for replication origin "{origin}" '
-    found = None
-    error = ""
-    for line in lines:
-        if match := re.search(r"\b(?:ERROR|FATAL):  (.*?)(?: at character \d+)?$", line):
-            error = match[1]
-        elif context in line and error:  # behind the contexts of functions it begins a line
-            table = re.search(r'replication target relation "(.*?)"(?: column .*)? in tran', line)
-            found = f"{error} (table {table[1]})" if table else error
-    return found
 
 
 def _refused(name: str, conninfo: str, reason: str) -> Refused:

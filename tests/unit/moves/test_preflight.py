@@ -137,7 +137,7 @@ def fit(owned: int = 4, moved: Sequence[int] = (2, 3)) -> Facts:
         managers.look: Managed(),
         subscriber.look_at_triggers: subscriber.Events(),
         target.look_for_functions: {},
-        wal.look: Wal(free_bytes=2**40, unknown="", keep_bytes=None),
+        wal.look: Wal(free_bytes=2**40, unknown=""),
         target.look: Machine(Local()),
         target.programs: PROGRAMS,
         directory.look: Directory("absent", False, "/srv", free_bytes=2**40, holds=()),
@@ -204,7 +204,7 @@ FEW_LOCKS = {
     "max_connections": "20", "max_locks_per_transaction": "10", "max_prepared_transactions": "0",
 }  # fmt: skip
 GERMAN = (Version("german", "153.120", "153.120"),)
-SOME = Wal(free_bytes=10_000 * MB, unknown="", keep_bytes=None)
+SOME = Wal(free_bytes=10_000 * MB, unknown="")
 LITTLE = {"found": {wal.look: SOME}}
 UNKNOWN = {"found": {wal.look: replace(SOME, free_bytes=None, unknown="no route to host")}}
 
