@@ -337,7 +337,7 @@ def _keys_of(sessions: Sessions, table: Table, rows: int) -> str:
     key = sql.SQL("ROW({})").format(sql.SQL(", ").join(columns))
     mask = (1 << min(_BITS, max(0, (rows // _ROWS).bit_length()))) - 1
 
-    def ask(node: NodeName, name: str, **more: sql.Composable) -> set[tuple[object, ...]]:
+    def ask(node: NodeName, name: str, **more: sql.Composable) -> list[Any]:
         query = QUERIES[name].format(
             key=key,
             row_hash=table.row(),
@@ -347,40 +347,15 @@ def _keys_of(sessions: Sessions, table: Table, rows: int) -> str:
             table=sql.Identifier(table.name),
             **more,
         )
-        return set(sessions.look(node, query, about=about))
+        return sessions.look(node, query, about=about)
 
-    groups = {number for number, *_ in ask(source, "groups") ^ ask(target, "groups")}
-    some = sql.Literal(sorted(groups, key=str)[:SHOWN])
-    here, there = _sums(ask(source, "rows", groups=some)), _sums(ask(target, "rows", groups=some))
-    return _said(source, target, ", ".join(names), here, there)
-
-
-def _sums(rows: set[tuple[object, ...]]) -> dict[object, object]:
-    return {key: total for key, total in rows}  # noqa: C416  # mypy does not see pairs otherwise
-
-
-def _said(
-    source: NodeName,
-    target: NodeName,
-    columns: str,
-    here: Mapping[object, object],
-    there: Mapping[object, object],
-) -> str:
-    """Write it for people.
-
-    >>> _said("a", "b", "id", {"(1)": 1, "(2)": 2, "(3)": 3}, {"(2)": 2, "(3)": 4, "(5)": 5})
-    'key (id): (1) only on a, (5) only on b, (3) differs'
-    """
-    parts = [
-        *(f"{key} only on {source}" for key in sorted(here.keys() - there.keys(), key=str)),
-        *(f"{key} only on {target}" for key in sorted(there.keys() - here.keys(), key=str)),
-        *(
-            f"{key} differs"
-            for key in sorted(here.keys() & there.keys(), key=str)
-            if here[key] != there[key]
-        ),
-    ]
-    return f"key ({columns}): {listed(parts)}" if parts else ""
+    groups = {number for number, *_ in {*ask(source, "groups")} ^ {*ask(target, "groups")}}
+    some = sql.Literal(sorted(groups)[:SHOWN])
+    here, there = dict(ask(source, "rows", groups=some)), dict(ask(target, "rows", groups=some))
+    only = {source: here.keys() - there.keys(), target: there.keys() - here.keys()}
+    parts = [f"{one} only on {node}" for node, keys in only.items() for one in sorted(keys)]
+    parts += [f"{one} differs" for one in sorted(here) if there.get(one, here[one]) != here[one]]
+    return f"key ({', '.join(names)}): {listed(parts)}" if parts else ""
 
 
 class SnapshotLost(Exception):  # `compare` catches it, no operator sees it

@@ -244,7 +244,7 @@ class Watch:
         require_publication(context)
         target = context.session(plan.target)
         require_subscription(target, plan)
-        now = subscription.progress(source, target, plan.slot, plan.slot)
+        now = subscription.progress(source, target, plan.slot)
         if now is None:
             return "the subscription or its slot is missing"
         if self._before is None or self._before.confirmed != now.confirmed:

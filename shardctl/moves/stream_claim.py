@@ -51,14 +51,8 @@ def function(move: str) -> str:
 def make(context: MoveContext, session: Connection) -> None:
     """Replace the function, and let the session that will claim read and compile it."""
     # Rights may have changed since an earlier attempt made it; no guard is armed at this point.
-    remove(context, session)
     _make(context, session)
     rehearse(context, session)
-
-
-def remove(context: MoveContext, session: Connection) -> None:
-    """Drop the function."""
-    session.execute(QUERIES["drop_claim"].format(name=_name(context)))
 
 
 def serves(context: MoveContext) -> sql.Composed:
@@ -124,11 +118,8 @@ def _name(context: MoveContext) -> sql.Identifier:
 
 
 def _make(context: MoveContext, session: Connection) -> None:
-    """Make the function of the claim, where it is missing."""
+    """Make the function of the claim."""
     plan = context.plan
-    named = {"name": function(plan.id)}
-    if session.execute(QUERIES["has_claim"], named).fetchone() == (True,):
-        return
     with context.on(plan.source):
         source = context.session(plan.source)
         grants = closing.granted(source, plan.schemas, retired=plan.retired)
@@ -252,5 +243,5 @@ def reconcile(context: MoveContext) -> None:
 
 def forget(context: MoveContext, session: Connection) -> None:
     """Remove the marks on the target, and the function of the claim."""
-    remove(context, session)
+    session.execute(QUERIES["drop_claim"].format(name=_name(context)))
     marks.forget(session, context.plan.id)

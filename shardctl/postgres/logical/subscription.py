@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _QUERIES = queries.load("shardctl.postgres.logical", "subscription.sql")
 _WITH_ORIGIN = 160_000
-_DROP_S = 10.0
+_DROP_S = 10
 
 LOGINS_SINCE = 16
 """The first major version where roles other than superusers make roles with REPLICATION."""
@@ -45,15 +45,10 @@ class Progress(NamedTuple):
     confirmed: str | None
 
 
-def create(
-    session: Connection,
-    name: str,
-    conninfo: str,
-    *,
-    publication: str,
-    slot: str,
-) -> None:
-    """Make a disabled subscription to a publication from `slot`; the target logs in there to look.
+def create(session: Connection, name: str, conninfo: str) -> None:
+    """Make a disabled subscription to the publication `name` from the slot of that name.
+
+    The target logs in there to look.
 
     `conninfo` may have a password, which no statement shows.
     `session` is with the target. The worker writes as the owner of the subscription: as the
@@ -66,8 +61,7 @@ def create(
     statement = _QUERIES["create"].format(
         name=sql.Identifier(name),
         conninfo=sql.SQL("%L"),
-        publication=sql.Identifier(publication),
-        slot=sql.Literal(slot),
+        slot=sql.Literal(name),
         more=sql.SQL(more),
     )
     try:
@@ -107,31 +101,31 @@ def begin_at(session: Connection, name: str, lsn: str) -> None:
     session.execute(_QUERIES["advance"], {"name": name, "lsn": lsn})
 
 
-def drop(session: Connection, name: str, *, timeout_s: float = _DROP_S) -> bool:
+def drop(session: Connection, name: str) -> bool:
     """Drop the subscription with its origin, and return whether there was one.
 
     The source is not asked, so it may be gone; its slot stays. Raises subscription_left.
     """
     if not exists(session, name):
         return False
-    timeout = sql.Literal(f"{int(timeout_s * 1000)}ms")
+    timeout = sql.Literal(f"{_DROP_S}s")
     statement = _QUERIES["drop"].format(name=sql.Identifier(name), timeout=timeout)
     try:
         queries.rows_of_last(session, statement)
     except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
         raise Incomplete(
             "subscription_left",
-            f"subscription {name} could not be dropped within {timeout_s:g} s: {reason_of(error)}",
+            f"subscription {name} could not be dropped within {_DROP_S} s: {reason_of(error)}",
             hint="see what its worker waits for (pg_stat_activity, pg_locks), then `shardctl "
             "moves resume`",
         ) from error
     return True
 
 
-def progress(source: Connection, target: Connection, name: str, slot: str) -> Progress | None:
-    """Ask both servers how far the stream is; None where the subscription or the slot is gone."""
+def progress(source: Connection, target: Connection, name: str) -> Progress | None:
+    """Ask both servers how far the stream is; None where the subscription or its slot is gone."""
     state = target.execute(_QUERIES["state"], {"name": name}).fetchone()
-    sent = source.execute(_QUERIES["sent"], {"slot": slot}).fetchone()
+    sent = source.execute(_QUERIES["sent"], {"slot": name}).fetchone()
     if state is None or sent is None:
         return None
     return Progress(*state, *sent)

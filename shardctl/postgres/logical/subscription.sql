@@ -6,7 +6,7 @@ WHERE s.subname = %(name)s AND d.datname = current_database()
 
 -- name: create
 -- Follow a publication from a slot that is there, without a copy
-CREATE SUBSCRIPTION {name} CONNECTION {conninfo} PUBLICATION {publication} WITH (
+CREATE SUBSCRIPTION {name} CONNECTION {conninfo} PUBLICATION {name} WITH (
     copy_data = false, create_slot = false, slot_name = {slot}, enabled = false,
     disable_on_error = false, streaming = on, binary = false, synchronous_commit = off{more})
 
