@@ -115,7 +115,7 @@ def forget(session: Connection, move: str) -> None:
     session.execute(QUERIES["forget"], {"move": move})
 
 
-_TIMELINE, _PUBLICATION, _OID = "timeline", "publication", "oid"
+_PUBLICATION, _OID = "publication", "oid"
 
 
 def note_copied(context: MoveContext) -> None:
@@ -125,7 +125,7 @@ def note_copied(context: MoveContext) -> None:
         published = publication.oid(context.session(plan.source), plan.slot)
     with context.on(plan.target):
         there = context.session(plan.target)
-        note = {_TIMELINE: timeline(there), _PUBLICATION: published}
+        note = {TIMELINE: timeline(there), _PUBLICATION: published}
         put(there, plan.id, COPIED, note=note)
 
 
@@ -197,7 +197,7 @@ def require_copy(session: Connection, plan: MovePlan) -> None:
             f"node {plan.target}: its rows of move {plan.id} in shardctl.stream were deleted, so "
             "what it has is unknown",
         )
-    if copied.get(_TIMELINE) != timeline(session):
+    if copied.get(TIMELINE) != timeline(session):
         raise _lost(
             plan,
             "target_promoted",
@@ -257,11 +257,10 @@ class Watch:
         return f"it failed {failures} times at position {now.confirmed}"
 
 
-_POLL_S = 0.001
 _LOOK_S = 1.0
 _NEAR_S = 0.5
 """The time that a mark may take through the stream of a target that is near."""
-_NEAR_POLL_S = 0.02
+_NEAR_POLL = 0.02
 
 
 class MarkNotSeen(ShardctlError):
@@ -277,7 +276,7 @@ class MarkNotSeen(ShardctlError):
 
 
 def wait_for(
-    context: MoveContext, attempt: int, what: str, *, deadline: float, poll_s: float = _POLL_S
+    context: MoveContext, attempt: int, what: str, *, deadline: float, poll_s: float = _POLL
 ) -> None:
     """Wait until a mark has come through the stream; raises MarkNotSeen, slot_gone.
 
@@ -306,7 +305,7 @@ def send(context: MoveContext, what: str) -> str:
 
 
 def wait_for_sent(
-    context: MoveContext, mark: str, *, deadline: float, poll_s: float = _POLL_S
+    context: MoveContext, mark: str, *, deadline: float, poll_s: float = _POLL
 ) -> None:
     """Wait until a mark that was sent has come; raises MarkNotSeen, slot_gone, StructureChanged."""
     try:
@@ -325,7 +324,7 @@ def come_near(context: MoveContext, what: str, *, seconds: float) -> str:
     while True:
         began = time.monotonic()
         mark = send(context, what)
-        wait_for_sent(context, mark, deadline=until, poll_s=_NEAR_POLL_S)
+        wait_for_sent(context, mark, deadline=until, poll_s=_NEAR_POLL)
         if time.monotonic() - began < _NEAR_S:
             return mark
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.moves.comparison import Compared
     from shardctl.moves.context import MoveContext
-    from shardctl.moves.snapshots import LiveProof
     from shardctl.postgres.logical.moment import Moment
 
 
@@ -60,23 +59,21 @@ def prove(context: MoveContext) -> None:
     """
     plan, began, stop = context.plan, time.monotonic(), threading.Event()
     with wal.shown(context, gone=stop.set) as shown, wal.slot_required(context):
-        proof, found = _compare(context, shown, stop)
+        moment, held, found = _compare(context, shown, stop)
     took_ms = (time.monotonic() - began) * 1000
     poolers = [of_machine(one) for one in context.topology.poolers.values()]
     round_trips = cutover.round_trips(context, max(poolers, default=0.0))
-    parts = measured_parts(context, proof.moment, round_trips)
+    parts = measured_parts(context, moment, round_trips)
     predicted = prediction.parts_ms(context.topology, plan, round_trips, found.tables, parts)
     report = {
-        "time": written(proof.moment.at),
-        "first_time": written(proof.moment.at),
+        "time": written(moment.at),
+        "first_time": written(moment.at),
         "tables": found.tables,
         "rows": found.rows,
         "size_bytes": found.bytes,
         "differing": [*found.differing],
         "elapsed_ms": round(took_ms, 1),
-        "attempts": proof.attempts,
-        "writers_held_ms": round(proof.held_ms, 1),
-        "waited_ms": round(proof.waited_ms, 1),
+        **held,
         "predicted_pause_ms": round(sum(predicted.values()), 1),
         "parts_ms": {name: round(ms, 1) for name, ms in parts.items()},
     }
@@ -92,18 +89,16 @@ def until(steps: Sequence[Step]) -> Sequence[Step]:
 
 def _compare(
     context: MoveContext, shown: Progress, stop: threading.Event
-) -> tuple[LiveProof, Compared]:
+) -> tuple[Moment, dict[str, float], Compared]:
     """Compare all rows as they were at one moment of the stream; raises rehearsal_snapshot_lost."""
     plan, given = context.plan, context.plan.options.max_rate
-    with snapshots.taken(context) as proof:
-        held = {plan.source: proof.moment.source, plan.target: proof.moment.target}
+    with snapshots.taken(context) as (moment, report):
+        held = {plan.source: moment.source, plan.target: moment.target}
         named = dict.fromkeys(held, plan.schemas)
         max_rate = rate(given) if given else None
         try:
             with comparison.opened(context, held, stop) as sessions:
-                return proof, comparison.compare(
-                    sessions, named, shown, max_rate=max_rate, strict=True
-                )
+                found = comparison.compare(sessions, named, shown, max_rate=max_rate, strict=True)
         except SnapshotLost:
             raise Refused(
                 "rehearsal_snapshot_lost",
@@ -112,6 +107,7 @@ def _compare(
                 hint="check in their logs what ends sessions of `database.user`, then run "
                 "`shardctl moves resume`: shardctl compares all tables again",
             ) from None
+        return moment, report, found
 
 
 def _note(context: MoveContext, report: dict[str, Any]) -> None:
@@ -136,16 +132,14 @@ def _judge(context: MoveContext, report: dict[str, Any]) -> None:
     """
     plan, differing = context.plan, report["differing"]
     if differing:
-        error = RehearsalRefused(
+        again = "start the move again" if plan.reverses is None else COPY_INSTEAD
+        raise RehearsalRefused(
             "rehearsal_differs",
             f"move {plan.id}: in its rehearsal, source and target differed: "
             f"{sentences(differing)}; shardctl aborts the move",
             hint="check whether something else has written on the target or dropped rows from the "
-            "stream, then start the move again; if it happens again, please report it as a bug",
+            f"stream, then {again}; if it happens again, please report it as a bug",
         )
-        if plan.reverses is not None:
-            error.hint = f"check whether something else has written on the target; {COPY_INSTEAD}"
-        raise error
     predicted_ms, most_ms = report["predicted_pause_ms"], plan.options.max_pause_s * 1000
     if predicted_ms <= most_ms:
         return

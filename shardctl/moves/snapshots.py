@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -42,25 +41,13 @@ _NEAR_S = 600.0
 _BEFORE, _MARK = "before rehearsal", "rehearsal"
 
 
-@dataclass(frozen=True, slots=True)
-class LiveProof:
-    """A moment at which both sides can be compared, and how many attempts it took.
-
-    The attempt that held writers up for longest did so for `held_ms`, and for `waited_ms` of that
-    because transactions were open.
-    """
-
-    moment: Moment
-    attempts: int
-    held_ms: float
-    waited_ms: float
-
-
 @contextmanager
-def taken(context: MoveContext) -> Iterator[LiveProof]:
-    """Take the snapshots, and hold them until the block ends.
+def taken(context: MoveContext) -> Iterator[tuple[Moment, dict[str, float]]]:
+    """Take the snapshots, and hold them until the block ends; give the report of that, too.
 
-    Raises WritersLeft, rehearsal_blocked, MarkNotSeen, StructureChanged, NodeLost.
+    It has how many attempts it took, and for how long the one that held writers up for longest did
+    so, in all and because transactions were open. Raises WritersLeft, rehearsal_blocked,
+    MarkNotSeen, StructureChanged, NodeLost.
     """
     plan = context.plan
     with ExitStack() as stack:
@@ -73,7 +60,7 @@ def taken(context: MoveContext) -> Iterator[LiveProof]:
         yield _take(context, source, target)
 
 
-def _take(context: MoveContext, source: Side, target: Side) -> LiveProof:
+def _take(context: MoveContext, source: Side, target: Side) -> tuple[Moment, dict[str, float]]:
     plan, waiting, attempts, failed_ms = context.plan, _Waiting(context), 0, 0.0
     while True:
         attempts += 1
@@ -93,8 +80,12 @@ def _take(context: MoveContext, source: Side, target: Side) -> LiveProof:
             waiting.after(error)
             time.sleep(_BETWEEN_S)
         else:
-            longest = max((taken.held_ms, taken.waited_ms), (failed_ms, failed_ms))
-            return LiveProof(taken, attempts, *longest)
+            held_ms, waited_ms = max((taken.held_ms, taken.waited_ms), (failed_ms, failed_ms))
+            return taken, {
+                "attempts": attempts,
+                "writers_held_ms": round(held_ms, 1),
+                "waited_ms": round(waited_ms, 1),
+            }
 
 
 class _Waiting:

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 _DIRECTORY = "SELECT setting FROM pg_settings WHERE name = 'data_directory'"
 SHARE = 10
 """A move may hold back 1/SHARE of the free disk, unless `max_wal` gives a limit."""
-_SECONDS = 30.0
-_KB = 1024
-MB = 1024 * _KB
+MB = 1 << 20
 _ENDED_S = 10.0
 _POLL_S = 0.02
 
@@ -52,8 +50,6 @@ class WalLimitReached(ShardctlError):
             hint="check why the target did not keep up (its disk, the network, errors in its log), "
             "then start the move again, with a larger --max-wal if needed",
         )
-        self.held_bytes = held
-        self.limit_bytes = limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import psycopg
 from psycopg import sql
 
+from shardctl.errors import Incomplete
 from shardctl.libpq import reason_of
+from shardctl.meter import listed
 from shardctl.postgres import blocking, queries
 from shardctl.postgres.connection import is_lost
 
@@ -121,32 +123,42 @@ class Patient(Generic[Piece]):
 
 def each_table(
     session: Connection,
-    schemas: Iterable[str],
+    tables: Mapping[int, tuple[str, str]],
     statements: Mapping[int, sql.Composed],
     deadline: float,
-) -> dict[int, str]:
-    """Execute a statement for each table of schemas, by its OID, in a transaction of its own.
+    error: tuple[str, str],
+) -> None:
+    """Execute a statement for each table, by its OID, in a transaction of its own.
 
-    Each waits for all who use the table, a moment at a time, until `deadline` on the monotonic
-    clock. Gives the tables that are left, and why. Raises psycopg.Error as `Patient` does.
+    `tables` has their schemas and names. Each waits for all who use the table, a moment at a time,
+    until `deadline` on the monotonic clock. Raises Incomplete with `error`, which is its code and
+    what is wrong with a table that is left, and psycopg.Error as `Patient` does.
     """
-    named = list(schemas)
+    named = list({schema for schema, _ in tables.values()})
 
-    def do(tables: Sequence[int], timeout_ms: int) -> dict[int, str]:
+    def do(some: Sequence[int], timeout_ms: int) -> dict[int, str]:
         timeout = sql.Literal(f"{timeout_ms}ms")
-        for one in tables:
+        for one in some:
             message = _ALONE.format(timeout=timeout, statement=statements[one])
             queries.rows_of_last(session, message)
         return {}
 
-    def held(tables: Sequence[int]) -> dict[int, Held]:
-        found = blocking.held(session, named, tables=tables)
+    def held(some: Sequence[int]) -> dict[int, Held]:
+        found = blocking.held(session, named, tables=some)
         return {one.oid: one for one in reversed(found) if one.oid is not None}
 
     patient = Patient(do, held)
     for table in statements:
         patient.together([table])
-    return patient.singly(deadline)
+    if left := patient.singly(deadline):
+        code, what = error
+        names = [".".join(tables[one]) for one in left]
+        raise Incomplete(
+            code,
+            f"{listed(names, most=1)}: {what}: {min(left.values())}",
+            hint="wait until that has ended, as a pg_dump, or end it, then run the command again; "
+            "if a move stopped by this, `shardctl moves resume`",
+        )
 
 
 def lockable(connection: Connection) -> int:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg import sql
 
-from shardctl.errors import Incomplete
-from shardctl.meter import listed
 from shardctl.postgres import queries
 from shardctl.postgres.logical import subscription
 from shardctl.postgres.patient import chunks, each_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from shardctl.postgres.connection import Connection
 
@@ -116,22 +114,11 @@ def remove(session: Connection, move: str, *, deadline: float) -> None:
     copy_triggers_left.
     """
     found = session.execute(_QUERIES["closed"], {"move": move}).fetchall()
-    names = {table: name for table, name, _ in found}
-    statements = {one: _QUERIES["remove"].format(table=sql.Literal(one)) for one in names}
-    left = each_table(session, {schema for _, _, schema in found}, statements, deadline)
-    if left:
-        raise _left(move, {names[table]: why for table, why in left.items()})
+    tables = {oid: (schema, name) for oid, schema, name in found}
+    statements = {oid: _QUERIES["remove"].format(table=sql.Literal(oid)) for oid in tables}
+    what = f"the triggers of move {move} accept all writes and are still there"
+    each_table(session, tables, statements, deadline, ("copy_triggers_left", what))
     session.execute(_QUERIES["forget"], {"move": move})
-
-
-def _left(move: str, tables: Mapping[str, str]) -> Incomplete:
-    return Incomplete(
-        "copy_triggers_left",
-        f"{listed([*tables], most=1)}: the triggers of move {move} accept all writes and are still "
-        f"there: {min(tables.values())}",
-        hint="wait until long reads (pg_dump) have ended, then run the command again; if a move "
-        "stopped by this, `shardctl moves resume`",
-    )
 
 
 def _role(name: str) -> sql.Composable:

@@ -71,8 +71,8 @@ INSERT INTO shardctl.stream_copy (move, is_open) VALUES ({move}, true)
 ON CONFLICT (move) DO UPDATE SET is_open = true;
 
 -- name: closed
--- Tables with triggers of a move, and their schemas
-SELECT DISTINCT c.oid::bigint, pg_catalog.format('%%I.%%I', n.nspname, c.relname), n.nspname::text
+-- Tables with triggers of a move: schemas and names
+SELECT DISTINCT c.oid::bigint, n.nspname::text, c.relname::text
 FROM pg_catalog.pg_trigger AS g
 JOIN pg_catalog.pg_class AS c ON c.oid = g.tgrelid
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import psycopg
 from psycopg import sql
 
-from shardctl import meter
-from shardctl.errors import Incomplete, Refused
+from shardctl.errors import Refused
 from shardctl.postgres import blocking, queries
 from shardctl.postgres.patient import each_table
 
@@ -136,11 +135,7 @@ def _change(session: Connection, tables: Sequence[Identity], *, full: bool) -> N
         )
         for oid, one in places.items()
     }
-    if left := each_table(session, schemas, statements, time.monotonic() + _PATIENCE_S):
-        names = [f"{places[oid].schema}.{places[oid].table}" for oid in left]
-        raise Incomplete(
-            "identity_blocked",
-            f"{meter.listed(names, most=1)}: its replica identity could not be changed within "
-            f"{_PATIENCE_S:g} s: {min(left.values())}",
-            hint="wait until that has ended, or end it, then go on",
-        )
+    named = {oid: (one.schema, one.table) for oid, one in places.items()}
+    what = f"its replica identity could not be changed within {_PATIENCE_S:g} s"
+    deadline = time.monotonic() + _PATIENCE_S
+    each_table(session, named, statements, deadline, ("identity_blocked", what))
