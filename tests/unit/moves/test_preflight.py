@@ -324,8 +324,6 @@ STREAMED: list[tuple[str, Changes]] = [
         "version_number": 180_004, "settings": {"max_active_replication_origins": "1"}}}),
     ("rights", subscribing(lacking=("the right to create subscriptions",))),
     ("apply_settings", subscribing(settings=("lock_timeout=2s", "array_nulls=off"))),
-    ("rights_passed_on", subscribing(passed_on=("shard2.photos (by app)",))
-     | {"member": {"version_number": 160_004}}),
     ("disk", TWO_GB | {"found": {member.look_at_disk: 3000 * MB}}),
     ("", TWO_GB | {"found": {member.look_at_disk: 3224 * MB}}),
     ("", {"found": OWN_ROLE}),
