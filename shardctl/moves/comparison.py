@@ -129,10 +129,8 @@ def opened(
             with context.on(node):
                 session.execute(QUERIES["pin"], {"lock_timeout": f"{_LOCK_TIMEOUT_MS}ms"})
             sessions.of[node].append(session)
-        if (
-            len({queries.one(session, QUERIES["probe"]) for session, *_ in sessions.of.values()})
-            > 1
-        ):
+        probes = {queries.one(session, QUERIES["probe"]) for session, *_ in sessions.of.values()}
+        if len(probes) > 1:
             raise Uncomparable("these nodes' rows", "their versions of PostgreSQL hash differently")
         yield sessions
 
@@ -164,8 +162,9 @@ def compare(
     """Compare all moved tables on both nodes at the same time, the largest first.
 
     `named` has each node's names of the moved schemas, in the order of the plan's; each node reads
-    `max_rate` bytes a second at most. With `strict`, a table that cannot be compared raises
-    Uncomparable or psycopg.Error. Raises SnapshotLost, Interrupted, NodeLost, NodeRefused.
+    `max_rate` bytes a second at most. With `strict`, the first keys that differ are looked for, and
+    a table that cannot be compared raises Uncomparable or NodeRefused. Raises SnapshotLost,
+    Interrupted, NodeLost, NodeRefused.
     """
     plan = sessions.context.plan
     found = _tables(sessions, named)
@@ -186,7 +185,14 @@ def compare(
         elif one == other:
             equal.append((one.rows, table.blocks * _BLOCK))
         else:
-            differing.append(_described(sessions, table, one, other))
+            text = f"{table}: {one.rows:,} rows on {plan.source}, {other.rows:,} on {plan.target}"
+            if strict and len(differing) < SHOWN:
+                text += _keys_of(sessions, table, one.rows)
+            elif not plan.streams and one.file != other.file:
+                # A clone's files have the same names at first. An old snapshot does not see the
+                # rows of a table that is rewritten by DDL.
+                text += ", which has rewritten the table since the cutover"
+            differing.append(text)
     rows, size = sum(rows for rows, _ in equal), sum(size for _, size in equal)
     return Compared(len(equal), rows, size, tuple(differing), tuple(left))
 
@@ -301,20 +307,6 @@ def _sum_up(
             )
 
 
-def _described(sessions: Sessions, table: Table, here: Sum, there: Sum) -> str:
-    """Describe a table that differs, with the first keys if they can be found."""
-    plan = sessions.context.plan
-    text = f"{table}: {here.rows:,} rows on {plan.source}, {there.rows:,} on {plan.target}"
-    if not plan.streams and here.file != there.file:  # a clone's have the same names at first
-        # An old snapshot does not see the rows of a table that is rewritten by DDL.
-        return f"{text}, which has rewritten the table since the cutover"
-    try:
-        keys = _keys_of(sessions, table, here.rows)
-    except (ShardctlError, SnapshotLost, psycopg.Error):  # that it differs is known all the same
-        keys = ""
-    return f"{text} ({keys})" if keys else text
-
-
 _ROWS = 256
 """About how many rows a group of keys has."""
 _BITS = 16
@@ -355,7 +347,7 @@ def _keys_of(sessions: Sessions, table: Table, rows: int) -> str:
     only = {source: here.keys() - there.keys(), target: there.keys() - here.keys()}
     parts = [f"{one} only on {node}" for node, keys in only.items() for one in sorted(keys)]
     parts += [f"{one} differs" for one in sorted(here) if there.get(one, here[one]) != here[one]]
-    return f"key ({', '.join(names)}): {listed(parts)}" if parts else ""
+    return f" (key ({', '.join(names)}): {listed(parts)})" if parts else ""
 
 
 class SnapshotLost(Exception):  # `compare` catches it, no operator sees it
