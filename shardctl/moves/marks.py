@@ -60,6 +60,18 @@ STEPS = 0
 _POLL = 0.001
 
 
+class CopyLost(Refused):
+    """A stream that cannot go on from its copy, which is made again; that ends a reverse."""
+
+    def __init__(self, code: str, message: str, plan: MovePlan) -> None:
+        super().__init__(
+            code, message, hint="run `shardctl moves resume`: shardctl copies the shards again"
+        )
+        if plan.reverses is not None:
+            self.resumable = False
+            self.hint = f"run `shardctl moves abort {plan.id}`, then {COPY_INSTEAD}"
+
+
 def put(
     session: Connection,
     move: str,
@@ -151,7 +163,7 @@ def is_copied(context: MoveContext) -> bool:
         with context.on(plan.target):
             require_copy(context.session(plan.target), plan)
         require_publication(context)
-    except Refused:
+    except CopyLost:
         return False
     return True
 
@@ -159,11 +171,11 @@ def is_copied(context: MoveContext) -> bool:
 def require_subscription(session: Connection, plan: MovePlan) -> None:
     """See that the subscription that has followed is there; raises subscription_gone."""
     if is_dropped(session, plan):
-        raise _lost(
-            plan,
+        raise CopyLost(
             "subscription_gone",
             f"node {plan.target}: subscription {plan.slot} was dropped after it had begun to "
             f"follow node {plan.source}, and its position in the stream is lost with it",
+            plan,
         )
 
 
@@ -175,11 +187,11 @@ def require_publication(context: MoveContext) -> None:
     with context.on(plan.source):
         published = publication.oid(context.session(plan.source), plan.slot)
     if noted is not None and noted.get(_PUBLICATION) != published:
-        raise _lost(
-            plan,
+        raise CopyLost(
             "publication_gone",
             f"node {plan.source}: publication {plan.slot} of the move was dropped, and the stream "
             "cannot go on with another one",
+            plan,
         )
 
 
@@ -191,31 +203,20 @@ def require_copy(session: Connection, plan: MovePlan) -> None:
     """
     copied = last(session, plan.id, COPIED)
     if copied is None:
-        raise _lost(
-            plan,
+        raise CopyLost(
             "copy_unknown",
             f"node {plan.target}: its rows of move {plan.id} in shardctl.stream were deleted, so "
             "what it has is unknown",
+            plan,
         )
     if copied.get(TIMELINE) != timeline(session):
-        raise _lost(
-            plan,
+        raise CopyLost(
             "target_promoted",
             f"node {plan.target}: the server was promoted after move {plan.id} copied to it, so it "
             "may lack rows",
+            plan,
         )
     require_subscription(session, plan)
-
-
-def _lost(plan: MovePlan, code: str, message: str) -> Refused:
-    """Hint at what copies the shards again; that ends a reverse, which makes no copy."""
-    error = Refused(
-        code, message, hint="run `shardctl moves resume`: shardctl copies the shards again"
-    )
-    if plan.reverses is not None:
-        error.resumable = False
-        error.hint = f"run `shardctl moves abort {plan.id}`, then {COPY_INSTEAD}"
-    return error
 
 
 _FAILURES = 3

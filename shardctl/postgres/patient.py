@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import psycopg
 from psycopg import sql
 
-from shardctl.errors import Incomplete
 from shardctl.libpq import reason_of
 from shardctl.meter import listed
 from shardctl.postgres import blocking, queries
@@ -44,6 +43,10 @@ Piece = TypeVar("Piece", bound=Hashable)
 Item = TypeVar("Item")
 
 _ALONE = sql.SQL("BEGIN; SET LOCAL lock_timeout TO {timeout}; {statement}; COMMIT")
+END_IT = (
+    "wait until that has ended, as a pg_dump, or end it, then run the command again; if a move "
+    "stopped by this, `shardctl moves resume`"
+)
 _SHARE = 4
 """A session that finds the table full fails, so a statement takes a fourth of it at most."""
 
@@ -126,13 +129,12 @@ def each_table(
     tables: Mapping[int, tuple[str, str]],
     statements: Mapping[int, sql.Composed],
     deadline: float,
-    error: tuple[str, str],
-) -> None:
+) -> str:
     """Execute a statement for each table, by its OID, in a transaction of its own.
 
     `tables` has their schemas and names. Each waits for all who use the table, a moment at a time,
-    until `deadline` on the monotonic clock. Raises Incomplete with `error`, which is its code and
-    what is wrong with a table that is left, and psycopg.Error as `Patient` does.
+    until `deadline` on the monotonic clock. Names what is left, and who is in the way; raises
+    psycopg.Error as `Patient` does.
     """
     named = list({schema for schema, _ in tables.values()})
 
@@ -150,15 +152,9 @@ def each_table(
     patient = Patient(do, held)
     for table in statements:
         patient.together([table])
-    if left := patient.singly(deadline):
-        code, what = error
-        names = [".".join(tables[one]) for one in left]
-        raise Incomplete(
-            code,
-            f"{listed(names, most=1)}: {what}: {min(left.values())}",
-            hint="wait until that has ended, as a pg_dump, or end it, then run the command again; "
-            "if a move stopped by this, `shardctl moves resume`",
-        )
+    left = patient.singly(deadline)
+    names = [".".join(tables[one]) for one in left]
+    return f"{listed(names, most=1)}: {min(left.values())}" if left else ""
 
 
 def lockable(connection: Connection) -> int:

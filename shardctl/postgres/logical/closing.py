@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg import sql
 
+from shardctl.errors import Incomplete
 from shardctl.postgres import queries
 from shardctl.postgres.logical import subscription
-from shardctl.postgres.patient import chunks, each_table
+from shardctl.postgres.patient import END_IT, chunks, each_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,8 +117,12 @@ def remove(session: Connection, move: str, *, deadline: float) -> None:
     found = session.execute(_QUERIES["closed"], {"move": move}).fetchall()
     tables = {oid: (schema, name) for oid, schema, name in found}
     statements = {oid: _QUERIES["remove"].format(table=sql.Literal(oid)) for oid in tables}
-    what = f"the triggers of move {move} accept all writes and are still there"
-    each_table(session, tables, statements, deadline, ("copy_triggers_left", what))
+    if left := each_table(session, tables, statements, deadline):
+        raise Incomplete(
+            "copy_triggers_left",
+            f"the triggers of move {move} accept all writes and are still there: {left}",
+            hint=END_IT,
+        )
     session.execute(_QUERIES["forget"], {"move": move})
 
 

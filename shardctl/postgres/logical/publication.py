@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import psycopg
 from psycopg import sql
 
-from shardctl.errors import Refused
+from shardctl.errors import Incomplete, Refused
 from shardctl.postgres import blocking, queries
-from shardctl.postgres.patient import each_table
+from shardctl.postgres.patient import END_IT, each_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,6 +136,9 @@ def _change(session: Connection, tables: Sequence[Identity], *, full: bool) -> N
         for oid, one in places.items()
     }
     named = {oid: (one.schema, one.table) for oid, one in places.items()}
-    what = f"its replica identity could not be changed within {_PATIENCE_S:g} s"
-    deadline = time.monotonic() + _PATIENCE_S
-    each_table(session, named, statements, deadline, ("identity_blocked", what))
+    if left := each_table(session, named, statements, time.monotonic() + _PATIENCE_S):
+        raise Incomplete(
+            "identity_blocked",
+            f"replica identities could not be changed within {_PATIENCE_S:g} s: {left}",
+            hint=END_IT,
+        )
