@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -289,11 +290,8 @@ def _result(report: Mapping[str, Any]) -> Iterator[str]:
 def _show_rehearsal(found: Mapping[str, Any]) -> None:
     """Print the report of a rehearsal."""
     counts = (plural(found["tables"], "table"), plural(found["rows"], "row"))
-    between = found["time"]
-    if found["first_time"] != between:
-        between = f"{found['first_time']} to {between}"
     size = picture.size(found["size_bytes"])
-    print(f"rehearsed: {', '.join(counts)} ({size}) were equal on both nodes at {between}")
+    print(f"rehearsed: {', '.join(counts)} ({size}) were equal on both nodes at {found['time']}")
     for table in found["differing"]:
         print_line(f"rehearsed: differs: {table}")
     print(
@@ -316,7 +314,7 @@ def show_timeline(topology: Topology, entry: Entry, output: Report) -> None:
 
     found = prediction.sub_step_times(topology, entry.move)
     if output is Report.json:
-        timeline = [one.as_json() for one in found]
+        timeline = [asdict(one) for one in found]
         print_json({"format": 1, **as_json(entry), "timeline": timeline})
         return
     print(f"move {entry.move.id}: {entry.state}, method {entry.move.method}")
@@ -336,13 +334,13 @@ def show_timeline(topology: Topology, entry: Entry, output: Report) -> None:
 
 def _rows(group: Sequence[Times], *, width: int) -> list[tuple[str, ...]]:
     """Give a row for each sub-step; its bars are drawn to the scale of the longest of the group."""
-    longest = max(max(one.took_ms or 0.0, one.predicted_ms or 0.0) for one in group)
+    longest = max(max(one.elapsed_ms or 0.0, one.predicted_ms or 0.0) for one in group)
     return [
         (
             one.name,
-            _ms(one.took_ms),
+            _ms(one.elapsed_ms),
             _ms(one.predicted_ms),
-            _bar(one.took_ms or 0.0, one.predicted_ms, longest, width=width),
+            _bar(one.elapsed_ms or 0.0, one.predicted_ms, longest, width=width),
         )
         for one in group
     ]
@@ -371,7 +369,7 @@ def _sum(group: Sequence[Times]) -> str:
     >>> _sum([Times("pause", "waiting", None, 3.0)]), _sum([Times("serve", "after", None, None)])
     ('predicted: 3.0 ms', 'not measured')
     """
-    took = [one.took_ms for one in group if one.took_ms is not None]
+    took = [one.elapsed_ms for one in group if one.elapsed_ms is not None]
     expected = [one.predicted_ms for one in group if one.predicted_ms is not None]
     said = f"predicted: {sum(expected):,.1f} ms" if expected else ""
     if not took:

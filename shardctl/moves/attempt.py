@@ -256,7 +256,7 @@ def conclude(at: Attempt) -> None:
     before = context.journal()
     predicted_ms = at.rehearsed().get("predicted_pause_ms")
     if predicted_ms is None:
-        predicted_ms = prediction.pause_ms(context.topology, plan, at.round_trips, len(at.tables))
+        predicted_ms = sum(_expected(at).values())
     report = dict((before and before.report) or {}) | {
         "predicted_pause_ms": round(predicted_ms, 1),
         "pause_ms": context.timeline.pause_ms,
@@ -272,14 +272,17 @@ def conclude(at: Attempt) -> None:
 
 def _timelines(at: Attempt) -> dict[str, object]:
     """Give what each sub-step took, and what was predicted for those that clients wait for."""
-    context, plan = at.context, at.plan
-    expected = prediction.expected_ms(
-        context.topology, plan, at.rehearsed(), at.round_trips, len(at.tables)
-    )
     return {
-        "timeline": [[name, round(ms, 1)] for name, ms in context.timeline.spans],
-        "predicted_timeline": [[name, round(ms, 1)] for name, ms in expected.items()],
+        "timeline": [[name, round(ms, 1)] for name, ms in at.context.timeline.spans],
+        "predicted_timeline": [[name, round(ms, 1)] for name, ms in _expected(at).items()],
     }
+
+
+def _expected(at: Attempt) -> dict[str, float]:
+    measured = at.rehearsed().get("parts_ms")
+    return prediction.parts_ms(
+        at.context.topology, at.plan, at.round_trips, len(at.tables), measured
+    )
 
 
 def _note_undone(at: Attempt) -> None:

@@ -162,10 +162,6 @@ SELECT jsonb_build_object('schema', n.nspname, 'name', c.relname, 'last', NULL)
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = ANY (%(schemas)s) AND c.relkind = 'S'
 
--- name: has_claim
--- Whether the function by which the target claims is there
-SELECT to_regprocedure(format('shardctl.%%I(jsonb)', %(name)s::text)) IS NOT NULL
-
 -- name: serves
 -- Claim the shards if that is decided; whether this server owns them then
 SELECT shardctl.{name}(NULL)
@@ -181,7 +177,7 @@ DROP FUNCTION IF EXISTS shardctl.{name}(jsonb)
 -- name: claiming
 -- The claim of a move: shardctl and the guards on the poolers' hosts call it, in any order, and one
 -- of them makes the target the owner. Only what the move's own journal here knows is claimed
-CREATE FUNCTION shardctl.{name}(given jsonb) RETURNS boolean
+CREATE OR REPLACE FUNCTION shardctl.{name}(given jsonb) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 -- A rehearsal plans all of it once, and later calls use these plans.
 SET plan_cache_mode = force_generic_plan AS $claim$

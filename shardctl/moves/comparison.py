@@ -7,7 +7,6 @@ PostgreSQL does not detect that deadlock.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -19,18 +18,18 @@ from psycopg import sql
 from shardctl import fanout
 from shardctl.errors import Interrupted, ShardctlError
 from shardctl.libpq import reason_of
+from shardctl.meter import BYTES, SHOWN, listed
 from shardctl.postgres import catalog, queries
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.logical.copying import Throttle
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from shardctl.fanout import Outcome, Progress
     from shardctl.moves.context import MoveContext
-    from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
-
-    Asked = Mapping[NodeName, Sequence[Connection]]
 
 QUERIES = queries.load("shardctl.moves", "comparison.sql")
 
@@ -38,11 +37,13 @@ _Found = TypeVar("_Found")
 
 SESSIONS = 2
 """Sessions a node that sum up tables at the same time."""
-BLOCKS = 32_768
-"""Blocks of a larger table that one statement sums up, 256 MB by default: DDL on the target, and
-what queues behind it, waits no longer than that takes."""
+BLOCKS = 8_192
+"""Blocks of a larger table that one statement sums up, 64 MB by default: DDL on the target, and
+what queues behind it, waits no longer than that takes; so a rate is kept, too."""
+_LEAST_BLOCKS = 128
+_BLOCK = 8192
 
-ALTERED = (
+_ALTERED = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.UndefinedColumn,
     psycopg.errors.InvalidSchemaName,
@@ -113,101 +114,179 @@ class Table:
 
 
 @contextmanager
-def opened(sessions: Sessions) -> Iterator[Asked]:
-    """Open the sessions with both nodes that sum up tables, until the block ends."""
-    plan = sessions.context.plan
+def opened(
+    context: MoveContext, snapshots: Mapping[NodeName, str], stop: threading.Event
+) -> Iterator[Sessions]:
+    """Open the sessions with both nodes that sum up tables, until the block ends.
+
+    When `stop` is set, nothing more is started. Raises NodeUnavailable, Uncomparable.
+    """
+    nodes = (context.plan.target, context.plan.source)
+    sessions = Sessions(context, snapshots, stop, {node: [] for node in nodes})
     with ExitStack() as stack:
-        asked = {
-            node: [stack.enter_context(closing(sessions.open(node))) for _ in range(SESSIONS)]
-            for node in (plan.target, plan.source)
-        }
-        if len({queries.one(session, QUERIES["probe"]) for session, *_ in asked.values()}) > 1:
+        for node in nodes * SESSIONS:
+            session = stack.enter_context(closing(context.beside(node)))
+            with context.on(node):
+                session.execute(QUERIES["pin"], {"lock_timeout": f"{_LOCK_TIMEOUT_MS}ms"})
+            sessions.of[node].append(session)
+        probes = {queries.one(session, QUERIES["probe"]) for session, *_ in sessions.of.values()}
+        if len(probes) > 1:
             raise Uncomparable("these nodes' rows", "their versions of PostgreSQL hash differently")
-        yield asked
+        yield sessions
 
 
-def tables(
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a comparison has found.
+
+    `tables`, `rows` and `bytes` count what was equal, and `differing` describes what was not.
+    `left` are tables that could not be compared: the target's clients have dropped, renamed or
+    altered those, or PostgreSQL cannot write a value of theirs as text.
+    """
+
+    tables: int
+    rows: int
+    bytes: int
+    differing: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def compare(
     sessions: Sessions,
-    asked: Asked,
     named: Mapping[NodeName, Sequence[str]],
-    on_source: Sequence[str],
-) -> dict[NodeName, list[Table]]:
-    """List the moved tables on each node, the largest first.
+    shown: Progress,
+    *,
+    max_rate: float | None = None,
+    strict: bool = False,
+) -> Compared:
+    """Compare all moved tables on both nodes at the same time, the largest first.
 
-    `named` has each node's names of the moved schemas, in the order of the plan's, and
-    `on_source` those by which the source is asked for its rows.
+    `named` has each node's names of the moved schemas, in the order of the plan's; each node reads
+    `max_rate` bytes a second at most. With `strict`, the first keys that differ are looked for, and
+    a table that cannot be compared raises Uncomparable or NodeRefused. Raises SnapshotLost,
+    Interrupted, NodeLost, NodeRefused.
     """
     plan = sessions.context.plan
+    found = _tables(sessions, named)
+    here, there = set(found[plan.source]), set(found[plan.target])
+    alone = sorted(here ^ there, key=lambda t: (t.schema, t.name))
+    differing = [
+        f"{name}: different definitions on {plan.source} and {plan.target}"
+        for name in dict.fromkeys(map(str, alone))
+    ]
+    tables = [table for table in found[plan.source] if table in there]
+    for node in named:
+        shown.expect(node, "comparing", sum(table.blocks for table in tables) * _BLOCK, BYTES)
+    sums = _on_both(sessions, tables, shown, max_rate, strict=strict)
+    equal, left = [], []
+    for table, one, other in zip(tables, *sums, strict=True):
+        if one is None or other is None:
+            left.append(str(table))
+        elif one == other:
+            equal.append((one.rows, table.blocks * _BLOCK))
+        else:
+            text = f"{table}: {one.rows:,} rows on {plan.source}, {other.rows:,} on {plan.target}"
+            if strict and len(differing) < SHOWN:
+                text += _keys_of(sessions, table, one.rows)
+            elif not plan.streams and one.file != other.file:
+                # A clone's files have the same names at first. An old snapshot does not see the
+                # rows of a table that is rewritten by DDL.
+                text += ", which has rewritten the table since the cutover"
+            differing.append(text)
+    rows, size = sum(rows for rows, _ in equal), sum(size for _, size in equal)
+    return Compared(len(equal), rows, size, tuple(differing), tuple(left))
+
+
+def _tables(
+    sessions: Sessions, named: Mapping[NodeName, Sequence[str]]
+) -> dict[NodeName, list[Table]]:
+    """List the moved tables on each node, the largest first."""
+    plan = sessions.context.plan
     found: dict[NodeName, list[Table]] = {}
-    for node, (session, *_) in asked.items():
-        live = dict(zip(named[node], plan.schemas, strict=True))
-        there = dict(zip(named[node], on_source, strict=True))
+    for node, there in named.items():
+        names = dict(zip(there, zip(plan.schemas, named[plan.source], strict=True), strict=True))
         query = QUERIES["tables"].format(
-            held=catalog.QUERIES["held"], schemas=sql.SQL(", ").join(map(sql.Literal, live))
+            held=catalog.QUERIES["held"], schemas=sql.SQL(", ").join(map(sql.Literal, there))
         )
-        with sessions.context.on(node):
-            rows = sessions.ask(node, session, query, about="a system catalog")
         found[node] = [
-            Table(live[schema], there[schema], name, blocks, tuple(zip(names, refer, strict=True)))
-            for schema, name, blocks, names, refer in rows
+            Table(*names[schema], name, blocks, tuple(zip(columns, compared, strict=True)))
+            for schema, name, blocks, columns, compared in sessions.look(
+                node, query, about="a system catalog"
+            )
         ]
     return found
 
 
-def unlike(plan: MovePlan, found: Mapping[NodeName, Sequence[Table]]) -> list[str]:
-    """Describe the tables that only one node has, or has with other columns."""
-    here, there = set(found[plan.source]), set(found[plan.target])
-    absent = [
-        f"{table}: different definitions on {plan.source} and {plan.target}"
-        for table in sorted(here ^ there, key=lambda t: (t.schema, t.name))
-    ]
-    return list(dict.fromkeys(absent))
-
-
-def on_both(
+def _on_both(
     sessions: Sessions,
-    asked: Asked,
-    work: Callable[[NodeName, Connection, Table], _Found],
     tables: Sequence[Table],
-) -> dict[NodeName, list[_Found]]:
-    """Do something with all tables on both nodes at the same time; give the results in order."""
+    shown: Progress,
+    max_rate: float | None,
+    *,
+    strict: bool,
+) -> list[list[Sum | None]]:
+    """Sum up tables on source and target at the same time; None is one that is left out."""
+    context, source = sessions.context, sessions.context.plan.source
+    size = BLOCKS if max_rate is None else min(BLOCKS, max(_LEAST_BLOCKS, int(max_rate) // _BLOCK))
 
-    def of_node(node: NodeName) -> list[_Found]:
-        free = deque(asked[node])
+    def of_node(node: NodeName) -> list[Sum | None]:
+        free, throttle = deque(sessions.of[node]), Throttle(max_rate, sessions.stop)
 
-        def one(table: Table) -> _Found:
+        def passed(blocks: int) -> None:
+            shown.advance(node, blocks * _BLOCK)
+            throttle.passed(blocks * _BLOCK)
+
+        def one(table: Table) -> Sum | None:
             session = free.popleft()
             try:
-                return work(node, session, table)
+                return _sum_up(sessions, node, session, table, size=size, passed=passed)
+            except _ALTERED:
+                if strict or node == source:  # whose retired copies no client may change
+                    raise
+            except Uncomparable as error:
+                if strict:
+                    raise
+                context.notice(error.message)
             finally:
                 free.append(session)
+            return None
 
-        outcomes = fanout.run(tables, one, width=len(asked[node]), stop=sessions.stop)
-        with sessions.context.on(node):
-            return [outcome.result() for outcome in outcomes]
+        with context.on(node):
+            return _results(sessions, fanout.run(tables, one, width=SESSIONS, stop=sessions.stop))
 
-    outcomes = fanout.run(asked, of_node, width=len(asked), stop=sessions.stop)
-    return {outcome.item: outcome.result() for outcome in outcomes}
+    both = (source, context.plan.target)
+    return _results(sessions, fanout.run(both, of_node, width=2, stop=sessions.stop))
 
 
-def sum_up(
+def _results(sessions: Sessions, outcomes: Sequence[Outcome[Any, _Found]]) -> list[_Found]:
+    """Give the results, or raise the first error; the rest is not begun then."""
+    for outcome in sorted(outcomes, key=lambda one: isinstance(one.error, Interrupted)):
+        if outcome.error is not None:
+            sessions.stop.set()
+            raise outcome.error
+    if sessions.stop.is_set():
+        raise Interrupted("stopped while the copies were compared")
+    return [outcome.result() for outcome in outcomes]
+
+
+def _sum_up(
     sessions: Sessions,
     node: NodeName,
     session: Connection,
     table: Table,
     *,
-    blocks: int | None = None,
-    passed: Callable[[int], None] = lambda _: None,
+    size: int,
+    passed: Callable[[int], None],
 ) -> Sum:
-    """Sum up one table, part by part; restart if DDL rewrites it meanwhile.
+    """Sum up one table, `size` blocks at a time; restart if DDL rewrites it meanwhile.
 
-    A part has so many `blocks`, or BLOCKS; `passed` gets how many are done. Raises Uncomparable.
+    `passed` gets how many are done. Raises Uncomparable.
     """
     schema = table.schema if node == sessions.context.plan.target else table.on_source
     name = sql.Identifier(schema, table.name).as_string(session)
     while True:
         found = []
-        for size, part in catalog.parts(table.blocks, blocks or BLOCKS):
+        for blocks, part in catalog.parts(table.blocks, size):
             query = QUERIES["sums"].format(
                 hash=table.row(),
                 file=sql.Literal(name),
@@ -220,12 +299,55 @@ def sum_up(
                 found += sessions.ask(node, session, query, about=about)
             except _TOO_LARGE as error:
                 raise Uncomparable(f"node {node}: table {table}", reason_of(error)) from error
-            passed(size)
+            passed(blocks)
         files = {file for _, _, file in found}
         if len(files) == 1:
             return Sum(
                 sum(count for count, _, _ in found), sum(int(s) for _, s, _ in found), *files
             )
+
+
+_ROWS = 256
+"""About how many rows a group of keys has."""
+_BITS = 16
+
+
+def _keys_of(sessions: Sessions, table: Table, rows: int) -> str:
+    """Name the first keys that only one node has, and those whose rows differ.
+
+    `rows` is about how many rows the table has; empty where the table has no key.
+    """
+    plan = sessions.context.plan
+    source, target = plan.source, plan.target
+    place = sql.Identifier(table.on_source, table.name).as_string(None)
+    about = f"table {table} or a system catalog"
+    found = sessions.look(source, QUERIES["key"].format(table=sql.Literal(place)), about=about)
+    names = [name for (name,) in found]
+    if not names:
+        return ""
+    columns = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in names]
+    key = sql.SQL("ROW({})").format(sql.SQL(", ").join(columns))
+    mask = (1 << min(_BITS, max(0, (rows // _ROWS).bit_length()))) - 1
+
+    def ask(node: NodeName, name: str, **more: sql.Composable) -> list[Any]:
+        query = QUERIES[name].format(
+            key=key,
+            row_hash=table.row(),
+            key_hash=table.row(names),
+            mask=sql.Literal(mask),
+            schema=sql.Identifier(table.schema if node == target else table.on_source),
+            table=sql.Identifier(table.name),
+            **more,
+        )
+        return sessions.look(node, query, about=about)
+
+    groups = {number for number, *_ in {*ask(source, "groups")} ^ {*ask(target, "groups")}}
+    some = sql.Literal(sorted(groups)[:SHOWN])
+    here, there = dict(ask(source, "rows", groups=some)), dict(ask(target, "rows", groups=some))
+    only = {source: here.keys() - there.keys(), target: there.keys() - here.keys()}
+    parts = [f"{one} only on {node}" for node, keys in only.items() for one in sorted(keys)]
+    parts += [f"{one} differs" for one in sorted(here) if there.get(one, here[one]) != here[one]]
+    return f" (key ({', '.join(names)}): {listed(parts)})" if parts else ""
 
 
 class SnapshotLost(Exception):  # `compare` catches it, no operator sees it
@@ -234,50 +356,25 @@ class SnapshotLost(Exception):  # `compare` catches it, no operator sees it
 
 @dataclass
 class Sessions:
-    """Opens and queries sessions with source and target, in the snapshots that are held there."""
+    """Queries sessions with source and target, in the snapshots that are held there."""
 
     context: MoveContext
     snapshots: Mapping[NodeName, str]
-    stop: threading.Event = field(default_factory=threading.Event)
-    """Set when nothing more is to be started."""
+    stop: threading.Event
+    of: Mapping[NodeName, list[Connection]]
     _reported: set[NodeName] = field(default_factory=set)
 
-    def open(self, node: NodeName) -> Connection:
-        """Open a session; if a lock on a catalog blocks logins, wait until it is released.
-
-        Raises NodeUnavailable, NodeLost, NodeRefused, Interrupted.
-        """
-        context = self.context
-        while True:
-            try:
-                session = connect(
-                    context.topology.nodes[node],
-                    context.topology.database,
-                    purpose=context.purpose,
-                    autocommit=True,
-                )
-            except NodeUnavailable as error:
-                if not isinstance(error.__cause__, psycopg.errors.ConnectionTimeout):
-                    raise
-                with context.on(node):  # a lost server raises here
-                    context.session(node).execute("SELECT 1")
-                self._wait(node, "the server does not complete logins")
-                continue
-            try:
-                with context.on(node):
-                    timeout = {"lock_timeout": f"{_LOCK_TIMEOUT_MS}ms"}
-                    session.execute(QUERIES["pin"], timeout)
-            except BaseException:
-                session.close()
-                raise
-            return session
+    def look(self, node: NodeName, query: sql.Composed, *, about: str) -> list[Any]:
+        """Do what `ask` does in the first session with a node; raises NodeRefused, too."""
+        with self.context.on(node):
+            return self.ask(node, self.of[node][0], query, about=about)
 
     def ask(
         self, node: NodeName, session: Connection, query: sql.Composed, *, about: str
     ) -> list[Any]:
         """Return the rows of a query; if locks block it, wait until they are released.
 
-        `about` names the objects that may be locked. Raises SnapshotLost, NodeLost, NodeRefused,
+        `about` names the objects that may be locked. Raises SnapshotLost, psycopg.Error,
         Interrupted.
         """
         statements = [query]
@@ -286,6 +383,8 @@ class Sessions:
             statements = [begin, query, sql.SQL("COMMIT").format()]
         message = sql.SQL(";\n").join(statements)
         while True:
+            if self.stop.is_set():
+                raise Interrupted(f"node {node}: stopped while {about} was compared")
             try:
                 found = queries.rows_of_all(session, message)
             except _LOCKED:
@@ -313,5 +412,4 @@ class Sessions:
                 f"node {node}: {why}: the comparison waits, without locks of its own, until that "
                 "lock is released (see pg_locks there)"
             )
-        if self.stop.wait(_AGAIN_S):
-            raise Interrupted(f"node {node}: interrupted: {why}")
+        self.stop.wait(_AGAIN_S)

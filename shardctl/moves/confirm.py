@@ -7,8 +7,8 @@ retired schemas wait for prune.
 
 from __future__ import annotations
 
+import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.access import structure_digest
@@ -17,7 +17,7 @@ from shardctl.errors import Unfinished
 from shardctl.meter import listed, sentences
 from shardctl.moves import clone_cutover, comparison, ddl, file, marks, reverse_kept, stream_claim
 from shardctl.moves import plan as planning
-from shardctl.moves.comparison import Sessions, SnapshotLost
+from shardctl.moves.comparison import SnapshotLost
 from shardctl.moves.step import Step
 from shardctl.postgres import clone as clones
 from shardctl.postgres import queries
@@ -29,9 +29,8 @@ from shardctl.topology import names, ranges
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shardctl.moves.comparison import Asked, Sum, Table
+    from shardctl.moves.comparison import Compared, Sessions
     from shardctl.moves.context import MoveContext
-    from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
 
 _REMOVED_S = 60.0
@@ -51,125 +50,47 @@ class CopiesDiffer(Unfinished):
         self.tables = tuple(tables)
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The numbers of compared tables and rows, and the tables that could not be compared.
-
-    The target's clients have dropped, renamed or altered those since the cutover, or PostgreSQL
-    cannot write a value of theirs as text.
-    """
-
-    tables: int
-    rows: int
-    left: tuple[str, ...] = ()
-
-
 def compare(context: MoveContext) -> Compared | None:
     """Compare all moved tables; None where the target's snapshot is lost.
 
-    A table is locked no longer than `comparison.BLOCKS` of it take. A conflicting lock is waited
-    for, with a notice. Raises CopiesDiffer, NodeLost, NodeRefused.
+    In its snapshot a clone has not claimed them, so they have the retired names; a stream's copies
+    have the live ones. A table is locked no longer than `comparison.BLOCKS` of it take. A
+    conflicting lock is waited for, with a notice. Raises CopiesDiffer, NodeLost, NodeRefused.
     """
     plan = context.plan
     if context.snapshot is None:
         return None
-    sessions = Sessions(context, {plan.target: context.snapshot})
+    held = {plan.target: context.snapshot}
+    named = {plan.source: plan.retired, plan.target: plan.schemas if plan.streams else plan.retired}
     try:
-        with comparison.opened(sessions) as asked:
-            return _compare(sessions, asked)
+        with comparison.opened(context, held, threading.Event()) as sessions:
+            if not plan.streams:  # whose copies have OIDs of their own; its fence has looked
+                _tell_overtaken(sessions, named)
+            found = comparison.compare(sessions, named, context.progress)
     except SnapshotLost:
         return None
     except comparison.Uncomparable as error:
         context.notice(error.message)
         return None
+    if found.differing:
+        raise CopiesDiffer(plan.id, found.differing)
+    return found
 
 
-def _compare(sessions: Sessions, asked: Asked) -> Compared:
-    context = sessions.context
-    plan = context.plan
-    tables = _tables(sessions, asked)
-    for node in asked:
-        context.progress.expect(node, "comparing", len(tables), "tables")
-    pairs = list(zip(tables, *_both(sessions, asked, tables), strict=True))
-    clones = not plan.streams  # their files have the same names at first
-    wrong = [
-        f"{table}: {here.rows} rows on {plan.source}, {there.rows} on {plan.target}"
-        # An old snapshot does not see the rows of a table that is rewritten by DDL.
-        + (
-            ", which has rewritten the table since the cutover"
-            if clones and here.file != there.file
-            else ""
-        )
-        for table, here, there in pairs
-        if here is not None and there is not None and here != there
-    ]
-    if wrong:
-        raise CopiesDiffer(plan.id, wrong)
-    left = tuple(str(table) for table, here, there in pairs if here is None or there is None)
-    rows = sum(here.rows for _, here, there in pairs if here is not None and there is not None)
-    return Compared(len(tables) - len(left), rows, left)
-
-
-def _tables(sessions: Sessions, asked: Asked) -> list[Table]:
-    """List the moved tables, the largest first; raises CopiesDiffer unless both sides agree.
-
-    In its snapshot a clone has not claimed them, so they have the retired names; a stream's copies
-    have the live ones.
-    """
-    plan = sessions.context.plan
-    named = {plan.source: plan.retired, plan.target: plan.schemas if plan.streams else plan.retired}
-    found = comparison.tables(sessions, asked, named, plan.retired)
-    if not plan.streams:  # whose copies have OIDs of their own; its fence has looked
-        _tell_overtaken(sessions, asked, named)
-    if absent := comparison.unlike(plan, found):
-        raise CopiesDiffer(plan.id, absent)
-    return found[plan.source]
-
-
-def _tell_overtaken(
-    sessions: Sessions, asked: Asked, named: Mapping[NodeName, Sequence[str]]
-) -> None:
+def _tell_overtaken(sessions: Sessions, named: Mapping[NodeName, Sequence[str]]) -> None:
     """Report what the source has and the target lacked: a transaction was open over the cutover.
 
     One that creates a function, or grants rights on a table, may hold no lock that a fence sees. No
     row is lost.
     """
     context, found = sessions.context, {}
-    for node, (session, *_) in asked.items():
-        query = structure_digest.parts_query(session, named[node])
-        with context.on(node):
-            rows = sessions.ask(node, session, query, about="a system catalog")
+    for node in named:
+        query = structure_digest.parts_query(sessions.of[node][0], named[node])
+        rows = sessions.look(node, query, about="a system catalog")
         found[node] = structure_digest.by_schema(rows, named[node])
     plan = context.plan
     there = dict(zip(plan.schemas, found[plan.target].values(), strict=True))
     ddl.tell_overtaken(context, [*structure_digest.changes(there, found[plan.source])])
-
-
-def _both(
-    sessions: Sessions, asked: Asked, tables: Sequence[Table]
-) -> tuple[list[Sum | None], list[Sum | None]]:
-    """Sum up tables on source and target at the same time, in the order of `tables`.
-
-    None for a table that the target's clients have dropped or altered, and for one with a row that
-    no server can sum up.
-    """
-    plan = sessions.context.plan
-
-    def one(node: NodeName, session: Connection, table: Table) -> Sum | None:
-        try:
-            return comparison.sum_up(sessions, node, session, table)
-        except comparison.Uncomparable as error:
-            sessions.context.notice(error.message)
-            return None
-        except comparison.ALTERED:
-            if node == plan.source:  # whose retired copies no client may change
-                raise
-            return None
-        finally:
-            sessions.context.progress.advance(node)
-
-    sums = comparison.on_both(sessions, asked, one, tables)
-    return sums[plan.source], sums[plan.target]
 
 
 def stands(context: MoveContext) -> bool:

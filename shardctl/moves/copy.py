@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -38,18 +39,17 @@ from shardctl.postgres.logical import (
     structure,
     subscription,
 )
+from shardctl.postgres.patient import chunks
 from shardctl.state import journal, reverses
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
     from shardctl.postgres.blocking import Holder
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import NodeName
 
 logger = logging.getLogger(__name__)
 
@@ -103,9 +103,7 @@ def make_tables(context: MoveContext) -> None:
     with context.on(plan.target):
         there = context.session(plan.target)
         if catalog.present(there, plan.schemas):
-            copied = marks.seen(there, plan.id, marks.COPIED)
-            why = "the stream cannot go on from its copy" if copied else "the copy was not finished"
-            context.notice(f"node {plan.target}: {why}, so shardctl restarts it")
+            context.notice(f"node {plan.target}: shardctl copies the shards again")
     _drop(context)
     _end_stream(context)
     with context.on(plan.source):
@@ -144,13 +142,15 @@ def copy_rows(context: MoveContext) -> None:
             wal.shown(context, gone=gone.set) as shown,
             wal.slot_required(context),
         ):
+            tables = copying.tables(session, plan.schemas)
+            shown.expect(plan.target, "copying", sum(table.bytes for table in tables), BYTES)
             copying.copy(
                 _route(context),
-                copying.tables(session, plan.schemas),
+                tables,
                 snapshot=snapshot,
                 jobs=_JOBS,
                 max_rate=rate(plan.options.max_rate) if plan.options.max_rate else None,
-                report=_reporting(shown, plan.target),
+                advance=partial(shown.advance, plan.target),
                 stop=gone,
             )
         slots.require(session, plan.source, plan.slot)
@@ -253,21 +253,6 @@ def _publish(context: MoveContext, session: Connection) -> None:
     publication.create(session, plan.slot, tables, move=plan.id)
 
 
-def _reporting(shown: Progress, target: NodeName) -> Callable[[int, int], None]:
-    """Return what turns the copied bytes into progress."""
-    before = -1
-
-    def report(done: int, total: int) -> None:
-        nonlocal before
-        if before < 0:
-            shown.expect(target, "copying", total, BYTES)
-            before = 0
-        shown.advance(target, done - before)
-        before = done
-
-    return report
-
-
 def _tell(context: MoveContext, blocker: Holder) -> None:
     context.notice(
         f"node {context.plan.source}: PostgreSQL makes the replication slot when this transaction "
@@ -289,9 +274,7 @@ def _gather_statistics(context: MoveContext) -> None:
     """Let the planner know the copies: no vacuum touches them until clients are served."""
     plan = context.plan
     there = context.session(plan.target)
-    tables = publication.tables(there, plan.schemas)
-    for first in range(0, len(tables), _AT_ONCE):
-        some = tables[first : first + _AT_ONCE]
+    for some in chunks(publication.tables(there, plan.schemas), _AT_ONCE):
         names = sql.SQL(", ").join(sql.Identifier(*table) for table in some)
         there.execute(sql.SQL("ANALYZE {}").format(names))
 
@@ -431,7 +414,6 @@ def reopen(context: MoveContext) -> None:
         if problems:
             raise together(problems)
         names = reverse.names(there, plan)
-        closing.close(there, plan.id, names)
         copy_migrations(context)
         _rename(context, names, plan.schemas)
         _note_reversed(there, plan)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
 
-    Parts = Sequence[Sequence[Sequence[str]]]
-    """Of each schema, in order, its objects: the name, and a digest."""
+    Parts = Sequence[dict[str, str]]
+    """Of each schema, in order, its objects, and a digest of each."""
 
 QUERIES = queries.load("shardctl.moves", "ddl.sql")
 
@@ -47,8 +47,8 @@ def note(context: MoveContext) -> None:
 
 
 def parts(session: Connection, schemas: Sequence[str]) -> Parts:
-    """Sum up each object of some schemas, as a note of the journal's database can have it."""
-    return [[*one.items()] for one in structure_digest.parts(session, schemas).values()]
+    """Sum up each object of some schemas, in their order."""
+    return [*structure_digest.parts(session, schemas).values()]
 
 
 def changes(
@@ -63,7 +63,7 @@ def changes(
 
     Without `rights`, those to the schemas themselves may have changed.
     """
-    before = dict(zip(named, map(_objects, noted), strict=True))
+    before = {name: dict(objects) for name, objects in zip(named, noted, strict=True)}
     after = structure_digest.parts(session, schemas)
     if not rights:
         for one in (*before.values(), *after.values()):
@@ -71,14 +71,10 @@ def changes(
     return list(structure_digest.changes(before, after))
 
 
-def noted_parts(session: Connection, move: str) -> Parts | None:
-    """Give what the structure was when a move copied it."""
-    row = session.execute(QUERIES["noted_parts"], {"move": move}).fetchone()
-    return None if row is None else row[0]
-
-
-def _objects(noted: Sequence[Sequence[str]]) -> dict[str, str]:
-    return {name: digest for name, digest in noted}  # noqa: C416  # lists are not tuples
+def noted(session: Connection, move: str) -> tuple[str, Parts | None]:
+    """Give what the structure was when a move copied it: its digest, and its parts."""
+    row = session.execute(QUERIES["noted"], {"move": move}).fetchone()
+    return row or ("", None)
 
 
 def require_same(context: MoveContext, schemas: Sequence[str]) -> None:
@@ -94,10 +90,11 @@ def require(context: MoveContext, digest: str, schemas: Sequence[str]) -> None:
     with context.on(plan.source):
         session = context.session(plan.source)
         if context.structure is None:
-            row = session.execute(QUERIES["noted"], {"move": plan.id}).fetchone()
-            context.structure = row[0] if row else ""
+            context.structure, _ = noted(session, plan.id)
         if digest != context.structure:
-            raise StructureChanged(plan.source, plan.id, _changes(context, schemas))
+            _, before = noted(session, plan.id)
+            changed = changes(before, session, schemas, named=plan.schemas) if before else []
+            raise StructureChanged(plan.source, plan.id, changed)
 
 
 def tell_overtaken(context: MoveContext, changed: Sequence[str]) -> None:
@@ -129,14 +126,6 @@ def explaining(context: MoveContext) -> Iterator[None]:
             )
             raise
         raise
-
-
-def _changes(context: MoveContext, schemas: Sequence[str]) -> list[str]:
-    """Name what has changed, as well as it is known."""
-    plan = context.plan
-    session = context.session(plan.source)
-    noted = noted_parts(session, plan.id)
-    return [] if noted is None else changes(noted, session, schemas, named=plan.schemas)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,9 @@ VALUES (%(move)s, 0, 'structure', %(note)s)
 ON CONFLICT (move, attempt, what) DO UPDATE SET note = excluded.note, at = clock_timestamp()
 
 -- name: noted
--- What it was then
-SELECT note->>'digest' FROM shardctl.stream WHERE move = %(move)s AND attempt = 0 AND what = 'structure'
-
--- name: noted_parts
--- The same of each object
-SELECT note->'parts' FROM shardctl.stream WHERE move = %(move)s AND attempt = 0 AND what = 'structure'
+-- What it was then, and the same of each object
+SELECT note->>'digest', note->'parts' FROM shardctl.stream
+WHERE move = %(move)s AND attempt = 0 AND what = 'structure'
 
 -- name: dependencies
 -- What binds objects of moved, of staying and of other schemas to each other, by OID

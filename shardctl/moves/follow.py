@@ -135,8 +135,7 @@ def subscribe(context: MoveContext) -> None:
         session = context.session(plan.target)
         marks.require_subscription(session, plan)
         if not subscription.exists(session, plan.slot):
-            conninfo = _conninfo(context)
-            subscription.create(session, plan.slot, conninfo, publication=plan.slot, slot=plan.slot)
+            subscription.create(session, plan.slot, _conninfo(context))
         if plan.reverses is not None:
             # What came to the source by the move that is reversed must not come back.
             subscription.begin_at(session, plan.slot, plan.reverses.lsn)

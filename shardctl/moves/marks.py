@@ -60,6 +60,18 @@ STEPS = 0
 _POLL = 0.001
 
 
+class CopyLost(Refused):
+    """A stream that cannot go on from its copy, which is made again; that ends a reverse."""
+
+    def __init__(self, code: str, message: str, plan: MovePlan) -> None:
+        super().__init__(
+            code, message, hint="run `shardctl moves resume`: shardctl copies the shards again"
+        )
+        if plan.reverses is not None:
+            self.resumable = False
+            self.hint = f"run `shardctl moves abort {plan.id}`, then {COPY_INSTEAD}"
+
+
 def put(
     session: Connection,
     move: str,
@@ -77,11 +89,6 @@ def last(session: Connection, move: str, what: str) -> dict[str, Any] | None:
     """Give the note of the last mark of a kind; None where there is none."""
     row = session.execute(QUERIES["last"], {"move": move, "what": what}).fetchone()
     return None if row is None else row[0]
-
-
-def notes(session: Connection, move: str, what: str) -> dict[int, dict[str, Any]]:
-    """Give the notes of all marks of a kind, by attempt."""
-    return dict(session.execute(QUERIES["notes"], {"move": move, "what": what}).fetchall())
 
 
 def seen(session: Connection, move: str, what: str, *, attempt: int = STEPS) -> bool:
@@ -120,7 +127,7 @@ def forget(session: Connection, move: str) -> None:
     session.execute(QUERIES["forget"], {"move": move})
 
 
-_TIMELINE, _PUBLICATION, _OID = "timeline", "publication", "oid"
+_PUBLICATION, _OID = "publication", "oid"
 
 
 def note_copied(context: MoveContext) -> None:
@@ -130,7 +137,7 @@ def note_copied(context: MoveContext) -> None:
         published = publication.oid(context.session(plan.source), plan.slot)
     with context.on(plan.target):
         there = context.session(plan.target)
-        note = {_TIMELINE: timeline(there), _PUBLICATION: published}
+        note = {TIMELINE: timeline(there), _PUBLICATION: published}
         put(there, plan.id, COPIED, note=note)
 
 
@@ -152,28 +159,23 @@ def is_dropped(session: Connection, plan: MovePlan) -> bool:
 def is_copied(context: MoveContext) -> bool:
     """Return whether the target has the copy, from which its subscription can go on."""
     plan = context.plan
-    with context.on(plan.target):
-        there = context.session(plan.target)
-        noted = last(there, plan.id, COPIED)
-        # A promoted standby of the target may lack rows that the slot does not send again.
-        if noted is None or noted.get(_TIMELINE) != timeline(there):
-            return False
-        if is_dropped(there, plan):
-            return False
-    with context.on(plan.source):
-        return publication.oid(context.session(plan.source), plan.slot) == noted.get(_PUBLICATION)
+    try:
+        with context.on(plan.target):
+            require_copy(context.session(plan.target), plan)
+        require_publication(context)
+    except CopyLost:
+        return False
+    return True
 
 
 def require_subscription(session: Connection, plan: MovePlan) -> None:
     """See that the subscription that has followed is there; raises subscription_gone."""
     if is_dropped(session, plan):
-        raise _lost(
+        raise CopyLost(
+            "subscription_gone",
+            f"node {plan.target}: subscription {plan.slot} was dropped after it had begun to "
+            f"follow node {plan.source}, and its position in the stream is lost with it",
             plan,
-            Refused(
-                "subscription_gone",
-                f"node {plan.target}: subscription {plan.slot} was dropped after it had begun to "
-                f"follow node {plan.source}, and its position in the stream is lost with it",
-            ),
         )
 
 
@@ -185,13 +187,11 @@ def require_publication(context: MoveContext) -> None:
     with context.on(plan.source):
         published = publication.oid(context.session(plan.source), plan.slot)
     if noted is not None and noted.get(_PUBLICATION) != published:
-        raise _lost(
+        raise CopyLost(
+            "publication_gone",
+            f"node {plan.source}: publication {plan.slot} of the move was dropped, and the stream "
+            "cannot go on with another one",
             plan,
-            Refused(
-                "publication_gone",
-                f"node {plan.source}: publication {plan.slot} of the move was dropped, and the "
-                "stream cannot go on with another one",
-            ),
         )
 
 
@@ -203,33 +203,20 @@ def require_copy(session: Connection, plan: MovePlan) -> None:
     """
     copied = last(session, plan.id, COPIED)
     if copied is None:
-        raise _lost(
+        raise CopyLost(
+            "copy_unknown",
+            f"node {plan.target}: its rows of move {plan.id} in shardctl.stream were deleted, so "
+            "what it has is unknown",
             plan,
-            Refused(
-                "copy_unknown",
-                f"node {plan.target}: its rows of move {plan.id} in shardctl.stream were deleted, "
-                "so what it has is unknown",
-            ),
         )
-    if copied.get(_TIMELINE) != timeline(session):
-        raise _lost(
+    if copied.get(TIMELINE) != timeline(session):
+        raise CopyLost(
+            "target_promoted",
+            f"node {plan.target}: the server was promoted after move {plan.id} copied to it, so it "
+            "may lack rows",
             plan,
-            Refused(
-                "target_promoted",
-                f"node {plan.target}: the server was promoted after move {plan.id} copied to it, "
-                "so it may lack rows",
-            ),
         )
     require_subscription(session, plan)
-
-
-def _lost(plan: MovePlan, error: Refused) -> Refused:
-    """Hint at what copies the shards again; that ends a reverse, which makes no copy."""
-    error.resumable = plan.reverses is None
-    error.hint = "run `shardctl moves resume`: shardctl copies the shards again"
-    if plan.reverses is not None:
-        error.hint = f"run `shardctl moves abort {plan.id}`, then {COPY_INSTEAD}"
-    return error
 
 
 _FAILURES = 3
@@ -242,14 +229,12 @@ class Watch:
     def __init__(self, context: MoveContext) -> None:
         self._context = context
         self._before: Progress | None = None
-        self._now: Progress | None = None
 
     def trouble(self) -> str:
         """Say why the target does not catch up, as far as both servers know.
 
-        Raises slot_gone, publication_gone, subscription_gone.
-
-        One failure may be a lost connection; a change that cannot be applied fails again.
+        One failure may be a lost connection; a change that cannot be applied fails again. Raises
+        slot_gone, publication_gone, subscription_gone.
         """
         context, plan = self._context, self._context.plan
         source = None if context.source_lost else context.open_session(plan.source, Use.work)
@@ -258,37 +243,25 @@ class Watch:
         with context.on(plan.source):
             slots.require(source, plan.source, plan.slot)
         require_publication(context)
-        require_subscription(self._target, plan)
-        now = subscription.progress(source, self._target, plan.slot, plan.slot)
+        target = context.session(plan.target)
+        require_subscription(target, plan)
+        now = subscription.progress(source, target, plan.slot)
         if now is None:
             return "the subscription or its slot is missing"
-        self._now = now
         if self._before is None or self._before.confirmed != now.confirmed:
             self._before = now
-        failures = now.errors - self._before.errors
-        said = self.last_error() if failures else ""  # an older one may be repaired
         if not now.enabled:
-            said = said or "the subscription is disabled"
-        elif failures >= _FAILURES:
-            said = said or f"it failed {failures} times at position {now.confirmed}"
-        return said
-
-    def last_error(self) -> str:
-        """Give the last error of applying a change, if the target's log can be read."""
-        if self._now is None or not self._now.errors:
+            return "the subscription is disabled"
+        failures = now.errors - self._before.errors
+        if failures < _FAILURES:
             return ""
-        return subscription.apply_error(self._target, self._now.origin) or ""
-
-    @property
-    def _target(self) -> Connection:
-        return self._context.session(self._context.plan.target)
+        return f"it failed {failures} times at position {now.confirmed}"
 
 
-_POLL_S = 0.001
 _LOOK_S = 1.0
 _NEAR_S = 0.5
 """The time that a mark may take through the stream of a target that is near."""
-_NEAR_POLL_S = 0.02
+_NEAR_POLL = 0.02
 
 
 class MarkNotSeen(ShardctlError):
@@ -298,13 +271,13 @@ class MarkNotSeen(ShardctlError):
         super().__init__(
             f"node {node}: replication from the source did not reach mark `{what}` in time"
             + (f": {why}" if why else ""),
-            hint="check the log of that node for why its subscription is behind, then run "
-            "`shardctl moves resume`",
+            hint="fix what the log of that node's server names, with the table, as the reason why "
+            "its subscription is behind, then run `shardctl moves resume`",
         )
 
 
 def wait_for(
-    context: MoveContext, attempt: int, what: str, *, deadline: float, poll_s: float = _POLL_S
+    context: MoveContext, attempt: int, what: str, *, deadline: float, poll_s: float = _POLL
 ) -> None:
     """Wait until a mark has come through the stream; raises MarkNotSeen, slot_gone.
 
@@ -319,7 +292,7 @@ def wait_for(
             if now > min(deadline, look_at):
                 why = watch.trouble()
                 if why or now > deadline:
-                    raise MarkNotSeen(plan.target, what, why or watch.last_error())
+                    raise MarkNotSeen(plan.target, what, why)
                 look_at = now + _LOOK_S
             time.sleep(poll_s)
 
@@ -333,7 +306,7 @@ def send(context: MoveContext, what: str) -> str:
 
 
 def wait_for_sent(
-    context: MoveContext, mark: str, *, deadline: float, poll_s: float = _POLL_S
+    context: MoveContext, mark: str, *, deadline: float, poll_s: float = _POLL
 ) -> None:
     """Wait until a mark that was sent has come; raises MarkNotSeen, slot_gone, StructureChanged."""
     try:
@@ -352,7 +325,7 @@ def come_near(context: MoveContext, what: str, *, seconds: float) -> str:
     while True:
         began = time.monotonic()
         mark = send(context, what)
-        wait_for_sent(context, mark, deadline=until, poll_s=_NEAR_POLL_S)
+        wait_for_sent(context, mark, deadline=until, poll_s=_NEAR_POLL)
         if time.monotonic() - began < _NEAR_S:
             return mark
 

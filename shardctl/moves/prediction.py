@@ -14,7 +14,7 @@ from shardctl.moves import clone_cutover, stream_cutover
 from shardctl.moves import plan as planning
 from shardctl.moves.paused_poolers import CONSOLES
 from shardctl.moves.plan import MovePlan
-from shardctl.moves.sub_step import Cutover, RoundTrips, round_trips_ms
+from shardctl.moves.sub_step import Cutover, RoundTrips, SubStep, round_trips_ms
 from shardctl.pgbouncer import apply
 from shardctl.state import journal
 
@@ -84,26 +84,6 @@ def move_s(plan: MovePlan, copy_s: float, size: int, tables: int) -> float:
     return BEGUN_S + copy_s + times * (tables * COMPARED_TABLE_S + size / COMPARE_RATE)
 
 
-def pause_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int) -> float:
-    """Estimate how long clients will wait, in ms; `topology` is the one before the move.
-
-    `tables` is the number of moved tables. A busy machine takes several times as long. PAUSE also
-    waits for the longest running transaction, which is unknown before.
-    """
-    return sum(parts_ms(topology, plan, round_trips, tables).values())
-
-
-def measured_ms(
-    topology: Topology,
-    plan: MovePlan,
-    round_trips: RoundTrips,
-    tables: int,
-    parts: Mapping[str, float],
-) -> float:
-    """Estimate the same for a streamed move, from parts that its rehearsal has measured, in ms."""
-    return sum(measured_parts_ms(topology, plan, round_trips, tables, parts).values())
-
-
 def cutover_of(plan: MovePlan) -> Cutover:
     """Give the sub-steps of a move's cutover."""
     return stream_cutover.CUTOVER if plan.streams else clone_cutover.CUTOVER
@@ -146,15 +126,52 @@ _UNMEASURED = ("pause", "look", "decide", "route")
 
 
 def parts_ms(
-    topology: Topology, plan: MovePlan, round_trips: RoundTrips, tables: int
+    topology: Topology,
+    plan: MovePlan,
+    round_trips: RoundTrips,
+    tables: int,
+    measured: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Estimate what `pause_ms` does, for each sub-step for which clients wait."""
-    return _with_ways(_alone_ms(topology, plan, tables), topology, plan, round_trips)
+    """Estimate how long clients will wait in each sub-step for which they do, in ms.
+
+    `topology` is the one before the move, `tables` the number of moved tables. A busy machine takes
+    several times as long. PAUSE also waits for the longest running transaction, which is unknown
+    before.
+
+    With the parts that the rehearsal of a streamed move has `measured`: these were as many times
+    slower than alone as clients and all other work made them; the rest is taken to be slower by the
+    square root of that, for these clients wait meanwhile.
+    """
+    found, slower = _alone_ms(topology, plan, tables), 1.0
+    if measured is not None:
+        # Measured beside clients, whom the pause stops, and rolled back: a commit takes the
+        # difference.
+        fence, claim = measured["lock_and_mark"] + measured["structure"], measured["claim"]
+        slower = math.sqrt((fence + claim) / (found["fence"] + found["claim"]))
+        found = dict.fromkeys(found, 0.0) | {name: slower * found[name] for name in _UNMEASURED}
+        # The look at the structure is in the fence's message; nothing was renamed before it.
+        renamed = REREAD_MS + RENAMED_MS[plan.method] * len(plan.schemas)
+        found["fence"] = fence + slower * renamed
+        # The target waits for the mark while the source looks at the structure.
+        found["arrive"] = max(0.0, measured["arrive"] - measured["structure"])
+        found["decide"] += measured["sequences"]
+        found["claim"] = claim
+    pausing, routing = _poolers_ms(topology, plan, round_trips)
+    found["pause"] += slower * pausing
+    found["route"] += slower * routing
+    for row in _waiting(plan):
+        found[row.name] += round_trips_ms(round_trips, [row])
+    return found
+
+
+def _waiting(plan: MovePlan) -> tuple[SubStep, ...]:
+    return cutover_of(plan).between("pause", "route")
 
 
 def _alone_ms(topology: Topology, plan: MovePlan, tables: int) -> dict[str, float]:
     """Estimate the same without the poolers' part and without round trips."""
-    found = _empty(plan) | dict(_FIXED[plan.method])
+    found = dict.fromkeys((row.name for row in _waiting(plan)), 0.0)
+    found.update(_FIXED[plan.method])
     found["fence"] += RENAMED_MS[plan.method] * len(plan.schemas)
     found["claim"] += MOVED_MS[plan.method] * len(plan.schemas)
     if plan.streams:
@@ -166,88 +183,18 @@ def _alone_ms(topology: Topology, plan: MovePlan, tables: int) -> dict[str, floa
     return found
 
 
-def measured_parts_ms(
-    topology: Topology,
-    plan: MovePlan,
-    round_trips: RoundTrips,
-    tables: int,
-    parts: Mapping[str, float],
-) -> dict[str, float]:
-    """Estimate what `measured_ms` does, from the parts that a rehearsal has measured.
-
-    These were as many times slower than alone as clients and all other work made them; the rest is
-    taken to be slower by the square root of that, for these clients wait meanwhile.
-    """
-    alone = _alone_ms(topology, plan, tables)
-    # Measured beside clients, whom the pause stops, and rolled back: a commit takes the difference.
-    fence, claim = parts["lock_and_mark"] + parts["structure"], parts["claim"]
-    slower = math.sqrt((fence + claim) / (alone["fence"] + alone["claim"]))
-    found = _empty(plan) | {name: slower * alone[name] for name in _UNMEASURED}
-    # The look at the structure is in the fence's message; nothing was renamed before it.
-    renamed = REREAD_MS + RENAMED_MS[plan.method] * len(plan.schemas)
-    found["fence"] += fence + slower * renamed
-    # The target waits for the mark while the source looks at the structure.
-    found["arrive"] += max(0.0, parts["arrive"] - parts["structure"])
-    found["decide"] += parts["sequences"]
-    found["claim"] += claim
-    return _with_ways(found, topology, plan, round_trips, slower=slower)
-
-
-def expected_ms(
-    topology: Topology,
-    plan: MovePlan,
-    rehearsed: Mapping[str, Any],
-    round_trips: RoundTrips,
-    tables: int,
-) -> dict[str, float]:
-    """Estimate the same from the report of a rehearsal, which is empty where there was none."""
-    if (parts := rehearsed.get("parts_ms")) is None:
-        return parts_ms(topology, plan, round_trips, tables)
-    return measured_parts_ms(topology, plan, round_trips, tables, parts)
-
-
-def _empty(plan: MovePlan) -> dict[str, float]:
-    return {row.name: 0.0 for row in cutover_of(plan).between("pause", "route")}
-
-
-def _with_ways(
-    found: dict[str, float],
-    topology: Topology,
-    plan: MovePlan,
-    round_trips: RoundTrips,
-    *,
-    slower: float = 1.0,
-) -> dict[str, float]:
-    """Add what the poolers take, `slower` times as long as where they are idle, and round trips."""
-    pausing, routing = _poolers_ms(topology, plan, round_trips)
-    found["pause"] += slower * pausing
-    found["route"] += slower * routing
-    for row in cutover_of(plan).between("pause", "route"):
-        found[row.name] += round_trips_ms(round_trips, [row])
-    return found
-
-
 BEFORE, WAITING, AFTER = "before", "waiting", "after"
 """When a sub-step runs: before clients wait, while they do, and afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """One sub-step; None is what was not measured, or is not predicted."""
+    """One sub-step, as in docs/reference/json.md; None is not measured, or not predicted."""
 
     name: str
     when: str
-    took_ms: float | None
+    elapsed_ms: float | None
     predicted_ms: float | None
-
-    def as_json(self) -> dict[str, Any]:
-        """Give it in the shape of docs/reference/json.md."""
-        return {
-            "name": self.name,
-            "when": self.when,
-            "elapsed_ms": self.took_ms,
-            "predicted_ms": self.predicted_ms,
-        }
 
 
 def sub_step_times(topology: Topology, move: Move) -> list[Times]:
@@ -277,8 +224,8 @@ def _expected(
         return dict(noted)
     if plan.source not in topology.nodes:
         return {}
-    rehearsed = report.get(journal.REHEARSAL, {})
-    found = expected_ms(planning.before(topology, plan), plan, rehearsed, RoundTrips(), 0)
+    measured = report.get(journal.REHEARSAL, {}).get("parts_ms")
+    found = parts_ms(planning.before(topology, plan), plan, RoundTrips(), 0, measured)
     return {name: round(ms, 1) for name, ms in found.items()}
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +20,16 @@ from shardctl.moves import (
     comparison,
     cutover,
     ddl,
-    live_comparison,
     marks,
     prediction,
+    snapshots,
     stream_claim,
     wal,
 )
 from shardctl.moves.comparison import SnapshotLost
 from shardctl.moves.context import Use
-from shardctl.moves.live_comparison import Results
 from shardctl.moves.plan import COPY_INSTEAD
+from shardctl.moves.preflight.wal import rate
 from shardctl.moves.step import Step
 from shardctl.moves.sub_step import RoundTrips, of_machine
 from shardctl.state import journal
@@ -40,14 +39,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardctl.fanout import Progress
+    from shardctl.moves.comparison import Compared
     from shardctl.moves.context import MoveContext
-    from shardctl.moves.live_comparison import LiveProof
     from shardctl.postgres.logical.moment import Moment
 
 
 _NAME = "rehearse"
-_PROOFS = 5
-"""How often another proof is taken where a snapshot is lost, as by a server's restart."""
 
 
 class RehearsalRefused(Refused):
@@ -57,53 +54,27 @@ class RehearsalRefused(Refused):
 def prove(context: MoveContext) -> None:
     """Compare both sides, predict the pause, and note both in the journal.
 
-    Raises RehearsalRefused, reverse_pause_too_long, and what `live_comparison.taken` raises.
+    Raises RehearsalRefused, reverse_pause_too_long, rehearsal_snapshot_lost, and what
+    `snapshots.taken` and `comparison.compare` raise.
     """
-    plan, began = context.plan, time.monotonic()
-    stop, gone = threading.Event(), threading.Event()
-
-    def end() -> None:
-        gone.set()
-        stop.set()
-
-    with (
-        closing(context.beside(plan.target)) as session,
-        wal.shown(context, gone=end) as shown,
-        wal.slot_required(context),
-        context.on(plan.target),
-    ):
-        results = Results(session, plan.id)
-        for left in reversed(range(_PROOFS)):
-            try:
-                proof, differing = _compare(context, results, shown, stop)
-            except SnapshotLost:
-                if not left or gone.is_set():
-                    raise _lost(context) from None
-                context.notice(
-                    "a server ended the session that held a snapshot: shardctl goes on with the "
-                    "tables that are left"
-                )
-                stop.clear()
-            else:
-                break
+    plan, began, stop = context.plan, time.monotonic(), threading.Event()
+    with wal.shown(context, gone=stop.set) as shown, wal.slot_required(context):
+        moment, held, found = _compare(context, shown, stop)
     took_ms = (time.monotonic() - began) * 1000
-    found = results.equal.values()
     poolers = [of_machine(one) for one in context.topology.poolers.values()]
     round_trips = cutover.round_trips(context, max(poolers, default=0.0))
-    parts = measured_parts(context, proof.moment, round_trips)
-    predicted_ms = prediction.measured_ms(context.topology, plan, round_trips, len(found), parts)
+    parts = measured_parts(context, moment, round_trips)
+    predicted = prediction.parts_ms(context.topology, plan, round_trips, found.tables, parts)
     report = {
-        "time": written(proof.moment.at),
-        "first_time": written(min((one.at for one in found), default=proof.moment.at)),
-        "tables": len(found),
-        "rows": sum(one.rows for one in found),
-        "size_bytes": sum(one.bytes for one in found),
-        "differing": differing,
+        "time": written(moment.at),
+        "first_time": written(moment.at),
+        "tables": found.tables,
+        "rows": found.rows,
+        "size_bytes": found.bytes,
+        "differing": [*found.differing],
         "elapsed_ms": round(took_ms, 1),
-        "attempts": proof.attempts,
-        "writers_held_ms": round(proof.held_ms, 1),
-        "waited_ms": round(proof.waited_ms, 1),
-        "predicted_pause_ms": round(predicted_ms, 1),
+        **held,
+        "predicted_pause_ms": round(sum(predicted.values()), 1),
         "parts_ms": {name: round(ms, 1) for name, ms in parts.items()},
     }
     _note(context, report)
@@ -117,10 +88,26 @@ def until(steps: Sequence[Step]) -> Sequence[Step]:
 
 
 def _compare(
-    context: MoveContext, results: Results, shown: Progress, stop: threading.Event
-) -> tuple[LiveProof, list[str]]:
-    with live_comparison.taken(context) as proof:
-        return proof, live_comparison.compare(context, proof.moment, results, shown, stop)
+    context: MoveContext, shown: Progress, stop: threading.Event
+) -> tuple[Moment, dict[str, float], Compared]:
+    """Compare all rows as they were at one moment of the stream; raises rehearsal_snapshot_lost."""
+    plan, given = context.plan, context.plan.options.max_rate
+    with snapshots.taken(context) as (moment, report):
+        held = {plan.source: moment.source, plan.target: moment.target}
+        named = dict.fromkeys(held, plan.schemas)
+        max_rate = rate(given) if given else None
+        try:
+            with comparison.opened(context, held, stop) as sessions:
+                found = comparison.compare(sessions, named, shown, max_rate=max_rate, strict=True)
+        except SnapshotLost:
+            raise Refused(
+                "rehearsal_snapshot_lost",
+                f"move {plan.id}: node {plan.source} or node {plan.target} has ended the sessions "
+                "that held the snapshots of the rehearsal",
+                hint="check in their logs what ends sessions of `database.user`, then run "
+                "`shardctl moves resume`: shardctl compares all tables again",
+            ) from None
+        return moment, report, found
 
 
 def _note(context: MoveContext, report: dict[str, Any]) -> None:
@@ -145,16 +132,14 @@ def _judge(context: MoveContext, report: dict[str, Any]) -> None:
     """
     plan, differing = context.plan, report["differing"]
     if differing:
-        error = RehearsalRefused(
+        again = "start the move again" if plan.reverses is None else COPY_INSTEAD
+        raise RehearsalRefused(
             "rehearsal_differs",
             f"move {plan.id}: in its rehearsal, source and target differed: "
             f"{sentences(differing)}; shardctl aborts the move",
             hint="check whether something else has written on the target or dropped rows from the "
-            "stream, then start the move again; if it happens again, please report it as a bug",
+            f"stream, then {again}; if it happens again, please report it as a bug",
         )
-        if plan.reverses is not None:
-            error.hint = f"check whether something else has written on the target; {COPY_INSTEAD}"
-        raise error
     predicted_ms, most_ms = report["predicted_pause_ms"], plan.options.max_pause_s * 1000
     if predicted_ms <= most_ms:
         return
@@ -174,17 +159,6 @@ def _judge(context: MoveContext, report: dict[str, Any]) -> None:
         "move",
         hint="start the move again with a longer --max-pause, move fewer shards at a time, or "
         "move them when the servers have less to do",
-    )
-
-
-def _lost(context: MoveContext) -> Refused:
-    plan = context.plan
-    return Refused(
-        "rehearsal_snapshot_lost",
-        f"move {plan.id}: node {plan.source} or node {plan.target} has ended the sessions that "
-        f"held the snapshots of the rehearsal",
-        hint="check in their logs what ends sessions of `database.user`, then run "
-        "`shardctl moves resume`: shardctl compares only the tables that are left",
     )
 
 

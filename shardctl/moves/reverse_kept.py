@@ -180,8 +180,8 @@ def _close(context: MoveContext) -> list[str]:
         if marks.seen(session, reverse, SOURCE_KEPT):
             return []
         if not marks.seen(session, reverse, SOURCE_SAME):
-            noted = ddl.noted_parts(session, plan.id) or []
-            if changed := ddl.changes(noted, session, plan.retired, named=plan.schemas):
+            _, noted = ddl.noted(session, plan.id)
+            if changed := ddl.changes(noted or [], session, plan.retired, named=plan.schemas):
                 return changed
             marks.put(session, reverse, SOURCE_SAME)
         closing.close(session, reverse, plan.retired)

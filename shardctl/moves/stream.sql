@@ -14,10 +14,6 @@ SELECT EXISTS (SELECT FROM shardctl.stream
 SELECT note FROM shardctl.stream WHERE move = %(move)s AND what = %(what)s
 ORDER BY attempt DESC LIMIT 1
 
--- name: notes
--- The notes of all marks of a kind, by attempt
-SELECT attempt, note FROM shardctl.stream WHERE move = %(move)s AND what = %(what)s ORDER BY attempt
-
 -- name: unclaimed
 -- Hold a move's record on its target, and return whether the target has not claimed: a claim waits for it
 SELECT true FROM shardctl.move WHERE id = %(move)s AND NOT state = ANY (%(claimed)s) FOR UPDATE

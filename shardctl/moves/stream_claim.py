@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.logical.closing import Access
 
 QUERIES = claims.QUERIES
 
@@ -53,14 +51,8 @@ def function(move: str) -> str:
 def make(context: MoveContext, session: Connection) -> None:
     """Replace the function, and let the session that will claim read and compile it."""
     # Rights may have changed since an earlier attempt made it; no guard is armed at this point.
-    remove(context, session)
     _make(context, session)
     rehearse(context, session)
-
-
-def remove(context: MoveContext, session: Connection) -> None:
-    """Drop the function."""
-    session.execute(QUERIES["drop_claim"].format(name=_name(context)))
 
 
 def serves(context: MoveContext) -> sql.Composed:
@@ -126,11 +118,11 @@ def _name(context: MoveContext) -> sql.Identifier:
 
 
 def _make(context: MoveContext, session: Connection) -> None:
-    """Make the function of the claim, where it is missing."""
+    """Make the function of the claim."""
     plan = context.plan
-    named = {"name": function(plan.id)}
-    if session.execute(QUERIES["has_claim"], named).fetchone() == (True,):
-        return
+    with context.on(plan.source):
+        source = context.session(plan.source)
+        grants = closing.granted(source, plan.schemas, retired=plan.retired)
     statement = QUERIES["claiming"].format(
         name=_name(context),
         move=sql.Literal(plan.id),
@@ -147,7 +139,7 @@ def _make(context: MoveContext, session: Connection) -> None:
             sql.SQL("(decision->>'drained_to')"),
             also=QUERIES["reverse_from"].format(reverse_from=sql.Literal(journal.REVERSE_FROM)),
         ),
-        opening=closing.opening(session, plan.id, wanted(context)),
+        opening=closing.opening(session, plan.id, plan.schemas, grants),
     )
     session.execute(statement)
 
@@ -179,18 +171,6 @@ def _try(context: MoveContext, session: Connection, more: Mapping[str, bool] = _
         began = time.monotonic()
         session.execute(QUERIES["claim"].format(name=_name(context), decision=decision))
         return (time.monotonic() - began) * 1000
-
-
-def wanted(context: MoveContext) -> list[Access]:
-    """Read which rights there are to the moved schemas on the source, by their live names."""
-    plan = context.plan
-    live = dict(zip(plan.retired, plan.schemas, strict=True))
-    with context.on(plan.source):
-        found = closing.access(context.session(plan.source), [*plan.schemas, *plan.retired])
-    # A live name behind the fence is of what somebody has made there meanwhile.
-    found.sort(key=lambda one: one.schema in live)
-    given = {live.get(one.schema, one.schema): one for one in found}
-    return [replace(one, schema=schema) for schema, one in given.items()]
 
 
 def decision(context: MoveContext) -> dict[str, Any] | None:
@@ -263,5 +243,5 @@ def reconcile(context: MoveContext) -> None:
 
 def forget(context: MoveContext, session: Connection) -> None:
     """Remove the marks on the target, and the function of the claim."""
-    remove(context, session)
+    session.execute(QUERIES["drop_claim"].format(name=_name(context)))
     marks.forget(session, context.plan.id)

@@ -16,7 +16,7 @@ from shardctl.hosts.reach import host_of, is_reached
 from shardctl.meter import BYTES, Held
 from shardctl.moves.context import Use
 from shardctl.moves.plan import SourceUnfit
-from shardctl.postgres import queries, slots
+from shardctl.postgres import slots
 from shardctl.postgres.logical import publication, subscription
 from shardctl.state import journal, leash
 
@@ -31,15 +31,10 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, NodeName
 
 
-_SOURCE = """
-SELECT (SELECT setting FROM pg_settings WHERE name = 'data_directory'),
-       (SELECT setting FROM pg_settings WHERE name = 'max_slot_wal_keep_size')::bigint
-"""
+_DIRECTORY = "SELECT setting FROM pg_settings WHERE name = 'data_directory'"
 SHARE = 10
 """A move may hold back 1/SHARE of the free disk, unless `max_wal` gives a limit."""
-_SECONDS = 30.0
-_KB = 1024
-MB = 1024 * _KB
+MB = 1 << 20
 _ENDED_S = 10.0
 _POLL_S = 0.02
 
@@ -55,21 +50,17 @@ class WalLimitReached(ShardctlError):
             hint="check why the target did not keep up (its disk, the network, errors in its log), "
             "then start the move again, with a larger --max-wal if needed",
         )
-        self.held_bytes = held
-        self.limit_bytes = limit
 
 
 @dataclass(frozen=True, slots=True)
 class Wal:
     """The room on the disk of a source's WAL.
 
-    `free_bytes` is None where its host does not report it; `unknown` is why. `keep_bytes` is its
-    `max_slot_wal_keep_size`, None for no limit.
+    `free_bytes` is None where its host does not report it; `unknown` is why.
     """
 
     free_bytes: int | None
     unknown: str
-    keep_bytes: int | None
 
     def limit(self, plan: MovePlan) -> int | None:
         """Return what the move may hold back, in bytes; None where that is unknown."""
@@ -89,9 +80,8 @@ def megabytes(count: float) -> str:
 
 def look(node: Node, session: Connection) -> Wal:
     """Query a source and its host; `session` is with the source, a primary."""
-    directory, keep_mb = queries.one(session, _SOURCE)
-    free, unknown = free_bytes(node, directory)
-    return Wal(free, unknown, None if keep_mb < 0 else keep_mb * MB)
+    row = session.execute(_DIRECTORY).fetchone()
+    return Wal(*free_bytes(node, row and row[0]))
 
 
 def judge(plan: MovePlan, wal: Wal) -> Iterator[SourceUnfit]:
@@ -116,18 +106,12 @@ def judge(plan: MovePlan, wal: Wal) -> Iterator[SourceUnfit]:
 
 
 def notes(plan: MovePlan, wal: Wal) -> Iterator[str]:
-    """Report the limits of the WAL that the source keeps."""
+    """Report the limit of the WAL that the source keeps."""
     limit = wal.limit(plan)
     if limit is not None:
         yield (
             f"node {plan.source} keeps at most {megabytes(limit)} of WAL for the move, then the "
             "move aborts"
-        )
-    if wal.keep_bytes is not None:
-        yield (
-            f"node {plan.source} keeps at most {megabytes(wal.keep_bytes)} of WAL for the target "
-            "(max_slot_wal_keep_size): if the target falls further behind, shardctl has to copy "
-            "again"
         )
 
 
@@ -221,7 +205,25 @@ def shown(
     CATCHING_UP has what is left of the lag that it began with. `gone` is called when the slot was
     dropped or has lost its WAL: what is made for it is of no use then.
     """
-    return context.kept_progress(_Shown(context, gone, follows=follows).look)
+    plan = context.plan
+    left: int | None = None
+
+    def look(kept: Kept, session: Connection) -> None:
+        nonlocal left
+        slot = slots.look(session, plan.slot)
+        if slot is None or slot.lost is not None:
+            gone()
+            return
+        lag = slot.lag_bytes if follows else None
+        if lag is not None and left is None:
+            kept.expect(plan.target, CATCHING_UP, lag, BYTES)
+            left = lag
+        elif lag is not None and left is not None and lag < left:
+            kept.advance(plan.target, left - lag)
+            left = lag
+        kept.holds(plan.target, Held(slot.held_bytes, plan.options.max_wal_bytes, lag))
+
+    return context.kept_progress(look)
 
 
 @contextmanager
@@ -272,36 +274,3 @@ def end_stream(context: MoveContext) -> None:
         leash.end(session, plan.slot)  # it would see that itself, within a second
         subscription.drop_login(session, plan.slot)
         publication.drop(session, plan.slot)
-
-
-class _Shown:
-    """Looks at the slot of a move in the thread that records its progress."""
-
-    def __init__(self, context: MoveContext, gone: Callable[[], None], *, follows: bool) -> None:
-        self._context = context
-        self._limit = context.plan.options.max_wal_bytes
-        self._follows = follows
-        self._gone = gone
-        self._first: int | None = None
-        self._done = 0
-
-    def look(self, kept: Kept, session: Connection) -> None:
-        """Show what the slot holds back, as long as it is there."""
-        plan = self._context.plan
-        slot = slots.look(session, plan.slot)
-        if slot is None or slot.lost is not None:
-            self._gone()
-            return
-        if self._follows:
-            self._catch_up(kept, slot.lag_bytes)
-        lag_bytes = slot.lag_bytes if self._follows else None
-        kept.holds(plan.target, Held(slot.held_bytes, self._limit, lag_bytes))
-
-    def _catch_up(self, kept: Kept, lag: int) -> None:
-        target = self._context.plan.target
-        if self._first is None:
-            self._first = lag
-            kept.expect(target, CATCHING_UP, lag, BYTES)
-        if (done := self._first - lag) > self._done:
-            kept.advance(target, done - self._done)
-            self._done = done

@@ -15,9 +15,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import psycopg
+from psycopg import sql
 
 from shardctl.libpq import reason_of
-from shardctl.postgres import queries
+from shardctl.meter import listed
+from shardctl.postgres import blocking, queries
 from shardctl.postgres.connection import is_lost
 
 if TYPE_CHECKING:
@@ -40,6 +42,11 @@ Piece = TypeVar("Piece", bound=Hashable)
 
 Item = TypeVar("Item")
 
+_ALONE = sql.SQL("BEGIN; SET LOCAL lock_timeout TO {timeout}; {statement}; COMMIT")
+END_IT = (
+    "wait until that has ended, as a pg_dump, or end it, then run the command again; if a move "
+    "stopped by this, `shardctl moves resume`"
+)
 _SHARE = 4
 """A session that finds the table full fails, so a statement takes a fourth of it at most."""
 
@@ -115,6 +122,39 @@ class Patient(Generic[Piece]):
                 return False
             self.left[some[0]] = reason_of(error)
         return True
+
+
+def each_table(
+    session: Connection,
+    tables: Mapping[int, tuple[str, str]],
+    statements: Mapping[int, sql.Composed],
+    deadline: float,
+) -> str:
+    """Execute a statement for each table, by its OID, in a transaction of its own.
+
+    `tables` has their schemas and names. Each waits for all who use the table, a moment at a time,
+    until `deadline` on the monotonic clock. Names what is left, and who is in the way; raises
+    psycopg.Error as `Patient` does.
+    """
+    named = list({schema for schema, _ in tables.values()})
+
+    def do(some: Sequence[int], timeout_ms: int) -> dict[int, str]:
+        timeout = sql.Literal(f"{timeout_ms}ms")
+        for one in some:
+            message = _ALONE.format(timeout=timeout, statement=statements[one])
+            queries.rows_of_last(session, message)
+        return {}
+
+    def held(some: Sequence[int]) -> dict[int, Held]:
+        found = blocking.held(session, named, tables=some)
+        return {one.oid: one for one in reversed(found) if one.oid is not None}
+
+    patient = Patient(do, held)
+    for table in statements:
+        patient.together([table])
+    left = patient.singly(deadline)
+    names = [".".join(tables[one]) for one in left]
+    return f"{listed(names, most=1)}: {min(left.values())}" if left else ""
 
 
 def lockable(connection: Connection) -> int:

@@ -14,6 +14,7 @@ from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
 from shardctl.moves import (
     claims,
+    comparison,
     confirm,
     copy,
     doctor,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 
 def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_ids_ahead(fleet_own)
     fill(fleet_own)
     fill_sequences(fleet_own)
     refused = refuse_meanwhile(fleet_own, monkeypatch)
@@ -63,6 +65,7 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.Mon
     assert {f"shard{n}" for n in range(2, 8)} <= fleet_own.schemas("b")
     assert fleet_own.leads("shard2") == "b"
     first = fleet_own.put(2)
+    # The register has come along, or new ids would be below earlier ones, and meet them again.
     assert fleet_own.ask("b", "SELECT count(*), max(id) FROM shard2.photos") == [(2002, first)]
     # Sequences that are near their end go on with the next value.
     insert = "INSERT INTO shard2.few (note) VALUES ('there') RETURNING id::integer"
@@ -79,7 +82,7 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.Mon
     assert found["time"] == found["first_time"]
     assert report["predicted_pause_ms"] == found["predicted_pause_ms"] > 0
     assert left(fleet_own) == []
-    assert fleet_own.problems() == []
+    assert fleet_own.problems() == ["future: b photos"]  # by `put_ids_ahead`
     assert context.timeline.pause_ms is not None
 
 
@@ -213,7 +216,7 @@ def compare_others_first(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> lis
     found: list[tuple[str, ...]] = []
     compare = confirm.compare
 
-    def changed(context: MoveContext) -> confirm.Compared | None:
+    def changed(context: MoveContext) -> comparison.Compared | None:
         few = f"{context.plan.retired[0]}.few"
         photos = f"{context.plan.retired[1]}.photos"
         last = f"UPDATE {photos} SET user_id = -user_id WHERE id = (SELECT max(id) FROM {photos})"
@@ -227,6 +230,12 @@ def compare_others_first(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> lis
 
     monkeypatch.setattr(confirm, "compare", changed)
     return found
+
+
+def put_ids_ahead(fleet_own: Lab) -> None:
+    """Let the ids of shard 2 be ahead of every clock, as after a clock that was set back."""
+    register = "pg_sequence_last_value('shard2.next_id_block')"
+    fleet_own.ask("a", f"SELECT setval('shard2.next_id_block', {register} + (1 << 22))")
 
 
 def fill_sequences(fleet_own: Lab) -> None:

@@ -78,7 +78,7 @@ def subscribe(fleet: Fleet, move: str) -> None:
         source = topology.nodes[next(n for n in topology.nodes if n == "a")]
         dbname = topology.database.name
         conninfo = libpq.for_replication(source, topology.database, name, dbname=dbname)
-        subscription.create(target, name, conninfo, publication=name, slot=name)
+        subscription.create(target, name, conninfo)
         subscription.enable(target, name)
         target.execute(f"CREATE ROLE {name}".encode())
         target.execute(f"ALTER ROLE {name} SET work_mem = '1MB'".encode())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import live_comparison, rehearsal
+from shardctl.moves import comparison, rehearsal
 from shardctl.moves.rehearsal import RehearsalRefused
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.proof import left, untouched
@@ -44,7 +44,7 @@ def test_a_difference_is_named_by_table_and_key(
         "CREATE TABLE shard3.part PARTITION OF shard3.parts DEFAULT",
         "INSERT INTO shard3.parts VALUES (1)",
     )
-    monkeypatch.setattr(live_comparison, "BLOCKS", 4)  # what differs is in the last part
+    monkeypatch.setattr(comparison, "BLOCKS", 4)  # what differs is in the last part
     run = rehearsal.STEP.run
     [(user,)] = fleet_own.ask("a", "SELECT max(id) FROM shard3.photos")
     [(other,)] = fleet_own.ask("a", "SELECT max(id) FROM shard2.photos")
@@ -57,6 +57,7 @@ def test_a_difference_is_named_by_table_and_key(
             "UPDATE shard2.\"Odd %s\" SET c = '' WHERE a = 7",
             "INSERT INTO shard2.\"Odd %s\" VALUES (0, ',', '')",
             "DELETE FROM shard3.part",
+            "CREATE TABLE shard3.there (id int)",
         )
         run(context)
 
@@ -64,13 +65,14 @@ def test_a_difference_is_named_by_table_and_key(
     error = refused(fleet_own)
     assert error.code == "rehearsal_differs"
     keys = (str(user), str(other), '(0,",")', "(7,b'7)")
-    for named in ("shard2.photos", "shard3.photos", "2,001", "shard2.Odd", "shard3.part:", *keys):
-        assert named in str(error)
+    named = ("shard2.photos", "shard3.photos", "2,001", "shard2.Odd", "shard3.part:", *keys)
+    for one in (*named, "shard3.there: different definitions"):
+        assert one in str(error)
     untouched(fleet_own)
     report = fleet_own.copy("a").report
     assert report is not None
     found = report["rehearsal"]
-    assert (len(found["differing"]), found["tables"]) == (4, 0)
+    assert (len(found["differing"]), found["tables"]) == (5, 0)
 
 
 @pytest.mark.long
@@ -95,7 +97,7 @@ def test_a_rehearsal_holds_nothing_when_it_has_ended(
     fleet_own.ask("a", "CREATE TABLE shard2.bare (n integer)")
     identity = "SELECT relreplident::text FROM pg_class WHERE oid = 'shard2.bare'::regclass"
     with monkeypatch.context() as patch:
-        patch.setattr(live_comparison, "compare", lose)
+        patch.setattr(comparison, "compare", lose)
         with pytest.raises(ShardctlError):
             fleet_own.move([2, 3], "b", identity_full=True)
     assert fleet_own.ask("a", identity) == [("f",)]

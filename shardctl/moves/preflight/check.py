@@ -232,7 +232,9 @@ def _facts(context: Context) -> Facts:
         max_wal_bytes=room.limit(plan) if room is not None else None,
         predicted_copy_s=copy_s,
         predicted_s=prediction.move_s(plan, copy_s, sum(sizes.values()), there.moved),
-        predicted_pause_ms=prediction.pause_ms(topology, plan, round_trips, there.moved),
+        predicted_pause_ms=sum(
+            prediction.parts_ms(topology, plan, round_trips, there.moved).values()
+        ),
         reclaimed_bytes=shards.reclaimed(context),
         poolers=tuple(one.fact for one in looked if one.fact is not None),
         reversible=tuple(move.id for move, _ in fleet.in_the_way(context)),

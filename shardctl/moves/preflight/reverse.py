@@ -61,7 +61,7 @@ def at_source(session: Connection, plan: MovePlan) -> Iterator[SourceUnfit]:
     """Find DDL on the shards since the move that is reversed: its stream carries rows alone."""
     noted = marks.last(session, plan.id, reverse_kept.TARGET_KEPT) or {}
     changed = ddl.changes(
-        noted.get("parts", [[] for _ in plan.schemas]), session, plan.schemas, named=plan.schemas
+        noted.get("parts", [{} for _ in plan.schemas]), session, plan.schemas, named=plan.schemas
     )
     if changed:
         yield SourceUnfit(

@@ -73,25 +73,11 @@ class Subscriber:
     lacking: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     """Such as `lock_timeout=2s`, of those that stop a worker or change what it reads."""
-    passed_on: tuple[str, ...] = ()
-    """Rights that its role cannot grant in the name of the roles that have passed them on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owners:
-    """Which roles own what is moved, and rights to it that others have passed on."""
-
-    names: tuple[str, ...] = ()
-    passed_on: tuple[str, ...] = ()
-
-
-def look_for_owners(context: Context) -> Owners:
-    """Ask the source who owns what is moved, and who else has granted rights to it."""
-    session, schemas = context.session, context.plan.schemas
-    user = context.topology.database.user
-    return Owners(
-        structure.owners(session, schemas), structure.passed_on(session, schemas, but=user)
-    )
+def look_for_owners(context: Context) -> tuple[str, ...]:
+    """Ask the source who owns what is moved."""
+    return structure.owners(context.session, context.plan.schemas)
 
 
 def look(context: Context) -> Subscriber:
@@ -99,15 +85,12 @@ def look(context: Context) -> Subscriber:
     session = context.member
     workers, appliers, origins = queries.one(session, QUERIES["subscriber"])
     lacking = tuple(what for (what,) in session.execute(QUERIES["subscriber_rights"]))
-    owners = context.of(look_for_owners) or Owners()
-    given = {"owners": list(owners.names)}
+    given = {"owners": list(context.of(look_for_owners) or ())}
     lacking += tuple(
         f"membership in role {name} (WITH INHERIT TRUE, SET TRUE), which owns moved objects"
         for (name,) in session.execute(QUERIES["not_theirs"], given)
     )
-    settings = _settings(session)
-    passed_on = owners.passed_on if subscription.needs_login(session) else ()
-    return Subscriber(workers, appliers, origins, lacking, settings, passed_on)
+    return Subscriber(workers, appliers, origins, lacking, _settings(session))
 
 
 def _settings(session: Connection) -> tuple[str, ...]:
@@ -153,18 +136,6 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
             else f"it has PostgreSQL {server.version}, which lets only superusers make "
             f"subscriptions: run ALTER ROLE {role} SUPERUSER there for the move, or upgrade it to "
             f"{_FOR_OTHERS}",
-        )
-    if used.passed_on:
-        user = context.topology.database.user
-        source, target = context.plan.source, context.plan.target
-        yield TargetUnfit(
-            context.plan.target,
-            "rights_passed_on",
-            f"{user} is not a superuser there, and on node {source} roles that do not own them "
-            f"have granted rights to {listed(used.passed_on)}",
-            hint=f"on node {source}, let the owners grant these rights, then run REVOKE GRANT "
-            f"OPTION FOR ... CASCADE for the roles named; or make {user} a superuser on node "
-            f"{target} for the move",
         )
     if used.settings:
         yield TargetUnfit(

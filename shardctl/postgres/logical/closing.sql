@@ -1,14 +1,17 @@
--- name: access
--- Who owns each schema, and what was granted on it: grantor, grantee ('' is PUBLIC), right, option.
--- What the owner has comes first, then what others passed on
-SELECT n.nspname::text, pg_catalog.pg_get_userbyid(n.nspowner)::text,
+-- name: rights
+-- What was granted on each schema, or on its retired copy where that is there: the schema, grantor
+-- ('' is the owner), grantee ('' is PUBLIC), right, option of others than the owner, who has it anyway.
+-- What the owner has granted comes first, then what others passed on
+SELECT u.live::text,
        CASE a.grantor WHEN n.nspowner THEN '' ELSE pg_catalog.pg_get_userbyid(a.grantor)::text END,
        CASE a.grantee WHEN 0 THEN '' ELSE pg_catalog.pg_get_userbyid(a.grantee)::text END,
-       a.privilege_type, a.is_grantable
-FROM pg_catalog.pg_namespace AS n
-LEFT JOIN LATERAL pg_catalog.aclexplode(
-    coalesce(n.nspacl, pg_catalog.acldefault('n', n.nspowner))) AS a ON true
-WHERE n.nspname = ANY (%(schemas)s::name[])
+       a.privilege_type, a.is_grantable AND a.grantee <> n.nspowner
+FROM ROWS FROM (unnest(%(schemas)s::name[]), unnest(%(retired)s::name[])) AS u (live, retired)
+-- A live name behind the fence is of what somebody has made there meanwhile.
+JOIN pg_catalog.pg_namespace AS n ON n.nspname = coalesce(
+    (SELECT r.nspname FROM pg_catalog.pg_namespace AS r WHERE r.nspname = u.retired), u.live)
+CROSS JOIN LATERAL pg_catalog.aclexplode(
+    coalesce(n.nspacl, pg_catalog.acldefault('n', n.nspowner))) AS a
 ORDER BY n.nspname, a.grantor <> n.nspowner, a.grantee, a.privilege_type
 
 -- name: copy
@@ -68,8 +71,8 @@ INSERT INTO shardctl.stream_copy (move, is_open) VALUES ({move}, true)
 ON CONFLICT (move) DO UPDATE SET is_open = true;
 
 -- name: closed
--- Tables with triggers of a move, and their schemas
-SELECT DISTINCT c.oid::bigint, pg_catalog.format('%%I.%%I', n.nspname, c.relname), n.nspname::text
+-- Tables with triggers of a move: schemas and names
+SELECT DISTINCT c.oid::bigint, n.nspname::text, c.relname::text
 FROM pg_catalog.pg_trigger AS g
 JOIN pg_catalog.pg_class AS c ON c.oid = g.tgrelid
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
@@ -86,7 +89,6 @@ DECLARE
     vacuumed text;
     ours     boolean;
 BEGIN
-    PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
     -- `forget` puts all of them on the disk; there may be thousands.
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
     SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), c.relkind,

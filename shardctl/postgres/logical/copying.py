@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from shardctl.postgres import queries
 from shardctl.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from psycopg.pq.abc import PGresult
 
@@ -37,8 +36,11 @@ _ENOUGH = _BLOCK // 4
 _LOOK_S = 0.2
 
 _QUERIES = queries.load("shardctl.postgres.logical", "copying.sql")
-_SOURCE = ("SET row_security = off", "SET lc_monetary = 'C'", "SET xmloption = content")
-_TARGET = (*_SOURCE[1:], "SET array_nulls = on", "SET synchronous_commit = off")
+_SOURCE = "SET row_security = off; SET lc_monetary = 'C'; SET xmloption = content"
+_TARGET = (
+    "SET lc_monetary = 'C'; SET xmloption = content; SET array_nulls = on;"
+    " SET synchronous_commit = off"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,33 +94,29 @@ def copy(
     snapshot: str,
     jobs: int,
     max_rate: float | None = None,
-    report: Callable[[int, int], None] = lambda _done, _total: None,
+    advance: Callable[[int], object] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> None:
     """Copy the tables' rows of `snapshot` into the target's, which are empty and have no triggers.
 
-    `max_rate` is in bytes a second of all `jobs` together. `report` gets the bytes done and the
-    bytes of all tables, as they are on the source's disk, from several threads, one at a time.
+    `max_rate` is in bytes a second of all `jobs` together. `advance` gets the bytes of the tables,
+    as they are on the source's disk, little by little, from several threads.
     When `stop` is set, and on Ctrl-C, the tables are left as they are. Raises Interrupted,
     copy_failed, NodeUnavailable.
     """
     stop, failed = stop or threading.Event(), threading.Event()
     job = _Copy(
+        route,
         snapshot,
         Throttle(max_rate, stop),
-        _Report(report, tables),
+        advance,
         lambda: stop.is_set() or failed.is_set(),
     )
-    todo: queue.SimpleQueue[Table] = queue.SimpleQueue()
-    for table in tables:
-        todo.put(table)
+    todo = iter(tables)  # a thread that has copied one takes the next
 
     def work(_: int) -> None:
         try:
-            with ExitStack() as stack:
-                pair = _Pair.open(route, stack)
-                while (table := _next(todo)) is not None:
-                    job.copy(route, pair, table)
+            job.copy(todo)
         except BaseException:
             failed.set()
             raise
@@ -129,64 +127,48 @@ def copy(
         outcome.result()
 
 
-def _next(todo: queue.SimpleQueue[Table]) -> Table | None:
-    try:
-        return todo.get_nowait()
-    except queue.Empty:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A session with each server."""
-
-    source: Connection
-    target: Connection
-    same_major: bool
-
-    @classmethod
-    def open(cls, route: Route, stack: ExitStack) -> _Pair:
-        opened = []
-        for node, settings in ((route.source, _SOURCE), (route.target, _TARGET)):
-            session = route.connect(node)
-            stack.callback(session.close)
-            for setting in settings:
-                session.execute(setting)
-            opened.append(session)
-        majors = {session.info.server_version // 10_000 for session in opened}
-        return cls(opened[0], opened[1], len(majors) == 1)
-
-
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """What copies one table after the other over the pairs of sessions."""
+    """What copies one table after the other, over a session with each server."""
 
+    route: Route
     snapshot: str
     throttle: Throttle
-    report: _Report
+    advance: Callable[[int], object]
     stopped: Callable[[], bool]
 
-    def copy(self, route: Route, pair: _Pair, table: Table) -> None:
+    def copy(self, tables: Iterable[Table]) -> None:
+        with ExitStack() as stack:
+            source = stack.enter_context(closing(self.route.connect(self.route.source)))
+            target = stack.enter_context(closing(self.route.connect(self.route.target)))
+            source.execute(_SOURCE)
+            target.execute(_TARGET)
+            pipe = Pipe(source, target, self.stopped)
+            for table in tables:
+                try:
+                    self._one(pipe, table)
+                except psycopg.Error as error:
+                    raise _failed(self.route, table, error) from error
+
+    def _one(self, pipe: Pipe, table: Table) -> None:
         columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))
         given = {
             "table": sql.Identifier(table.schema, table.name),
             "columns": sql.SQL("({})").format(columns) if table.columns else sql.SQL(""),
-            "format": sql.SQL("binary" if table.binary and pair.same_major else "text"),
+            "format": sql.SQL("binary" if table.binary and pipe.of_one_major else "text"),
         }
-        frozen = table.bytes >= FROZEN_FROM
         out = _QUERIES["out"].format(snapshot=sql.Literal(self.snapshot), **given)
-        into = _QUERIES["in_frozen" if frozen else "in"].format(**given)
-        advance = self.report.of(table)
+        into = _QUERIES["in_frozen" if table.bytes >= FROZEN_FROM else "in"].format(**given)
+        left = table.bytes
 
         def passed(count: int) -> None:
-            advance(count)
+            nonlocal left
+            self.advance(min(count, left))
+            left -= min(count, left)
             self.throttle.passed(count)
 
-        try:
-            Pipe(pair.source, pair.target, self.stopped).copy(out, into, passed)
-        except psycopg.Error as error:
-            raise _failed(route, table, error) from error
-        advance(table.bytes)
+        pipe.copy(out, into, passed)
+        self.advance(left)
 
 
 class Pipe:
@@ -203,6 +185,12 @@ class Pipe:
         self._reading = Wire(source.pgconn, self._heed, _LOOK_S)
         self._writing = Wire(target.pgconn, self._heed, _LOOK_S)
         self._ended = False
+
+    @property
+    def of_one_major(self) -> bool:
+        """Whether both servers are of the same major version."""
+        source, target = (one.info.server_version for one in (self._source, self._target))
+        return source // 10_000 == target // 10_000
 
     def copy(self, out: sql.Composed, into: sql.Composed, passed: Callable[[int], None]) -> None:
         """Run the message `out`, and `into` with its rows; `passed` gets the bytes of each block.
@@ -271,30 +259,6 @@ def _good(result: PGresult) -> PGresult:
     if result.status == ExecStatus.FATAL_ERROR:
         raise psycopg.errors.error_from_result(result)
     return result
-
-
-class _Report:
-    """Adds up what the pipes pass: of each table no more than it has on disk."""
-
-    def __init__(self, report: Callable[[int, int], None], tables: Sequence[Table]) -> None:
-        self._report = report
-        self._total = sum(table.bytes for table in tables)
-        self._done = 0
-        self._lock = threading.Lock()
-
-    def of(self, table: Table) -> Callable[[int], None]:
-        """Give what counts the bytes of one table; a last call with all of its bytes ends it."""
-        left = table.bytes
-
-        def advance(count: int) -> None:
-            nonlocal left
-            count = min(count, left)
-            left -= count
-            with self._lock:
-                self._done += count
-                self._report(self._done, self._total)
-
-        return advance
 
 
 def _failed(route: Route, table: Table, error: psycopg.Error) -> Refused:

@@ -24,6 +24,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from shardctl.postgres import queries
+from shardctl.postgres.logical import subscription
 from shardctl.wire import Sent
 
 if TYPE_CHECKING:
@@ -175,9 +176,12 @@ def _take(source: Side, target: Side, wanted: Wanted) -> Moment:
         mark=sql.Literal(wanted.mark),
         passed=source.held,
     )
+    found = subscription.oid(target.locking, wanted.stream)
+    if found is None:
+        raise NotSeen
     see = QUERIES["see_target"].format(
         statement_timeout=_ms(SEE_MS),
-        subscription=sql.Literal(_subscription(target, wanted.stream)),
+        subscription=sql.Literal(found),
         passed=target.held,
     )
     began = time.monotonic()
@@ -207,13 +211,6 @@ def _closed(session: Connection) -> sql.Composed:
     gate = sql.Literal(secrets.randbits(_GATE_BITS))
     session.execute(QUERIES["gate"].format(gate=gate))
     return QUERIES["passed"].format(gate=gate, pid=sql.Literal(session.info.backend_pid))
-
-
-def _subscription(target: Side, name: str) -> int:
-    row = target.locking.execute(QUERIES["subscription"], {"name": name}).fetchone()
-    if row is None:
-        raise NotSeen
-    return int(row[0])
 
 
 def _ms(count: int) -> sql.Literal:

@@ -95,9 +95,3 @@ $see$;
 SELECT pg_catalog.pg_advisory_unlock_all();
 {passed};
 COMMIT
-
--- name: subscription
--- The OID of a subscription of this database
-SELECT s.oid::bigint FROM pg_catalog.pg_subscription AS s
-JOIN pg_catalog.pg_database AS d ON d.oid = s.subdbid AND d.datname = pg_catalog.current_database()
-WHERE s.subname = %(name)s

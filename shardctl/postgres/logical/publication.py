@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import psycopg
 from psycopg import sql
 
-from shardctl import meter
 from shardctl.errors import Incomplete, Refused
 from shardctl.postgres import blocking, queries
-from shardctl.postgres.patient import Patient
+from shardctl.postgres.patient import END_IT, each_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardctl.postgres.blocking import Held
     from shardctl.postgres.connection import Connection
 
 Table = tuple[str, str]
@@ -44,7 +42,8 @@ def tables(session: Connection, schemas: Sequence[str]) -> list[Table]:
     partition is in the stream then. It is listed and they are not: a partition that is made later
     stops the worker on the target, where that is missing, instead of being left out.
     """
-    return [(schema, name) for schema, name in session.execute(_QUERIES["tables"], _of(schemas))]
+    found = session.execute(_QUERIES["tables"], {"schemas": list(schemas)})
+    return [(schema, name) for schema, name in found]
 
 
 def create(
@@ -96,10 +95,6 @@ def drop(session: Connection, name: str) -> None:
     session.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
 
 
-def _of(schemas: Sequence[str]) -> dict[str, list[str]]:
-    return {"schemas": list(schemas)}
-
-
 class Identity(NamedTuple):
     """A table without a replica identity; `was` is its `relreplident`."""
 
@@ -133,29 +128,17 @@ def _change(session: Connection, tables: Sequence[Identity], *, full: bool) -> N
     given = {"schemas": schemas, "tables": [one.table for one in tables], "full": full}
     found = session.execute(_QUERIES["identities"], given).fetchall()
     places = {oid: tables[number - 1] for oid, number in found}
-
-    def alter(few: Sequence[int], timeout_ms: int) -> dict[int, str]:
-        with session.transaction():
-            session.execute("SELECT set_config('lock_timeout', %s, true)", [f"{timeout_ms}ms"])
-            for oid in few:
-                schema, table, was = places[oid]
-                wanted = sql.SQL("FULL") if full else _OWN.get(was, sql.SQL("NOTHING"))
-                statement = sql.SQL("ALTER TABLE ONLY {} REPLICA IDENTITY {}")
-                session.execute(statement.format(sql.Identifier(schema, table), wanted))
-        return {}
-
-    def held(few: Sequence[int]) -> dict[int, Held]:
-        locks = blocking.held(session, schemas, tables=few)
-        return {one.oid: one for one in reversed(locks) if one.oid is not None}
-
-    patient = Patient(alter, held)
-    for oid in places:
-        patient.together([oid])
-    if left := patient.singly(time.monotonic() + _PATIENCE_S):
-        names = [f"{places[oid].schema}.{places[oid].table}" for oid in left]
+    statements = {
+        oid: sql.SQL("ALTER TABLE ONLY {} REPLICA IDENTITY {}").format(
+            sql.Identifier(one.schema, one.table),
+            sql.SQL("FULL") if full else _OWN.get(one.was, sql.SQL("NOTHING")),
+        )
+        for oid, one in places.items()
+    }
+    named = {oid: (one.schema, one.table) for oid, one in places.items()}
+    if left := each_table(session, named, statements, time.monotonic() + _PATIENCE_S):
         raise Incomplete(
             "identity_blocked",
-            f"{meter.listed(names, most=1)}: its replica identity could not be changed within "
-            f"{_PATIENCE_S:g} s: {min(left.values())}",
-            hint="wait until that has ended, or end it, then go on",
+            f"replica identities could not be changed within {_PATIENCE_S:g} s: {left}",
+            hint=END_IT,
         )

@@ -19,6 +19,7 @@ from shardctl.hosts.local import Local
 from shardctl.ids.generator import quote_identifier
 from shardctl.postgres import binaries, queries
 from shardctl.postgres.logical import publication
+from shardctl.postgres.patient import chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,11 +31,6 @@ _QUERIES = queries.load("shardctl.postgres.logical", "structure.sql")
 _RIGHTS = re.compile(r"\d+; \d+ \d+ (DEFAULT )?ACL (?!- SCHEMA )")
 """Entries of an archive that grant rights, as pg_restore lists them, but for rights to schemas."""
 _GRANTS = re.compile(r"\d+; \d+ \d+ ACL - SCHEMA ")
-_WITH_RIGHTS = re.compile(
-    r"\d+; \d+ \d+ "
-    r"(MATERIALIZED VIEW|VIEW|FUNCTION|PROCEDURE|AGGREGATE|TABLE|SEQUENCE|TYPE|DOMAIN) "
-)
-"""Entries that make what has rights; some of them come late, since they depend on a key."""
 _VERSIONED = re.compile(rb"(ALTER .* ALTER COLUMN .* SET \()(.*\bpg_attver=.*)\);\n")
 _SCHEMA = re.compile(rb"CREATE SCHEMA (.*);\n")
 _KEPT = re.compile(rb"(?!pg_attver=)")
@@ -53,16 +49,6 @@ def owners(session: Connection, schemas: Sequence[str]) -> tuple[str, ...]:
     """List the roles that own the schemas or something in them."""
     found = session.execute(_QUERIES["owners"], {"schemas": list(schemas)})
     return tuple(name for (name,) in found)
-
-
-def passed_on(session: Connection, schemas: Sequence[str], *, but: str) -> tuple[str, ...]:
-    """Describe rights that roles other than the owners have granted, by a grant option.
-
-    pg_dump writes each as what its grantor does in a session of its own. Only a superuser can
-    begin one, other than a role for itself: `but` names the one that will read this.
-    """
-    found = session.execute(_QUERIES["passed_on"], {"schemas": list(schemas), "but": but})
-    return tuple(f"{what} (by {grantor})" for what, grantor in found)
 
 
 def make_tables(
@@ -113,13 +99,12 @@ def make_rest(
         things, rights = _contents(programs, route, archive)
         if again:
             _drop_rest(programs, route, schemas, archive)
-        late = any(map(_WITH_RIGHTS.match, things.read_text(encoding="utf-8").splitlines()))
-        before = _made(route, schemas) if late else []
+        before = _made(route, schemas)  # views that depend on a key come now
         for contents in (things, rights):
             argv = [programs.program("pg_restore"), "--exit-on-error", "-w", f"--jobs={jobs}"]
             argv += [f"--use-list={contents}", "-d", route.conninfo(route.target, _RESTORING)]
             _run(route, [*argv, str(archive)])
-            if contents == things and late:
+            if contents == things:
                 _take_defaults(route, schemas, but=before)
 
 
@@ -129,8 +114,8 @@ def drop(session: Connection, schemas: Sequence[str]) -> None:
     One DROP SCHEMA of 10,000 tables would need more locks than a server has room for.
     """
     tables = publication.tables(session, schemas)
-    for first in range(0, len(tables), _AT_ONCE):
-        names = [sql.Identifier(*table) for table in tables[first : first + _AT_ONCE]]
+    for some in chunks(tables, _AT_ONCE):
+        names = [sql.Identifier(*table) for table in some]
         statement = sql.SQL("DROP TABLE IF EXISTS {} CASCADE").format(sql.SQL(", ").join(names))
         session.execute(statement)
     for schema in schemas:
@@ -153,8 +138,8 @@ def _drop_rest(programs: Binaries, route: Route, schemas: Sequence[str], archive
     _run(route, [*argv, "-d", route.conninfo(route.target, _RESTORING)])
     with route.connect(route.target) as session:
         found = [one for (one,) in session.execute(_QUERIES["indexes"], {"schemas": list(schemas)})]
-        for first in range(0, len(found), _AT_ONCE):
-            session.execute(";".join(found[first : first + _AT_ONCE]).encode())
+        for some in chunks(found, _AT_ONCE):
+            session.execute(";".join(some).encode())
 
 
 @contextmanager
@@ -205,9 +190,8 @@ def _take_defaults(route: Route, schemas: Sequence[str], *, but: Sequence[str]) 
     given = {"schemas": list(schemas), "but": list(but)}
     with route.connect(route.target) as session:
         found = [changes for (changes,) in session.execute(statement, given)]
-        for first in range(0, len(found), _AT_ONCE):
-            message = ";".join(["BEGIN", *found[first : first + _AT_ONCE], "COMMIT"])
-            session.execute(message.encode())
+        for some in chunks(found, _AT_ONCE):
+            session.execute(";".join(["BEGIN", *some, "COMMIT"]).encode())
 
 
 def _let_make(schema: sql.Composable, makers: Sequence[str]) -> sql.Composed:

@@ -8,10 +8,8 @@ gets its SCRAM verifier, the target reads it as a row of COPY.
 
 from __future__ import annotations
 
-import re
 import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -22,43 +20,35 @@ from shardctl.libpq import reason_of
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from shardctl.postgres.connection import Connection
 
 _QUERIES = queries.load("shardctl.postgres.logical", "subscription.sql")
 _WITH_ORIGIN = 160_000
-_DROP_S = 10.0
-_LOG_BYTES = 1 << 18
+_DROP_S = 10
 
 LOGINS_SINCE = 16
 """The first major version where roles other than superusers make roles with REPLICATION."""
 _PASSWORD_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a stream is.
 
-    `confirmed` is what the target has on its disk. `errors` counts how often its worker failed, for
-    any reason.
+    `errors` counts how often its worker failed, for any reason. `confirmed` is what the target has
+    on its disk.
     """
 
     enabled: bool
-    origin: str
     errors: int
     confirmed: str | None
 
 
-def create(
-    session: Connection,
-    name: str,
-    conninfo: str,
-    *,
-    publication: str,
-    slot: str,
-) -> None:
-    """Make a disabled subscription to a publication from `slot`; the target logs in there to look.
+def create(session: Connection, name: str, conninfo: str) -> None:
+    """Make a disabled subscription to the publication `name` from the slot of that name.
+
+    The target logs in there to look.
 
     `conninfo` may have a password, which no statement shows.
     `session` is with the target. The worker writes as the owner of the subscription: as the
@@ -71,8 +61,7 @@ def create(
     statement = _QUERIES["create"].format(
         name=sql.Identifier(name),
         conninfo=sql.SQL("%L"),
-        publication=sql.Identifier(publication),
-        slot=sql.Literal(slot),
+        slot=sql.Literal(name),
         more=sql.SQL(more),
     )
     try:
@@ -112,67 +101,34 @@ def begin_at(session: Connection, name: str, lsn: str) -> None:
     session.execute(_QUERIES["advance"], {"name": name, "lsn": lsn})
 
 
-def drop(session: Connection, name: str, *, timeout_s: float = _DROP_S) -> bool:
+def drop(session: Connection, name: str) -> bool:
     """Drop the subscription with its origin, and return whether there was one.
 
     The source is not asked, so it may be gone; its slot stays. Raises subscription_left.
     """
     if not exists(session, name):
         return False
-    timeout = sql.Literal(f"{int(timeout_s * 1000)}ms")
+    timeout = sql.Literal(f"{_DROP_S}s")
     statement = _QUERIES["drop"].format(name=sql.Identifier(name), timeout=timeout)
     try:
         queries.rows_of_last(session, statement)
     except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
         raise Incomplete(
             "subscription_left",
-            f"subscription {name} could not be dropped within {timeout_s:g} s: {reason_of(error)}",
+            f"subscription {name} could not be dropped within {_DROP_S} s: {reason_of(error)}",
             hint="see what its worker waits for (pg_stat_activity, pg_locks), then `shardctl "
             "moves resume`",
         ) from error
     return True
 
 
-def progress(source: Connection, target: Connection, name: str, slot: str) -> Progress | None:
-    """Ask both servers how far the stream is; None where the subscription or the slot is gone."""
+def progress(source: Connection, target: Connection, name: str) -> Progress | None:
+    """Ask both servers how far the stream is; None where the subscription or its slot is gone."""
     state = target.execute(_QUERIES["state"], {"name": name}).fetchone()
-    sent = source.execute(_QUERIES["sent"], {"slot": slot}).fetchone()
+    sent = source.execute(_QUERIES["sent"], {"slot": name}).fetchone()
     if state is None or sent is None:
         return None
     return Progress(*state, *sent)
-
-
-def apply_error(session: Connection, origin: str) -> str | None:
-    """Give the last error that the target's worker logged while it applied a change, and its table.
-
-    A lost connection is none. None, too, where the server has no log file of its own or the role
-    may not read it.
-    """
-    if queries.one(session, _QUERIES["may_read"]) != (True,):
-        return None
-    found = session.execute(_QUERIES["log"].format(bytes=sql.Literal(_LOG_BYTES))).fetchone()
-    return None if found is None or found[0] is None else last_error(found[0].splitlines(), origin)
-
-
-def last_error(lines: Sequence[str], origin: str) -> str | None:
-    r"""Give the last error in a log that came of applying a change of `origin`, and its table.
-
-    >>> last_error(['1 ERROR:  duplicate key at character 9', '1 DETAIL:  Key (id)=(1)',
-    ...     '1 CONTEXT:  processing remote data for replication origin "pg_7" during message type '
-    ...     '"INSERT" for replication target relation "s.t" in transaction 7'], 'pg_7')
-    'duplicate key (table s.t)'
-    >>> last_error(['1 ERROR:  could not receive data'], 'pg_7')
-    """
-    context = f'processing remote data for replication origin "{origin}" '
-    found = None
-    error = ""
-    for line in lines:
-        if match := re.search(r"\b(?:ERROR|FATAL):  (.*?)(?: at character \d+)?$", line):
-            error = match[1]
-        elif context in line and error:  # behind the contexts of functions it begins a line
-            table = re.search(r'replication target relation "(.*?)"(?: column .*)? in tran', line)
-            found = f"{error} (table {table[1]})" if table else error
-    return found
 
 
 def _refused(name: str, conninfo: str, reason: str) -> Refused:

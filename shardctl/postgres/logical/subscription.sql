@@ -6,7 +6,7 @@ WHERE s.subname = %(name)s AND d.datname = current_database()
 
 -- name: create
 -- Follow a publication from a slot that is there, without a copy
-CREATE SUBSCRIPTION {name} CONNECTION {conninfo} PUBLICATION {publication} WITH (
+CREATE SUBSCRIPTION {name} CONNECTION {conninfo} PUBLICATION {name} WITH (
     copy_data = false, create_slot = false, slot_name = {slot}, enabled = false,
     disable_on_error = false, streaming = on, binary = false, synchronous_commit = off{more})
 
@@ -37,8 +37,8 @@ DROP SUBSCRIPTION {name};
 COMMIT
 
 -- name: state
--- What the target knows: whether it is enabled, its origin, and how often its worker failed
-SELECT s.subenabled, 'pg_' || s.oid, coalesce(f.apply_error_count, 0)
+-- What the target knows: whether it is enabled, and how often its worker failed
+SELECT s.subenabled, coalesce(f.apply_error_count, 0)
 FROM pg_catalog.pg_subscription AS s
 JOIN pg_catalog.pg_database AS d ON d.oid = s.subdbid AND d.datname = current_database()
 LEFT JOIN pg_catalog.pg_stat_subscription_stats AS f ON f.subid = s.oid
@@ -48,19 +48,6 @@ WHERE s.subname = %(name)s
 -- What the target has confirmed, as the source knows it
 SELECT s.confirmed_flush_lsn::text
 FROM pg_catalog.pg_replication_slots AS s WHERE s.slot_name = %(slot)s
-
--- name: log
--- The end of the server's log file, where this role may read that
-SELECT pg_catalog.pg_read_file(f.name, greatest(s.size - {bytes}, 0), {bytes}, true)
-FROM pg_catalog.pg_current_logfile('stderr') AS f (name)
-CROSS JOIN LATERAL pg_catalog.pg_stat_file(f.name, true) AS s
-WHERE f.name IS NOT NULL
-
--- name: may_read
--- Whether this role may read the server's log file
-SELECT has_function_privilege('pg_catalog.pg_current_logfile(text)', 'EXECUTE')
-   AND has_function_privilege('pg_catalog.pg_read_file(text, bigint, bigint, boolean)', 'EXECUTE')
-   AND has_function_privilege('pg_catalog.pg_stat_file(text, boolean)', 'EXECUTE')
 
 -- name: needs_login
 -- Whether this role is not a superuser

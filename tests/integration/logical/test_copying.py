@@ -64,7 +64,7 @@ def test_every_kind_of_column_and_table_arrives(streamed: Streamed) -> None:
     streamed.copy()
     streamed.equal(*TABLES, ODD)
     total = sum(table.bytes for table in copying.tables(streamed.source, [SCHEMA]))
-    assert streamed.reports[-1] == (total, total)
+    assert sum(streamed.reports) == total
 
 
 def test_row_security_never_leaves_rows_out(streamed: Streamed) -> None:

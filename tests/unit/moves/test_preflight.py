@@ -136,7 +136,7 @@ def fit(owned: int = 4, moved: Sequence[int] = (2, 3)) -> Facts:
         managers.look: None,
         subscriber.look_at_triggers: subscriber.Events(),
         target.look_for_functions: {},
-        wal.look: Wal(free_bytes=2**40, unknown="", keep_bytes=None),
+        wal.look: Wal(free_bytes=2**40, unknown=""),
         target.look: Machine(Local()),
         target.programs: PROGRAMS,
         directory.look: Directory("absent", False, "/srv", free_bytes=2**40, holds=()),
@@ -203,7 +203,7 @@ FEW_LOCKS = {
     "max_connections": "20", "max_locks_per_transaction": "10", "max_prepared_transactions": "0",
 }  # fmt: skip
 GERMAN = (Version("german", "153.120", "153.120"),)
-SOME = Wal(free_bytes=10_000 * MB, unknown="", keep_bytes=None)
+SOME = Wal(free_bytes=10_000 * MB, unknown="")
 LITTLE = {"found": {wal.look: SOME}}
 UNKNOWN = {"found": {wal.look: replace(SOME, free_bytes=None, unknown="no route to host")}}
 
@@ -323,8 +323,6 @@ STREAMED: list[tuple[str, Changes]] = [
         "version_number": 180_004, "settings": {"max_active_replication_origins": "1"}}}),
     ("rights", subscribing(lacking=("the right to create subscriptions",))),
     ("apply_settings", subscribing(settings=("lock_timeout=2s", "array_nulls=off"))),
-    ("rights_passed_on", subscribing(passed_on=("shard2.photos (by app)",))
-     | {"member": {"version_number": 160_004}}),
     ("disk", TWO_GB | {"found": {member.look_at_disk: 3000 * MB}}),
     ("", TWO_GB | {"found": {member.look_at_disk: 3224 * MB}}),
     ("", {"found": OWN_ROLE}),
