@@ -24,7 +24,7 @@ from shardctl.state import journal, lock, progress
 from shardctl.state.progress import Kept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from shardctl.fanout import Progress
     from shardctl.moves.methods import Method
@@ -111,8 +111,6 @@ class MoveContext:
     snapshot: str | None = None
     """The id of the target's snapshot of the cutover, held by the session `snapshot`."""
     sessions: dict[tuple[NodeName, Use], Connection] = field(default_factory=dict)
-    near_end: Sequence[int] = ()
-    """The OIDs of sequences on a clone's source that are near their end."""
     is_near: bool = False
     """Whether the target of a stream was near its source in this process."""
     structure: str | None = None
