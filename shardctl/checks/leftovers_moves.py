@@ -350,8 +350,7 @@ def reverses(moves: Sequence[Entry]) -> Iterator[Finding]:
             held,
             reverse.limit_bytes,
             watched=reverse.watched,
-            again=f"`shardctl moves doctor`: it starts the guard again; or run {finish} to drop "
-            "the slot",
+            again=f"{finish} to drop the slot, or `shardctl moves reverse {move.id}` to use it",
             ends="cannot be reversed",
             near=f"run `shardctl moves reverse {move.id}` or {finish}",
         )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import fcntl
 import os
-import re
-import stat
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan
     from shardctl.topology.model import NodeName, ShardId, Topology
 
-_MOUNTS = Path("/proc/self/mountinfo")
 _LOCK_S, _POLL_S = 10.0, 0.01
 _LONG = 60
 """Longer lists of ranges get spaces, at which `edit` folds lines."""
@@ -35,7 +32,6 @@ _WRITABLE = (
     "write `shards` without anchors and aliases, make the file and its directory writable for "
     "this user, or copy the file to a writable directory and give the copy with --topology"
 )
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class FileNotEdited(Unfinished):
@@ -221,42 +217,12 @@ def _why_not(topology: Topology, values: dict[tuple[str, ...], str]) -> str | No
     path = topology.path
     try:
         _, new = _edited(topology, values)
-        why = _unwritable(path.resolve(strict=True), len(new.encode()))
-    except FileNotEdited as error:
-        why = error.why
-    except OSError as error:
-        why = error.strerror or str(error)
-    return why and why.removeprefix(f"{path}: ")
-
-
-def _unwritable(path: Path, size: int) -> str | None:
-    """Return why a file cannot be replaced by one of `size` bytes, or None.
-
-    `path` has no symbolic links. Raises OSError where the file cannot be checked.
-    """
-    folder = path.parent
-    if path in _mount_points():
-        return "it is a mount point, which cannot be replaced: mount its directory instead"
-    try:
-        # Only this shows root a read-only file system or an immutable file.
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    except PermissionError as error:
-        if error.errno != errno.EACCES:  # its mode does not keep it from being replaced
-            return f"{error.strerror} (it is immutable, see lsattr)"
-    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
-        return f"{folder} is not writable"
-    held, me = folder.stat(), os.geteuid()
-    if held.st_mode & stat.S_ISVTX and me not in (0, held.st_uid, path.stat().st_uid):
-        return f"it belongs to another user, and only its owner may replace files in {folder}"
-    room = os.statvfs(folder)
-    if room.f_bavail * room.f_frsize < size:
-        return f"{folder} has no room for a new file of {size:,} bytes"
+        # It is replaced by a new file beside it, behind a link, too.
+        with tempfile.TemporaryFile(dir=path.resolve(strict=True).parent) as beside:
+            beside.write(new.encode())
+    except FileNotEdited as error:
+        return error.why.removeprefix(f"{path}: ")
+    except OSError as error:
+        return error.strerror or str(error)
     return None
-
-
-def _mount_points() -> set[Path]:
-    """Return the mount points that this process sees; empty without /proc."""
-    if not _MOUNTS.exists():
-        return set()
-    lines = _MOUNTS.read_text(errors="replace").splitlines()
-    return {Path(_OCTAL.sub(lambda m: chr(int(m[1], 8)), line.split(" ")[4])) for line in lines}

@@ -81,19 +81,15 @@ def drive(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step],
         try:
             context.require_locks()
             step.run(context)
-            done = step.probe(context)
-        except ShardctlError as error:
-            _record(context, step, "failed", began=began, error=error.message)
+            if not step.probe(context):
+                raise Unfinished(
+                    f"step {step.name} ended without an error, but is not done",
+                    hint="run `shardctl moves resume` to try again; this may be a bug",
+                )
+        except (ShardctlError, KeyboardInterrupt) as error:
+            why = error.message if isinstance(error, ShardctlError) else "interrupted"
+            _record(context, step, "failed", began=began, error=why)
             raise
-        except KeyboardInterrupt:
-            _record(context, step, "failed", began=began, error="interrupted")
-            raise
-        if not done:
-            _record(context, step, "failed", began=began, error="not done, though no error")
-            raise Unfinished(
-                f"step {step.name} ended without an error, but is not done",
-                hint="run `shardctl moves resume` to try again; this may be a bug",
-            )
         _record(context, step, "done", began=began)
 
 
