@@ -262,7 +262,7 @@ def reverse(
         )
         decided = reversing.plan(now, entry, options)
         facts = service.preflight(now, decided)
-        lock.require_all_free(now, service.locked(decided), command=service.COMMAND)
+        lock.require_all_free(now, decided.locked, command=service.COMMAND)
         return now, entry, decided, facts
 
     topology, entry, decided, facts = one_at_a_time.undisturbed(load_topology(ctx), planned)

@@ -9,7 +9,7 @@ import gc
 import logging
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardctl.access.fence import WritersLeft
@@ -167,9 +167,7 @@ def _at_work(context: MoveContext) -> Iterator[Attempt]:
     """Defer signals, and close all sessions with poolers afterwards."""
     with (
         deferred(context.notice) as interrupt,
-        PausedPoolers(
-            context.topology, context.after, context.plan, purpose=context.purpose
-        ) as pauses,
+        PausedPoolers(context.topology, context.plan, purpose=context.purpose) as pauses,
     ):
         yield Attempt(context, pauses, interrupt, prediction.cutover_of(context.plan))
 
@@ -360,6 +358,6 @@ def undo(context: MoveContext) -> None:
 
 
 STEP = Step(
-    "cutover", "fences the source, promotes the target, routes the poolers", probe, run, undo
-)
-STREAM_STEP = replace(STEP, sentence="fences the source, opens the target, routes the poolers")
+    "cutover", "fences the source, lets the target own the shards, routes the poolers",
+    probe, run, undo,
+)  # fmt: skip

@@ -160,7 +160,7 @@ def round_trips(context: MoveContext, pooler_ms: float) -> RoundTrips:
         ask = partial(context.session(node).execute, "SELECT 1")
         with context.on(node):
             took[node] = shortest_ms(partial(connection.ask_again, ask))
-    return RoundTrips.of(
+    return RoundTrips(
         source=took[context.plan.source], target=took[context.plan.target], pooler=pooler_ms
     )
 

@@ -106,22 +106,15 @@ def placement(topology: Topology, owners: Mapping[ShardId, NodeName]) -> dict[tu
 
     Raises nodes_unlisted, and file_unwritable.
     """
-    path = topology.path
-    if unlisted := sorted({*owners.values()} - {*topology.nodes}):
-        of = [shard for shard, owner in owners.items() if owner in unlisted]
-        raise Refused(
-            "nodes_unlisted",
-            f"the map gives shards {ranges.of(of)} to {', '.join(unlisted)}, and {path} has no "
-            "such node",
-            hint="add each node with `shards: none` to the file, then run this command again",
-        )
-    values: dict[tuple[str, ...], str] = {}
-    for node in topology.nodes.values():
-        shards = tuple(sorted(shard for shard, owner in owners.items() if owner == node.name))
-        if shards != node.shards:
-            values["nodes", node.name, "shards"] = _listed(shards)
+    values: dict[tuple[str, ...], str] = {
+        ("nodes", node.name, "shards"): _listed(node.shards)
+        for node in planning.placed(topology, owners).nodes.values()
+        if node.shards != topology.nodes[node.name].shards
+    }
     if why := _why_not(topology, values):
-        raise Refused("file_unwritable", f"{path}: cannot write owners: {why}", hint=_WRITABLE)
+        raise Refused(
+            "file_unwritable", f"{topology.path}: cannot write owners: {why}", hint=_WRITABLE
+        )
     return values
 
 

@@ -52,9 +52,9 @@ class PausedPoolers:
     resume the paused aliases.
     """
 
-    def __init__(self, before: Topology, after: Topology, plan: MovePlan, *, purpose: str) -> None:
+    def __init__(self, before: Topology, plan: MovePlan, *, purpose: str) -> None:
         self._before = before
-        self._after = after
+        self._after = planning.after(before, plan)
         self._plan = plan
         self._purpose = purpose
         self.all = [self._paused(pooler) for pooler in before.poolers.values()]
@@ -169,8 +169,8 @@ class PausedPoolers:
 
         self._each(one)
 
-    def hold(self, *, seconds: float) -> dict[str, float]:
-        """Pause all aliases on all poolers; return how long each pooler's last PAUSE took, in ms.
+    def hold(self, *, seconds: float) -> None:
+        """Pause all aliases on all poolers.
 
         Raises PauseFailed, PauseLost, and what a pooler refused. The answer to PAUSE proves the
         pause only with `require_held` after it: RESUME by another session answers a waiting PAUSE,
@@ -190,10 +190,6 @@ class PausedPoolers:
         if waiting:
             raise PauseFailed(waiting, list(self._busy(waiting)), seconds)
         self.require_held()
-        return {
-            g.pooler.name: max(a.seconds.values(), default=0.0) * 1000
-            for g, a in zip(self.all, answers, strict=True)
-        }
 
     def _busy(self, waiting: Mapping[str, tuple[str, ...]]) -> Iterator[int]:
         """Yield the pids on the source that serve aliases whose PAUSE does not complete."""
@@ -372,13 +368,10 @@ class PauseFailed(ShardctlError):
     def __init__(
         self, waiting: Mapping[str, tuple[str, ...]], pids: Sequence[int], seconds: float
     ) -> None:
-        listed = "; ".join(
-            f"pooler {pooler}: {', '.join(aliases[:5])}{' ...' if len(aliases) > 5 else ''}"
-            for pooler, aliases in waiting.items()
-        )
+        whose = "; ".join(f"pooler {name}: {listed(found)}" for name, found in waiting.items())
         super().__init__(
-            f"transactions did not end within {seconds:.1f} s, so PAUSE did not complete: {listed}"
-            + (f" (on the source, pid {', '.join(map(str, pids[:5]))})" if pids else ""),
+            f"transactions did not end within {seconds:.1f} s, so PAUSE did not complete: {whose} "
+            f"(pids on the source: {listed([str(pid) for pid in pids]) or 'unknown'})",
             hint="run `shardctl moves resume` to try again, with a longer --max-pause, or with "
             "--terminate to end them",
         )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from shardctl.errors import ShardctlError, UsageError
+from shardctl.errors import Refused, ShardctlError, UsageError
 from shardctl.postgres.logical.publication import Identity
 from shardctl.state import journal
 from shardctl.topology import aliases, names, ranges
@@ -163,6 +163,12 @@ class MovePlan:
         return self.method == STREAM
 
     @property
+    def locked(self) -> tuple[NodeName, ...]:
+        """The nodes that run before the move and whose locks it takes when it begins."""
+        # A clone is a standby until its source has decided.
+        return (self.source, self.target) if self.streams else (self.source,)
+
+    @property
     def slot(self) -> str:
         """The replication slot of this move."""
         return journal.slot(self.id)
@@ -268,7 +274,18 @@ def before(topology: Topology, plan: MovePlan) -> Topology:
 
 
 def placed(topology: Topology, owners: Mapping[ShardId, NodeName]) -> Topology:
-    """Return a topology in which shards have these owners; others keep theirs."""
+    """Return a topology in which shards have these owners; others keep theirs.
+
+    Raises nodes_unlisted.
+    """
+    if unlisted := sorted({*owners.values()} - {*topology.nodes}):
+        of = [shard for shard, owner in owners.items() if owner in unlisted]
+        raise Refused(
+            "nodes_unlisted",
+            f"the map gives shards {ranges.of(of)} to {', '.join(unlisted)}, and {topology.path} "
+            "has no such node",
+            hint="add each node with `shards: none` to the file, then run this command again",
+        )
     now = {**topology.owners(), **owners}
     nodes = {
         name: replace(node, shards=tuple(sorted(s for s, owner in now.items() if owner == name)))

@@ -52,13 +52,9 @@ def run(context: MoveContext) -> None:
         session = context.session(source)
         plan = context.plan = wal.settled(context.plan, context.source, session)
         known = write(context)
-        if known is None:
-            pass
-        elif not slots.keeps(session, plan.slot):
-            _begin_again(context, known, "is missing")
-        elif held := wal.exceeding(session, plan):
-            # The limit would drop the slot at once, and abort the move.
-            _begin_again(context, known, f"held back {wal.megabytes(held)} of WAL without a limit")
+        # The limit would drop a slot that exceeds it at once, and abort the move.
+        if known and (not slots.keeps(session, plan.slot) or wal.exceeding(session, plan)):
+            _begin_again(context, known)
         wal.bound(context, plan.source, plan.slot, plan.options.max_wal_bytes or 0)
         slots.make(session, plan.slot)
 
@@ -105,31 +101,25 @@ def _lent(context: MoveContext) -> tuple[Identity, ...]:
 
 def _systems(context: MoveContext) -> dict[str, str]:
     """Ask the nodes that run before the move for what they stay when they listen elsewhere."""
-    plan = context.plan
-    nodes = [plan.source, plan.target] if plan.streams else [plan.source]
     found: dict[str, str] = {}
-    for node in nodes:
+    for node in context.plan.locked:
         with context.on(node):
             found[node] = identity.system(context.session(node))
     return found
 
 
-def _begin_again(context: MoveContext, move: Move, why: str) -> None:
+def _begin_again(context: MoveContext, move: Move) -> None:
     """Delete a copy that cannot catch up any more, because the WAL that it needs is gone."""
-    plan, reached = context.plan, journal.wal_limit(move)
+    plan = context.plan
     context.forget(plan.target)  # its server may be the copy's
     if clones.remove(context.clone):
-        if reached is not None:
-            held = wal.megabytes(reached["held_bytes"])
-            limit = wal.megabytes(reached["limit_bytes"])
-            why = f"was dropped at its limit: it held back {held} of WAL, and the limit is {limit}"
         context.notice(
-            f"node {plan.source}: slot {plan.slot} {why}; shardctl has deleted the copy on node "
-            f"{plan.target} and makes a new one"
+            f"node {plan.source}: slot {plan.slot} is missing, or holds back more WAL than its "
+            f"limit; shardctl has deleted the copy on node {plan.target} and makes a new one"
         )
     session = context.session(plan.source)
     slots.drop(session, plan.slot)  # where there is one, it has lost its WAL or keeps too much
-    if reached is not None:
+    if journal.wal_limit(move) is not None:
         wal.forget(session, move)
 
 
@@ -140,16 +130,6 @@ def require_alone(context: MoveContext) -> None:
     for entry in found.entries:
         if entry.open and entry.move.id != plan.id and not planning.apart(entry.move, plan):
             raise journal.MoveUnderWay(entry.move.source, entry.move.id)
-
-
-def leave_behind(context: MoveContext) -> None:
-    """Give up a copy that does not reach its source, which is elsewhere now: it is made again."""
-    plan = context.plan
-    with context.on(plan.source):
-        session = context.session(plan.source)
-        slot = slots.look(session, plan.slot)
-        if not context.past_cutover() and slot is not None and not slot.is_active:
-            slots.drop(session, plan.slot)
 
 
 def undo(context: MoveContext) -> None:

@@ -109,11 +109,6 @@ def _require_options(method: str, options: Options) -> None:
             )
 
 
-def locked(decided: MovePlan) -> list[NodeName]:
-    """List the nodes whose locks a move takes when it begins."""
-    return [decided.source, decided.target] if decided.streams else [decided.source]
-
-
 def preflight(topology: Topology, decided: MovePlan) -> Facts:
     """Check everything that a move depends on; raises every refusal at once."""
     return check.check(topology, decided, purpose=lock.purpose(COMMAND))
@@ -141,7 +136,7 @@ def start(
         needed = (decided.source, decided.target)
         maps.require(topology, decided.map_version, purpose=context.purpose, needed=needed)
         reserve.require_alone(context)
-        for node in locked(decided):
+        for node in decided.locked:
             # It may have been away while shards moved between other nodes.
             with context.on(node):
                 cutover.write_map(context, node, topology.owners(), decided.map_version)
@@ -199,8 +194,8 @@ def resume(
                     leash.end(context.session(decided.source), decided.slot)
             if not decided.streams:
                 copy.admit(context)
-            if decided.source in planning.elsewhere(topology, decided):
-                (follow.reconnect if decided.streams else reserve.leave_behind)(context)
+            elif decided.source in planning.elsewhere(topology, decided):
+                follow.reconnect(context)
         _drive(context, on_step)
     return context
 
@@ -258,8 +253,6 @@ def require_resumable(
     decided = replace(decided, options=changed)
     if pause > options.max_pause_s and entry.move.state.undoable:
         preflight_poolers.require_patience(topology, decided, purpose=lock.purpose("moves resume"))
-    if entry.move.state.undoable and not source_destroyed:
-        lock.require_all_free(topology, [decided.source], command="moves resume")
     if entry.holder:
         nodes = (decided.source, decided.target)
         lock.require_all_free(topology, nodes, command="moves resume", may_be_away=True)
@@ -277,15 +270,9 @@ def require_abortable(topology: Topology, entry: Entry, *, with_target: bool = T
     if not entry.move.state.undoable:
         raise NotAbortable(entry.move.id, entry.move.state.value)
     decided = _decided(topology, entry, command="moves abort")
-    try:
-        lock.require_all_free(topology, [decided.source], command="moves abort")
-    except NodeUnavailable as error:
-        # A target that is a member has the journal, too: only now it turns out who is away.
-        error.hint = f"{error.hint}; if {ledgers.FULL}"
-        raise
+    lock.require_all_free(topology, [decided.source], command="moves abort")
     if with_target and entry.holder:
-        nodes = locked(decided)
-        lock.require_all_free(topology, nodes, command="moves abort", may_be_away=True)
+        lock.require_all_free(topology, decided.locked, command="moves abort", may_be_away=True)
     return decided
 
 
@@ -344,7 +331,7 @@ def _lock_target(context: MoveContext) -> None:
     With the session for work, the target's journal counts, too. Raises NodeLocked.
     """
     target = context.plan.target
-    if target not in locked(context.plan):
+    if target not in context.plan.locked:
         return
     try:
         context.lock(target)

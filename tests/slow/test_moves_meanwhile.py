@@ -89,7 +89,7 @@ def test_a_signal_during_a_cutover_ends_it_first(
     monkeypatch.setattr(clone_cutover, "take_over", signalled)
     error = fleet_own.stopped([2, 3], "c")
     assert (error.exit_code, error.state) == (130, MoveState.routed)
-    assert sub_step._FIRST in fleet_own.notices
+    assert sub_step.DEFERRED in fleet_own.notices
     fleet_own.put(2)
     fleet_own.resume()
     assert fleet_own.problems() == []
