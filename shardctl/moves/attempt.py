@@ -344,9 +344,10 @@ def run(context: MoveContext) -> None:
 
 
 def undo(context: MoveContext) -> None:
-    """Lift the fence, serve the clients from the source, and restore its tables.
+    """Lift the fence, serve the clients from the source; then take the locks that the rest needs.
 
-    Raises NotAbortable past the point of no return: then the clone must not be undone.
+    Raises NotAbortable past the point of no return, where the clone must not be undone, and
+    NodeUnavailable, NodeLocked of a target that is needed.
     """
     if (before := context.journal()) is None:
         return
@@ -355,6 +356,9 @@ def undo(context: MoveContext) -> None:
     after = context.journal()
     if after is None or not after.state.undoable:
         raise NotAbortable(context.plan.id, after.state.value if after else "unknown")
+    if not context.target_lost:
+        for node in context.plan.locked:
+            context.lock(node)
 
 
 STEP = Step(

@@ -220,7 +220,7 @@ def take_ownership(at: Attempt) -> None:
 def claim(context: MoveContext, lsn: str) -> bool:
     """Claim, rename the schemas that stay on the source, and open the clone if possible.
 
-    The claim's message opens the clone if its role may run programs. Raises Unfinished where the
+    The claim's message opens the clone if its role may run programs. Raises NodeRefused where the
     server there is not the move's clone, and prepared_left.
     """
     plan, target = context.plan, context.plan.target
@@ -236,13 +236,7 @@ def claim(context: MoveContext, lsn: str) -> bool:
                     _end_prepared(context, session)
                     continue
                 move = journal.find(session, plan.id)
-                if move is None:
-                    raise Unfinished(
-                        f"node {target}: the server there is not the clone of move {plan.id}",
-                        hint="correct the node's host and port in the topology, then run "
-                        "`shardctl moves resume`",
-                    ) from error
-                if not move.state.claimed_by_target:
+                if move is None or not move.state.claimed_by_target:
                     raise
                 # It has claimed, but perhaps may not run programs: the sub-step `open` needs none.
                 logger.info("the target has claimed but not opened: %s", reason_of(error))

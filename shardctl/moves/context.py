@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property, partial
@@ -104,8 +104,6 @@ class MoveContext:
     """Whether the operator has declared the source destroyed: it is not contacted any more."""
     target_lost: bool = False
     """Whether the operator has declared the target destroyed: nothing is undone there."""
-    target_away: NodeUnavailable | NodeLost | NodeRefused | None = None
-    """Why an abort cannot reach the target: what the move made there stays until another one."""
     file_by_hand: bool = False
     """Whether the move ends though the topology file cannot be written: the operator edits it."""
     snapshot: str | None = None
@@ -161,10 +159,8 @@ class MoveContext:
 
     def look_for_target(self) -> None:
         """Open a session with the target if its server runs, so that its journal counts."""
-        try:
+        with suppress(NodeUnavailable):
             self.session(self.plan.target)
-        except NodeUnavailable as error:
-            logger.debug("move %s: %s", self.plan.id, error.message)
 
     def past_cutover(self) -> bool:
         """Return whether the move is past its point of no return."""
@@ -185,8 +181,6 @@ class MoveContext:
         found = self.open_session(node, use)
         if found is None and use is Use.lock:
             return self.session(node)
-        if found is None and node == self.plan.target and self.target_away is not None:
-            raise self.target_away
         if found is None:
             found = self.sessions[node, use] = self.beside(node)
         return found
@@ -231,8 +225,6 @@ class MoveContext:
     def lock(self, node: NodeName) -> None:
         """Take a node's lock for as long as this context lasts; raises NodeLocked."""
         if not self.holds(node):
-            if node == self.plan.target and self.target_away is not None:
-                raise self.target_away
             session = self.sessions[node, Use.lock] = self.beside(node)
             try:
                 with self.on(node):

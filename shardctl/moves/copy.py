@@ -39,7 +39,6 @@ from shardctl.postgres.logical import (
     subscription,
 )
 from shardctl.state import journal, reverses
-from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -329,7 +328,6 @@ STEP = Step(
     probe,
     run,
     undo,
-    leaves=lambda plan: f"copies of shards {ranges.of(plan.shards)}, which serve no client",
 )
 
 
@@ -485,5 +483,4 @@ REOPEN_STEP = Step(
     is_reopened,
     reopen,
     retire_again,
-    leaves=lambda plan: f"closed copies of shards {ranges.of(plan.shards)}, which serve no client",
 )

@@ -216,14 +216,6 @@ def serve(at: Attempt) -> None:
     """Wait until waiting clients have connections, and report aliases whose clients have none."""
     if left := at.pauses.await_served():
         at.context.notice(f"clients are still waiting for a connection: {', '.join(left[:5])}")
-    for paused in at.pauses.all:
-        if paused.cancelled:
-            at.context.notice(
-                f"pooler {paused.pooler.name}: a client cancelled a statement on "
-                f"{', '.join(paused.cancelled[:5])} while PAUSE waited for it; right after the "
-                "pause, PgBouncer may have rejected requests of other clients with 08P01 (server "
-                "login has been failing) without executing them"
-            )
 
 
 def spread_map(context: MoveContext) -> None:

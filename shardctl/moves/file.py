@@ -49,7 +49,7 @@ class FileNotEdited(Unfinished):
 
 def problems(topology: Topology, plan: MovePlan) -> list[PreflightRefused]:
     """Return what would keep `write` from changing the file; changes nothing."""
-    why = _why_not(topology, _values(plan, planning.after(topology, plan)))
+    why = _why_not(topology, _values(topology, planning.after(topology, plan)))
     if not why:
         return []
     refusal = PreflightRefused(
@@ -98,7 +98,7 @@ def write(topology: Topology, plan: MovePlan, after: Topology) -> None:
     """
     if is_written(topology, plan):
         return
-    replace(topology, _values(plan, after))
+    replace(topology, _values(topology, after))
 
 
 def placement(topology: Topology, owners: Mapping[ShardId, NodeName]) -> dict[tuple[str, ...], str]:
@@ -106,11 +106,7 @@ def placement(topology: Topology, owners: Mapping[ShardId, NodeName]) -> dict[tu
 
     Raises nodes_unlisted, and file_unwritable.
     """
-    values: dict[tuple[str, ...], str] = {
-        ("nodes", node.name, "shards"): _listed(node.shards)
-        for node in planning.placed(topology, owners).nodes.values()
-        if node.shards != topology.nodes[node.name].shards
-    }
+    values = _values(topology, planning.placed(topology, owners))
     if why := _why_not(topology, values):
         raise Refused(
             "file_unwritable", f"{topology.path}: cannot write owners: {why}", hint=_WRITABLE
@@ -180,10 +176,11 @@ def _locked(path: Path) -> Iterator[None]:
         time.sleep(_POLL_S)
 
 
-def _values(plan: MovePlan, after: Topology) -> dict[tuple[str, ...], str]:
+def _values(before: Topology, after: Topology) -> dict[tuple[str, ...], str]:
     return {
-        ("nodes", name, "shards"): _listed(after.nodes[name].shards)
-        for name in (plan.source, plan.target)
+        ("nodes", node.name, "shards"): _listed(node.shards)
+        for node in after.nodes.values()
+        if node.shards != before.nodes[node.name].shards
     }
 
 

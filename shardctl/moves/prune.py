@@ -158,7 +158,11 @@ def carry_out(
         views, ledger = _look(topology, purpose), ledgers.read(topology, purpose=purpose)
         found = _judge(topology, ledger, views, accept_unconfirmed=accept_unconfirmed, now=True)
         whys = {(one.node, one.schema): one.why_not for one in found}
-        left = {one: why for one in chosen if (why := whys.get((one.node, one.schema)))}
+        left = {
+            one: why
+            for one in chosen
+            if (why := whys.get((one.node, one.schema), "it is not there any more")) is not None
+        }
         ended = fanout.collect(
             locks,
             lambda name: _drop(

@@ -250,5 +250,4 @@ STEP = Step(
     probe,
     run,
     undo,
-    leaves=lambda plan: f"slot and publication shardctl_{plan.reverse}",
 )

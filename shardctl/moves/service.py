@@ -24,7 +24,7 @@ from shardctl.moves.stopped import (
     require_source_gone,
     stopped,
 )
-from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
+from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.state import cluster, identity, leash, lock
 
@@ -211,9 +211,8 @@ def abort(
 ) -> None:
     """Abort a move; with `target_destroyed` nothing is undone on its target.
 
-    It holds the locks that the move took when it began; a target that cannot be reached is left as
-    it is, and the source is cleaned. Raises what `require_abortable` raises, and MoveStopped with
-    what a step's undo raises, as TargetUncleaned.
+    The fence goes first, for which no target is needed but after a failover of the source. Raises
+    what `require_abortable` raises, and MoveStopped with what a step's undo raises.
     """
     decided = require_abortable(topology, entry, with_target=not target_destroyed)
     before = planning.before(topology, decided)
@@ -221,12 +220,12 @@ def abort(
     with closing(context):
         context.lock(decided.source)
         context.session(decided.source)
-        if not target_destroyed:
-            _lock_target(context)
         with stopped(context):
             if target_destroyed:
                 require_silent(context.target)
-            context.target_lost = target_destroyed
+                context.target_lost = True
+            else:
+                context.look_for_target()
             undo(context, context.method.steps, on_step)
 
 
@@ -323,22 +322,6 @@ def _proved(topology: Topology, decided: MovePlan) -> list[NodeName]:
                 clone_slot=decided.slot,
             )
     return found
-
-
-def _lock_target(context: MoveContext) -> None:
-    """Take the target's lock for an abort, if the move took it when it began.
-
-    With the session for work, the target's journal counts, too. Raises NodeLocked.
-    """
-    target = context.plan.target
-    if target not in context.plan.locked:
-        return
-    try:
-        context.lock(target)
-        context.session(target)
-    except (NodeLost, NodeUnavailable) as error:
-        context.forget(target)
-        context.target_away = error
 
 
 def read(topology: Topology) -> Ledger:
