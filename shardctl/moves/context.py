@@ -1,4 +1,4 @@
-"""The context of one running move: the plan, both topologies, sessions and their locks."""
+"""The context of one running move: the plan, the topology, sessions and their locks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Timeline:
 
 @dataclass
 class MoveContext:
-    """One running move; `topology` is the one before the move, `after` the one when it is done."""
+    """One running move; `topology` is the one before the move."""
 
     topology: Topology
     plan: MovePlan
@@ -121,11 +121,6 @@ class MoveContext:
     """The snapshot that a stream's target has exported with that mark."""
     decision: dict[str, Any] | None = None
     """What a stream's source has decided: attempt, revision and state, its clock, its sequences."""
-
-    @property
-    def after(self) -> Topology:
-        """The topology when the move is done."""
-        return planning.after(self.topology, self.plan)
 
     @property
     def source(self) -> Node:

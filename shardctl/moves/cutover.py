@@ -279,7 +279,7 @@ def write_file(context: MoveContext) -> None:
     An error here would end this process, and with it the snapshot for the comparison.
     """
     try:
-        file.write(context.topology, context.plan, context.after)
+        file.write(context.topology, context.plan)
     except file.FileNotEdited as error:
         context.notice(f"{error.message}; shardctl compares the rows, then tries again")
 

@@ -7,7 +7,7 @@ cleared while a journal that may know the move could not be read.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,17 +58,8 @@ class Left(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
-        one = self.object
-        return {
-            "node": self.node,
-            "kind": one.kind,
-            "name": one.name,
-            "move": one.move,
-            "detail": one.detail,
-            "held_bytes": one.held_bytes,
-            "cleared": self.why_not is None,
-            "why_not": self.why_not,
-        }
+        verdict = {"cleared": self.why_not is None, "why_not": self.why_not}
+        return {"node": self.node, **asdict(self.object), **verdict}
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,14 +91,13 @@ def is_written(topology: Topology, plan: MovePlan) -> bool:
     return plan.target in now.nodes and moved <= set(now.nodes[plan.target].shards)
 
 
-def write(topology: Topology, plan: MovePlan, after: Topology) -> None:
+def write(topology: Topology, plan: MovePlan) -> None:
     """Write the new owners into the file, unless it has them; raises FileNotEdited.
 
     `topology` is what was read from the file before the move.
     """
-    if is_written(topology, plan):
-        return
-    replace(topology, _values(topology, after))
+    if not is_written(topology, plan):
+        replace(topology, _values(topology, planning.after(topology, plan)))
 
 
 def placement(topology: Topology, owners: Mapping[ShardId, NodeName]) -> dict[tuple[str, ...], str]:

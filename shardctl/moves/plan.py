@@ -220,12 +220,8 @@ def make(
         there = ranges.of(s for s in chosen if owners[s] == to)
         raise MoveRefused(f"shards {there} are already on node {to}", hint="leave them out")
     if len(sources) > 1:
-        parts = "; ".join(
-            f"{node}: {ranges.of(s for s in chosen if owners[s] == node)}"
-            for node in sorted(sources)
-        )
         raise MoveRefused(
-            f"the shards are on several nodes ({parts})",
+            f"the shards are on several nodes: {', '.join(sorted(sources))}",
             hint="move the shards of one node at a time: a move has one source",
         )
     (source,) = sources

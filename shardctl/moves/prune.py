@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping  # noqa: TC003  # a field type
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -68,18 +68,13 @@ class Retired:
 
     def as_json(self) -> dict[str, Any]:
         """Return it in the shape of docs/reference/json.md."""
-        return {
-            "node": self.node,
-            "schema": self.schema,
-            "shard": self.shard,
-            "move": self.move,
-            "size_bytes": self.size_bytes,
-            "refused": self.why_not,
-        }
+        given = asdict(self)
+        given["refused"] = given.pop("why_not")
+        return given
 
 
 class PruneUnfinished(Unfinished):
-    """Schemas that could not be dropped; `dropped` are those that were."""
+    """Schemas that could not be dropped, and why; `dropped` are those that were."""
 
     def __init__(self, left: Mapping[Retired, str], dropped: Sequence[Retired]) -> None:
         whys = [f"node {one.node}: {one.schema}: {why}" for one, why in left.items()]
@@ -89,7 +84,6 @@ class PruneUnfinished(Unfinished):
             hint="end the sessions or drop the objects named above, then run `shardctl prune` "
             "again: it drops only the rest",
         )
-        self.left = dict(left)
         self.dropped = tuple(dropped)
 
 

@@ -35,8 +35,7 @@ def plan(topology: Topology, entry: Entry, options: Options) -> MovePlan:
     """Plan the reverse of a move; raises not_reversible, and what `planning.make` raises."""
     reverse, lsn = require_reversible(entry)
     move = entry.move
-    given = replace(options, keep_reverse_s=0.0, identity_full=False)
-    decided = planning.make(topology, move.shards, move.source, 0, given, move=reverse)
+    decided = planning.make(topology, move.shards, move.source, 0, options, move=reverse)
     version = maps.version(
         topology,
         purpose=lock.purpose("moves reverse"),
