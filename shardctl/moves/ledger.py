@@ -39,8 +39,8 @@ class Ledger:
             found = [entry for entry in self.entries if entry.state == "unfinished"]
             found = found or [entry for entry in self.entries if entry.open]
             if not found:
-                hint = "run `shardctl moves list` to see all moves"
-                raise self._missing("nothing_unfinished", "no move is unfinished", hint)
+                but, hint = self._unread("run `shardctl moves list` to see all moves")
+                raise Misused("nothing_unfinished", f"no move is unfinished{but}", hint=hint)
             if len(found) > 1:
                 moves = [one.move for one in found]
                 listed = ", ".join(f"{one.id} ({one.source} to {one.target})" for one in moves)
@@ -54,15 +54,16 @@ class Ledger:
             if entry.move.id == move:
                 return entry
         known = ", ".join(entry.move.id for entry in self.entries) or "none"
-        raise self._missing("move_not_found", f"unknown move {move!r}", f"known moves: {known}")
+        but, hint = self._unread(f"known moves: {known}")
+        raise Misused("move_not_found", f"unknown move {move!r}{but}", hint=hint)
 
-    def _missing(self, code: str, what: str, hint: str) -> Misused:
-        """Report what is in no journal; one that could not be read may have it."""
-        if self.unread:
-            what += f" (not checked: nodes {', '.join(node for node, _ in self.unread)})"
-            node, reason = self.unread[0]
-            hint = f"node {node}: {reason}; start it, then try again; if {FULL}"
-        return Misused(code, what, hint=hint)
+    def _unread(self, hint: str) -> tuple[str, str]:
+        """Give what to add to a refusal, and its hint: a journal not read may have the move."""
+        if not self.unread:
+            return "", hint
+        node, reason = self.unread[0]
+        but = f" (not checked: nodes {', '.join(node for node, _ in self.unread)})"
+        return but, f"node {node}: {reason}; start it, then try again; if {FULL}"
 
     def newest(self) -> Entry:
         """Return the move that began last; raises no_move_yet."""
