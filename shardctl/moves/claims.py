@@ -71,21 +71,8 @@ def performing(context: MoveContext) -> sql.Composed:
 
 
 def _opening(context: MoveContext) -> list[sql.Composed]:
-    given = _given(context)
-    blocks = [QUERIES["open"].format(**given)]
-    if _by_clock(context):
-        blocks.insert(0, QUERIES["wait_for_clock"].format(**given))
-    return blocks
-
-
-def _by_clock(context: MoveContext) -> bool:
-    """Return whether only the clock keeps ids apart, so that a slow clock must be waited for."""
-    return context.topology.id.generator == "classic"
-
-
-def _given(context: MoveContext) -> dict[str, sql.Literal]:
     layout = Layout.of(context.topology.id)
-    return {
+    given = {
         "move": sql.Literal(context.plan.id),
         "register": sql.Literal(generator.REGISTER),
         "counter": sql.Literal(generator.COUNTER),
@@ -93,3 +80,7 @@ def _given(context: MoveContext) -> dict[str, sql.Literal]:
         "epoch_ms": sql.Literal(layout.epoch_ms),
         "tick_ms": sql.Literal(layout.tick_ms),
     }
+    blocks = [QUERIES["open"].format(**given)]
+    if context.topology.id.generator == "classic":  # only the clock keeps ids apart
+        blocks.insert(0, QUERIES["wait_for_clock"].format(**given))
+    return blocks

@@ -144,6 +144,6 @@ def require_silent(node: Node) -> None:
         raise Refused(
             "node_there",
             f"node {node.name} is not destroyed: its port is open",
-            hint="run the command again without the option that says so; if another server is in "
-            "the node's place, stop that until the move has ended",
+            hint="run the command again without --source-destroyed or --target-destroyed; if "
+            "another server is in the node's place, stop that until the move has ended",
         )
