@@ -151,7 +151,7 @@ def move_shards(
         chosen = _shards(now, shards, source, half=half, everything=everything)
         decided = service.plan(now, chosen, to, options, method=method)
         facts = service.preflight(now, decided)
-        lock.require_all_free(now, service.locked(decided), command=service.COMMAND)
+        lock.require_all_free(now, decided.locked, command=service.COMMAND)
         return now, decided, facts
 
     topology, decided, facts = one_at_a_time.undisturbed(topology, planned)

@@ -262,7 +262,7 @@ def reverse(
         )
         decided = reversing.plan(now, entry, options)
         facts = service.preflight(now, decided)
-        lock.require_all_free(now, service.locked(decided), command=service.COMMAND)
+        lock.require_all_free(now, decided.locked, command=service.COMMAND)
         return now, entry, decided, facts
 
     topology, entry, decided, facts = one_at_a_time.undisturbed(load_topology(ctx), planned)
@@ -343,12 +343,10 @@ def doctor(
 
     Slots, publications, subscriptions, roles, triggers and guards, copies that were never opened,
     rows about streams. Safe at any time and repeatable: what an open move owns stays, and so do
-    what a reverse needs and everything of a move whose journal cannot be read. Where a server
-    restart has ended the guard of a slot that is kept for a reverse, it is started again. Exit code
-    3 if a node could not be read.
+    what a reverse needs and everything of a move whose journal cannot be read. Exit code 3 if a
+    node could not be read.
     """
     from shardctl.moves import doctor as looking
-    from shardctl.moves import reversing
     from shardctl.provision.agreement import NodeLeftOut
     from shardctl.state import lock
 
@@ -357,27 +355,21 @@ def doctor(
     skipped = [NodeLeftOut(node, reason) for node, reason in fleet.unread.items()]
     found = looking.left(fleet)
     chosen = [one for one in found if one.why_not is None]
-    unguarded = reversing.unguarded(fleet.ledger.entries)
-    for entry in unguarded:
-        say(f"move {entry.move.id}: the slot for its reverse has lost its guard")
-    again = f" and start {plural(len(unguarded), 'guard')} again" if unguarded else ""
     where = "the nodes that could be read" if skipped else "any node"
 
     def clear(_: Progress) -> int:
-        for entry in unguarded:
-            reversing.guard(topology, entry)
         cleared: list[Left] = []
         looking.clear(topology, chosen, cleared.append)
         return len(cleared)
 
     changing.run(
         ctx,
-        pending=[*chosen, *unguarded],
+        pending=chosen,
         header=_LEFT,
         rows=map(_left_row, found),
-        nothing="" if unguarded else f"nothing to clear: moves have left nothing on {where}",
+        nothing=f"nothing to clear: moves have left nothing on {where}",
         plan={"left": [one.as_json() for one in found]},
-        question=f"Clear {plural(len(chosen), 'object')}{again}?",
+        question=f"Clear {plural(len(chosen), 'object')}?",
         carry_out=clear,
         done=lambda count: f"done: {plural(count, 'object')} cleared",
         left_out=skipped,

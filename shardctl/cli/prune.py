@@ -38,8 +38,8 @@ def prune(
     """Drop the retired schemas of closed moves, after proof that their rows are live elsewhere.
 
     It keeps a schema if its move is not closed or was not compared, `retain` has not passed, the
-    nodes' maps disagree, the owner does not have the shard, or a session or object uses it. It
-    lists each with its reason.
+    nodes' maps disagree, or the owner does not have the shard, and lists each with its reason. One
+    that a session or an object outside uses is kept, too, when it would be dropped (exit code 3).
     """
     from shardctl.moves import prune as pruning
     from shardctl.moves import service

@@ -247,7 +247,7 @@ def _decided(
         decided = service.plan(now, shards, part.target, options, method=planning.STREAM)
         decided = replace(decided, group=group.row(options))
         service.preflight(now, decided)
-        lock.require_all_free(now, service.locked(decided), command=COMMAND)
+        lock.require_all_free(now, decided.locked, command=COMMAND)
         return now, decided
 
     return one_at_a_time.undisturbed(topology, planned)
@@ -317,8 +317,7 @@ def _require_confirmed(entry: Entry) -> None:
 _POLL_S = 0.2
 _PROGRAM = "from shardctl.fleet.group import run_part; run_part()"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_FIRST = "interrupted: no other move begins, and those that run are stopped"
-_AGAIN = "interrupted again: the moves that run are stopped, or finish their cutovers"
+_FIRST = "interrupted: no other move begins, and those that run are stopped, or finish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +343,7 @@ def _carry_out_together(order: _Order, parts: list[Part], work: Work) -> None:
     waiting, running = list(parts), list[_Running]()
     errors: list[ShardctlError] = []
     passed_on = 0
-    with deferred(work.notice, _FIRST, _AGAIN) as interrupt:
+    with deferred(work.notice, _FIRST) as interrupt:
         while running or (waiting and not errors and not interrupt.asked):
             while not errors and not interrupt.asked and len(running) < order.group.parallel:
                 busy = {node for one in running for node in one.nodes}

@@ -9,7 +9,7 @@ import gc
 import logging
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardctl.access.fence import WritersLeft
@@ -167,9 +167,7 @@ def _at_work(context: MoveContext) -> Iterator[Attempt]:
     """Defer signals, and close all sessions with poolers afterwards."""
     with (
         deferred(context.notice) as interrupt,
-        PausedPoolers(
-            context.topology, context.after, context.plan, purpose=context.purpose
-        ) as pauses,
+        PausedPoolers(context.topology, context.plan, purpose=context.purpose) as pauses,
     ):
         yield Attempt(context, pauses, interrupt, prediction.cutover_of(context.plan))
 
@@ -349,9 +347,10 @@ def run(context: MoveContext) -> None:
 
 
 def undo(context: MoveContext) -> None:
-    """Lift the fence, serve the clients from the source, and restore its tables.
+    """Lift the fence, serve the clients from the source; then take the locks that the rest needs.
 
-    Raises NotAbortable past the point of no return: then the clone must not be undone.
+    Raises NotAbortable past the point of no return, where the clone must not be undone, and
+    NodeUnavailable, NodeLocked of a target that is needed.
     """
     if (before := context.journal()) is None:
         return
@@ -360,9 +359,12 @@ def undo(context: MoveContext) -> None:
     after = context.journal()
     if after is None or not after.state.undoable:
         raise NotAbortable(context.plan.id, after.state.value if after else "unknown")
+    if not context.target_lost:
+        for node in context.plan.locked:
+            context.lock(node)
 
 
 STEP = Step(
-    "cutover", "fences the source, promotes the target, routes the poolers", probe, run, undo
-)
-STREAM_STEP = replace(STEP, sentence="fences the source, opens the target, routes the poolers")
+    "cutover", "fences the source, lets the target own the shards, routes the poolers",
+    probe, run, undo,
+)  # fmt: skip

@@ -31,8 +31,6 @@ from shardctl.state.journal import MoveState
 from shardctl.topology import names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from shardctl.moves.attempt import Attempt
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
@@ -49,11 +47,7 @@ _PROMOTION_S = 60.0
 
 
 def prepare(context: MoveContext) -> None:
-    """Find the sequences whose very values the target needs, and warm the session that claims."""
-    source = context.plan.source
-    with context.on(source):
-        session = context.session(source)
-        context.near_end = claims.near_end(context, session)
+    """Warm the session that claims."""
     given = {
         "schemas": list(context.plan.schemas),
         "names": [generator.REGISTER, generator.COUNTER],
@@ -122,8 +116,7 @@ def mark(at: Attempt) -> None:
     """Commit `drained`, and record the position that the target needs; raises NotPromoting."""
     revision = at.budget.revision + 1
     with at.context.on(at.plan.source):
-        beside = claims.logging_exactly(at.context, drained=revision + 1)
-        lsn = journal.mark_drained(at.source, at.plan.id, revision=revision, beside=beside)
+        lsn = journal.mark_drained(at.source, at.plan.id, revision=revision)
     if lsn is None:
         raise cutover.NotPromoting(at.plan.id, undoing.state(at.context))
     at.lsn = lsn
@@ -227,30 +220,23 @@ def take_ownership(at: Attempt) -> None:
 def claim(context: MoveContext, lsn: str) -> bool:
     """Claim, rename the schemas that stay on the source, and open the clone if possible.
 
-    The claim's message opens the clone if its role may run programs. Raises Unfinished where the
+    The claim's message opens the clone if its role may run programs. Raises NodeRefused where the
     server there is not the move's clone, and prepared_left.
     """
     plan, target = context.plan, context.plan.target
     session = context.session(target, Use.lock)
-    known: list[str] = []
     with context.on(target):
         while True:
             try:
-                rows = queries.rows_of_last(session, _claiming(context, lsn, known))
+                rows = queries.rows_of_last(session, _claiming(context, lsn))
             except psycopg.Error as error:
                 if is_lost(error):
                     raise
                 if error.sqlstate == _PREPARED:
-                    known = _end_all_prepared(context, session)
+                    _end_prepared(context, session)
                     continue
                 move = journal.find(session, plan.id)
-                if move is None:
-                    raise Unfinished(
-                        f"node {target}: the server there is not the clone of move {plan.id}",
-                        hint="correct the node's host and port in the topology, then run "
-                        "`shardctl moves resume`",
-                    ) from error
-                if not move.state.claimed_by_target:
+                if move is None or not move.state.claimed_by_target:
                     raise
                 # It has claimed, but perhaps may not run programs: the sub-step `open` needs none.
                 logger.info("the target has claimed but not opened: %s", reason_of(error))
@@ -258,8 +244,8 @@ def claim(context: MoveContext, lsn: str) -> bool:
             return standby.is_open(session, rows[0][0], time.monotonic() + _OPEN_S)
 
 
-def _claiming(context: MoveContext, lsn: str, known: Sequence[str]) -> sql.Composed:
-    """Compose the claim: ids, names, map, journal; repeatable. `known` prepared ones may remain.
+def _claiming(context: MoveContext, lsn: str) -> sql.Composed:
+    """Compose the claim: ids, names, map, journal; repeatable.
 
     `lsn` is the source's position that the target has reached: its journal may lack it. The server
     gets one message and executes all of it, even if this process is killed: guards route clients to
@@ -267,7 +253,6 @@ def _claiming(context: MoveContext, lsn: str, known: Sequence[str]) -> sql.Compo
     """
     plan, leaving = context.plan, planning.leaving(context.topology, context.plan)
     return QUERIES["claim"].format(
-        known=sql.Literal(list(known)),
         blocks=claims.opening(context),
         leaving=sql.Literal(list(leaving)),
         left_as=sql.Literal([names.retired(schema, plan.id) for schema in leaving]),
@@ -280,48 +265,28 @@ def _claiming(context: MoveContext, lsn: str, known: Sequence[str]) -> sql.Compo
     )
 
 
-def _end_all_prepared(context: MoveContext, session: Connection) -> list[str]:
-    """Roll back the prepared transactions that the clone has copied; return those that remain."""
-    for gid, owner in session.execute(QUERIES["prepared"]).fetchall():
-        _end_prepared(context, session, gid, owner)
-    return [gid for gid, _ in session.execute(QUERIES["prepared"])]
+def _end_prepared(context: MoveContext, session: Connection) -> None:
+    """Roll back the prepared transactions that the clone has copied; the source has them, too.
 
-
-def _end_prepared(context: MoveContext, session: Connection, gid: str, owner: str) -> None:
-    """Roll back a prepared transaction on the clone; the source has it, too, and ends it there.
-
-    Only its owner or a superuser may do that. One that holds no locks on the moved shards is
-    harmless and may remain: the cutover has waited for the others, and clients are waiting. Raises
-    prepared_left.
+    Only their owner or a superuser may do that. Raises prepared_left.
     """
-    plan = context.plan
-    try:
-        session.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
-    except psycopg.errors.UndefinedObject:
-        logger.debug("prepared transaction %s has ended", gid)
-    except (
-        psycopg.errors.InsufficientPrivilege,
-        psycopg.errors.ObjectNotInPrerequisiteState,  # its owner is ending it
-    ) as error:
-        held = {
-            "gid": gid,
-            "moved": [*plan.retired, *plan.schemas],
-            "leaving": list(planning.leaving(context.topology, plan)),
-        }
-        if session.execute(QUERIES["holds"], held).fetchone() != (False,):
+    target = context.plan.target
+    for gid, owner in session.execute(QUERIES["prepared"]).fetchall():
+        try:
+            session.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
+        except psycopg.errors.UndefinedObject:
+            logger.debug("prepared transaction %s has ended", gid)
+        except (
+            psycopg.errors.InsufficientPrivilege,
+            psycopg.errors.ObjectNotInPrerequisiteState,  # its owner is ending it
+        ) as error:
             raise Incomplete(
                 "prepared_left",
-                f"node {plan.target}: prepared transaction {gid!r} of {owner} holds locks on "
-                f"shards, and only {owner} or a superuser may end it",
+                f"node {target}: only {owner} or a superuser may end prepared transaction {gid!r}",
                 hint=f"add a line for {owner} or a superuser to pg_hba.conf there, which so far "
                 "accepts only shardctl, reload, run ROLLBACK PREPARED there (the source has the "
                 "transaction, too), then run `shardctl moves resume`",
             ) from error
-        context.notice(
-            f"node {plan.target}: cannot roll back prepared transaction {gid!r} of {owner} "
-            f"({reason_of(error)}); it holds no locks on the moved shards: run ROLLBACK PREPARED "
-            f"there as {owner}"
-        )
 
 
 def _open(context: MoveContext) -> tuple[str, ...]:

@@ -219,7 +219,7 @@ def close(context: MoveContext) -> None:
 def _write_file(context: MoveContext) -> None:
     """Write the new owners into the topology file, unless it has them."""
     try:
-        file.write(context.topology, context.plan, context.after)
+        file.write(context.topology, context.plan)
     except file.FileNotEdited as error:
         if not context.file_by_hand:
             raise

@@ -1,10 +1,10 @@
-"""The context of one running move: the plan, both topologies, sessions and their locks."""
+"""The context of one running move: the plan, the topology, sessions and their locks."""
 
 from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property, partial
@@ -24,7 +24,7 @@ from shardctl.state import journal, lock, progress
 from shardctl.state.progress import Kept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from shardctl.fanout import Progress
     from shardctl.moves.methods import Method
@@ -90,7 +90,7 @@ class Timeline:
 
 @dataclass
 class MoveContext:
-    """One running move; `topology` is the one before the move, `after` the one when it is done."""
+    """One running move; `topology` is the one before the move."""
 
     topology: Topology
     plan: MovePlan
@@ -104,15 +104,11 @@ class MoveContext:
     """Whether the operator has declared the source destroyed: it is not contacted any more."""
     target_lost: bool = False
     """Whether the operator has declared the target destroyed: nothing is undone there."""
-    target_away: NodeUnavailable | NodeLost | NodeRefused | None = None
-    """Why an abort cannot reach the target: what the move made there stays until another one."""
     file_by_hand: bool = False
     """Whether the move ends though the topology file cannot be written: the operator edits it."""
     snapshot: str | None = None
     """The id of the target's snapshot of the cutover, held by the session `snapshot`."""
     sessions: dict[tuple[NodeName, Use], Connection] = field(default_factory=dict)
-    near_end: Sequence[int] = ()
-    """The OIDs of sequences on a clone's source that are near their end."""
     is_near: bool = False
     """Whether the target of a stream was near its source in this process."""
     structure: str | None = None
@@ -125,11 +121,6 @@ class MoveContext:
     """The snapshot that a stream's target has exported with that mark."""
     decision: dict[str, Any] | None = None
     """What a stream's source has decided: attempt, revision and state, its clock, its sequences."""
-
-    @property
-    def after(self) -> Topology:
-        """The topology when the move is done."""
-        return planning.after(self.topology, self.plan)
 
     @property
     def source(self) -> Node:
@@ -163,10 +154,8 @@ class MoveContext:
 
     def look_for_target(self) -> None:
         """Open a session with the target if its server runs, so that its journal counts."""
-        try:
+        with suppress(NodeUnavailable):
             self.session(self.plan.target)
-        except NodeUnavailable as error:
-            logger.debug("move %s: %s", self.plan.id, error.message)
 
     def past_cutover(self) -> bool:
         """Return whether the move is past its point of no return."""
@@ -187,8 +176,6 @@ class MoveContext:
         found = self.open_session(node, use)
         if found is None and use is Use.lock:
             return self.session(node)
-        if found is None and node == self.plan.target and self.target_away is not None:
-            raise self.target_away
         if found is None:
             found = self.sessions[node, use] = self.beside(node)
         return found
@@ -233,8 +220,6 @@ class MoveContext:
     def lock(self, node: NodeName) -> None:
         """Take a node's lock for as long as this context lasts; raises NodeLocked."""
         if not self.holds(node):
-            if node == self.plan.target and self.target_away is not None:
-                raise self.target_away
             session = self.sessions[node, Use.lock] = self.beside(node)
             try:
                 with self.on(node):

@@ -41,7 +41,6 @@ from shardctl.postgres.logical import (
 )
 from shardctl.postgres.patient import chunks
 from shardctl.state import journal, reverses
-from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -312,7 +311,6 @@ STEP = Step(
     probe,
     run,
     undo,
-    leaves=lambda plan: f"copies of shards {ranges.of(plan.shards)}, which serve no client",
 )
 
 
@@ -467,5 +465,4 @@ REOPEN_STEP = Step(
     is_reopened,
     reopen,
     retire_again,
-    leaves=lambda plan: f"closed copies of shards {ranges.of(plan.shards)}, which serve no client",
 )

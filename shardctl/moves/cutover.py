@@ -160,7 +160,7 @@ def round_trips(context: MoveContext, pooler_ms: float) -> RoundTrips:
         ask = partial(context.session(node).execute, "SELECT 1")
         with context.on(node):
             took[node] = shortest_ms(partial(connection.ask_again, ask))
-    return RoundTrips.of(
+    return RoundTrips(
         source=took[context.plan.source], target=took[context.plan.target], pooler=pooler_ms
     )
 
@@ -216,14 +216,6 @@ def serve(at: Attempt) -> None:
     """Wait until waiting clients have connections, and report aliases whose clients have none."""
     if left := at.pauses.await_served():
         at.context.notice(f"clients are still waiting for a connection: {', '.join(left[:5])}")
-    for paused in at.pauses.all:
-        if paused.cancelled:
-            at.context.notice(
-                f"pooler {paused.pooler.name}: a client cancelled a statement on "
-                f"{', '.join(paused.cancelled[:5])} while PAUSE waited for it; right after the "
-                "pause, PgBouncer may have rejected requests of other clients with 08P01 (server "
-                "login has been failing) without executing them"
-            )
 
 
 def spread_map(context: MoveContext) -> None:
@@ -287,7 +279,7 @@ def write_file(context: MoveContext) -> None:
     An error here would end this process, and with it the snapshot for the comparison.
     """
     try:
-        file.write(context.topology, context.plan, context.after)
+        file.write(context.topology, context.plan)
     except file.FileNotEdited as error:
         context.notice(f"{error.message}; shardctl compares the rows, then tries again")
 

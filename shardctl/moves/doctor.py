@@ -7,7 +7,7 @@ cleared while a journal that may know the move could not be read.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,13 +17,12 @@ from psycopg import sql
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.libpq import reason_of
 from shardctl.moves import ledger as ledgers
-from shardctl.moves import marks, stream_claim
-from shardctl.postgres import catalog, slots
+from shardctl.moves import marks, prune, stream_claim
+from shardctl.moves.prune import View
+from shardctl.postgres import slots
 from shardctl.postgres.logical import closing, publication, structure, subscription
 from shardctl.state import (
-    cluster,
     events,
-    identity,
     journal,
     leash,
     lock,
@@ -59,26 +58,8 @@ class Left(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
-        one = self.object
-        return {
-            "node": self.node,
-            "kind": one.kind,
-            "name": one.name,
-            "move": one.move,
-            "detail": one.detail,
-            "held_bytes": one.held_bytes,
-            "cleared": self.why_not is None,
-            "why_not": self.why_not,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What one node has: objects of moves, its map, and which shards' schemas are live there."""
-
-    objects: NodeObjects
-    map: Mapping[ShardId, NodeName]
-    live: frozenset[str]
+        verdict = {"cleared": self.why_not is None, "why_not": self.why_not}
+        return {"node": self.node, **asdict(self.object), **verdict}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +68,8 @@ class Fleet:
 
     topology: Topology
     ledger: Ledger
-    nodes: Mapping[NodeName, Seen]
+    views: Mapping[NodeName, View]
+    objects: Mapping[NodeName, NodeObjects]
     unread: Mapping[NodeName, str]
     away: frozenset[NodeName] = frozenset()
     """Nodes without shards that cannot be logged in to."""
@@ -102,14 +84,18 @@ def look(topology: Topology, *, purpose: str) -> Fleet:
     asked = observer.ask(topology, partial(_seen, topology, ended), purpose=purpose)
     # A move is in a journal before it makes anything: what was seen is known by now.
     ledger = ledgers.read(topology, purpose=purpose)
-    return Fleet(topology, ledger, asked.values, dict(ledger.unread) | asked.unread, asked.away)
+    views = {node: view for node, (view, _) in asked.values.items()}
+    objects = {node: found for node, (_, found) in asked.values.items()}
+    unread = dict(ledger.unread) | asked.unread
+    return Fleet(topology, ledger, views, objects, unread, asked.away)
 
 
-def _seen(topology: Topology, ended: Sequence[Entry], session: Connection, node: Node) -> Seen:
-    row = cluster.read(session) if cluster.is_present(session) else None
-    if row is None or identity.is_clone(session, node, row):
-        return Seen(NodeObjects(), {}, frozenset())
-    identity.check(row, topology, node.name)
+def _seen(
+    topology: Topology, ended: Sequence[Entry], session: Connection, node: Node
+) -> tuple[View, NodeObjects]:
+    view = prune.view_of(topology, session, node)
+    if view is None:
+        return View(), NodeObjects()
     copies = {
         entry.move.id: entry.move.schemas
         for entry in ended
@@ -118,10 +104,7 @@ def _seen(topology: Topology, ended: Sequence[Entry], session: Connection, node:
         and entry.move.target == node.name
     }
     over = [e.move.id for e in ended] + [r for e in ended if (r := reverses.id_of(e.move))]
-    found = move_objects.read(session, ended=over, copies=copies)
-    wanted = [topology.schema(shard) for shard in topology.owners()]
-    live = frozenset(catalog.present(session, wanted))
-    return Seen(found, cluster.read_map(session), live)
+    return view, move_objects.read(session, ended=over, copies=copies)
 
 
 def left(fleet: Fleet) -> list[Left]:
@@ -129,22 +112,15 @@ def left(fleet: Fleet) -> list[Left]:
     entries = {entry.move.id: entry for entry in fleet.ledger.entries}
     kept = kept_reverses(fleet.ledger.entries)
     found: list[Left] = []
-    for node, seen in fleet.nodes.items():
-        for one in _as_schemas(seen.objects):
+    for node, objects in fleet.objects.items():
+        for one in _as_schemas(objects):
             entry = entries.get(one.move)
             if one.move not in kept and (entry is None or not entry.open):
                 found.append(Left(node, one, _why_not(fleet, node, one, entry)))
     staying = {(one.node, one.object.move) for one in found if one.why_not is not None}
-    order = {kind: at for at, kind in enumerate(_ORDER)}
+    order = {kind: at for at, kind in enumerate(_CLEARING)}
     every = (_with_records(one, staying) for one in found)
     return sorted(every, key=lambda one: (order[one.object.kind], one.node, one.object.name))
-
-
-_ORDER = (
-    "subscription", "slot", "publication", "triggers", "schema", "function", "role", "guard",
-    "records",
-)  # fmt: skip
-"""What uses another thing goes before it."""
 
 
 def _as_schemas(objects: NodeObjects) -> Iterator[MoveObject]:
@@ -201,20 +177,9 @@ def _why_not_dropped(fleet: Fleet, node: NodeName, schema: str) -> str | None:
         return f"node {min(fleet.unread)} could not be read, and may have the shard"
     if any(entry.open and shard in entry.move.shards for entry in fleet.ledger.entries):
         return f"shard {shard} is in an open move"
-    return _why_not_elsewhere(fleet, node, shard)
-
-
-def _why_not_elsewhere(fleet: Fleet, node: NodeName, shard: ShardId) -> str | None:
-    """Say what is missing of the proof that another node owns a shard and has it."""
-    owners = {seen.map.get(shard) for seen in fleet.nodes.values() if seen.map}
-    owner = owners.pop() if len(owners) == 1 else None
-    if owner is None:
-        return f"the nodes' maps do not agree on who owns shard {shard}"
-    if owner == node:
+    if fleet.views[node].map.get(shard) == node:
         return f"the map gives shard {shard} to this node"
-    if owner not in fleet.nodes or fleet.topology.schema(shard) not in fleet.nodes[owner].live:
-        return f"shard {shard} is not live on node {owner}, which owns it"
-    return None
+    return prune.why_not_live(topology, fleet.views, node, shard)
 
 
 _LOCK_TIMEOUT = "5s"
@@ -233,16 +198,15 @@ def clear(topology: Topology, chosen: Sequence[Left], report: Callable[[Left], N
         fleet = look(topology, purpose=lock.purpose(COMMAND))
         wanted = {(one.node, one.object.kind, one.object.name) for one in chosen}
         errors: list[str] = []
+        # What comes later of a move on a node may be read by what stays, as rows are by triggers.
         failed: set[tuple[str, str]] = set()
         for session in sessions.values():
             session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
         for one in left(fleet):
             named = (one.node, one.object.kind, one.object.name)
             moved = (one.node, one.object.move)
-            if one.why_not is not None or named not in wanted:
+            if one.why_not is not None or named not in wanted or moved in failed:
                 continue
-            if one.object.kind == "records" and moved in failed:
-                continue  # triggers that stay read them
             try:
                 _drop(sessions[one.node], one.object)
             except (psycopg.Error, ShardctlError) as error:
@@ -292,3 +256,4 @@ _CLEARING: dict[Kind, Callable[[Connection, MoveObject], object]] = {
     "guard": lambda session, one: leash.end(session, journal.slot(one.move)),
     "records": _records,
 }
+"""What uses another thing goes before it."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import fcntl
 import os
-import re
-import stat
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan
     from shardctl.topology.model import NodeName, ShardId, Topology
 
-_MOUNTS = Path("/proc/self/mountinfo")
 _LOCK_S, _POLL_S = 10.0, 0.01
 _LONG = 60
 """Longer lists of ranges get spaces, at which `edit` folds lines."""
@@ -35,7 +32,6 @@ _WRITABLE = (
     "write `shards` without anchors and aliases, make the file and its directory writable for "
     "this user, or copy the file to a writable directory and give the copy with --topology"
 )
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class FileNotEdited(Unfinished):
@@ -53,7 +49,7 @@ class FileNotEdited(Unfinished):
 
 def problems(topology: Topology, plan: MovePlan) -> list[PreflightRefused]:
     """Return what would keep `write` from changing the file; changes nothing."""
-    why = _why_not(topology, _values(plan, planning.after(topology, plan)))
+    why = _why_not(topology, _values(topology, planning.after(topology, plan)))
     if not why:
         return []
     refusal = PreflightRefused(
@@ -95,14 +91,13 @@ def is_written(topology: Topology, plan: MovePlan) -> bool:
     return plan.target in now.nodes and moved <= set(now.nodes[plan.target].shards)
 
 
-def write(topology: Topology, plan: MovePlan, after: Topology) -> None:
+def write(topology: Topology, plan: MovePlan) -> None:
     """Write the new owners into the file, unless it has them; raises FileNotEdited.
 
     `topology` is what was read from the file before the move.
     """
-    if is_written(topology, plan):
-        return
-    replace(topology, _values(plan, after))
+    if not is_written(topology, plan):
+        replace(topology, _values(topology, planning.after(topology, plan)))
 
 
 def placement(topology: Topology, owners: Mapping[ShardId, NodeName]) -> dict[tuple[str, ...], str]:
@@ -110,22 +105,11 @@ def placement(topology: Topology, owners: Mapping[ShardId, NodeName]) -> dict[tu
 
     Raises nodes_unlisted, and file_unwritable.
     """
-    path = topology.path
-    if unlisted := sorted({*owners.values()} - {*topology.nodes}):
-        of = [shard for shard, owner in owners.items() if owner in unlisted]
-        raise Refused(
-            "nodes_unlisted",
-            f"the map gives shards {ranges.of(of)} to {', '.join(unlisted)}, and {path} has no "
-            "such node",
-            hint="add each node with `shards: none` to the file, then run this command again",
-        )
-    values: dict[tuple[str, ...], str] = {}
-    for node in topology.nodes.values():
-        shards = tuple(sorted(shard for shard, owner in owners.items() if owner == node.name))
-        if shards != node.shards:
-            values["nodes", node.name, "shards"] = _listed(shards)
+    values = _values(topology, planning.placed(topology, owners))
     if why := _why_not(topology, values):
-        raise Refused("file_unwritable", f"{path}: cannot write owners: {why}", hint=_WRITABLE)
+        raise Refused(
+            "file_unwritable", f"{topology.path}: cannot write owners: {why}", hint=_WRITABLE
+        )
     return values
 
 
@@ -191,10 +175,11 @@ def _locked(path: Path) -> Iterator[None]:
         time.sleep(_POLL_S)
 
 
-def _values(plan: MovePlan, after: Topology) -> dict[tuple[str, ...], str]:
+def _values(before: Topology, after: Topology) -> dict[tuple[str, ...], str]:
     return {
-        ("nodes", name, "shards"): _listed(after.nodes[name].shards)
-        for name in (plan.source, plan.target)
+        ("nodes", node.name, "shards"): _listed(node.shards)
+        for node in after.nodes.values()
+        if node.shards != before.nodes[node.name].shards
     }
 
 
@@ -221,42 +206,12 @@ def _why_not(topology: Topology, values: dict[tuple[str, ...], str]) -> str | No
     path = topology.path
     try:
         _, new = _edited(topology, values)
-        why = _unwritable(path.resolve(strict=True), len(new.encode()))
-    except FileNotEdited as error:
-        why = error.why
-    except OSError as error:
-        why = error.strerror or str(error)
-    return why and why.removeprefix(f"{path}: ")
-
-
-def _unwritable(path: Path, size: int) -> str | None:
-    """Return why a file cannot be replaced by one of `size` bytes, or None.
-
-    `path` has no symbolic links. Raises OSError where the file cannot be checked.
-    """
-    folder = path.parent
-    if path in _mount_points():
-        return "it is a mount point, which cannot be replaced: mount its directory instead"
-    try:
-        # Only this shows root a read-only file system or an immutable file.
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    except PermissionError as error:
-        if error.errno != errno.EACCES:  # its mode does not keep it from being replaced
-            return f"{error.strerror} (it is immutable, see lsattr)"
-    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
-        return f"{folder} is not writable"
-    held, me = folder.stat(), os.geteuid()
-    if held.st_mode & stat.S_ISVTX and me not in (0, held.st_uid, path.stat().st_uid):
-        return f"it belongs to another user, and only its owner may replace files in {folder}"
-    room = os.statvfs(folder)
-    if room.f_bavail * room.f_frsize < size:
-        return f"{folder} has no room for a new file of {size:,} bytes"
+        # It is replaced by a new file beside it, behind a link, too.
+        with tempfile.TemporaryFile(dir=path.resolve(strict=True).parent) as beside:
+            beside.write(new.encode())
+    except FileNotEdited as error:
+        return error.why.removeprefix(f"{path}: ")
+    except OSError as error:
+        return error.strerror or str(error)
     return None
-
-
-def _mount_points() -> set[Path]:
-    """Return the mount points that this process sees; empty without /proc."""
-    if not _MOUNTS.exists():
-        return set()
-    lines = _MOUNTS.read_text(errors="replace").splitlines()
-    return {Path(_OCTAL.sub(lambda m: chr(int(m[1], 8)), line.split(" ")[4])) for line in lines}

@@ -186,5 +186,4 @@ STREAM_STEP = Step(
     is_near,
     subscribe,
     unsubscribe,
-    leaves=lambda plan: f"subscription {plan.slot}",
 )

@@ -10,8 +10,6 @@ from shardctl.state import cluster, identity, observer
 from shardctl.state import ledger as ledgers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Copy, Entry
     from shardctl.topology.model import Node, NodeName, Topology
@@ -23,48 +21,6 @@ FULL = (
     "it cannot start because the WAL of a move has filled its disk, see docs/operations/failures.md"
 )
 """What to do with a source that is not there, behind `if`."""
-
-
-def move_not_found(move: str, known: Sequence[str], unread: Sequence[Unread] = ()) -> Misused:
-    """Report an id that no node's journal has."""
-    hint = f"known moves: {', '.join(known)}" if known else "no move has started yet"
-    return Misused(
-        "move_not_found", f"unknown move {move!r}" + _but(unread), hint=_full(unread) or hint
-    )
-
-
-def _but(unread: Sequence[Unread]) -> str:
-    names = ", ".join(node for node, _ in unread)
-    return f" (not checked: nodes {names})" if unread else ""
-
-
-def _full(unread: Sequence[Unread]) -> str | None:
-    """Return the hint for a node that could not be asked, whose journal may have the move."""
-    if not unread:
-        return None
-    node, reason = unread[0]
-    return (
-        f"node {node}: {reason}; start it, or restore its tables if they are missing, then "
-        f"try again; if {FULL}"
-    )
-
-
-def nothing_unfinished(unread: Sequence[Unread] = ()) -> Misused:
-    """Report that no move can be resumed or aborted."""
-    hint = "run `shardctl moves list` to see all moves"
-    return Misused(
-        "nothing_unfinished", "no move is unfinished" + _but(unread), hint=_full(unread) or hint
-    )
-
-
-def several_unfinished(found: Sequence[Entry]) -> Misused:
-    """Report that a command needs the id of one of several moves."""
-    listed = ", ".join(f"{e.move.id} ({e.move.source} to {e.move.target})" for e in found)
-    return Misused(
-        "several_unfinished",
-        f"{len(found)} moves are unfinished: {listed}",
-        hint="give the id of one of them",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +39,31 @@ class Ledger:
             found = [entry for entry in self.entries if entry.state == "unfinished"]
             found = found or [entry for entry in self.entries if entry.open]
             if not found:
-                raise nothing_unfinished(self.unread)
+                but, hint = self._unread("run `shardctl moves list` to see all moves")
+                raise Misused("nothing_unfinished", f"no move is unfinished{but}", hint=hint)
             if len(found) > 1:
-                raise several_unfinished(found)
+                moves = [one.move for one in found]
+                listed = ", ".join(f"{one.id} ({one.source} to {one.target})" for one in moves)
+                raise Misused(
+                    "several_unfinished",
+                    f"{len(found)} moves are unfinished: {listed}",
+                    hint="give the id of one of them",
+                )
             return found[0]
         for entry in self.entries:
             if entry.move.id == move:
                 return entry
-        known = [entry.move.id for entry in self.entries]
-        raise move_not_found(move, known, self.unread)
+        known = ", ".join(entry.move.id for entry in self.entries) or "none"
+        but, hint = self._unread(f"known moves: {known}")
+        raise Misused("move_not_found", f"unknown move {move!r}{but}", hint=hint)
+
+    def _unread(self, hint: str) -> tuple[str, str]:
+        """Give what to add to a refusal, and its hint: a journal not read may have the move."""
+        if not self.unread:
+            return "", hint
+        node, reason = self.unread[0]
+        but = f" (not checked: nodes {', '.join(node for node, _ in self.unread)})"
+        return but, f"node {node}: {reason}; start it, then try again; if {FULL}"
 
     def newest(self) -> Entry:
         """Return the move that began last; raises no_move_yet."""

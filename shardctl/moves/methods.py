@@ -22,17 +22,12 @@ class Method:
     steps: Sequence[Step]
 
 
+_END = (attempt.STEP, confirm.STEP, confirm.RETIRE_STEP)
+
 METHODS: Mapping[str, Method] = {
     plan.CLONE: Method(
         "copies the whole source server onto a node without shards, and promotes the copy",
-        steps=(
-            reserve.STEP,
-            copy.CLONE_STEP,
-            follow.STEP,
-            attempt.STEP,
-            confirm.STEP,
-            confirm.RETIRE_STEP,
-        ),
+        steps=(reserve.STEP, copy.CLONE_STEP, follow.STEP, *_END),
     ),
     plan.STREAM: Method(
         "copies the shards to a node that serves already, which follows by logical replication",
@@ -42,24 +37,14 @@ METHODS: Mapping[str, Method] = {
             follow.STREAM_STEP,
             rehearsal.STEP,
             reverse_kept.STEP,
-            attempt.STREAM_STEP,
-            confirm.STEP,
-            confirm.RETIRE_STEP,
+            *_END,
         ),
     ),
 }
 
 REVERSE = Method(
     "gives shards back to the node from which they were streamed, without a copy",
-    steps=(
-        reserve.STREAM_STEP,
-        copy.REOPEN_STEP,
-        follow.STREAM_STEP,
-        rehearsal.STEP,
-        attempt.STREAM_STEP,
-        confirm.STEP,
-        confirm.RETIRE_STEP,
-    ),
+    steps=(reserve.STREAM_STEP, copy.REOPEN_STEP, follow.STREAM_STEP, rehearsal.STEP, *_END),
 )
 """What reverses a streamed move."""
 

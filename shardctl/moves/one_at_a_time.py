@@ -56,16 +56,14 @@ def turn(context: MoveContext) -> Iterator[None]:
     `_follow` raises.
     """
     plan = context.plan
-    # A clone is a standby until its source has decided.
-    nodes = [plan.source, plan.target] if plan.streams else [plan.source]
     try:
-        told = _wait(context, nodes)
+        told = _wait(context, plan.locked)
         if len(told) < len(context.topology.nodes):
             _require_unstaged(context, told)
         _follow(context, told)
         yield
     finally:
-        _leave(context, nodes)
+        _leave(context, plan.locked)
 
 
 def undisturbed(topology: Topology, work: Callable[[Topology], Value]) -> Value:
@@ -200,13 +198,6 @@ def _follow(context: MoveContext, told: dict[NodeName, _Told]) -> None:
             f"shards {ranges.of(away)} are no longer on node {plan.source}: the map of node "
             f"{newest} has version {version}, and the move was planned with {plan.map_version}",
             hint="undo this move with `shardctl moves abort`",
-        )
-    if unlisted := {*owners.values()} - {*topology.nodes}:
-        raise Refused(
-            "nodes_unlisted",
-            f"the map gives shards to {', '.join(sorted(unlisted))}, and {topology.path} has no "
-            "such node",
-            hint="add each node to the file as the newest topology file has it",
         )
     context.topology = planning.placed(topology, owners)
     context.plan = replace(plan, map_version=version)

@@ -17,7 +17,7 @@ from shardctl.meter import listed
 from shardctl.moves import plan as planning
 from shardctl.moves.sub_step import shortest_ms
 from shardctl.pgbouncer import apply, guard, render, serving
-from shardctl.pgbouncer.console import SHOW_POOLS, Console, PoolerLost, PoolerUnavailable, conninfo
+from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable, conninfo
 from shardctl.pgbouncer.guard import Guard, Question, Staged
 from shardctl.postgres import connection
 
@@ -52,9 +52,9 @@ class PausedPoolers:
     resume the paused aliases.
     """
 
-    def __init__(self, before: Topology, after: Topology, plan: MovePlan, *, purpose: str) -> None:
+    def __init__(self, before: Topology, plan: MovePlan, *, purpose: str) -> None:
         self._before = before
-        self._after = after
+        self._after = planning.after(before, plan)
         self._plan = plan
         self._purpose = purpose
         self.all = [self._paused(pooler) for pooler in before.poolers.values()]
@@ -66,7 +66,7 @@ class PausedPoolers:
         self.waits_ms: dict[str, float] = {}
         """For each pooler, the time from the first PAUSE until no client waited for a connection.
 
-        No client waited longer; 0 where none waited at the RESUME.
+        No client waited longer.
         """
 
     def __enter__(self) -> Self:
@@ -169,8 +169,8 @@ class PausedPoolers:
 
         self._each(one)
 
-    def hold(self, *, seconds: float) -> dict[str, float]:
-        """Pause all aliases on all poolers; return how long each pooler's last PAUSE took, in ms.
+    def hold(self, *, seconds: float) -> None:
+        """Pause all aliases on all poolers.
 
         Raises PauseFailed, PauseLost, and what a pooler refused. The answer to PAUSE proves the
         pause only with `require_held` after it: RESUME by another session answers a waiting PAUSE,
@@ -190,10 +190,6 @@ class PausedPoolers:
         if waiting:
             raise PauseFailed(waiting, list(self._busy(waiting)), seconds)
         self.require_held()
-        return {
-            g.pooler.name: max(a.seconds.values(), default=0.0) * 1000
-            for g, a in zip(self.all, answers, strict=True)
-        }
 
     def _busy(self, waiting: Mapping[str, tuple[str, ...]]) -> Iterator[int]:
         """Yield the pids on the source that serve aliases whose PAUSE does not complete."""
@@ -210,9 +206,8 @@ class PausedPoolers:
         """Check that every alias is still paused; raises PauseLost, PoolerLost."""
 
         def one(paused: PausedPooler) -> None:
-            offered = self._watcher(paused).databases()
-            gone = tuple(a for a in paused.aliases if a not in offered or not offered[a].paused)
-            if gone:
+            held = paused.paused(self._watcher(paused).databases())
+            if gone := tuple(alias for alias in paused.aliases if alias not in held):
                 raise PauseLost(paused.pooler.name, gone)
 
         self._each(one)
@@ -224,9 +219,8 @@ class PausedPoolers:
         """
 
         def one(paused: PausedPooler) -> None:
-            beside = paused.ask_who_waits()
             paused.put_in_place()
-            self._reload_and_resume(paused, waits=paused.any_waits(beside))
+            self._reload_and_resume(paused)
 
         self._each(one)
 
@@ -235,7 +229,7 @@ class PausedPoolers:
 
         def one(paused: PausedPooler) -> None:
             paused.write()
-            self._reload_and_resume(paused, waits=paused.any_waits(self._watcher(paused), ask=True))
+            self._reload_and_resume(paused)
             files.remove(paused.host, paused.staged, user=paused.pooler.os_user)
 
         self._each(one)
@@ -252,8 +246,7 @@ class PausedPoolers:
             left = paused.end_serving(self._watcher(paused))
             if paused.serving.resumed:
                 since = paused.serving.at if self.held_at is None else self.held_at
-                waited = time.monotonic() - since if paused.serving.waits else 0.0
-                self.waits_ms[paused.pooler.name] = round(waited * 1000, 1)
+                self.waits_ms[paused.pooler.name] = round((time.monotonic() - since) * 1000, 1)
             return left
 
         return [alias for left in self._each(one) for alias in left]
@@ -315,10 +308,10 @@ class PausedPoolers:
         paused.guard = None
         return found
 
-    def _reload_and_resume(self, paused: PausedPooler, *, waits: bool) -> None:
+    def _reload_and_resume(self, paused: PausedPooler) -> None:
         """Send both in one packet; raises route_failed, ResumeFailed, PoolerLost."""
         console = self._watcher(paused)
-        refused = paused.begin_serving(console, reload=True, waits=waits)
+        refused = paused.begin_serving(console, reload=True)
         offered = console.databases()
         wrong = apply.differences(render.entries(self._after, paused.pooler), offered)
         paused.require_resumed(offered)
@@ -338,7 +331,7 @@ class PausedPoolers:
         this process died.
         """
         console = self._watcher(paused)
-        still = paused.is_paused(console.databases())
+        still = bool(paused.paused(console.databases()))
         paused.begin_serving(console, reload=False, shorten=still)
         paused.require_resumed(console.databases())
         if still or not serving.retry_of(console):
@@ -372,13 +365,10 @@ class PauseFailed(ShardctlError):
     def __init__(
         self, waiting: Mapping[str, tuple[str, ...]], pids: Sequence[int], seconds: float
     ) -> None:
-        listed = "; ".join(
-            f"pooler {pooler}: {', '.join(aliases[:5])}{' ...' if len(aliases) > 5 else ''}"
-            for pooler, aliases in waiting.items()
-        )
+        whose = "; ".join(f"pooler {name}: {listed(found)}" for name, found in waiting.items())
         super().__init__(
-            f"transactions did not end within {seconds:.1f} s, so PAUSE did not complete: {listed}"
-            + (f" (on the source, pid {', '.join(map(str, pids[:5]))})" if pids else ""),
+            f"transactions did not end within {seconds:.1f} s, so PAUSE did not complete: {whose} "
+            f"(pids on the source: {listed([str(pid) for pid in pids]) or 'unknown'})",
             hint="run `shardctl moves resume` to try again, with a longer --max-pause, or with "
             "--terminate to end them",
         )
@@ -413,8 +403,6 @@ class Serving:
     """When it had resumed all aliases, on the monotonic clock."""
     resumed: int
     """How many aliases were still paused until then."""
-    waits: bool
-    """Whether clients of these aliases were waiting."""
 
 
 @dataclass(slots=True)
@@ -433,8 +421,6 @@ class PausedPooler:
     """A session that never runs PAUSE."""
     retry: str | None = None
     """The pooler's `server_login_retry`, empty where only RELOAD restores it; None before."""
-    cancelled: tuple[str, ...] = ()
-    """Aliases on which a client cancelled a statement while PAUSE waited for it."""
     serving: Serving | None = None
     """How its clients are served again; None before that."""
     guard: Guard | None = None
@@ -457,49 +443,18 @@ class PausedPooler:
         if now != self.text and not render.is_newer(now, self.text):
             files.write(self.host, place, self.text, user=user)
 
-    def ask_who_waits(self) -> Console | None:
-        """Send the query for waiting clients; `any_waits` reads its answer."""
-        beside = next((one for one in self.consoles if not one.closed), None)
-        try:
-            if beside is not None:
-                beside.send(SHOW_POOLS)
-        except PoolerLost as error:  # serving the clients does not need this session
-            logger.info("pooler %s: %s", self.pooler.name, error.message)
-            return None
-        return beside
-
-    def any_waits(self, asked: Console | None, *, ask: bool = False) -> bool:
-        """Return whether clients wait for paused aliases, including clients that are logging in.
-
-        True if that is unknown. Records aliases with waiting cancel requests, too.
-        """
-        if asked is None:
-            return True
-        try:
-            rows = asked.pools() if ask else asked.finish()
-        except PoolerLost as error:
-            logger.info("pooler %s: %s", self.pooler.name, error.message)
-            return True
-        held = set(self.aliases)
-        ours = [row for row in rows if row["database"] in held]
-        self.cancelled = tuple(
-            sorted({str(row["database"]) for row in ours if int(row["cl_waiting_cancel_req"] or 0)})
-        )
-        return any(int(row["cl_waiting"] or 0) for row in ours)
-
     def begin_serving(
-        self, console: Console, *, reload: bool, shorten: bool = True, waits: bool = False
+        self, console: Console, *, reload: bool, shorten: bool = True
     ) -> list[CommandRefused]:
         """Reload on request, and resume; return what was refused. Raises PoolerLost.
 
-        `waits` says that clients are waiting. `end_serving` must follow if this is to `shorten`
-        `server_login_retry`.
+        `end_serving` must follow if this is to `shorten` `server_login_retry`.
         """
         if self.retry is None:
             self.retry = serving.retry_of(console)
         refused = serving.begin(console, self.aliases, reload=reload, shorten=shorten)
         idle = sum(error.not_paused for error in refused)
-        self.serving = Serving(time.monotonic(), len(self.aliases) - idle, waits)
+        self.serving = Serving(time.monotonic(), len(self.aliases) - idle)
         return refused
 
     def end_serving(self, console: Console) -> list[str]:
@@ -512,14 +467,11 @@ class PausedPooler:
 
     def require_resumed(self, offered: Mapping[str, Alias]) -> None:
         """Check that nothing is paused; raises ResumeFailed."""
-        if left := self._paused(offered):
+        if left := self.paused(offered):
             raise ResumeFailed(self.pooler.name, left)
 
-    def is_paused(self, offered: Mapping[str, Alias]) -> bool:
-        """Return whether any alias is paused, also one whose PAUSE still waits."""
-        return bool(self._paused(offered))
-
-    def _paused(self, offered: Mapping[str, Alias]) -> list[str]:
+    def paused(self, offered: Mapping[str, Alias]) -> list[str]:
+        """List the aliases that are paused, also those whose PAUSE still waits."""
         return [a for a in self.aliases if a in offered and offered[a].paused]
 
 

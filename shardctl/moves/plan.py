@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from shardctl.errors import ShardctlError, UsageError
+from shardctl.errors import Refused, ShardctlError, UsageError
 from shardctl.postgres.logical.publication import Identity
 from shardctl.state import journal
 from shardctl.topology import aliases, names, ranges
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 CLONE = "clone"
 """The default method of a move to a node without a server."""
 STREAM = journal.STREAM
-_POOLERS = "poolers."
 
+_COLUMNS = ("id", "source", "target", "shards", "schemas", "retired", "method")
+"""Fields of a plan for which the journal has columns of their own."""
 _INDIFFERENT = ("shards", "migrations", "keys", "control", "relative", "subscription_options")
 """Fields that a move does not depend on, changes itself, or that may be corrected during it."""
 
@@ -162,45 +163,29 @@ class MovePlan:
         return self.method == STREAM
 
     @property
+    def locked(self) -> tuple[NodeName, ...]:
+        """The nodes that run before the move and whose locks it takes when it begins."""
+        # A clone is a standby until its source has decided.
+        return (self.source, self.target) if self.streams else (self.source,)
+
+    @property
     def slot(self) -> str:
         """The replication slot of this move."""
         return journal.slot(self.id)
 
     def as_json(self) -> dict[str, Any]:
         """Return what the journal keeps in `plan`, besides its own columns."""
-        return {
-            "map_version": self.map_version,
-            "said": self.said,
-            "options": asdict(self.options),
-            "reverse": self.reverse,
-            "reverses": self.reverses and asdict(self.reverses),
-            "lent": self.lent,
-            "systems": dict(self.systems),
-            "group": self.group,
-        }
+        return {name: kept for name, kept in asdict(self).items() if name not in _COLUMNS}
 
     @classmethod
     def of_journal(cls, move: Move) -> MovePlan:
         """Read a plan back from the journal; raises PlanUnreadable."""
+        columns: dict[str, Any] = {name: getattr(move, name) for name in _COLUMNS}
         try:
-            reverses = move.plan.get("reverses")
-            return cls(
-                id=move.id,
-                source=NodeName(move.source),
-                target=NodeName(move.target),
-                shards=tuple(ShardId(s) for s in move.shards),
-                schemas=move.schemas,
-                retired=move.retired,
-                map_version=move.plan["map_version"],
-                said=dict(move.plan["said"]),
-                options=Options(**move.plan["options"]),
-                method=move.method,
-                reverse=move.plan.get("reverse"),
-                reverses=None if reverses is None else Reversed(**reverses),
-                lent=lent(move),
-                systems=move.plan.get("systems", {}),
-                group=move.plan.get("group"),
-            )
+            options = Options(**move.plan["options"])
+            reverses = move.plan["reverses"] and Reversed(**move.plan["reverses"])
+            given = {"options": options, "reverses": reverses, "lent": lent(move)}
+            return cls(**(columns | move.plan | given))
         except (KeyError, TypeError) as error:
             raise PlanUnreadable(move.id, f"{type(error).__name__}: {error}") from error
 
@@ -235,12 +220,8 @@ def make(
         there = ranges.of(s for s in chosen if owners[s] == to)
         raise MoveRefused(f"shards {there} are already on node {to}", hint="leave them out")
     if len(sources) > 1:
-        parts = "; ".join(
-            f"{node}: {ranges.of(s for s in chosen if owners[s] == node)}"
-            for node in sorted(sources)
-        )
         raise MoveRefused(
-            f"the shards are on several nodes ({parts})",
+            f"the shards are on several nodes: {', '.join(sorted(sources))}",
             hint="move the shards of one node at a time: a move has one source",
         )
     (source,) = sources
@@ -280,25 +261,27 @@ def require_without_shards(target: Node) -> None:
 
 def after(topology: Topology, plan: MovePlan) -> Topology:
     """Return the topology when the move is done."""
-    return _given(topology, plan, plan.target, plan.source)
+    return placed(topology, dict.fromkeys(plan.shards, plan.target))
 
 
 def before(topology: Topology, plan: MovePlan) -> Topology:
     """Return the topology before the move, whether the file is already changed or not."""
-    return _given(topology, plan, plan.source, plan.target)
-
-
-def _given(topology: Topology, plan: MovePlan, to: NodeName, other: NodeName) -> Topology:
-    """Return a topology that gives the moved shards to one node, and not to the other."""
-    moved, nodes = set(plan.shards), dict(topology.nodes)
-    rest = tuple(shard for shard in nodes[other].shards if shard not in moved)
-    nodes[other] = replace(nodes[other], shards=rest)
-    nodes[to] = replace(nodes[to], shards=tuple(sorted({*nodes[to].shards, *moved})))
-    return replace(topology, nodes=nodes)
+    return placed(topology, dict.fromkeys(plan.shards, plan.source))
 
 
 def placed(topology: Topology, owners: Mapping[ShardId, NodeName]) -> Topology:
-    """Return a topology in which shards have these owners; others keep theirs."""
+    """Return a topology in which shards have these owners; others keep theirs.
+
+    Raises nodes_unlisted.
+    """
+    if unlisted := sorted({*owners.values()} - {*topology.nodes}):
+        of = [shard for shard, owner in owners.items() if owner in unlisted]
+        raise Refused(
+            "nodes_unlisted",
+            f"the map gives shards {ranges.of(of)} to {', '.join(unlisted)}, and {topology.path} "
+            "has no such node",
+            hint="add each node with `shards: none` to the file, then run this command again",
+        )
     now = {**topology.owners(), **owners}
     nodes = {
         name: replace(node, shards=tuple(sorted(s for s, owner in now.items() if owner == name)))
@@ -363,15 +346,6 @@ def depends_on(topology: Topology, source: NodeName, target: NodeName) -> dict[s
     return said | {"shards.schema": str(topology.schema_pattern)}
 
 
-def missing_poolers(topology: Topology, plan: MovePlan) -> dict[str, tuple[str, int]]:
-    """Return host and port of poolers that were removed from the topology during the move."""
-    held = {_part(place).partition(".")[2] for place in plan.said if place.startswith(_POOLERS)}
-    return {
-        name: (plan.said[f"{_POOLERS}{name}.host"], int(plan.said[f"{_POOLERS}{name}.port"]))
-        for name in sorted(held - set(topology.poolers))
-    }
-
-
 def elsewhere(topology: Topology, plan: MovePlan) -> list[NodeName]:
     """List the nodes of a move that the topology now has at another place than its plan."""
     now = depends_on(topology, plan.source, plan.target)
@@ -383,35 +357,23 @@ def elsewhere(topology: Topology, plan: MovePlan) -> list[NodeName]:
     ]
 
 
-def require_same(
-    topology: Topology,
-    plan: MovePlan,
-    *,
-    gone: Collection[str] = (),
-    proved: Collection[NodeName] = (),
-) -> None:
+def require_same(topology: Topology, plan: MovePlan, *, proved: Collection[NodeName] = ()) -> None:
     """Refuse to continue with a topology that has changed; raises TopologyChanged.
 
-    Poolers that are `gone` may be missing, and nodes that are `proved` to be the same may be
-    elsewhere.
+    Poolers may have been removed, and nodes that are `proved` to be the same may be elsewhere.
     """
     now = depends_on(topology, plan.source, plan.target)
-    left_out = {f"{_POOLERS}{name}" for name in gone}
     addresses = {f"nodes.{name}.{one}" for name in proved for one in _ADDRESS}
     for node in (plan.source, plan.target):
         if node not in topology.nodes:
             raise TopologyChanged(plan.id, "nodes", f"node {node}", "no such node")
-    for place in sorted({*plan.said, *now}):
-        if _part(place) in left_out or place in addresses:
+    for place in sorted({*plan.said, *now} - addresses):
+        section, _, rest = place.partition(".")
+        if section == "poolers" and rest.partition(".")[0] not in topology.poolers:
             continue
         was, is_now = (one.get(place, "nothing") for one in (plan.said, now))
         if was != is_now:
             raise TopologyChanged(plan.id, place, was, is_now)
-
-
-def _part(place: str) -> str:
-    """Return the section of a field: `nodes.a` of `nodes.a.host`."""
-    return place.rpartition(".")[0]
 
 
 def half(sizes: Mapping[ShardId, int]) -> list[ShardId]:

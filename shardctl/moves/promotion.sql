@@ -32,33 +32,16 @@ SELECT (SELECT stats_reset FROM pg_stat_bgwriter)
 -- Prepared transactions that the clone has copied, and their owners
 SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database()
 
--- name: holds
--- Whether a prepared transaction, once committed, could change something in these schemas, or
--- keeps one from being renamed: locks above RowShareLock on relations there, or any on the schema
-SELECT EXISTS (
-    SELECT FROM pg_prepared_xacts AS p
-    JOIN pg_locks AS l ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction::text
-    LEFT JOIN pg_class AS c ON l.locktype = 'relation' AND c.oid = l.relation
-    JOIN pg_namespace AS n ON n.oid = CASE
-        WHEN l.locktype = 'object' AND l.classid = 'pg_namespace'::regclass THEN l.objid
-        WHEN l.mode NOT IN ('AccessShareLock', 'RowShareLock')
-            THEN c.relnamespace END
-    WHERE p.gid = %(gid)s AND p.database = current_database()
-      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-      AND (n.nspname = ANY (%(moved)s) OR (l.locktype = 'object' AND n.nspname = ANY (%(leaving)s))))
-
 -- name: claim
 -- Moved schemas get their names back and take writes, and the map says so: one transaction, which
 -- commits what the blocks have written, too
 BEGIN;
 SET LOCAL synchronous_commit TO off;
 -- A prepared transaction may lock a sequence, and the claim would wait for it.
-SELECT set_config('shardctl.known', {known}::text[]::text, true);
 DO $prepared$
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts
-               WHERE database = pg_catalog.current_database()
-                 AND gid <> ALL (pg_catalog.current_setting('shardctl.known')::text[])) THEN
+               WHERE database = pg_catalog.current_database()) THEN
         RAISE EXCEPTION 'there are prepared transactions' USING ERRCODE = 'SH004';
     END IF;
 END

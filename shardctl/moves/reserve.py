@@ -26,18 +26,29 @@ if TYPE_CHECKING:
     from shardctl.state.journal import Move
 
 
+_FENCED = (MoveState.fenced, MoveState.drained)
+
+
 def probe(context: MoveContext) -> bool:
-    """Return whether the journal has the move, and the slot and its limit, if still needed."""
-    move = context.journal()
-    if move is not None and not move.state.undoable:
-        return True  # its source may be unreachable by then
-    if move is None or not context.holds(context.plan.source):
+    """Return whether the journals have the move, this process its locks, and a slot its limit.
+
+    A clone needs the slot; that of a stream is made by a later step.
+    """
+    move, plan = context.journal(), context.plan
+    if move is None or not move.state.undoable:
+        return move is not None  # its source may be unreachable by then
+    if not all(context.holds(node) for node in plan.locked):
         return False
-    with context.on(context.plan.source):
-        session = context.session(context.plan.source)
-        return slots.keeps(session, context.plan.slot) and leash.is_armed(
-            session, context.plan.slot
-        )
+    if plan.streams:
+        with context.on(plan.target):
+            known = journal.find(context.session(plan.target), plan.id)
+        if known is None or move.state in _FENCED:
+            return False
+    with context.on(plan.source):
+        session = context.session(plan.source)
+        if not slots.keeps(session, plan.slot):
+            return plan.streams
+        return leash.is_armed(session, plan.slot)
 
 
 def run(context: MoveContext) -> None:
@@ -52,13 +63,9 @@ def run(context: MoveContext) -> None:
         session = context.session(source)
         plan = context.plan = wal.settled(context.plan, context.source, session)
         known = write(context)
-        if known is None:
-            pass
-        elif not slots.keeps(session, plan.slot):
-            _begin_again(context, known, "is missing")
-        elif held := wal.exceeding(session, plan):
-            # The limit would drop the slot at once, and abort the move.
-            _begin_again(context, known, f"held back {wal.megabytes(held)} of WAL without a limit")
+        # The limit would drop a slot that exceeds it at once, and abort the move.
+        if known and (not slots.keeps(session, plan.slot) or wal.exceeding(session, plan)):
+            _begin_again(context, known)
         wal.bound(context, plan.source, plan.slot, plan.options.max_wal_bytes or 0)
         slots.make(session, plan.slot)
 
@@ -105,31 +112,25 @@ def _lent(context: MoveContext) -> tuple[Identity, ...]:
 
 def _systems(context: MoveContext) -> dict[str, str]:
     """Ask the nodes that run before the move for what they stay when they listen elsewhere."""
-    plan = context.plan
-    nodes = [plan.source, plan.target] if plan.streams else [plan.source]
     found: dict[str, str] = {}
-    for node in nodes:
+    for node in context.plan.locked:
         with context.on(node):
             found[node] = identity.system(context.session(node))
     return found
 
 
-def _begin_again(context: MoveContext, move: Move, why: str) -> None:
+def _begin_again(context: MoveContext, move: Move) -> None:
     """Delete a copy that cannot catch up any more, because the WAL that it needs is gone."""
-    plan, reached = context.plan, journal.wal_limit(move)
+    plan = context.plan
     context.forget(plan.target)  # its server may be the copy's
     if clones.remove(context.clone):
-        if reached is not None:
-            held = wal.megabytes(reached["held_bytes"])
-            limit = wal.megabytes(reached["limit_bytes"])
-            why = f"was dropped at its limit: it held back {held} of WAL, and the limit is {limit}"
         context.notice(
-            f"node {plan.source}: slot {plan.slot} {why}; shardctl has deleted the copy on node "
-            f"{plan.target} and makes a new one"
+            f"node {plan.source}: slot {plan.slot} is missing, or holds back more WAL than its "
+            f"limit; shardctl has deleted the copy on node {plan.target} and makes a new one"
         )
     session = context.session(plan.source)
     slots.drop(session, plan.slot)  # where there is one, it has lost its WAL or keeps too much
-    if reached is not None:
+    if journal.wal_limit(move) is not None:
         wal.forget(session, move)
 
 
@@ -140,16 +141,6 @@ def require_alone(context: MoveContext) -> None:
     for entry in found.entries:
         if entry.open and entry.move.id != plan.id and not planning.apart(entry.move, plan):
             raise journal.MoveUnderWay(entry.move.source, entry.move.id)
-
-
-def leave_behind(context: MoveContext) -> None:
-    """Give up a copy that does not reach its source, which is elsewhere now: it is made again."""
-    plan = context.plan
-    with context.on(plan.source):
-        session = context.session(plan.source)
-        slot = slots.look(session, plan.slot)
-        if not context.past_cutover() and slot is not None and not slot.is_active:
-            slots.drop(session, plan.slot)
 
 
 def undo(context: MoveContext) -> None:
@@ -174,26 +165,6 @@ def close(context: MoveContext) -> None:
 STEP = Step("reserve", "writes the journal, takes the locks, makes the slot", probe, run, undo)
 
 
-_FENCED = (MoveState.fenced, MoveState.drained)
-
-
-def probe_stream(context: MoveContext) -> bool:
-    """Look for both journals' rows and both locks, and for the leash of a slot that is there."""
-    move, plan = context.journal(), context.plan
-    if move is not None and not move.state.undoable:
-        return True
-    if move is None or not (context.holds(plan.source) and context.holds(plan.target)):
-        return False
-    if move.state in _FENCED:
-        return False
-    with context.on(plan.target):
-        if journal.find(context.session(plan.target), plan.id) is None:
-            return False
-    with context.on(plan.source):
-        session = context.session(plan.source)
-        return not slots.keeps(session, plan.slot) or leash.is_armed(session, plan.slot)
-
-
 def run_stream(context: MoveContext) -> None:
     """Take both locks, write the journal on both nodes, bound what a slot that is there holds.
 
@@ -203,6 +174,11 @@ def run_stream(context: MoveContext) -> None:
     source, target = context.plan.source, context.plan.target
     context.lock(source)
     context.lock(target)
+    with context.on(target):
+        there = context.session(target)
+        if journal.find(there, context.plan.id) is None:
+            _require_absent(context)
+            _end_known(context)
     with context.on(source):
         session = context.session(source)
         context.plan = wal.settled(context.plan, context.source, session)
@@ -210,21 +186,9 @@ def run_stream(context: MoveContext) -> None:
         if known is None:
             marks.note_timeline(session, context.plan.id)
         move = journal.find(session, context.plan.id)
-    try:
+    if move is not None:
         with context.on(target):
-            there = context.session(target)
-            if journal.find(there, context.plan.id) is None:
-                _require_absent(context)
-                _end_known(context)
-            if move is not None:
-                journal.copy(there, move)
-    except BaseException:
-        # A reverse has nothing to begin with again: it is resumed, or aborted with all of it.
-        if known is None and context.plan.reverses is None:
-            with context.on(source):
-                marks.forget(session, context.plan.id)
-            close(context)
-        raise
+            journal.copy(there, move)
     if known is not None and _is_decided(context, known):
         return
     if known is not None and journal.wal_limit(known) is not None:
@@ -289,7 +253,7 @@ def _end_known(context: MoveContext) -> None:
 STREAM_STEP = Step(
     "reserve",
     "writes the journal of both nodes, takes their locks",
-    probe_stream,
+    probe,
     run_stream,
     undo_stream,
 )

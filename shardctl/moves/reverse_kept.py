@@ -19,7 +19,7 @@ from shardctl.postgres.logical import closing, publication
 from shardctl.state import journal, leash, reverses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.blocking import Holder
@@ -42,39 +42,6 @@ _REMOVED_S = 10.0
 def name(context: MoveContext) -> str:
     """Name the slot and the publication on the target."""
     return journal.slot(context.plan.reverse or "")
-
-
-def is_made(context: MoveContext) -> bool:
-    """Return whether the target keeps all that its clients will change."""
-    plan = context.plan
-    with context.on(plan.target):
-        there = context.session(plan.target)
-        return (
-            marks.seen(there, plan.reverse or "", MADE)
-            and publication.listed(there, name(context)) == publication.tables(there, plan.schemas)
-            and slots.keeps(there, name(context))
-        )
-
-
-def make(context: MoveContext, report: Callable[[Holder], None]) -> None:
-    """Publish the copies on the target, and make the slot there, which waits for transactions.
-
-    Marks come before the publication: nothing of them is streamed. Raises slot_blocked,
-    publication_blocked, slot_taken.
-    """
-    plan = context.plan
-    drop_on_target(context)
-    way = Route(context.target, context.source, context.topology.database, name(context))
-    with context.on(plan.target):
-        there = context.session(plan.target)
-        limit = _limit(context, there)
-        note = {"parts": ddl.parts(there, plan.schemas), "limit_bytes": limit}
-        marks.put(there, plan.reverse or "", MADE, note=note)
-        tables = publication.tables(there, plan.schemas)
-        publication.create(there, way.name, tables, move=plan.reverse or "")
-        wal.bound(context, plan.target, name(context), limit, keep_s=plan.options.keep_reverse_s)
-        with slots.make_logical(way, way.name, watch=there, report=report):
-            pass  # its snapshot is of no use
 
 
 def is_published(context: MoveContext) -> bool:
@@ -230,22 +197,45 @@ def _limit(context: MoveContext, there: Connection) -> int:
 
 
 def probe(context: MoveContext) -> bool:
-    """See whether the target has it, or none is wanted."""
-    if context.plan.reverse is None or context.past_cutover():
+    """See whether the target keeps all that its clients will change, or none is wanted."""
+    plan = context.plan
+    if plan.reverse is None or context.past_cutover():
         return True
-    return is_made(context)
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        return (
+            marks.seen(there, plan.reverse, MADE)
+            and publication.listed(there, name(context)) == publication.tables(there, plan.schemas)
+            and slots.keeps(there, name(context))
+        )
 
 
 def run(context: MoveContext) -> None:
-    """Publish the copies on the target, then make the slot; raises slot_blocked."""
+    """Publish the copies on the target, and make the slot there, which waits for transactions.
+
+    Marks come before the publication: nothing of them is streamed. Raises slot_blocked,
+    publication_blocked, slot_taken.
+    """
+    plan = context.plan
 
     def tell(blocker: Holder) -> None:
         context.notice(
-            f"node {context.plan.target}: the slot for a reverse (--keep-reverse) can be made when "
-            f"this transaction ends: {blocker}"
+            f"node {plan.target}: the slot for a reverse (--keep-reverse) can be made when this "
+            f"transaction ends: {blocker}"
         )
 
-    make(context, tell)
+    drop_on_target(context)
+    way = Route(context.target, context.source, context.topology.database, name(context))
+    with context.on(plan.target):
+        there = context.session(plan.target)
+        limit = _limit(context, there)
+        note = {"parts": ddl.parts(there, plan.schemas), "limit_bytes": limit}
+        marks.put(there, plan.reverse or "", MADE, note=note)
+        tables = publication.tables(there, plan.schemas)
+        publication.create(there, way.name, tables, move=plan.reverse or "")
+        wal.bound(context, plan.target, name(context), limit, keep_s=plan.options.keep_reverse_s)
+        with slots.make_logical(way, way.name, watch=there, report=tell):
+            pass  # its snapshot is of no use
 
 
 def undo(context: MoveContext) -> None:
@@ -260,5 +250,4 @@ STEP = Step(
     probe,
     run,
     undo,
-    leaves=lambda plan: f"slot and publication shardctl_{plan.reverse}",
 )

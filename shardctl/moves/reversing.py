@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused
-from shardctl.meter import listed
 from shardctl.moves import ledger, reverse_kept
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import COPY_INSTEAD, Reversed
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.connection import NodeUnavailable
 from shardctl.postgres.logical import publication
 from shardctl.provision import maps
-from shardctl.state import events, journal, leash, lock, reverses
+from shardctl.state import events, journal, lock, reverses
 from shardctl.topology import routes
 from shardctl.topology.model import NodeName
 
@@ -37,15 +35,7 @@ def plan(topology: Topology, entry: Entry, options: Options) -> MovePlan:
     """Plan the reverse of a move; raises not_reversible, and what `planning.make` raises."""
     reverse, lsn = require_reversible(entry)
     move = entry.move
-    given = replace(options, keep_reverse_s=0.0, identity_full=False)
-    owners = {node for shard, node in topology.owners().items() if shard in move.shards}
-    if others := owners - {move.target}:
-        raise _not_reversible(
-            entry,
-            f"{topology.path} gives its shards to {listed(sorted(others))}",
-            "use the newest topology file, or run `shardctl topology pull`",
-        )
-    decided = planning.make(topology, move.shards, move.source, 0, given, move=reverse)
+    decided = planning.make(topology, move.shards, move.source, 0, options, move=reverse)
     version = maps.version(
         topology,
         purpose=lock.purpose("moves reverse"),
@@ -63,45 +53,31 @@ def plan(topology: Topology, entry: Entry, options: Options) -> MovePlan:
 def require_reversible(entry: Entry) -> tuple[str, str]:
     """Give the id of the reverse, and from where it follows the target; raises not_reversible."""
     move, kept = entry.move, entry.reverse
+    report, hint = move.report or {}, COPY_INSTEAD
     if entry.open:
-        raise _not_reversible(
-            entry, f"it is {entry.state}", "run `shardctl moves resume` or `shardctl moves abort`"
-        )
-    if (given := move.plan.get("reverses")) is not None:
-        raise _not_reversible(entry, f"it is the reverse of move {given['move']}", COPY_INSTEAD)
-    if kept is None:
-        why = "it was aborted" if entry.state == "aborted" else "nothing was kept for its reverse"
-        raise _not_reversible(entry, f"{why} (--keep-reverse)", COPY_INSTEAD)
-    if kept.state == "begun":
-        raise _not_reversible(
-            entry,
-            f"move {kept.move} reverses it already",
-            f"run `shardctl moves resume {kept.move}` if that is unfinished",
-        )
-    if kept.state != "open":
+        why, hint = f"it is {entry.state}", f"run `shardctl moves show {move.id}` to see its step"
+    elif kept is None:
+        why = "nothing was kept for its reverse (--keep-reverse)"
+    elif kept.state == "open":
+        return kept.move, report[journal.REVERSE_FROM]
+    else:
         why = {
+            "begun": f"move {kept.move} reverses it already",
             "reversed": f"move {kept.move} has reversed it",
             "expired": f"that was possible until {kept.until:%Y-%m-%d %H:%M:%S %Z}",
             "lost": f"node {move.target} has lost slot {kept.slot}, as at its limit of WAL",
-            "finished": str((move.report or {}).get(reverses.ENDED, "its reverse was aborted")),
+            "finished": str(report.get(reverses.ENDED, "its reverse was aborted")),
         }[kept.state]
-        raise _not_reversible(entry, why, COPY_INSTEAD)
-    lsn = (move.report or {}).get(journal.REVERSE_FROM)
-    if entry.state != "done" or lsn is None:
-        raise _not_reversible(entry, f"its state is {entry.state}", COPY_INSTEAD)
-    return kept.move, lsn
+    raise Refused("not_reversible", f"move {move.id} cannot be reversed: {why}", hint=hint)
 
 
 def require_finishable(entry: Entry) -> None:
     """See that a move has something to give up; raises nothing_to_finish."""
     kept = entry.reverse
     if kept is None or "finish" not in kept.can:
-        state = "nothing is kept for its reverse"
-        if kept is not None and kept.state == "begun":
-            state = f"move {kept.move} reverses it: resume or abort that"
         raise Refused(
             "nothing_to_finish",
-            f"move {entry.move.id}: {state}",
+            f"move {entry.move.id}: its reverse is {kept.state if kept else 'not kept'}",
             hint="run `shardctl moves list` to see which moves can be finished",
         )
 
@@ -144,7 +120,8 @@ def _finish(topology: Topology, move: Move, sessions: Mapping[NodeName, Connecti
         reverse_kept.forget_on_source(session, reverse)
     # Last: what was killed before is to be finished still.
     for session in sessions.values():
-        _note_ended(session, move.id)
+        reverses.note(session, move.id, reverses.ENDED, "`moves finish` gave it up")
+        events.record(session, FINISH, f"move {move.id}: it cannot be reversed any more")
 
 
 def finish_each(
@@ -157,48 +134,3 @@ def finish_each(
         if entry.reverse is not None and "finish" in entry.reverse.can:
             finish(topology, entry, notice=notice)
             notice(f"move {move} can no longer be reversed")
-
-
-def unguarded(entries: Iterable[Entry]) -> list[Entry]:
-    """List the moves whose slot for a reverse nothing bounds, as after a restart of its server."""
-    return [
-        entry
-        for entry in entries
-        if (reverse := entry.reverse) is not None
-        if reverse.state == "open" and reverse.held_bytes is not None and not reverse.watched
-    ]
-
-
-def guard(topology: Topology, entry: Entry) -> None:
-    """Start the guard of a move's slot for a reverse again; raises NodeUnavailable.
-
-    A reverse that has begun since has a guard of its own, which does not drop the slot in time.
-    """
-    purpose = lock.purpose("moves doctor")
-    now = ledger.read(topology, purpose=purpose).entry(entry.move.id)
-    move, reverse = now.move, now.reverse
-    if reverse is None or not unguarded([now]):
-        return
-    node = topology.nodes[NodeName(move.target)]
-    with (
-        closing(connect(node, topology.database, purpose=purpose, autocommit=True)) as own,
-        closing(connect(node, topology.database, purpose=purpose, autocommit=True)) as beside,
-    ):
-        leash.arm(
-            own,
-            beside,
-            node.name,
-            move=move.id,
-            slot=reverse.slot,
-            limit_bytes=reverse.limit_bytes or 0,
-            keep_s=move.plan["options"]["keep_reverse_s"],
-        )
-
-
-def _note_ended(session: Connection, move: str) -> None:
-    reverses.note(session, move, reverses.ENDED, "`moves finish` gave it up")
-    events.record(session, FINISH, f"move {move}: it cannot be reversed any more")
-
-
-def _not_reversible(entry: Entry, why: str, hint: str) -> Refused:
-    return Refused("not_reversible", f"move {entry.move.id} cannot be reversed: {why}", hint=hint)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
-from shardctl.hosts import ports
 from shardctl.moves import copy, cutover, file, follow, methods, rehearsal, reserve
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
@@ -25,7 +24,7 @@ from shardctl.moves.stopped import (
     require_source_gone,
     stopped,
 )
-from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
+from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.state import cluster, identity, leash, lock
 
@@ -95,32 +94,19 @@ def _fitting(topology: Topology, target: Node) -> str:
 
 def _require_options(method: str, options: Options) -> None:
     """Refuse options that do not fit a method; raises MoveRefused."""
-    streams = method == planning.STREAM
-    if options.duplicate_shared and streams:
-        raise planning.MoveRefused(
-            "a streamed move copies nothing outside the moved shards (--duplicate-shared)",
-            hint="leave --duplicate-shared out, or use --method clone with a target that owns no "
-            "shards",
-        )
-    if options.identity_full and not streams:
-        raise planning.MoveRefused(
-            "a clone needs no replica identities (--identity)", hint="leave --identity out"
-        )
-    if options.rehearse_only and not streams:
-        raise planning.MoveRefused(
-            "a clone has no rehearsal (--rehearse-only)",
-            hint="leave --rehearse-only out: --dry-run checks and predicts every move",
-        )
-    if options.rehearse_only and options.finish_reverse:
-        raise planning.MoveRefused(
-            "a rehearsal (--rehearse-only) gives nothing up, and --finish-reverse does",
-            hint="leave one of them out; `shardctl moves finish` gives a reverse up by itself",
-        )
-
-
-def locked(decided: MovePlan) -> list[NodeName]:
-    """List the nodes whose locks a move takes when it begins."""
-    return [decided.source, decided.target] if decided.streams else [decided.source]
+    given = {
+        planning.CLONE: {
+            "--identity": options.identity_full,
+            "--rehearse-only": options.rehearse_only,
+        },
+        planning.STREAM: {"--duplicate-shared": options.duplicate_shared},
+    }
+    for option, is_given in given[method].items():
+        if is_given:
+            raise planning.MoveRefused(
+                f"{option} has no meaning for a move by method {method}",
+                hint="leave it out, or choose the other method by --method",
+            )
 
 
 def preflight(topology: Topology, decided: MovePlan) -> Facts:
@@ -150,7 +136,7 @@ def start(
         needed = (decided.source, decided.target)
         maps.require(topology, decided.map_version, purpose=context.purpose, needed=needed)
         reserve.require_alone(context)
-        for node in locked(decided):
+        for node in decided.locked:
             # It may have been away while shards moved between other nodes.
             with context.on(node):
                 cutover.write_map(context, node, topology.owners(), decided.map_version)
@@ -188,7 +174,6 @@ def resume(
     before = planning.before(topology, decided)
     context = at_work(before, decided, progress, notice)
     context.file_by_hand = True
-    _tell_missing(topology, decided, notice)
     with closing(context):
         if source_destroyed:
             context.source_lost = True
@@ -209,8 +194,8 @@ def resume(
                     leash.end(context.session(decided.source), decided.slot)
             if not decided.streams:
                 copy.admit(context)
-            if decided.source in planning.elsewhere(topology, decided):
-                (follow.reconnect if decided.streams else reserve.leave_behind)(context)
+            elif decided.source in planning.elsewhere(topology, decided):
+                follow.reconnect(context)
         _drive(context, on_step)
     return context
 
@@ -226,23 +211,21 @@ def abort(
 ) -> None:
     """Abort a move; with `target_destroyed` nothing is undone on its target.
 
-    It holds the locks that the move took when it began; a target that cannot be reached is left as
-    it is, and the source is cleaned. Raises what `require_abortable` raises, and MoveStopped with
-    what a step's undo raises, as TargetUncleaned.
+    The fence goes first, for which no target is needed but after a failover of the source. Raises
+    what `require_abortable` raises, and MoveStopped with what a step's undo raises.
     """
     decided = require_abortable(topology, entry, with_target=not target_destroyed)
     before = planning.before(topology, decided)
     context = at_work(before, decided, progress, notice, command="moves abort")
-    _tell_missing(topology, decided, notice)
     with closing(context):
         context.lock(decided.source)
         context.session(decided.source)
-        if not target_destroyed:
-            _lock_target(context)
-        with stopped(context, aborting=True):
+        with stopped(context):
             if target_destroyed:
-                require_silent(context)
-            context.target_lost = target_destroyed
+                require_silent(context.target)
+                context.target_lost = True
+            else:
+                context.look_for_target()
             undo(context, context.method.steps, on_step)
 
 
@@ -257,21 +240,18 @@ def require_resumable(
     """Check that a move can continue with this topology; return its plan.
 
     Raises move_ended, TopologyChanged, OwnershipDiffers, PlanUnreadable, PoolerUnfit
-    where clients time out during the pause, source_needed, SourceThere, NodeLocked while another
+    where clients time out during the pause, source_needed, node_there, NodeLocked while another
     process runs the move, and NodeUnavailable of a source that is still needed.
     """
-    decided = _decided(topology, entry, may_be_there=False, resuming=True)
+    decided = _decided(topology, entry, command="moves resume")
     if source_destroyed:
-        purpose = lock.purpose("moves resume")
-        require_source_gone(topology, entry.move, purpose=purpose)
+        require_source_gone(topology.nodes[decided.source], entry.move)
     options = decided.options
     pause = max_pause_s or options.max_pause_s
     changed = replace(options, max_pause_s=pause, terminate=terminate or options.terminate)
     decided = replace(decided, options=changed)
     if pause > options.max_pause_s and entry.move.state.undoable:
         preflight_poolers.require_patience(topology, decided, purpose=lock.purpose("moves resume"))
-    if entry.move.state.undoable and not source_destroyed:
-        lock.require_all_free(topology, [decided.source], command="moves resume")
     if entry.holder:
         nodes = (decided.source, decided.target)
         lock.require_all_free(topology, nodes, command="moves resume", may_be_away=True)
@@ -288,16 +268,10 @@ def require_abortable(topology: Topology, entry: Entry, *, with_target: bool = T
     entry.require_open()
     if not entry.move.state.undoable:
         raise NotAbortable(entry.move.id, entry.move.state.value)
-    decided = _decided(topology, entry, may_be_there=True, resuming=False)
-    try:
-        lock.require_all_free(topology, [decided.source], command="moves abort")
-    except NodeUnavailable as error:
-        # A target that is a member has the journal, too: only now it turns out who is away.
-        error.hint = f"{error.hint}; if {ledgers.FULL}"
-        raise
+    decided = _decided(topology, entry, command="moves abort")
+    lock.require_all_free(topology, [decided.source], command="moves abort")
     if with_target and entry.holder:
-        nodes = locked(decided)
-        lock.require_all_free(topology, nodes, command="moves abort", may_be_away=True)
+        lock.require_all_free(topology, decided.locked, command="moves abort", may_be_away=True)
     return decided
 
 
@@ -314,29 +288,19 @@ def at_work(
     return MoveContext(topology, decided, methods.of(decided), progress, purpose, notice)
 
 
-def _decided(topology: Topology, entry: Entry, *, may_be_there: bool, resuming: bool) -> MovePlan:
+def _decided(topology: Topology, entry: Entry, *, command: str) -> MovePlan:
     """Return the plan of an unfinished move, if this version and this topology fit it.
 
-    A pooler may have been removed from the topology if nothing listens at its address any more, or
-    with `may_be_there`: otherwise its clients would lose the moved shards, or it would not be
-    asked. The shards that the move leaves where they are must be where the databases' map has
+    The shards that the move leaves where they are must be where the databases' map has
     them: its poolers' files and the topology file are written from this topology.
     """
     entry.require_open()
     decided = MovePlan.of_journal(entry.move)
     if decided.method not in METHODS:
         raise PlanUnreadable(decided.id, f"unknown method {decided.method}")
-    missing = planning.missing_poolers(topology, decided)
-    gone = [name for name, at in missing.items() if may_be_there or ports.knock(*at) != "open"]
-    proved = _proved(topology, decided)
-    planning.require_same(topology, decided, gone=gone, proved=proved)
+    planning.require_same(topology, decided, proved=_proved(topology, decided))
     between = (decided.source, decided.target)
-    maps.require_beside(
-        topology,
-        decided.shards,
-        between,
-        purpose=lock.purpose("moves resume" if resuming else "moves abort"),
-    )
+    maps.require_beside(topology, decided.shards, between, purpose=lock.purpose(command))
     return decided
 
 
@@ -358,27 +322,6 @@ def _proved(topology: Topology, decided: MovePlan) -> list[NodeName]:
                 clone_slot=decided.slot,
             )
     return found
-
-
-def _tell_missing(topology: Topology, decided: MovePlan, notice: Notice) -> None:
-    for name, (host, port) in planning.missing_poolers(topology, decided).items():
-        notice(f"pooler {name} ({host}:{port}) is no longer in the topology: shardctl ignores it")
-
-
-def _lock_target(context: MoveContext) -> None:
-    """Take the target's lock for an abort, if the move took it when it began.
-
-    With the session for work, the target's journal counts, too. Raises NodeLocked.
-    """
-    target = context.plan.target
-    if target not in locked(context.plan):
-        return
-    try:
-        context.lock(target)
-        context.session(target)
-    except (NodeLost, NodeUnavailable) as error:
-        context.forget(target)
-        context.target_away = error
 
 
 def read(topology: Topology) -> Ledger:
@@ -405,5 +348,5 @@ def _drive(context: MoveContext, on_step: Callable[[Step], None]) -> None:
             drive(context, steps, on_step)
             return
     context.notice("the rehearsal has ended: shardctl removes what it has made")
-    with stopped(context, aborting=True):
+    with stopped(context):
         undo(context, rehearsal.until(steps), lambda _: None)

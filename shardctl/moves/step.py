@@ -7,17 +7,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.errors import ShardctlError, Unfinished, together
-from shardctl.moves.context import NodeRefused, Use
-from shardctl.postgres.connection import NodeLost, NodeUnavailable
+from shardctl.errors import ShardctlError, Unfinished
+from shardctl.moves.context import Use
 from shardctl.state import journal
-from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardctl.moves.context import MoveContext
-    from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
 
 logger = logging.getLogger(__name__)
@@ -34,22 +31,6 @@ class NotAbortable(ShardctlError):
         )
 
 
-class TargetUncleaned(Unfinished):
-    """An aborted move whose target could not be reached: the source is clean, the target is not."""
-
-    def __init__(self, plan: MovePlan, left: Sequence[str], *, away: bool) -> None:
-        first = f"start node {plan.target}" if away else "remove the cause"
-        listed = ", ".join([*left, "what it wrote into schema shardctl"])
-        super().__init__(
-            f"node {plan.target} still has what move {plan.id} made there: {listed}; node "
-            f"{plan.source} keeps shards {ranges.of(plan.shards)}, and has neither slot nor "
-            "publication of the move",
-            hint=f"{first}, then run `shardctl moves abort {plan.id}`; if node {plan.target} is "
-            f"permanently lost, run `shardctl moves abort {plan.id} --target-destroyed`, and "
-            "`shardctl moves doctor` if it comes back",
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step; the log and the documentation show its name and sentence.
@@ -63,8 +44,6 @@ class Step:
     probe: Callable[[MoveContext], bool]
     run: Callable[[MoveContext], None]
     undo: Callable[[MoveContext], None] | None = None
-    leaves: Callable[[MovePlan], str] | None = None
-    """Names what stays on a target that `undo` cannot reach, where it undoes nothing elsewhere."""
 
 
 def drive(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step], None]) -> None:
@@ -81,47 +60,30 @@ def drive(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step],
         try:
             context.require_locks()
             step.run(context)
-            done = step.probe(context)
-        except ShardctlError as error:
-            _record(context, step, "failed", began=began, error=error.message)
+            if not step.probe(context):
+                raise Unfinished(
+                    f"step {step.name} ended without an error, but is not done",
+                    hint="run `shardctl moves resume` to try again; this may be a bug",
+                )
+        except (ShardctlError, KeyboardInterrupt) as error:
+            why = error.message if isinstance(error, ShardctlError) else "interrupted"
+            _record(context, step, "failed", began=began, error=why)
             raise
-        except KeyboardInterrupt:
-            _record(context, step, "failed", began=began, error="interrupted")
-            raise
-        if not done:
-            _record(context, step, "failed", began=began, error="not done, though no error")
-            raise Unfinished(
-                f"step {step.name} ended without an error, but is not done",
-                hint="run `shardctl moves resume` to try again; this may be a bug",
-            )
         _record(context, step, "done", began=began)
 
 
 def undo(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step], None]) -> None:
     """Undo all steps, the last first; each undo is repeatable, and `on_step` gets those that began.
 
-    If the target cannot be reached, what is to be undone there stays, and the source is cleaned all
-    the same: its slot keeps WAL. The move remains open then; raises TargetUncleaned.
+    Raises what a step's undo raises, such as NodeUnavailable of a target that is needed by then.
     """
     first, *_ = steps
     begun = {first.name, *_begun(context)}
     for step in reversed(steps):
-        if step.undo is None:
-            continue
-        if step is first and context.target_away is not None:
-            left = [one.leaves(context.plan) for one in steps if one.leaves and one.name in begun]
-            away = not isinstance(context.target_away, NodeRefused)
-            uncleaned = TargetUncleaned(context.plan, left, away=away)
-            raise together([context.target_away, uncleaned])
-        if step.name in begun:
-            on_step(step)
-        try:
+        if step.undo is not None:
+            if step.name in begun:
+                on_step(step)
             step.undo(context)
-        except (NodeLost, NodeUnavailable, NodeRefused) as error:
-            if step.leaves is None or error.node != context.plan.target:
-                raise
-            context.target_away = error
-        else:
             _record_undone(context, step)
 
 

@@ -10,21 +10,18 @@ from shardctl.hosts import ports
 from shardctl.moves import wal
 from shardctl.moves.context import NodeRefused
 from shardctl.moves.rehearsal import RehearsalRefused
-from shardctl.postgres import slots
-from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
-from shardctl.state import leash
+from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state.journal import MoveState
-from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shardctl.moves.context import MoveContext
+    from shardctl.moves.plan import MovePlan
     from shardctl.state.journal import Move
-    from shardctl.topology.model import Topology
+    from shardctl.topology.model import Node
 
 
-_ABORTING = "run `shardctl moves abort` to finish the abort, or `shardctl moves resume` to continue"
 _UNDOABLE = "run `shardctl moves resume` to continue it, or `shardctl moves abort` to undo it"
 _LOST = "start node {node} if its server is down"
 _ABORT = "run `shardctl moves abort` to undo it; it cannot be resumed"
@@ -38,30 +35,21 @@ _UNKNOWN = (
 class MoveStopped(Unfinished):
     """The state of a stopped move, reported after the error that stopped it; None is unknown."""
 
-    def __init__(
-        self,
-        move: str,
-        state: MoveState | None,
-        error: ShardctlError,
-        *,
-        kept: str = "",
-        aborting: bool = False,
-    ) -> None:
+    def __init__(self, plan: MovePlan, state: MoveState | None, error: ShardctlError) -> None:
         if state is None:
             hint = _UNKNOWN
-        elif state.undoable and not all(part.resumable for part in error.parts()):
-            hint = _ABORT
         elif state.undoable:
-            hint = _ABORTING if aborting else _UNDOABLE
+            hint = _UNDOABLE if all(part.resumable for part in error.parts()) else _ABORT
         elif state.closed:
-            hint = f"run `shardctl moves show {move}` to see how it ended"
+            hint = f"run `shardctl moves show {plan.id}` to see how it ended"
         else:
             hint = _DECIDED
         known = "its state cannot be read" if state is None else f"its state is {state.value}"
-        if state is None or state.undoable:
-            known += kept
+        limit = plan.options.max_wal_bytes
+        if limit is not None and (state is None or state.undoable):
+            known += f"; node {plan.source} keeps up to {wal.megabytes(limit)} of WAL for it"
         how = "is not finished" if state is None or not state.closed else "is over"
-        super().__init__(f"move {move} {how}: {known}", hint=hint)
+        super().__init__(f"move {plan.id} {how}: {known}", hint=hint)
         self.state = state
         self.error = error
         if isinstance(error, Interrupted):
@@ -73,12 +61,11 @@ class MoveStopped(Unfinished):
 
 
 @contextmanager
-def stopped(context: MoveContext, *, aborting: bool = False) -> Iterator[None]:
+def stopped(context: MoveContext) -> Iterator[None]:
     """Raise an error within as MoveStopped, if the move has begun and has not ended.
 
     Its exit code is 3, or 130 after Ctrl-C.
     """
-    move = context.plan.id
     try:
         yield
     except (KeyboardInterrupt, ShardctlError) as caught:
@@ -91,13 +78,10 @@ def stopped(context: MoveContext, *, aborting: bool = False) -> Iterator[None]:
             context.look_for_target()
             found = context.journal()
         except (NodeUnavailable, NodeLost, NodeRefused):
-            raise MoveStopped(
-                move, None, error, kept=_kept(context, bounded=None), aborting=aborting
-            ) from caught
+            raise MoveStopped(context.plan, None, error) from caught
         if found is None or found.state is MoveState.aborted:
             raise error from caught  # nothing of it is left
-        kept = _kept(context, bounded=_bounded(context)) if _keeps_wal(context) else ""
-        raise MoveStopped(move, found.state, error, kept=kept, aborting=aborting) from caught
+        raise MoveStopped(context.plan, found.state, error) from caught
 
 
 @contextmanager
@@ -121,43 +105,6 @@ def aborting(context: MoveContext, abort: Callable[[], None]) -> Iterator[None]:
         raise reason from error
 
 
-def _bounded(context: MoveContext) -> bool | None:
-    """Return whether the source bounds the WAL of the move's slot; None where that is unknown."""
-    try:
-        with context.on(context.plan.source):
-            return leash.is_armed(context.session(context.plan.source), context.plan.slot)
-    except ShardctlError:
-        return None
-
-
-def _keeps_wal(context: MoveContext) -> bool:
-    """Tell whether the source has a slot of the move, or cannot be asked for it."""
-    try:
-        with context.on(context.plan.source):
-            session = context.session(context.plan.source)
-            return slots.look(session, context.plan.slot) is not None
-    except ShardctlError:
-        return True
-
-
-def _kept(context: MoveContext, *, bounded: bool | None) -> str:
-    """Return what the source keeps for the move until it is resumed or aborted."""
-    source, limit = context.plan.source, context.plan.options.max_wal_bytes
-    if limit is None:
-        return ""
-    if bounded is False:
-        return (
-            f"; node {source} keeps WAL for it without a limit: the session that bounds it has "
-            "ended, for example because the server restarted"
-        )
-    most = "" if bounded else " until its server restarts"
-    return (
-        f"; node {source} keeps up to {wal.megabytes(limit)} of WAL for it{most}: then it drops "
-        "the slot, and "
-        + ("shardctl has to copy again" if context.plan.reverses is None else "nothing is reversed")
-    )
-
-
 def require_not_aborted(context: MoveContext) -> None:
     """See, under the locks, that no other operator has aborted the move; raises move_ended.
 
@@ -172,36 +119,11 @@ def require_not_aborted(context: MoveContext) -> None:
         )
 
 
-class TargetThere(ShardctlError):
-    """A target that was declared destroyed, but exists."""
-
-    def __init__(self, node: str, what: str) -> None:
-        super().__init__(
-            f"node {node} is not destroyed: {what}",
-            hint="run `shardctl moves abort` without --target-destroyed; or stop its server",
-        )
-        self.node = node
-
-
-class SourceThere(ShardctlError):
-    """A source that was declared destroyed, but exists."""
-
-    def __init__(self, node: str, what: str) -> None:
-        super().__init__(
-            f"node {node} is not destroyed: {what}",
-            hint="run `shardctl moves resume` without --source-destroyed; if it is another server "
-            "in the node's place, stop that server until the move has ended",
-        )
-        self.node = node
-
-
-def require_source_gone(topology: Topology, move: Move, *, purpose: str) -> None:
+def require_source_gone(source: Node, move: Move) -> None:
     """Check that a move may end without its source: the target must own the shards.
 
-    The operator has declared the source destroyed; nothing may listen at its address. Raises
-    source_needed, SourceThere.
+    The operator has declared the source destroyed. Raises source_needed, node_there.
     """
-    source = topology.nodes[NodeName(move.source)]
     if not move.state.claimed_by_target:
         raise Refused(
             "source_needed",
@@ -210,23 +132,18 @@ def require_source_gone(topology: Topology, move: Move, *, purpose: str) -> None
             hint="run `shardctl moves resume` without --source-destroyed, which continues as far "
             "as it can",
         )
-    try:
-        connect(source, topology.database, purpose=purpose).close()
-    except NodeUnavailable as error:
-        if ports.knock(source.host, source.port) == "open":
-            raise SourceThere(source.name, f"its port is open: {error.reason}") from error
-    else:
-        raise SourceThere(source.name, "its server answers")
+    require_silent(source)
 
 
-def require_silent(context: MoveContext) -> None:
-    """Check that no server answers at the target's address; raises TargetThere."""
-    target = context.plan.target
-    try:
-        context.session(target)
-    except NodeUnavailable:
-        pass
-    else:
-        raise TargetThere(target, "its server answers")
-    if ports.knock(context.target.host, context.target.port) == "open":
-        raise TargetThere(target, "its port is open, but the server rejects logins from here")
+def require_silent(node: Node) -> None:
+    """Check that nothing listens at the address of a node that was declared destroyed.
+
+    Raises node_there.
+    """
+    if ports.knock(node.host, node.port) == "open":
+        raise Refused(
+            "node_there",
+            f"node {node.name} is not destroyed: its port is open",
+            hint="run the command again without --source-destroyed or --target-destroyed; if "
+            "another server is in the node's place, stop that until the move has ended",
+        )

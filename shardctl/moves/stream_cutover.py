@@ -15,7 +15,7 @@ from shardctl.access import fence, stream_fence, structure_digest
 from shardctl.access.fence import WritersLeft
 from shardctl.errors import ShardctlError
 from shardctl.meter import listed
-from shardctl.moves import claims, cutover, ddl, marks, stream_claim, wal
+from shardctl.moves import cutover, ddl, marks, stream_claim, wal
 from shardctl.moves.context import Use
 from shardctl.moves.marks import StandbysBehind
 from shardctl.moves.sub_step import REST_S, Cutover, SubStep
@@ -296,11 +296,10 @@ def _close_again(context: MoveContext) -> None:
             return
         journal.copy(session, known)
         fence.close(session, plan.source, plan.id, deadline=time.monotonic() + _CLOSED_S)
-    claims.raise_above_source(context)
     context.notice(
         f"node {plan.source} had lost its fence in a failover, and accepted writes to "
         f"{listed(reopened)} after node {plan.target} had claimed them: those rows are only in the "
-        "retired schemas there: compare them by hand"
+        f"retired schemas there: compare them by hand; node {plan.target} may draw their ids again"
     )
 
 

@@ -95,26 +95,18 @@ _LASTING_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RoundTrips:
-    """Round trips in ms, to source, target and the slowest pooler; 0 is local.
-
-    >>> RoundTrips.of(source=100.2, target=0.3)
-    RoundTrips(source=100.2, target=0.0, pooler=0.0)
-    """
+    """Round trips in ms, to source, target and the slowest pooler; 0 is local."""
 
     source: float = 0.0
     target: float = 0.0
     pooler: float = 0.0
 
-    @classmethod
-    def of(cls, *, source: float = 0.0, target: float = 0.0, pooler: float = 0.0) -> RoundTrips:
-        """Make it from measured round trips, in ms."""
-        return cls(*(0.0 if ms < NEAR_MS else ms for ms in (source, target, pooler)))
-
 
 def shortest_ms(ask: Callable[[], object]) -> float:
     """Call `ask`, which takes one round trip, a few times; return the shortest time, in ms.
 
-    On a busy machine most answers come late, even from a local server.
+    It is 0 where that is less than NEAR_MS. On a busy machine most answers come late, even from a
+    local server.
     """
     took: list[float] = []
     least, most = _TRIPS
@@ -124,7 +116,7 @@ def shortest_ms(ask: Callable[[], object]) -> float:
         ask()
         took.append((time.monotonic() - began) * 1000)
         if took[-1] < NEAR_MS:
-            break
+            return 0.0
     return min(took)
 
 
@@ -185,18 +177,17 @@ class Budget:
         self._at.interrupt.require_none(f"interrupted before `{before}`: the cutover was undone")
 
 
-_FIRST = "interrupted: shardctl completes or undoes the cutover first, within --max-pause"
-_AGAIN = "interrupt ignored: shardctl is still completing or undoing the cutover"
+DEFERRED = "interrupted: shardctl completes or undoes the cutover first, within --max-pause"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Deferred:
     """Counts deferred signals; `require_none` stops where the cutover may stop."""
 
-    def __init__(self, notice: Callable[[str], None], first: str, again: str) -> None:
+    def __init__(self, notice: Callable[[str], None], text: str) -> None:
         self.asked = 0
         self._notice = notice
-        self._texts = first, again
+        self._text = text
 
     def require_none(self, what: str) -> None:
         """Raise Interrupted with the message `what` if a signal came."""
@@ -207,18 +198,16 @@ class Deferred:
         """Record a signal."""
         self.asked += 1
         if number != signal.SIGHUP:  # the terminal is gone
-            self._notice(self._texts[self.asked > 1])
+            self._notice(self._text)
 
 
 @contextmanager
-def deferred(
-    notice: Callable[[str], None], first: str = _FIRST, again: str = _AGAIN
-) -> Iterator[Deferred]:
-    """Defer Ctrl-C, SIGTERM and SIGHUP while a block runs; report them with `notice`.
+def deferred(notice: Callable[[str], None], text: str = DEFERRED) -> Iterator[Deferred]:
+    """Defer Ctrl-C, SIGTERM and SIGHUP while a block runs; report each by `text`.
 
     Only the main thread may handle signals; other threads get none, so nothing is deferred there.
     """
-    held = Deferred(notice, first, again)
+    held = Deferred(notice, text)
     if threading.current_thread() is not threading.main_thread():
         yield held
         return

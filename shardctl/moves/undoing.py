@@ -43,9 +43,7 @@ def call_off(context: MoveContext) -> None:
     """
     with (
         deferred(context.notice) as interrupt,
-        PausedPoolers(
-            context.topology, context.after, context.plan, purpose=context.purpose
-        ) as pauses,
+        PausedPoolers(context.topology, context.plan, purpose=context.purpose) as pauses,
     ):
         reconcile(context)
         with context.on(context.plan.source):

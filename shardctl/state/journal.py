@@ -367,13 +367,10 @@ def note(
     session.execute(QUERIES["note"], given)
 
 
-def mark_drained(
-    session: Connection, move: str, *, revision: int, beside: sql.Composable | None = None
-) -> str | None:
+def mark_drained(session: Connection, move: str, *, revision: int) -> str | None:
     """Set state `drained` with this server's clock; give up to where its WAL is on the disk then.
 
-    `revision` is the journal's when the fence was put up; None where it is another's by now.
-    `beside` are further statements of the same transaction. Only
+    `revision` is the journal's when the fence was put up; None where it is another's by now. Only
     after the commit does the position cover what other sessions had committed with
     `synchronous_commit = off`.
     """
@@ -381,7 +378,6 @@ def mark_drained(
         id=sql.Literal(move),
         revision=sql.Literal(revision),
         drained=sql.Literal(revision + 1),
-        beside=beside or sql.SQL(""),
     )
     rows = queries.rows_of_last(session, marking)
     return str(rows[0][0]) if rows else None

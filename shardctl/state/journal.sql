@@ -42,7 +42,6 @@ UPDATE shardctl.move
 SET state = 'drained', revision = revision + 1, changed = clock_timestamp(),
     drained_at = clock_timestamp()
 WHERE id = {id} AND state = 'fenced' AND revision = {revision};
-{beside}
 COMMIT;
 SELECT pg_current_wal_flush_lsn()::text FROM shardctl.move
 WHERE id = {id} AND state = 'drained' AND revision = {drained}

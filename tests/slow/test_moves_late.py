@@ -82,7 +82,7 @@ def test_a_prepared_transaction_that_could_write_to_moved_shards_stops_the_claim
     monkeypatch.setattr(journal, "mark_drained", late)
     monkeypatch.setattr(clone_cutover, "_end_prepared", as_another)
     error = fleet_own_bare.stopped([2, 3], "c", max_pause_s=3.0)
-    assert "prepared_left: node c: prepared transaction 'late' of postgres" in messages(error)
+    assert "prepared_left: node c: only postgres or a superuser may end prepared" in messages(error)
     assert error.exit_code == 3
     monkeypatch.undo()
     for node in "ac":

@@ -6,11 +6,8 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-import pytest
-
 from shardctl.fanout import Silent
-from shardctl.moves import attempt, claims, clone_cutover, stopped, sub_step
+from shardctl.moves import attempt, clone_cutover, sub_step
 from shardctl.provision import fleet
 from shardctl.provision import poolers as provision
 from shardctl.provision.failures import Retrying
@@ -22,6 +19,8 @@ from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def stop_after_claim(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch, shards: list[int]) -> None:
@@ -46,7 +45,7 @@ def test_a_source_that_is_lost_after_the_claim_does_not_keep_the_move_from_its_e
     fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_after_claim(fleet_own, monkeypatch, [0, 1, 2, 3])
-    with pytest.raises(stopped.SourceThere):
+    with raises_code("node_there"):
         fleet_own.resume(source_destroyed=True)
     await_routed(fleet_own)
     burn(fleet_own, "a")
@@ -90,7 +89,7 @@ def test_a_signal_during_a_cutover_ends_it_first(
     monkeypatch.setattr(clone_cutover, "take_over", signalled)
     error = fleet_own.stopped([2, 3], "c")
     assert (error.exit_code, error.state) == (130, MoveState.routed)
-    assert sub_step._FIRST in fleet_own.notices
+    assert sub_step.DEFERRED in fleet_own.notices
     fleet_own.put(2)
     fleet_own.resume()
     assert fleet_own.problems() == []
@@ -104,37 +103,6 @@ def enable(fleet_own: Lab) -> None:
             " PUBLICATION p WITH (connect = false, slot_name = 'late')"
         )
         session.execute("ALTER SUBSCRIPTION late ENABLE")
-
-
-def test_sequences_that_are_near_their_end_go_on_with_the_next_value(
-    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a standby replays of them is up to 32 values ahead, and no further than their end."""
-    near = {
-        "few": ("MAXVALUE 100", 96),
-        "down": ("INCREMENT -1 MINVALUE -10", 9),
-        "last": ("MAXVALUE 3", 3),
-        "plenty": ("", 5),
-    }
-    near_end = claims.near_end
-
-    def drawn(*given: Any) -> list[int]:
-        for name, (_, draws) in near.items():
-            query = f"SELECT nextval('shard2.{name}') FROM generate_series(1, {draws})"
-            fleet_own.ask("a", query)
-        return near_end(*given)
-
-    monkeypatch.setattr(claims, "near_end", drawn)
-    with fleet_own.connect("a") as session:
-        for name, (bounds, _) in near.items():
-            session.execute(f"CREATE SEQUENCE shard2.{name} {bounds}".encode())
-    fleet_own.move([2, 3], "c")
-    assert fleet_own.ask("c", "SELECT nextval('shard2.few'), nextval('shard2.few')") == [(97, 98)]
-    assert fleet_own.ask("c", "SELECT nextval('shard2.down')") == [(-10,)]
-    [(value,)] = fleet_own.ask("c", "SELECT nextval('shard2.plenty')")
-    assert 5 < value <= 5 + claims.MARGIN + 1
-    with pytest.raises(psycopg.errors.SequenceGeneratorLimitExceeded):
-        fleet_own.ask("c", "SELECT nextval('shard2.last')")
 
 
 def test_a_subscription_that_is_enabled_during_the_cutover_ends_it_before_the_promotion(

@@ -245,7 +245,7 @@ def _facts(context: Context) -> Facts:
 def _round_trips(context: Context) -> RoundTrips:
     """Return the cutover's round trips; one that was not measured counts as 0."""
     clock = context.of(target.clock_of_source)
-    return RoundTrips.of(
+    return RoundTrips(
         source=2 * clock.uncertainty * 1000 if clock is not None else 0.0,
         target=context.of(target.measure) or context.of(member.measure) or 0.0,
         pooler=max((one.round_trip_ms for one in context.of(poolers.look) or ()), default=0.0),

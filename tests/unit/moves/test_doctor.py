@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.moves import doctor, plan
-from shardctl.moves.doctor import Fleet, Seen
+from shardctl.moves.doctor import Fleet
 from shardctl.moves.ledger import Ledger
+from shardctl.moves.prune import View
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import Entry
 from shardctl.state.move_objects import Kind, MoveObject, NodeObjects
@@ -46,15 +47,16 @@ def fleet(
     own, srv = {A: range(4), B: range(4, 8), C: range(0)}, Path("/srv")
     topology = local_topology(srv, *(local_node(srv, name, 5432, own[name]) for name in own))
     owners = dict(topology.owners())
-    nodes = {}
+    views, found = {}, {}
     for name in (A, B, C):
         if name in (*unread, *away):
             continue
         live = frozenset(topology.schema(s) for s in topology.nodes[name].shards)
-        there = NodeObjects(tuple((objects or {}).get(name, ())), frozenset(opened))
-        nodes[name] = Seen(there, owners, live)
+        found[name] = NodeObjects(tuple((objects or {}).get(name, ())), frozenset(opened))
+        views[name] = View(1, owners, live)
     ledger = Ledger(tuple(entries), tuple((name, "down") for name in unread))
-    return Fleet(topology, ledger, nodes, dict.fromkeys(unread, "down"), frozenset(away))
+    unread_why = dict.fromkeys(unread, "down")
+    return Fleet(topology, ledger, views, found, unread_why, frozenset(away))
 
 
 def verdicts(seen: Fleet) -> dict[tuple[str, str], str | None]:
@@ -91,7 +93,7 @@ def test_triggers_of_copies_that_serve_are_removed_and_their_schema_stays() -> N
 
 def test_a_copy_stays_where_nothing_proves_that_its_shard_lives_elsewhere() -> None:
     seen = fleet({B: [CLOSED]})
-    lost = dataclasses.replace(seen.nodes[A], live=frozenset())
+    lost = dataclasses.replace(seen.views[A], live=frozenset())
     differs = dataclasses.replace(lost, map={**lost.map, ShardId(2): B})
     entries = (entry(ENDED, MoveState.aborted), entry(OPEN, MoveState.reserved))
     for node, stays in (
@@ -99,8 +101,8 @@ def test_a_copy_stays_where_nothing_proves_that_its_shard_lives_elsewhere() -> N
         (B, fleet({B: [MoveObject("triggers", "public", ENDED)]})),
         (B, fleet({B: [CLOSED]}, unread=[C])),
         (B, fleet({B: [CLOSED]}, entries=entries)),
-        (B, dataclasses.replace(seen, nodes={**seen.nodes, A: lost})),
-        (B, dataclasses.replace(seen, nodes={**seen.nodes, A: differs})),
+        (B, dataclasses.replace(seen, views={**seen.views, A: lost})),
+        (B, dataclasses.replace(seen, views={**seen.views, A: differs})),
     ):
         assert verdicts(stays)[node, "schema"] is not None
 

@@ -81,7 +81,7 @@ def test_moves_that_read_the_file_together_keep_each_others_owners(topology: Pat
     topology.write_text(FOUR)
     both = [moved(topology, 1, "c"), moved(topology, 3, "d")]
     for read, plan in both:
-        file.write(read, plan, planning.after(read, plan))
+        file.write(read, plan)
     now = {name: node.shards for name, node in loader.load(topology).nodes.items()}
     assert now == {"a": (0,), "b": (2,), "c": (1,), "d": (3,)}
 
@@ -95,5 +95,5 @@ def test_a_file_that_has_changed_otherwise_is_not_written(topology: Path) -> Non
     ):
         topology.write_text(text)
         with pytest.raises(file.FileNotEdited, match="changed after shardctl read it"):
-            file.write(read, plan, planning.after(read, plan))
+            file.write(read, plan)
         assert topology.read_text() == text
