@@ -230,25 +230,20 @@ class Group(_Everywhere, typer.core.TyperGroup):
 def _examples(ctx: Any) -> str:
     from shardctl.cli import examples
 
-    reported = examples.of(ctx.command_path)
     more = "" if ctx.parent else "\nRun `shardctl help COMMAND` for the options of a command.\n"
-    return f"\n{reported}\n{more}" if reported else ""
-
-
-def see_help(ctx: Any) -> str:
-    """Return the hint to read the help of a command."""
-    what = "commands" if isinstance(ctx.command, typer.core.TyperGroup) else "options"
-    return f"run `{ctx.command_path} --help` for its {what}"
+    return f"\n{examples.text(ctx.command_path)}\n{more}"
 
 
 def _how(ctx: Any) -> str:
     """Return the hint to read the help, with an example, or with the few commands of a group."""
-    from shardctl.cli.examples import EXAMPLES
+    from shardctl.cli import examples
 
-    if ctx.parent and isinstance(ctx.command, Group):
-        return f"{see_help(ctx)}: {', '.join(ctx.command.list_commands(ctx))}"
-    shown = EXAMPLES.get(ctx.command_path, ())
-    return f"{see_help(ctx)}; for example `{shown[0][0]}`" if shown else see_help(ctx)
+    of_group = isinstance(ctx.command, Group)
+    read = f"run `{ctx.command_path} --help` for its {'commands' if of_group else 'options'}"
+    if of_group and ctx.parent:
+        return f"{read}: {', '.join(ctx.command.list_commands(ctx))}"
+    [(typed, _), *_] = examples.of(ctx.command_path)
+    return f"{read}; for example `{typed}`"
 
 
 def usage_error(error: Any) -> UsageError:
