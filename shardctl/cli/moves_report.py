@@ -396,14 +396,14 @@ def report_step(move: str, *, undoing: bool = False) -> Callable[[Step], None]:
 
 def find(topology: Topology, move: str | None) -> Entry:
     """Find the move; report unreachable nodes, whose journals may have others."""
+    return read(topology).entry(move)
+
+
+def read(topology: Topology) -> Ledger:
+    """Read the journals, and name the nodes whose journal could not be read."""
     from shardctl.moves import service
 
     ledger = service.read(topology)
-    report_unread(ledger)
-    return ledger.entry(move)
-
-
-def report_unread(ledger: Ledger) -> None:
-    """Name the nodes whose journals could not be read."""
     for node, reason in ledger.unread:
         say(f"shardctl: node {node}: cannot read its journal: {reason}")
+    return ledger

@@ -117,18 +117,10 @@ def _change(ctx: typer.Context, found: Change, *, question: str, done: str) -> N
     )
 
 
-@app.command(cls=Changing)
+@app.command(cls=rebalance.Draining)
 def drain(
     ctx: typer.Context,
     node: NodeArgument,
-    *,
-    node_weight: rebalance.WeightOption = None,
-    max_pause: options.MaxPauseOption = None,
-    max_rate: options.MaxRateOption = None,
-    max_wal: options.MaxWalOption = None,
-    identity: options.IdentityOption = None,
-    terminate: options.TerminateOption = False,
-    ignore_standby: options.IgnoreStandbyOption = False,
 ) -> None:
     """Move all shards of a node to the other nodes, by size, so that each gets its share.
 
@@ -138,16 +130,7 @@ def drain(
     from shardctl.topology import ranges, routes
 
     topology = load_topology(ctx)
-    found = rebalance.planned(topology, node_weight=[*(node_weight or ()), f"{node}=0"])
-    given = rebalance.options_of(
-        topology,
-        max_pause,
-        max_rate,
-        max_wal,
-        identity_full=identity is not None,
-        terminate=terminate,
-        ignore_standby=ignore_standby,
-    )
+    found = rebalance.planned(ctx, topology, node)
     moved = {shard for move in found.moves if move.source == node for shard in move.shards}
     left_out = []
     if kept := [shard for shard in routes.node(topology, node).shards if shard not in moved]:
@@ -158,4 +141,4 @@ def drain(
                 hint="free space on other nodes or add a node, then run the command again",
             )
         )
-    rebalance.carry_out(ctx, topology, found, given, left_out=left_out)
+    rebalance.carry_out(ctx, topology, found, left_out=left_out)

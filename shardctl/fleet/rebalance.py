@@ -6,6 +6,7 @@ import json
 import math
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,17 +40,6 @@ _PARTS = 1000
 _COPIED = 1.1
 """How much room a copy needs, in parts of the shards' size: as preflight has it."""
 _MOST = 1 << 24
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What an operator wants of a plan; the threshold is a part of a node's share."""
-
-    by: str = SIZE
-    threshold: float = 0.05
-    weights: Mapping[NodeName, float] | None = None
-    max_moves: int | None = None
-    sample_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +106,27 @@ def read(path: Path) -> Plan:
         ) from error
 
 
-def plan(topology: Topology, wanted: Wanted, *, purpose: str) -> Plan:
+def plan(
+    topology: Topology,
+    weights: Mapping[str, float],
+    *,
+    by: str = SIZE,
+    threshold: float = 0.05,
+    max_moves: int | None = None,
+    sample: timedelta = timedelta(),
+    purpose: str,
+) -> Plan:
     """Ask all nodes, and plan moves; changes nothing.
 
-    Raises UsageError, shards_unmeasured, no_load, and what `maps.version` raises.
+    The threshold is a part of a node's share. With `by` TPS, operations are counted during
+    `sample`. Raises UsageError, shards_unmeasured, no_load, and what `maps.version` raises.
     """
-    weights = wanted.weights or {}
     if unknown := weights.keys() - topology.nodes.keys():
         raise UsageError(
             f"unknown node {min(unknown)!r}", hint=f"nodes: {', '.join(topology.nodes)}"
         )
     maps.version(topology, purpose=purpose)
-    sample_s = wanted.sample_s if wanted.by == TPS else 0.0
+    sample_s = sample.total_seconds() if by == TPS else 0.0
     measured = loads.measure(topology, sample_s=sample_s, purpose=purpose)
     _require_measured(measured)
     asked = observer.ask(topology, partial(_room, topology), purpose=purpose)
@@ -146,9 +145,9 @@ def plan(topology: Topology, wanted: Wanted, *, purpose: str) -> Plan:
     if notes and not any(place.weight for place in places.values()):
         raise UsageError("no node is left that can take the shards", hint="; ".join(notes))
     sizes = {one.shard: one.size_bytes or 0 for one in measured.shards}
-    load, unit = _load(measured, wanted.by)
+    load, unit = _load(measured, by)
     fleet = Fleet(topology.owners(), load, sizes, places)
-    found = balance.plan(fleet, threshold=wanted.threshold, max_moves=wanted.max_moves)
+    found = balance.plan(fleet, threshold=threshold, max_moves=max_moves)
     moves = tuple(_planned(step, sizes) for step in found.steps)
     nodes = [_share(one, places.get(one.name), sizes) for one in topology.nodes.values()]
     after = {node.name: node.size_bytes for node in nodes}
@@ -165,12 +164,12 @@ def plan(topology: Topology, wanted: Wanted, *, purpose: str) -> Plan:
         )
         for node in nodes
     ]
-    if wanted.max_moves is None:
-        notes += _off(nodes, wanted.threshold)
+    if max_moves is None:
+        notes += _off(nodes, threshold)
     return Plan(
         topology.cluster,
-        wanted.by,
-        wanted.threshold,
+        by,
+        threshold,
         tuple(nodes),
         moves,
         found.stuck,
