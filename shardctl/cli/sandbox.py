@@ -276,33 +276,28 @@ def demo(
 
     Starts PostgreSQL and PgBouncer in a temporary directory, and makes them a fleet from the
     example's topology.yaml. Writes rows into every shard through PgBouncer, decodes an id and
-    routes it back to its row. Then, under load, moves shards 2 and 3 to a new node, 6 and 7 to
+    routes it back to its shard. Then, under load, moves shards 2 and 3 to a new node, 6 and 7 to
     another, and streams shard 1 to a node that serves already. Compares every row, verifies and
     prunes. Without PgBouncer, clients connect to the nodes directly.
     """
-    from shardctl.checks.status import observe
-    from shardctl.cli import log, status
-    from shardctl.cli import verify as verification
-    from shardctl.demo.tour import Tour, verify
+    from shardctl.cli import log
+    from shardctl.demo import tour
     from shardctl.sandbox import poolers
 
     settings: Settings = ctx.obj
     log.open_log(verbose=settings.verbose)
     if not poolers.available():
         say(f"note: {poolers.WITHOUT} it")
-    with bars() as progress, Tour(progress, keep=keep) as tour:
-        steps = list(tour.run())
-        report = verify(tour.topology, progress)
-        now = observe(tour.topology, sample_s=0, progress=progress)
-    print_table(
-        ("step", "result", "seconds"), [(s.did, s.result, f"{s.seconds:.2f}") for s in steps]
-    )
-    print("shardctl verify --deep")
-    verification.show(report)
-    print("\nshardctl status")
-    status.show(now)
+    with tour.fleet(keep=keep) as topology:
+        steps = list(tour.run(topology))
+        print_table(
+            ("step", "result", "seconds"), [(s.did, s.result, f"{s.seconds:.2f}") for s in steps]
+        )
+        for words in (("verify", "--deep"), ("status", "--sample", "0")):
+            print(f"\nshardctl {' '.join(words)}", flush=True)
+            tour.show(topology, *words)
     if keep:
-        _show_how_to_connect(tour.topology)
+        _show_how_to_connect(topology)
     else:
         say("stopped the servers and removed their directory; run it with --keep to keep them")
 
