@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,12 +14,11 @@ from shardctl.cli.progress import bars
 from shardctl.cli.traffic import traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from shardctl.cli.context import Settings
-    from shardctl.sandbox.local import Foreseen
-    from shardctl.sandbox.poolers import PoolerState, PoolerUp
-    from shardctl.sandbox.servers import Down, State, Up
+    from shardctl.sandbox.poolers import PoolerState
+    from shardctl.sandbox.servers import Down, State
     from shardctl.topology.model import Node, Pooler, Topology
 
 
@@ -35,7 +34,6 @@ FORESEEN = {
     "up": "is up",
 }
 DID = {"started": "started", "up": "was up", "reloaded": "was up; settings reloaded"}
-STATUS = ("server", "address", "state", "version", "pid", "data directory")
 
 
 @sandbox_app.command()
@@ -78,13 +76,12 @@ def up(ctx: typer.Context) -> None:
     if settings.dry_run:
         plan = servers.foresee(topology)
         pooled = poolers.foresee(topology)
-        both: list[tuple[Node | Pooler, Foreseen]] = [*plan, *pooled]
-        settings.pending = any(does != "up" for _, does in both)
+        settings.pending = any(does != "up" for _, does in (*plan, *pooled))
         _print(
+            ctx,
             topology,
-            settings.output,
             ("server", "address", "plan"),
-            [(one.name, f"{one.host}:{one.port}", FORESEEN[does]) for one, does in both],
+            _plan_row,
             nodes=[_at(node) | {"plan": does} for node, does in plan],
             poolers=[_at(pooler) | {"plan": does} for pooler, does in pooled],
         )
@@ -94,12 +91,14 @@ def up(ctx: typer.Context) -> None:
         found = servers.up(topology, progress)
         offering = poolers.up(topology, progress)
     _print(
+        ctx,
         topology,
-        settings.output,
         ("server", "address", "result"),
-        [*map(_up_row, found), *map(_pooler_up_row, offering)],
-        nodes=map(_up_json, found),
-        poolers=map(_pooler_up_json, offering),
+        _up_row,
+        nodes=[
+            _at(o.node) | {"did": o.did, "made": o.made, "waiting": list(o.waiting)} for o in found
+        ],
+        poolers=[_at(one.pooler) | {"did": one.did} for one in offering],
     )
 
 
@@ -124,14 +123,7 @@ def down(
         pooled = poolers.status(topology)
         pids = [*(one.pid for one in seen), *(one.pid for one in pooled)]
         settings.pending = bool(ours) or any(pids)
-        _print(
-            topology,
-            settings.output,
-            STATUS,
-            [*map(_row, seen), *map(_pooler_row, pooled)],
-            nodes=map(_json, seen),
-            poolers=map(_pooler_json, pooled),
-        )
+        _print_states(ctx, topology, seen, pooled)
         return
     if delete:
         confirm(f"Stop the servers and remove {len(ours)} data directories?", yes=settings.yes)
@@ -141,66 +133,93 @@ def down(
         finally:  # a pooler that does not stop must not keep the nodes running
             found = servers.down(topology, progress, delete=delete)
     _print(
+        ctx,
         topology,
-        settings.output,
         ("server", "result", "data"),
-        map(_down_row, [*found, *ended]),
+        _down_row,
         nodes=(_down_json(one, "directory") for one in found),
         poolers=(_down_json(one, "file") for one in ended),
     )
 
 
 @sandbox_app.command()
-def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
+def status(
+    ctx: typer.Context,
+    *,
+    output: ReportOption = Report.table,  # noqa: ARG001  # the settings have it
+) -> None:
     """Show which servers run, and where their data is."""
     from shardctl.sandbox import poolers, servers
 
     topology = load_topology(ctx)
-    found = servers.status(topology)
-    pooled = poolers.status(topology)
-    _print(
-        topology,
-        output,
-        STATUS,
-        [*map(_row, found), *map(_pooler_row, pooled)],
-        nodes=map(_json, found),
-        poolers=map(_pooler_json, pooled),
-    )
+    _print_states(ctx, topology, servers.status(topology), poolers.status(topology))
 
 
 sandbox_app.command(cls=HereChanging)(traffic)
 
 
 def _print(
+    ctx: typer.Context,
     topology: Topology,
-    output: str | None,
     header: tuple[str, ...],
-    rows: Iterable[tuple[str, ...]],
+    row: Callable[[dict[str, Any]], tuple[str, ...]],
     *,
-    nodes: Iterable[dict[str, object]],
-    poolers: Iterable[dict[str, object]],
+    nodes: Iterable[dict[str, Any]],
+    poolers: Iterable[dict[str, Any]],
 ) -> None:
+    """Print what there is of each server as JSON, or a row of it."""
+    settings: Settings = ctx.obj
     found = {"nodes": list(nodes), "poolers": list(poolers)}
-    emit(output, header, rows, {"cluster": topology.cluster, **found})
+    rows = map(row, [*found["nodes"], *found["poolers"]])
+    emit(settings.output, header, rows, {"cluster": topology.cluster, **found})
 
 
-def _up_row(one: Up) -> tuple[str, str, str]:
-    result = DID[one.did]
-    if one.waiting:
-        result += f"; restart needed for: {', '.join(one.waiting)}"
-    return one.node.name, f"{one.node.host}:{one.node.port}", result
+def _print_states(
+    ctx: typer.Context, topology: Topology, nodes: Iterable[State], poolers: Iterable[PoolerState]
+) -> None:
+    """Print which servers run; the port is the one on which a node listens."""
+    _print(
+        ctx,
+        topology,
+        ("server", "address", "state", "version", "pid", "data directory"),
+        _state_row,
+        nodes=[
+            _at(one.node)
+            | {"state": one.state, "port": one.port or one.node.port, "major": one.major}
+            | {"pid": one.pid, "data_directory": str(one.node.data_directory)}
+            | {"made_by_sandbox": one.ours}
+            for one in nodes
+        ],
+        poolers=[
+            _at(one.pooler) | {"state": one.state, "pid": one.pid, "config": str(one.pooler.config)}
+            for one in poolers
+        ],
+    )
 
 
-def _up_json(one: Up) -> dict[str, object]:
-    more = {"did": one.did, "made": one.made, "waiting": list(one.waiting)}
-    return _at(one.node) | more
+def _at(one: Node | Pooler) -> dict[str, object]:
+    return {"name": one.name, "host": one.host, "port": one.port}
 
 
-def _down_row(one: Down) -> tuple[str, str, str]:
-    data = "removed" if one.deleted else ""
-    if one.left:
-        data = f"left: {one.left[0]}: {one.left[1]}"
-    return one.server.name, "stopped" if one.was_up else "was down", data
+def _address(one: dict[str, Any]) -> str:
+    return f"{one['host']}:{one['port']}"
+
+
+def _plan_row(one: dict[str, Any]) -> tuple[str, ...]:
+    return one["name"], _address(one), FORESEEN[one["plan"]]
+
+
+def _up_row(one: dict[str, Any]) -> tuple[str, ...]:
+    waiting = ", ".join(one.get("waiting", ()))
+    needed = f"; restart needed for: {waiting}" if waiting else ""
+    return one["name"], _address(one), DID[one["did"]] + needed
+
+
+def _down_row(one: dict[str, Any]) -> tuple[str, ...]:
+    data = "removed" if one["deleted"] else ""
+    if one["left"]:
+        data = f"left: {': '.join(one['left'].values())}"
+    return one["name"], "was down" if one["did"] == "down" else "stopped", data
 
 
 def _down_json(one: Down, kind: str) -> dict[str, object]:
@@ -212,53 +231,10 @@ def _down_json(one: Down, kind: str) -> dict[str, object]:
     }
 
 
-def _row(one: State) -> tuple[str, ...]:
-    address = f"{one.node.host}:{one.port or one.node.port}"
-    pid = str(one.pid or "")
-    return one.node.name, address, one.state, one.major or "", pid, str(one.node.data_directory)
-
-
-def _json(one: State) -> dict[str, object]:
-    return {
-        "name": one.node.name,
-        "state": one.state,
-        "host": one.node.host,
-        "port": one.port or one.node.port,
-        "major": one.major,
-        "pid": one.pid,
-        "data_directory": str(one.node.data_directory),
-        "made_by_sandbox": one.ours,
-    }
-
-
-def _at(one: Node | Pooler) -> dict[str, object]:
-    return {"name": one.name, "host": one.host, "port": one.port}
-
-
-def _pooler_up_row(one: PoolerUp) -> tuple[str, str, str]:
-    return one.pooler.name, f"{one.pooler.host}:{one.pooler.port}", DID[one.did]
-
-
-def _pooler_up_json(one: PoolerUp) -> dict[str, object]:
-    return _at(one.pooler) | {"did": one.did}
-
-
-def _pooler_row(one: PoolerState) -> tuple[str, ...]:
-    pooler = one.pooler
-    address = f"{pooler.host}:{pooler.port}"
-    return pooler.name, address, one.state, "", str(one.pid or ""), str(pooler.config.parent)
-
-
-def _pooler_json(one: PoolerState) -> dict[str, object]:
-    pooler = one.pooler
-    return {
-        "name": pooler.name,
-        "state": one.state,
-        "host": pooler.host,
-        "port": pooler.port,
-        "pid": one.pid,
-        "config": str(pooler.config),
-    }
+def _state_row(one: dict[str, Any]) -> tuple[str, ...]:
+    data = one.get("data_directory") or one["config"]
+    server = one["name"], _address(one), one["state"]
+    return *server, one.get("major") or "", str(one["pid"] or ""), data
 
 
 demo_app = command_app()
