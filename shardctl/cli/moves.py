@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import changing, moves_report, moving, picture
-from shardctl.cli import progress as watching
 from shardctl.cli.command import Changing, command_app
 from shardctl.cli.context import load_topology
 from shardctl.cli.moves_report import find, report_step
@@ -100,13 +99,8 @@ def show(
 
     entry = look(move)
     if watch is not None:
-        drawn = output is Report.table and watching.on_terminal()
-        entry = moves_report.until_over(
-            entry,
-            lambda: look(entry.move.id),
-            watch.total_seconds(),
-            show=None if drawn else lambda now: moves_report.show_move(now, output),
-        )
+        seconds = watch.total_seconds()
+        entry = moves_report.until_over(entry, lambda: look(entry.move.id), seconds, output)
     if timeline:
         moves_report.show_timeline(topology, entry, output)
     else:

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from shardctl.cli import picture
 from shardctl.cli.output import console
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shardctl.meter import Held, Reading
 
 
+T = TypeVar("T")
 _FIRST_S, _EVERY_S = 2.0, 5.0
 """Without a terminal: before the first line, and between two."""
 _KEYS = 4
@@ -168,28 +169,33 @@ def every(seconds: float, refresh: Callable[[], bool]) -> None:
         return
 
 
-def in_place(
-    seconds: float, look: Callable[[int], tuple[RenderableType, bool]], *, transient: bool = False
+def watch(
+    seconds: float,
+    look: Callable[[], tuple[T, bool]],
+    draw: Callable[[T, int], RenderableType],
+    show: Callable[[T], None],
+    output: str,
+    *,
+    transient: bool = False,
 ) -> None:
-    """Draw what `look` gives for a width over the one before, until that is the last one.
+    """Look again and again, until `look` says that this was the last time, or Ctrl-C.
 
-    What does not fit the height of the terminal is cut off; with `transient` the last one goes.
+    On a terminal, what `draw` gives for its width is drawn over the one before; what does not fit
+    its height is cut off, and with `transient` the last one goes. Elsewhere, `show` prints each.
     """
     from rich.live import Live
 
     out = console()
-    with Live(
-        console=out, auto_refresh=False, vertical_overflow="crop", transient=transient
-    ) as live:
+    drawn = output == "table" and sys.stdout.isatty()
+    live = Live(console=out, auto_refresh=False, vertical_overflow="crop", transient=transient)
 
-        def refresh() -> bool:
-            shown, goes_on = look(out.width)
-            live.update(shown, refresh=True)
-            return goes_on
+    def refresh() -> bool:
+        found, goes_on = look()
+        if drawn:
+            live.update(draw(found, out.width), refresh=True)
+        else:
+            show(found)
+        return goes_on
 
+    with live if drawn else contextlib.nullcontext():
         every(seconds, refresh)
-
-
-def on_terminal() -> bool:
-    """Tell whether answers can be drawn over each other."""
-    return sys.stdout.isatty()

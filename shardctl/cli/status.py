@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from datetime import UTC
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -47,41 +48,31 @@ def status(
     of them. With --watch it repeats until Ctrl-C, with exit code 0.
     """
     from shardctl.checks.status import observe
-    from shardctl.cli.progress import bars
     from shardctl.errors import ShardctlError
     from shardctl.fanout import Silent
 
     topology = load_topology(ctx)
     if watch is None:
-        with bars() as progress:
+        with watching.bars() as progress:
             found = observe(topology, sample_s=sample.total_seconds(), progress=progress)
-        _print(found, output)
+        _print(output, found)
         if unserved(found):
             raise typer.Exit(1)
         return
 
-    def look() -> Status:
+    def look() -> tuple[Status, bool]:
         nonlocal topology
         try:  # a move writes a new one
             topology = load_topology(ctx)
         except ShardctlError as error:
             say(f"shardctl: {error}; using the previous topology")
-        return observe(topology, sample_s=sample.total_seconds(), progress=Silent())
+        return observe(topology, sample_s=sample.total_seconds(), progress=Silent()), True
 
-    def draw(width: int) -> tuple[RenderableType, bool]:
-        return _drawn(look(), width, watch.total_seconds()), True
-
-    def again() -> bool:
-        _print(look(), output)
-        return True
-
-    if output is Report.table and watching.on_terminal():
-        watching.in_place(watch.total_seconds(), draw)
-    else:
-        watching.every(watch.total_seconds(), again)
+    seconds = watch.total_seconds()
+    watching.watch(seconds, look, partial(_drawn, seconds), partial(_print, output), output)
 
 
-def _drawn(found: Status, width: int, seconds: float) -> RenderableType:
+def _drawn(seconds: float, found: Status, width: int) -> RenderableType:
     """Draw all that there is to see, with lines that end where the terminal does."""
     from rich.console import Group
     from rich.text import Text
@@ -92,7 +83,7 @@ def _drawn(found: Status, width: int, seconds: float) -> RenderableType:
     return Group(head, *tables(found, width), text)
 
 
-def _print(found: Status, output: Report) -> None:
+def _print(output: Report, found: Status) -> None:
     """Print the result, and unreachable nodes and poolers on standard error."""
     if output is Report.json:
         print_json(found.as_json())
