@@ -50,7 +50,7 @@ GROUPS = {
     },
     "Moves": {
         "move-shards": "Move shards to another node, and compare every row.",
-        "moves": "List, show, resume, abort or reverse moves.",
+        "moves": "List, show, resume, abort or reverse moves, and clear what they left.",
         "rebalance": "Plan and carry out moves that give every node its share.",
         "node": "Add a node, empty one, remove one.",
         "prune": "Drop the retired schemas of closed moves.",
@@ -67,7 +67,8 @@ GROUPS = {
 }
 """Every command and its line in the help, which imports none of them."""
 
-COMMANDS = [name for group in GROUPS.values() for name in group]
+HELP = {name: line for group in GROUPS.values() for name, line in group.items()}
+COMMANDS = [*HELP]
 """Every command; the module of that name is imported when it is called, or that of `SHARED`."""
 
 SHARED = {
@@ -109,7 +110,7 @@ class Commands(Group):
         module = importlib.import_module(f"shardctl.cli.{SHARED.get(cmd_name, name)}")
         found = getattr(module, f"{name}_app" if cmd_name in SHARED else "app")
         command = typer.main.get_command(found)
-        command.name = cmd_name
+        command.name, command.help = cmd_name, command.help or HELP[cmd_name]
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # as typer calls it
@@ -134,7 +135,7 @@ class Commands(Group):
 
 app = App(
     cls=Commands,
-    no_args_is_help=True,
+    add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 import typer.core
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from shardctl.cli.context import Settings
 
 _Base: Any = object
+F = TypeVar("F", bound="Callable[..., Any]")
 _PANEL = "Options of every command"
 _WHOLE = 1000
 """Longer than any sentence: typer cuts those off that are longer than a line."""
@@ -266,16 +267,12 @@ def usage_error(error: Any) -> UsageError:
 
 
 class App(typer.Typer):
-    """A typer application with the commands and groups of this module."""
+    """A typer application with the commands and groups of this module; only one has completion."""
 
     def __init__(self, **attributes: Any) -> None:
-        super().__init__(rich_markup_mode=None, **({"cls": Group} | attributes))
+        given: dict[str, Any] = {"cls": Group, "no_args_is_help": True, "add_completion": False}
+        super().__init__(rich_markup_mode=None, **(given | attributes))
 
-    def command(self, name: str | None = None, **attributes: Any) -> Any:
+    def command(self, name: str | None = None, **attributes: Any) -> Callable[[F], F]:
         """Register a command."""
         return super().command(name, **({"cls": Command} | attributes))
-
-
-def command_app(**attributes: Any) -> typer.Typer:
-    """Return the typer application of one command; only the program itself offers completion."""
-    return App(add_completion=False, **attributes)

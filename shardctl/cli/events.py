@@ -10,7 +10,7 @@ import typer
 
 from shardctl.cli import progress as watching
 from shardctl.cli import values
-from shardctl.cli.command import command_app
+from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, OfNodeOption
 from shardctl.cli.output import emit, print_csv, print_json, print_line, print_tsv, say
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
     from shardctl.state.events import Event
 
-app = command_app()
+app = App()
 
 _HEADER = ("time", "nodes", "by", "command", "result")
 _DAY = timedelta(days=1)

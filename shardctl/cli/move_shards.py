@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardctl.cli import moving, options, picture, values
-from shardctl.cli.command import command_app
+from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import DANGEROUS, FinishReverseOption
 from shardctl.cli.output import plural, say
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardctl.moves.preflight.poolers import PoolerFact
     from shardctl.topology.model import Topology
 
-app = command_app()
+app = App()
 
 _KEEP_REVERSE = values.Duration(hours=1)
 _SHOWN = 4

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import changing, moves_report, moving, picture
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
 from shardctl.cli.moves_report import find, report_step
 from shardctl.cli.options import (
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
-app = command_app(
-    help="List, show, resume, abort or reverse moves, and clear what they left.",
-    no_args_is_help=True,
-)
+app = App()
 
 MoveArgument = Annotated[
     str | None,

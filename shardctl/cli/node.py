@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import changing, options, provision, rebalance
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
 from shardctl.cli.output import say
 from shardctl.errors import Incomplete
@@ -15,16 +15,11 @@ from shardctl.errors import Incomplete
 if TYPE_CHECKING:
     from shardctl.fleet.nodes import Change
 
-app = command_app(help="Add a node, empty one, remove one.", no_args_is_help=True)
+app = App()
 
 NodeArgument = Annotated[
     str, typer.Argument(metavar="NODE", help="The node.", autocompletion=options.node_names)
 ]
-
-
-@app.callback()
-def node() -> None:
-    """Add a node, empty one, remove one."""
 
 
 @app.command(cls=Changing)
@@ -47,9 +42,9 @@ def add(
 ) -> None:
     """Check a new server, write it into the topology file, and make it a member of the cluster.
 
-    The server must run and have no shards. What `init` checks is checked; parameters that moves or
-    data may suffer from are notes. Comments and format of the file stay. Then it does what `init`
-    does for this node and the poolers; `rebalance apply` or `move-shards` brings it shards.
+    The server must run and have no shards. What `init` checks is checked. Comments and format
+    of the file stay. Then it does what `init` does for this node and the poolers; `rebalance apply`
+    or `move-shards` brings it shards.
     """
     from shardctl.fleet import nodes
     from shardctl.topology import edit

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import changing, options
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     AllOrNothingOption,
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from shardctl.provision.poolers import Compared
     from shardctl.topology.model import Pooler, Topology
 
-app = command_app(
-    help="Render, compare and apply the aliases that the poolers offer.",
-    no_args_is_help=True,
-)
+app = App()
 
 NamesArgument = Annotated[
     list[str] | None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardctl.cli import picture
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     LOCK_TIMEOUT,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shardctl.provision.plan import Change
 
 
-init_app = command_app()
+init_app = App()
 
 
 @init_app.command(cls=Changing)
@@ -79,7 +79,7 @@ def init(
     )
 
 
-migrate_app = command_app()
+migrate_app = App()
 
 
 @migrate_app.command(cls=Changing)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import changing, moves_report, picture
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
 from shardctl.cli.output import plural, say
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.moves.prune import Retired
 
-app = command_app()
+app = App()
 
 
 @app.command(cls=Changing)

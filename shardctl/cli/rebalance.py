@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardctl.cli import changing, moves_report, moving, picture, values
-from shardctl.cli.command import Changing, Command, command_app, made
+from shardctl.cli.command import App, Changing, Command, made
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Report, ReportOption
 from shardctl.cli.output import plural, print_json, print_line, print_table, say
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from shardctl.moves.plan import Options
     from shardctl.topology.model import Topology
 
-app = command_app(
-    help="Plan moves that give every node its share, and carry them out.", no_args_is_help=True
-)
+app = App()
 
 MOVES = ("source", "target", "shards", "", "size", "takes")
 PARTS = ("move", "state", "source", "target", "shards", "")

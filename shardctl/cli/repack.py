@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardctl.cli import changing, picture, values
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
 from shardctl.cli.output import plural, print_table, say
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
     from shardctl.maintenance.repack import Candidate, Plan, Repacked, Result
 
-app = command_app()
+app = App()
 
 _RECENT = values.Duration(days=7)
 _SECOND = values.Duration(seconds=1)

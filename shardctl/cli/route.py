@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli.command import command_app
+from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption
 from shardctl.cli.output import emit, print_json, say
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
     from shardctl.topology.routes import Route
 
-app = command_app()
+app = App()
 
 _WITHIN_S = 0.5
 """How long to wait for databases, so that the file is used soon if none answers."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli.command import HereChanging, command_app
+from shardctl.cli.command import App, HereChanging
 from shardctl.cli.context import load_topology, topology_file
 from shardctl.cli.options import Report, ReportOption
 from shardctl.cli.output import confirm, emit, print_table, say
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, Pooler, Topology
 
 
-sandbox_app = command_app(
-    help="Run the nodes of a topology as real servers on this machine.",
-    no_args_is_help=True,
-)
+sandbox_app = App()
 
 FORESEEN = {
     "make": "would be created and started",
@@ -237,7 +234,7 @@ def _state_row(one: dict[str, Any]) -> tuple[str, ...]:
     return *server, one.get("major") or "", str(one["pid"] or ""), data
 
 
-demo_app = command_app()
+demo_app = App()
 
 
 @demo_app.command()

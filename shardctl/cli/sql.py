@@ -15,7 +15,7 @@ import typer
 
 from shardctl import inputs
 from shardctl.cli import picture, values
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import JobsOption, Listing, ListingOption
 from shardctl.cli.output import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId, Topology
 
 
-app = command_app()
+app = App()
 
 
 @app.command(cls=Changing)

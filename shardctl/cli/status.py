@@ -13,7 +13,7 @@ import typer
 from shardctl.cli import moves_report, picture, values
 from shardctl.cli import output as printing
 from shardctl.cli import progress as watching
-from shardctl.cli.command import command_app
+from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Report, ReportOption, SampleOption, WatchOption
 from shardctl.cli.output import print_json, say
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shardctl.state.ledger import Entry
 
 
-app = command_app()
+app = App()
 
 
 @app.command()

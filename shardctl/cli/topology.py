@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shardctl.cli import changing, picture
-from shardctl.cli.command import HereChanging, command_app
+from shardctl.cli.command import App, HereChanging
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
 from shardctl.cli.output import emit, plural, print_json, say
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from shardctl.state.map import NodeMap
     from shardctl.topology.model import NodeName, ShardId, Topology
 
-app = command_app(
-    no_args_is_help=True,
-    help="Check the topology file, compare it with the fleet, print its schema.",
-)
+app = App()
 
 _HEADER = ("shards", "file", "map")
 _WITHIN_S = 10.0
