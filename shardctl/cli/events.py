@@ -67,9 +67,8 @@ def events(
     def read(since: datetime) -> tuple[list[Event], list[ShardctlError]]:
         return trail.read(topology, since=since, purpose=lock.purpose("events"), nodes=nodes)
 
-    asked = datetime.now(UTC)
-    found, errors = read(begin)
     if not follow:
+        found, errors = read(begin)
         emit(
             output,
             _HEADER,
@@ -86,10 +85,13 @@ def events(
         print_csv([_HEADER])
     printed: set[tuple[datetime, int, str, str, str]] = set()
     reported: set[str] = set()
-    complete = begin if errors else asked
+    complete = begin
 
-    def show() -> bool:
-        nonlocal found, errors, reported
+    def again() -> bool:
+        nonlocal complete, reported
+        asked = datetime.now(UTC)
+        found, errors = read(max(begin, complete - _LATE))
+        complete = complete if errors else asked
         new = {(e.at, e.id, e.who, e.command, e.result): e for e in found}
         _print((event for key, event in new.items() if key not in printed), output)
         printed.update(new)
@@ -100,14 +102,6 @@ def events(
         sys.stdout.flush()
         return True
 
-    def again() -> bool:
-        nonlocal found, errors, complete
-        asked = datetime.now(UTC)
-        found, errors = read(max(begin, complete - _LATE))
-        complete = complete if errors else asked
-        return show()
-
-    show()
     watching.every(_EVERY_S, again)
 
 

@@ -155,15 +155,11 @@ def _shards(
     from shardctl.state import lock
     from shardctl.topology import routes
 
-    if half and everything:
-        raise UsageError("--half and --all exclude each other", hint="give one of them")
-    if text is not None and (source is not None or half or everything):
+    of_node = source is not None or half or everything
+    if (text is not None) == of_node or (of_node and (source is None or half == everything)):
         raise UsageError(
-            "SHARDS and --from, --half, --all exclude each other", hint="give one or the other"
-        )
-    if text is None and (source is None or not (half or everything)):
-        raise UsageError(
-            "no shards given", hint="specify SHARDS, or --from NODE with --half or --all"
+            "expected SHARDS, or --from with --half or --all",
+            hint="give one of these, for example --from a --half",
         )
     if text is not None:
         return list(routes.listed(topology, text))

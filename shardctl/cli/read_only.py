@@ -131,10 +131,8 @@ def _shards(topology: Topology, text: str | None, name: str | None) -> Sequence[
     from shardctl.errors import UsageError
     from shardctl.topology import routes
 
-    if text is not None and name is not None:
-        raise UsageError("SHARDS and --node exclude each other", hint="give one of them")
-    if text is None and name is None:
-        raise UsageError("no shards given", hint="specify SHARDS or --node NODE")
+    if (text is None) == (name is None):
+        raise UsageError("expected SHARDS or --node", hint="give one of them")
     if text is not None:
         return routes.listed(topology, text)
     return routes.node(topology, name or "").shards
