@@ -8,7 +8,6 @@ from shardctl import meter
 from shardctl.meter import BYTES, Held
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime
 
     from shardctl.meter import Reading
@@ -113,7 +112,7 @@ def _scaled(count: float, power: int) -> str:
     return f"{value:,.0f}" if power == 0 or value >= 9.95 or value == 0 else f"{value:.1f}"
 
 
-def pace(reading: Reading) -> str:
+def _pace(reading: Reading) -> str:
     """Say what the work waits for, that it is stalled, or how fast it is and what is left."""
     if reading.complete:
         return "done" if reading.done >= reading.total else "stopped"
@@ -125,22 +124,21 @@ def pace(reading: Reading) -> str:
         shown = rate(reading.rate, reading.unit)
         if reading.eta_s is None:
             return shown
-        return f"{shown}  {duration(reading.eta_s)} left"
+        return f"{shown}, {duration(reading.eta_s)} left"
     return f"for {duration(reading.elapsed_s)}" if reading.elapsed_s >= 1 else ""
 
 
 def line(key: str, reading: Reading) -> str:
     """Say in one line how far the work of `key` is, where it is not drawn."""
-    return ", ".join([f"{key}: {reading.phase}", *_parts(reading)])
+    counted = reading.total or reading.done
+    far = [amount(reading.done, reading.total, reading.unit)] if counted else []
+    return ", ".join([f"{key}: {reading.phase}", *far, *goes_on(reading)])
 
 
-def _parts(reading: Reading) -> Iterator[str]:
-    if reading.total or reading.done:
-        yield amount(reading.done, reading.total, reading.unit)
-    if reported := pace(reading):
-        yield reported.replace("  ", ", ")
-    if reading.held is not None and not reading.complete:
-        yield from held(reading.held)
+def goes_on(reading: Reading) -> list[str]:
+    """Say how the work goes on, and how far behind its target is."""
+    pace = [reported] if (reported := _pace(reading)) else []
+    return pace + ([] if reading.held is None or reading.complete else held(reading.held))
 
 
 def held(wal: Held) -> list[str]:

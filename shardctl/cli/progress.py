@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import Console, RenderableType
-    from rich.progress_bar import ProgressBar
     from rich.table import Table
 
     from shardctl.fanout import Progress
-    from shardctl.meter import Held, Reading
+    from shardctl.meter import Reading
 
 
 T = TypeVar("T")
@@ -39,8 +38,7 @@ def bars() -> Iterator[Progress]:
     """Show for each key (a node) its phase, what is done, and its pace or what it waits for.
 
     Without a terminal it prints a line after two seconds, and every five seconds from then on;
-    nothing for work that ends sooner. Each line names the keys whose work goes on, and at the end
-    those of the last line that are done.
+    nothing for work that ends sooner. Each line names the keys whose work goes on.
     """
     meters = Meters()
     out = console(stderr=True)
@@ -87,25 +85,9 @@ def table(meters: Meters, width: int) -> Table:
             cells.append(bar if one.total else "")
         cells.append(Text(picture.amount(one.done, one.total, one.unit) if counted else ""))
         style = "yellow" if one.waits or one.stalled_s else ""
-        cells.append(Text(picture.pace(one), style, no_wrap=True))
+        cells.append(Text(", ".join(picture.goes_on(one)), style, no_wrap=True))
         drawn.add_row(*cells)
-        if one.held is not None and not one.complete:
-            bar = ProgressBar(one.held.limit or 0, one.held.bytes, _BAR)
-            drawn.add_row("", *_held(one.held, bar if with_bar else None))
     return drawn
-
-
-def _held(held: Held, bar: ProgressBar | None) -> Iterator[RenderableType]:
-    """Draw the WAL that the source keeps below the work for which it does."""
-    from rich.text import Text
-
-    near = "yellow" if held.limit and 2 * held.bytes > held.limit else ""
-    yield Text("WAL on its source", no_wrap=True)
-    if bar is not None:
-        yield bar if held.limit else ""
-    yield Text(picture.amount(held.bytes, held.limit or 0))
-    parts = [part for part in picture.held(held) if not part.startswith("source")]
-    yield Text(", ".join(parts), near, no_wrap=True)
 
 
 @contextlib.contextmanager
@@ -113,15 +95,12 @@ def _lines(meters: Meters, console: Console) -> Iterator[None]:
     """Print lines from a thread, so that work that is stalled is shown, too."""
     del console
     ended = threading.Event()
-    last: dict[str, Reading] = {}
 
     def tell() -> None:
-        nonlocal last
         pause_s = _FIRST_S
         while not ended.wait(pause_s):
-            last = at_work(meters)
-            if last:
-                print(one_line(sentence(last)), file=sys.stderr, flush=True)
+            if at_work := {key: one for key, one in meters.read().items() if not one.complete}:
+                print(one_line(sentence(at_work)), file=sys.stderr, flush=True)
                 pause_s = _EVERY_S
 
     thread = threading.Thread(target=tell, daemon=True)
@@ -131,22 +110,6 @@ def _lines(meters: Meters, console: Console) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        if done := finished(meters, last):
-            print(one_line(sentence(done)), file=sys.stderr, flush=True)
-
-
-def at_work(meters: Meters) -> dict[str, Reading]:
-    """Return the readings of the keys whose work goes on."""
-    return {key: one for key, one in meters.read().items() if not one.complete}
-
-
-def finished(meters: Meters, before: Mapping[str, Reading]) -> dict[str, Reading]:
-    """Return the readings of the keys that have finished the phase that `before` shows."""
-    return {
-        key: one
-        for key, one in meters.read().items()
-        if one.complete and key in before and before[key].phase == one.phase
-    }
 
 
 def sentence(readings: Mapping[str, Reading]) -> str:

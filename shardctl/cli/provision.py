@@ -141,7 +141,6 @@ def run(
     settings: Settings = ctx.obj
     from shardctl.provision.fleet import require_free
 
-    began = time.monotonic()
     plan: FleetPlan | None = None
     try:
         plan = make_plan()
@@ -152,11 +151,11 @@ def run(
         if not settings.json:
             show(plan)
         if not settings.dry_run and plan.changes():
-            confirm(_question(plan), yes=settings.yes)
-            _finish_reverses(plan)
+            changes = plural(len(plan.changes()), "change")
+            confirm(f"Apply {changes} on {_where(plan)}?", yes=settings.yes)
             began = time.monotonic()
             _carry_out(plan, options)
-            _report(plan, time.monotonic() - began)
+            say(f"done: {changes} on {_where(plan)} in {time.monotonic() - began:.1f} s")
         if plan.left_out:
             raise Problems(list(plan.left_out))
     except ShardctlError as error:
@@ -167,10 +166,6 @@ def run(
         print_json(_json(plan, None, dry_run=settings.dry_run))
 
 
-def _question(plan: FleetPlan) -> str:
-    return f"Apply {plural(len(plan.changes()), 'change')} on {_where(plan)}?"
-
-
 def _where(plan: FleetPlan) -> str:
     poolers = len(plan.poolers.changes()) if plan.poolers else 0
     where = [plural(len(plan.nodes), "node")] if plan.nodes else []
@@ -179,19 +174,14 @@ def _where(plan: FleetPlan) -> str:
 
 
 def _carry_out(plan: FleetPlan, options: Options) -> None:
+    """Carry out a plan, without the reverses that its migrations would not go with."""
     from shardctl.cli.progress import bars
+    from shardctl.moves import reversing
     from shardctl.provision.fleet import carry_out
 
+    reversing.finish_each(plan.topology, plan.finishing, notice=say)
     with bars() as progress:
         carry_out(plan, options, progress, say)
-
-
-def _finish_reverses(plan: FleetPlan) -> None:
-    """Give up reversing the moves that the plan's migrations would not go with."""
-    if plan.finishing:
-        from shardctl.moves import reversing
-
-        reversing.finish_each(plan.topology, plan.finishing, notice=say)
 
 
 def _json(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool) -> dict[str, Any]:
@@ -219,12 +209,6 @@ def _state(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool
     if error is not None:
         return "unfinished"
     return "done" if plan.changes() else "unchanged"
-
-
-def _report(plan: FleetPlan, took_s: float) -> None:
-    shards = {shard for change in plan.changes() for shard in change.shards}
-    what = plural(len(shards), "shard") if shards else plural(len(plan.changes()), "change")
-    say(f"done: {what} on {_where(plan)} in {took_s:.1f} s")
 
 
 def show(plan: FleetPlan) -> None:

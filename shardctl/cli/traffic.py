@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId, Topology
     from shardctl.traffic.load import Load
     from shardctl.traffic.report import Report as Found
-    from shardctl.traffic.report import ShardLatency, Spread
+    from shardctl.traffic.report import Spread
 
-_SLOWEST = 8
 _CLIENTS = 8
 _LOGINS = 100
 _SECONDS = values.Duration(seconds=30)
@@ -236,12 +235,8 @@ def line(second: Spread) -> str:
 
 
 def show(found: Found) -> None:
-    """Print the results of the load: a summary, the slowest shards, errors, wrong rows."""
+    """Print the results of the load: a summary, errors, wrong rows."""
     print_table(("load", ""), _summary(found))
-    shards = sorted(found.latencies.shards, key=lambda shard: -shard.longest_ms)[:_SLOWEST]
-    print_table(
-        ("slowest shards", "", "operations", "errors", "longest"), [_shard_row(s) for s in shards]
-    )
     if found.failures:
         print_table(
             ("SQLSTATE", "errors", "first at", "first message"),
@@ -287,12 +282,6 @@ _THROUGH = {
     "direct": "directly on the nodes",
     "router": "with shardctl.router",
 }
-
-
-def _shard_row(shard: ShardLatency) -> tuple[str, ...]:
-    moved = "moved" if shard.moved else ""
-    counts = f"{shard.operations:,}", f"{shard.errors:,}"
-    return f"shard {shard.shard}", moved, *counts, _ms(shard.longest_ms)
 
 
 def _verdict(found: Found) -> str:
