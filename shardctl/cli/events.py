@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardctl.cli import picture, values
 from shardctl.cli import progress as watching
-from shardctl.cli import values
 from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, OfNodeOption
@@ -74,7 +74,7 @@ def events(
             _HEADER,
             map(_row, found),
             {"cluster": topology.cluster, "events": [one.as_json() for one in found]},
-            nothing=f"no event since {begin:%Y-%m-%d %H:%M:%S} UTC",
+            nothing=f"no event since {picture.moment(begin)}",
         )
         for error in errors:
             say(f"shardctl: {error}")

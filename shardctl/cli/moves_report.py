@@ -67,7 +67,7 @@ def reverse(entry: Entry) -> str:
     found = entry.reverse
     if found is None:
         return ""
-    until = f"{found.until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    until = picture.moment(found.until)
     held = (
         ""
         if found.held_bytes is None
@@ -190,15 +190,11 @@ def _next(entry: Entry) -> str:
         until = entry.reverse.until
         due = max(due, until) if due else until
         said = (
-            f"until {_time(until)}, `shardctl moves reverse {entry.move.id}` gives the shards "
+            f"until {picture.moment(until)}, `shardctl moves reverse {entry.move.id}` gives the shards "
             f"back, and `moves finish {entry.move.id}` gives that up; "
         )
-    when = f"from {_time(due)} on, " if due and due > datetime.now(UTC) else ""
+    when = f"from {picture.moment(due)} on, " if due and due > datetime.now(UTC) else ""
     return f"{said}{when}`shardctl prune` frees the space"
-
-
-def _time(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 _CLIENTS = {"before": "work", "waiting": "wait", "after": "work"}

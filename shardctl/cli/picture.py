@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from shardctl import meter
 from shardctl.meter import BYTES, Held
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from shardctl.meter import Reading
     from shardctl.state.progress import MoveProgress
 
@@ -57,6 +56,11 @@ def bar(count: int, largest: int, *, width: int) -> str:
     if count <= 0 or largest <= 0:
         return ""
     return "#" * max(1, round(min(count, largest) * width / largest))
+
+
+def moment(time: datetime) -> str:
+    """Write a time to the second, in UTC."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 _FRESH_S = 5.0

@@ -155,7 +155,9 @@ def run(
             confirm(f"Apply {changes} on {_where(plan)}?", yes=settings.yes)
             began = time.monotonic()
             _carry_out(plan, options)
-            say(f"done: {changes} on {_where(plan)} in {time.monotonic() - began:.1f} s")
+            shards = {shard for change in plan.changes() for shard in change.shards}
+            what = plural(len(shards), "shard") if shards else changes
+            say(f"done: {what} on {_where(plan)} in {time.monotonic() - began:.1f} s")
         if plan.left_out:
             raise Problems(list(plan.left_out))
     except ShardctlError as error:
