@@ -190,8 +190,8 @@ def _next(entry: Entry) -> str:
         until = entry.reverse.until
         due = max(due, until) if due else until
         said = (
-            f"until {picture.moment(until)}, `shardctl moves reverse {entry.move.id}` gives the shards "
-            f"back, and `moves finish {entry.move.id}` gives that up; "
+            f"until {picture.moment(until)}, `shardctl moves reverse {entry.move.id}` gives the "
+            f"shards back, and `moves finish {entry.move.id}` gives that up; "
         )
     when = f"from {picture.moment(due)} on, " if due and due > datetime.now(UTC) else ""
     return f"{said}{when}`shardctl prune` frees the space"
