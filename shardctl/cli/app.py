@@ -176,13 +176,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     atexit.register(gc.freeze)
     os.umask(os.umask(0o077) | 0o022)  # what others could write to would decide what we do next
     settings = Settings()
-    streams = Streams(settings)
-    with streams.guarded():
-        code = _run(arguments, settings, streams)
+    with _guarded(settings) as unwritten:
+        code = _run(arguments, settings, unwritten)
     sys.exit(settings.exit_code(code))
 
 
-def _run(arguments: Sequence[str] | None, settings: Settings, streams: Streams) -> int:
+def _run(
+    arguments: Sequence[str] | None, settings: Settings, unwritten: list[ShardctlError]
+) -> int:
     """Run the command line, print its error, and return the exit code."""
     PRINTED.json = False
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -193,7 +194,7 @@ def _run(arguments: Sequence[str] | None, settings: Settings, streams: Streams) 
             words, "shardctl", standalone_mode=False, obj=settings
         )
         sys.stdout.flush()
-        error = streams.unwritten
+        error = unwritten[0] if unwritten else None
     except ShardctlError as raised:
         error = raised
     except TyperException as raised:
@@ -241,15 +242,12 @@ def _report(error: ShardctlError, settings: Settings) -> None:
 
 
 class ResultUnwritten(ShardctlError):
-    """A result that could not be written to standard output."""
+    """A result that could not be written to standard output, of a change that is `done` or not."""
 
     def __init__(self, reason: str, *, done: bool) -> None:
         super().__init__(
             f"standard output: {reason}",
-            hint="all changes were made, but the result is incomplete: run the same command again "
-            "to check that nothing is left"
-            if done
-            else "the result is incomplete: free space, then run the command again",
+            hint="the result is incomplete: free space, then run the same command again",
         )
         self.exit_code = 3 if done else 1
 
@@ -299,37 +297,32 @@ class Stream:
         self._failed(error)
 
 
-class Streams:
-    """The streams of a run: a failed output ends a command that only reads, but not a change."""
+@contextmanager
+def _guarded(settings: Settings) -> Iterator[list[ShardctlError]]:
+    """Guard standard output and standard error while a block runs.
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self.unwritten: ResultUnwritten | None = None
-        """The error to report at the end of a command that continued."""
+    A failed output ends a command that only reads, but not a change: its error is given, to be
+    reported at the end.
+    """
+    unwritten: list[ShardctlError] = []
 
-    @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Guard standard output and standard error while a block runs."""
-        _open_closed()
-        before = sys.stdout, sys.stderr
-        sys.stdout = Stream(sys.stdout, self._output_failed)
-        sys.stderr = Stream(sys.stderr, lambda _: None)
-        try:
-            yield
-        finally:
-            sys.stdout, sys.stderr = before
-
-    def _output_failed(self, error: OSError) -> None:
-        changes = self._settings.changes
+    def failed(error: OSError) -> None:
         left = error.errno == errno.EPIPE  # the reader has ended, as `head` does
-        if left and not changes:
+        if left and not settings.changes:
             raise error
-        if left:
-            return
-        unwritten = ResultUnwritten(error.strerror or str(error), done=changes)
-        if not changes:
-            raise unwritten
-        self.unwritten = unwritten
+        if not left:
+            unwritten.append(ResultUnwritten(error.strerror or str(error), done=settings.changes))
+            if not settings.changes:
+                raise unwritten[0]
+
+    _open_closed()
+    before = sys.stdout, sys.stderr
+    sys.stdout = Stream(sys.stdout, failed)
+    sys.stderr = Stream(sys.stderr, lambda _: None)
+    try:
+        yield unwritten
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 def _open_closed() -> None:

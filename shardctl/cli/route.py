@@ -101,15 +101,11 @@ def _report_stale(topology: Topology, reported: NodeMap, shards: list[int]) -> N
     from shardctl.topology import ranges
     from shardctl.topology.model import ShardId
 
-    stale: dict[tuple[str, str], list[int]] = {}
-    for shard in shards:
-        owners = topology.owners()[ShardId(shard)], reported.map.owners[shard]
-        if owners[0] != owners[1]:
-            stale.setdefault(owners, []).append(shard)
-    for (by_file, by_map), listed in stale.items():
+    owners = topology.owners()
+    if stale := [one for one in shards if owners[ShardId(one)] != reported.map.owners[one]]:
         say(
-            f"note: {topology.path.name} is stale: it gives shards {ranges.of(listed)} to node "
-            f"{by_file}, but the map gives them to node {by_map}"
+            f"note: {topology.path.name} is stale: it gives shards {ranges.of(stale)} to other "
+            "nodes than the map; `shardctl topology diff` lists all"
         )
 
 
