@@ -65,55 +65,30 @@ def moment(time: datetime) -> str:
 
 _FRESH_S = 5.0
 """Figures of a copy that are older are no longer those of this moment."""
-_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
 def amount(done: int, total: int, unit: str = BYTES) -> str:
-    """Write what is done and the total, where it is known, in one unit.
+    """Write what is done, and the total where it is known.
 
-    >>> amount(1_286_243_840, 2_247_206_912), amount(5_000_000, 0), amount(10, 1_000)
-    ('1.2/2.1 GB', '4.8 MB', '10/1,000 bytes')
+    >>> amount(1_286_243_840, 2_247_206_912), amount(5_000_000, 0)
+    ('1,227 MB of 2,143 MB', '4,883 kB')
     >>> amount(500, 2000, "shards"), amount(500, 0, "rows"), amount(3, 8, "")
     ('500/2,000 shards', '500 rows', '3/8')
     """
-    if unit != BYTES:
-        return f"{done:,}/{total:,} {unit}".strip() if total else f"{done:,} {unit}".strip()
-    power = _power(total or done)
-    parts = [_scaled(done, power)] + ([_scaled(total, power)] if total else [])
-    return f"{'/'.join(parts)} {_UNITS[power]}"
+    if unit == BYTES:
+        return f"{size(done)} of {size(total)}" if total else size(done)
+    return f"{done:,}/{total:,} {unit}".strip() if total else f"{done:,} {unit}".strip()
 
 
 def rate(per_s: float, unit: str = BYTES) -> str:
-    """Write a rate; what takes longer than a second is counted by the minute or hour.
+    """Write a rate; what takes longer than a second is counted by the minute.
 
-    >>> rate(88_902_477), rate(320.4, "shards"), rate(0.25, "tables"), rate(0.01, "tables")
-    ('85 MB/s', '320/s', '15/min', '36/h')
+    >>> rate(88_902_477), rate(320.4, "shards"), rate(0.25, "tables")
+    ('85 MB/s', '320/s', '15.0/min')
     """
     if unit == BYTES:
-        power = _power(round(per_s))
-        return f"{_scaled(per_s, power)} {_UNITS[power]}/s"
-    for seconds, name in ((1, "s"), (60, "min")):
-        if per_s * seconds >= 1:
-            count = per_s * seconds
-            return (
-                f"{count:,.0f}/{name}"
-                if count >= 9.95
-                else f"{count:.1f}/{name}".replace(".0/", "/")
-            )
-    return f"{per_s * 3600:.0f}/h"
-
-
-def _power(count: float) -> int:
-    """Give the unit in which a number of bytes has at most four digits."""
-    power = 0
-    while count >= 1024 and power < len(_UNITS) - 1:
-        count, power = count / 1024, power + 1
-    return power
-
-
-def _scaled(count: float, power: int) -> str:
-    value = count / 1024**power
-    return f"{value:,.0f}" if power == 0 or value >= 9.95 or value == 0 else f"{value:.1f}"
+        return f"{size(round(per_s))}/s"
+    return f"{per_s:,.0f}/s" if per_s >= 1 else f"{per_s * 60:.1f}/min"
 
 
 def _pace(reading: Reading) -> str:
@@ -149,7 +124,7 @@ def held(wal: Held) -> list[str]:
     """Say how far behind a target is, and how much WAL its source keeps for it.
 
     >>> held(Held(bytes=3 << 30, limit=20 << 30, lag=5_000_000))
-    ['lag 4.8 MB', 'source keeps 3.0/20 GB of WAL']
+    ['lag 4,883 kB', 'source keeps 3,072 MB of 20 GB of WAL']
     >>> held(Held(bytes=1000, limit=None))
     ['source keeps 1,000 bytes of WAL']
     """

@@ -278,15 +278,14 @@ def demo(
 def _show_how_to_connect(topology: Topology) -> None:
     from shardctl.topology import routes
 
-    database = topology.database
-    route = routes.of_shard(topology, 0)
+    route, table = routes.of_shard(topology, 0), "photos_by_user"
+    server: Node | Pooler = route.node
+    name: str = topology.database.name
     if route.poolers:
-        pooler, alias = route.poolers[0]
-        login = f"-h {pooler.host} -p {pooler.port} -U {database.app_roles[0]} {alias}"
-        table = "photos_by_user"
+        server, name = route.poolers[0]
     else:
-        login = f"-h {route.node.host} -p {route.node.port} -U {database.user} {database.name}"
-        table = f"{route.schema}.photos_by_user"
+        table = f"{route.schema}.{table}"
+    login = f"-h {server.host} -p {server.port} -U {topology.database.app_roles[0]} {name}"
     say(f"""
 The servers are running. Try:
   export SHARDCTL_TOPOLOGY={topology.path}

@@ -12,6 +12,7 @@ import typer
 from shardctl.cli import picture, values
 from shardctl.cli.context import Settings, load_topology
 from shardctl.cli.output import plural, print_json, print_line, print_table, say
+from shardctl.errors import Problems, ShardctlError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -106,7 +107,13 @@ def traffic(
 
     topology = load_topology(ctx)
     require_local(topology)
-    _require_fit(aliases, clients=clients, rate=rate, logins=logins, connect=connect)
+    for unfit, why in (
+        (logins is not None and not connect, "--logins works only with --connect"),
+        (rate is not None and connect and clients is None, "--rate works only with clients"),
+        (connect and aliases is Aliases.router, "--connect does not work with shardctl.router"),
+    ):
+        if unfit:
+            raise UsageError(why, hint="run `shardctl sandbox traffic --help`")
     chosen = None if shards is None else routes.listed(topology, shards)
     settings: Settings = ctx.obj
     settings.pending = True
@@ -135,7 +142,6 @@ def traffic(
 
 def require_local(topology: Topology) -> None:
     """Refuse a topology with servers on other machines; raises Problems."""
-    from shardctl.errors import Problems, ShardctlError
     from shardctl.hosts import ports
     from shardctl.sandbox.servers import not_local
 
@@ -146,31 +152,6 @@ def require_local(topology: Topology) -> None:
     ]
     if errors:
         raise Problems(errors)
-
-
-def _require_fit(
-    aliases: Aliases,
-    *,
-    clients: int | None,
-    rate: float | None,
-    logins: float | None,
-    connect: bool,
-) -> None:
-    """Check the options; raises UsageError."""
-    from shardctl.errors import UsageError
-
-    if logins is not None and not connect:
-        raise UsageError("--logins works only with --connect", hint="add --connect")
-    if rate is not None and connect and clients is None:
-        raise UsageError(
-            "--rate limits clients, but --connect has none",
-            hint="use --logins for the rate of --connect, or add clients with --clients",
-        )
-    if connect and aliases is Aliases.router:
-        raise UsageError(
-            "--connect logs in for each operation, but shardctl.router keeps its connections",
-            hint="use --aliases shard, node or direct",
-        )
 
 
 def _foresee(
