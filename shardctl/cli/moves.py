@@ -64,11 +64,11 @@ _LEFT = ("node", "kind", "name", "move", "detail", "WAL held", "verdict")
 def list_moves(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
     """List all moves, the newest first."""
     ledger = moves_report.read(load_topology(ctx))
-    row = moves_report.short_row if output is Listing.table else moves_report.row
+    parts = moves_report.PARTS if output is Listing.table else None
     emit(
         output,
         moves_report.HEADER,
-        map(row, ledger.entries),
+        [moves_report.row(entry, parts) for entry in ledger.entries],
         {"moves": [entry.as_json() for entry in ledger.entries]},
         nothing="no move has started yet",
     )

@@ -25,31 +25,27 @@ if TYPE_CHECKING:
 
 
 HEADER = ("move", "state", "from", "to", "shards", "step", "by", "started", "can")
+PARTS = 12
+"""Parts of a list of shards that people see."""
 STEPS = ("step", "state", "took", "error")
 
 
-def row(entry: Entry) -> tuple[str, ...]:
-    """Give the row of a move for programs, with all of its shards."""
+def row(entry: Entry, parts: int | None = None) -> tuple[str, ...]:
+    """Give the row of a move; for people, with so many `parts` of the list of its shards."""
     from shardctl.topology import ranges
 
-    shown = entry.as_json()
+    shown, shards = entry.as_json(), ranges.of(entry.move.shards)
     return (
         entry.move.id,
         entry.state,
         entry.move.source,
         entry.move.target,
-        ranges.of(entry.move.shards),
+        shards if parts is None else picture.shorten(shards, parts=parts),
         shown["step"] or "-",
         entry.move.who,
         shown["started"],
         ", ".join(entry.can()) or "-",
     )
-
-
-def short_row(entry: Entry) -> tuple[str, ...]:
-    """Give the row of a move for people."""
-    move, state, source, target, shards, *rest = row(entry)
-    return (move, state, source, target, picture.shorten(shards), *rest)
 
 
 def steps(entry: Entry) -> list[tuple[str, ...]]:
@@ -100,8 +96,8 @@ def until_over(entry: Entry, look: Callable[[], Entry], seconds: float, output: 
         from rich.console import Group
         from rich.text import Text
 
-        row = fit(HEADER, [short_row(now)], width, drops=DROPS)
-        return Group(row, fit(STEPS, steps(now), width), Text(copied(now)))
+        shown = fit(HEADER, [row(now, PARTS)], width, drops=DROPS)
+        return Group(shown, fit(STEPS, steps(now), width), Text(copied(now)))
 
     def show(now: Entry) -> None:
         if now.open:  # the last one is shown at the end
@@ -131,7 +127,7 @@ def change(
         ctx,
         pending=entry,
         header=HEADER,
-        rows=[short_row(entry)],
+        rows=[row(entry, PARTS)],
         plan=entry.as_json(),
         question=question,
         carry_out=change_it,
@@ -151,7 +147,7 @@ def show_move(entry: Entry, output: Report) -> None:
     if output is Report.json:
         print_json({"format": 1, **as_json(entry)})
         return
-    print_table(HEADER, [short_row(entry)], drops=DROPS)
+    print_table(HEADER, [row(entry, PARTS)], drops=DROPS)
     print_table(STEPS, steps(entry))
     if reported := copied(entry):
         print_line(reported)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
-from dataclasses import asdict, dataclass, replace
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -139,8 +139,6 @@ def plan(
             f"nodes without schema shardctl are left out: {', '.join(strangers)}; `shardctl init` "
             "makes them members of the cluster"
         )
-    if unmeasured := [n for n, room in rooms.items() if room == math.inf and weights.get(n, 1)]:
-        notes.append(f"how much room there is was not measured on {', '.join(unmeasured)}")
     places = {name: Place(weights.get(name, 1.0), room) for name, room in rooms.items()}
     if notes and not any(place.weight for place in places.values()):
         raise UsageError("no node is left that can take the shards", hint="; ".join(notes))
@@ -149,21 +147,28 @@ def plan(
     fleet = Fleet(topology.owners(), load, sizes, places)
     found = balance.plan(fleet, threshold=threshold, max_moves=max_moves)
     moves = tuple(_planned(step, sizes) for step in found.steps)
-    nodes = [_share(one, places.get(one.name), sizes) for one in topology.nodes.values()]
-    after = {node.name: node.size_bytes for node in nodes}
+    gained: Counter[NodeName] = Counter()
     for move in moves:
-        after[move.source] -= move.size_bytes
-        after[move.target] += move.size_bytes
-    nodes = [
-        replace(
-            node,
-            size_bytes_after=after[node.name],
-            load=found.before.get(node.name, 0) / unit,
-            load_after=found.after.get(node.name, 0) / unit,
-            share=found.shares.get(node.name, 0) / unit,
+        gained[move.target] += move.size_bytes
+        gained[move.source] -= move.size_bytes
+    nodes = []
+    for node in topology.nodes.values():
+        place, size = places.get(node.name), sum(sizes[shard] for shard in node.shards)
+        known = place is not None and place.room != math.inf
+        nodes.append(
+            NodeShare(
+                name=node.name,
+                address=f"{node.host}:{node.port}",
+                weight=place.weight if place else None,
+                room_bytes=int(place.room) if place and known else None,
+                shards=node.shards,
+                size_bytes=size,
+                size_bytes_after=size + gained[node.name],
+                load=found.before.get(node.name, 0) / unit,
+                load_after=found.after.get(node.name, 0) / unit,
+                share=found.shares.get(node.name, 0) / unit,
+            )
         )
-        for node in nodes
-    ]
     return Plan(
         topology.cluster,
         by,
@@ -230,18 +235,6 @@ def _planned(step: balance.Step, sizes: Mapping[ShardId, int]) -> PlannedMove:
     size = sum(sizes[shard] for shard in step.shards)
     took_s = prediction.BEGUN_S + size / COPY_RATE + 2 * size / prediction.COMPARE_RATE
     return PlannedMove(step.source, step.target, step.shards, size, round(took_s, 1))
-
-
-def _share(node: Node, place: Place | None, sizes: Mapping[ShardId, int]) -> NodeShare:
-    room = None if place is None or place.room == math.inf else int(place.room)
-    return NodeShare(
-        node.name,
-        f"{node.host}:{node.port}",
-        place.weight if place else None,
-        room,
-        node.shards,
-        sum(sizes[shard] for shard in node.shards),
-    )
 
 
 def require_same(plan: Plan, topology: Topology) -> None:
