@@ -39,7 +39,7 @@ def events(
         typer.Option(
             "--since",
             metavar="DURATION|TIME",
-            parser=values.moment(),
+            parser=values.moment,
             help="List events from then on: 2h before now, or 2026-01-31T12:00 (UTC); "
             "those of the last day by default.",
         ),

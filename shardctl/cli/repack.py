@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,13 +9,13 @@ import typer
 from shardctl.cli import changing, picture, values
 from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
-from shardctl.cli.output import plural, print_table, say
+from shardctl.cli.output import plural, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardctl.errors import ShardctlError
-    from shardctl.maintenance.repack import Candidate, Plan, Repacked, Result
+    from shardctl.maintenance.repack import Candidate, Plan, Result
 
 app = App()
 
@@ -107,7 +106,6 @@ def repack(
         question=_question(plan),
         carry_out=lambda progress: repacking.carry_out(topology, plan, progress, say),
         result=lambda result: _json(plan, result),
-        report=_report,
         done=_done,
     )
     if not ctx.obj.dry_run:
@@ -145,22 +143,6 @@ def _question(plan: Plan) -> str:
     size = picture.size(sum(one.table.size_bytes for one in plan.chosen))
     nodes = plural(len({one.node for one in plan.chosen}), "node")
     return f"Repack {plural(len(plan.chosen), 'table')} ({size}) on {nodes}?"
-
-
-def _report(result: Result) -> None:
-    """Print the freed space: a line for each node and table name, over all its shards."""
-
-    def key(one: Repacked) -> tuple[str, str]:
-        return one.candidate.node, one.candidate.table.name
-
-    rows = []
-    for (node, name), group in groupby(sorted(result.repacked, key=key), key):
-        same = list(group)
-        before, after = sum(o.before_bytes for o in same), sum(o.after_bytes for o in same)
-        sizes = map(picture.size, (before, after, before - after))
-        rows.append((node, name, f"{len(same):,}", *sizes))
-    if rows:
-        print_table(("node", "table", "shards", "before", "after", "freed"), rows)
 
 
 def _done(result: Result) -> str:
