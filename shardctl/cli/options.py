@@ -116,16 +116,3 @@ OfNodeOption = Annotated[
 JobsOption = Annotated[
     int, typer.Option("--jobs", min=1, max=64, metavar="N", help="Sessions per node.")
 ]
-LOCK_TIMEOUT = values.Duration(seconds=2)
-LockTimeoutOption = Annotated[
-    values.Duration,
-    values.duration_option(
-        "--lock-timeout",
-        "How long to wait for a lock on a table, for example 500ms.",
-        least=values.MS,
-    ),
-]
-AttemptsOption = Annotated[
-    int,
-    typer.Option("--attempts", min=1, metavar="N", help="How often to try to lock a batch."),
-]

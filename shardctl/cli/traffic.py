@@ -11,7 +11,7 @@ import typer
 
 from shardctl.cli import picture, values
 from shardctl.cli.context import Settings, load_topology
-from shardctl.cli.output import plural, print_json, print_line, print_table, say
+from shardctl.cli.output import emit, plural, print_json, print_line, print_table, say
 from shardctl.errors import Problems, ShardctlError, UsageError
 
 if TYPE_CHECKING:
@@ -167,15 +167,12 @@ def _foresee(
     table.require_alone(topology, [name for name in topology.nodes if fleet.holding(name)])
     shards = sorted(fleet.map.owners if chosen is None else chosen)
     poolers = [pooler.name for pooler in route.poolers]
-    if settings.json:
-        found = {"table": TABLE, "shards": shards, "aliases": aliases, "poolers": poolers}
-        print_json({"format": 1, "cluster": topology.cluster, **found})
-    else:
-        through = f"through {', '.join(poolers)}" if poolers else _THROUGH[aliases]
-        print(
-            f"would create table {TABLE} in shards {picture.shorten(ranges.of(shards))}, load it "
-            f"{through}, drop it"
-        )
+    found = {"table": TABLE, "shards": shards, "aliases": aliases, "poolers": poolers}
+    through = f"through {', '.join(poolers)}" if poolers else _THROUGH[aliases]
+    row = (TABLE, picture.shorten(ranges.of(shards)), through)
+    emit(
+        settings.output, ("table", "shards", "load"), [row], {"cluster": topology.cluster, **found}
+    )
 
 
 def _run(start: Callable[[], Load], *, keep_table: bool) -> Found:
