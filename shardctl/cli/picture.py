@@ -17,21 +17,8 @@ size, duration = meter.size, meter.duration
 
 
 def number(count: int | None) -> str:
-    """Write a count, shortened from 10,000 on.
-
-    >>> number(9999), number(12345), number(2_345_678), number(1_500_000_000), number(None)
-    ('9,999', '12 k', '2.3 M', '1.5 G', '-')
-    """
-    if count is None:
-        return "-"
-    if count < 10_000:
-        return f"{count:,}"
-    value, unit = count / 1000, "k"
-    for larger in ("M", "G", "T"):
-        if value < 999.5:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+    """Write a count, or that it is not known."""
+    return "-" if count is None else f"{count:,}"
 
 
 def shorten(ranges: str, *, parts: int = 12) -> str:

@@ -210,7 +210,7 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
         shards = f"{live:,} of {owned:,}: {listed}"
     else:
         shards = f"{owned:,}: {listed}"
-    clients = "-" if node.sessions is None else f"{node.sessions:,}"
+    clients = picture.number(node.sessions)
     if node.idle_in_transaction:
         clients += f" ({node.idle_in_transaction} idle in transaction)"
     disk = f"{picture.size(node.disk.free_bytes)} free" if node.disk else "-"
