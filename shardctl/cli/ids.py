@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,8 +19,12 @@ if TYPE_CHECKING:
 
 decode_id_app = App()
 
-_LINES = 10_000
-"""Lines of standard input per block: memory stays constant for millions of ids."""
+_BLOCK_BYTES = 1 << 18
+"""Bytes of standard input per read: memory stays constant for millions of ids."""
+
+_LONGEST = 8192
+"""The longest line that is parsed: an id has at most 20 characters."""
+_SHOWN = 80
 
 
 # An id may be negative: an argument may look like an option.
@@ -88,12 +91,16 @@ def _complain_of(what: str) -> Callable[[int, str], None]:
 
 def _blocks() -> Iterator[tuple[int, list[str]]]:
     """Read standard input in blocks of lines, each with the number of its first line."""
+    first, rest = 1, ""
     # Bytes that are not UTF-8 are not a number either: errors show them escaped.
     stream = open(sys.stdin.fileno(), encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115  # standard input stays open
-    first = 1
-    while lines := [*islice(stream, _LINES)]:
-        yield first, [line.removesuffix("\n") for line in lines]
+    while block := stream.read(_BLOCK_BYTES):
+        *lines, rest = (rest + block).split("\n")
+        if len(rest) > _LONGEST:  # memory stays constant for an endless line, too
+            rest = f"{rest[:_SHOWN]}..."
+        yield first, lines
         first += len(lines)
+    yield first, [rest]
 
 
 encode_id_app = App()
