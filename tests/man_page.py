@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from shardctl.cli.examples import EXAMPLES
+from shardctl.cli import examples
 from tests import reference
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _exit_codes() -> Iterator[str]:
 
 
 def _examples(name: str) -> Iterator[str]:
-    for typed, purpose in EXAMPLES[name]:
+    for typed, purpose in examples.of(name):
         yield from (".PP", _text(f"{purpose}:"), ".PP", ".nf", ".RS", _text(typed), ".RE", ".fi")
 
 

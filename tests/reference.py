@@ -16,9 +16,9 @@ import typer.main
 from typer.core import TyperArgument, TyperOption
 
 from shardctl.checks.verify import CHECKS, OF_EVERY
+from shardctl.cli import examples
 from shardctl.cli.app import app
 from shardctl.cli.command import ANYWHERE
-from shardctl.cli.examples import EXAMPLES
 from shardctl.moves import clone_cutover, stream_cutover, undoing
 from shardctl.moves.methods import METHODS, REVERSE
 from shardctl.moves.preflight.registry import CLONED, STREAMED
@@ -166,7 +166,7 @@ def _section(entry: Entry) -> str:
         f"```text\n{usage(entry)}\n```",
         _prose(entry.command.help or ""),
     ]
-    lines = [f"# {purpose}\n$ {typed}" for typed, purpose in EXAMPLES[entry.name]]
+    lines = [f"# {purpose}\n$ {typed}" for typed, purpose in examples.of(entry.name)]
     parts.append("\n".join(["```console", *lines, "```"]))
     if entry.arguments:
         lines = [f"| `{argument(each)}` | {_cell(each.help or '')} |" for each in entry.arguments]

@@ -50,7 +50,7 @@ GROUPS = {
     },
     "Moves": {
         "move-shards": "Move shards to another node, and compare every row.",
-        "moves": "List, show, resume, abort or reverse moves.",
+        "moves": "List, show, resume, abort or reverse moves, and clear what they left.",
         "rebalance": "Plan and carry out moves that give every node its share.",
         "node": "Add a node, empty one, remove one.",
         "prune": "Drop the retired schemas of closed moves.",
@@ -67,7 +67,8 @@ GROUPS = {
 }
 """Every command and its line in the help, which imports none of them."""
 
-COMMANDS = [name for group in GROUPS.values() for name in group]
+HELP = {name: line for group in GROUPS.values() for name, line in group.items()}
+COMMANDS = [*HELP]
 """Every command; the module of that name is imported when it is called, or that of `SHARED`."""
 
 SHARED = {
@@ -109,7 +110,7 @@ class Commands(Group):
         module = importlib.import_module(f"shardctl.cli.{SHARED.get(cmd_name, name)}")
         found = getattr(module, f"{name}_app" if cmd_name in SHARED else "app")
         command = typer.main.get_command(found)
-        command.name = cmd_name
+        command.name, command.help = cmd_name, command.help or HELP[cmd_name]
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # as typer calls it
@@ -134,7 +135,7 @@ class Commands(Group):
 
 app = App(
     cls=Commands,
-    no_args_is_help=True,
+    add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -175,13 +176,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     atexit.register(gc.freeze)
     os.umask(os.umask(0o077) | 0o022)  # what others could write to would decide what we do next
     settings = Settings()
-    streams = Streams(settings)
-    with streams.guarded():
-        code = _run(arguments, settings, streams)
+    with _guarded(settings) as unwritten:
+        code = _run(arguments, settings, unwritten)
     sys.exit(settings.exit_code(code))
 
 
-def _run(arguments: Sequence[str] | None, settings: Settings, streams: Streams) -> int:
+def _run(
+    arguments: Sequence[str] | None, settings: Settings, unwritten: list[ShardctlError]
+) -> int:
     """Run the command line, print its error, and return the exit code."""
     PRINTED.json = False
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -192,7 +194,7 @@ def _run(arguments: Sequence[str] | None, settings: Settings, streams: Streams) 
             words, "shardctl", standalone_mode=False, obj=settings
         )
         sys.stdout.flush()
-        error = streams.unwritten
+        error = unwritten[0] if unwritten else None
     except ShardctlError as raised:
         error = raised
     except TyperException as raised:
@@ -240,15 +242,12 @@ def _report(error: ShardctlError, settings: Settings) -> None:
 
 
 class ResultUnwritten(ShardctlError):
-    """A result that could not be written to standard output."""
+    """A result that could not be written to standard output, of a change that is `done` or not."""
 
     def __init__(self, reason: str, *, done: bool) -> None:
         super().__init__(
             f"standard output: {reason}",
-            hint="all changes were made, but the result is incomplete: run the same command again "
-            "to check that nothing is left"
-            if done
-            else "the result is incomplete: free space, then run the command again",
+            hint="the result is incomplete: free space, then run the same command again",
         )
         self.exit_code = 3 if done else 1
 
@@ -298,37 +297,32 @@ class Stream:
         self._failed(error)
 
 
-class Streams:
-    """The streams of a run: a failed output ends a command that only reads, but not a change."""
+@contextmanager
+def _guarded(settings: Settings) -> Iterator[list[ShardctlError]]:
+    """Guard standard output and standard error while a block runs.
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self.unwritten: ResultUnwritten | None = None
-        """The error to report at the end of a command that continued."""
+    A failed output ends a command that only reads, but not a change: its error is given, to be
+    reported at the end.
+    """
+    unwritten: list[ShardctlError] = []
 
-    @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Guard standard output and standard error while a block runs."""
-        _open_closed()
-        before = sys.stdout, sys.stderr
-        sys.stdout = Stream(sys.stdout, self._output_failed)
-        sys.stderr = Stream(sys.stderr, lambda _: None)
-        try:
-            yield
-        finally:
-            sys.stdout, sys.stderr = before
-
-    def _output_failed(self, error: OSError) -> None:
-        changes = self._settings.changes
+    def failed(error: OSError) -> None:
         left = error.errno == errno.EPIPE  # the reader has ended, as `head` does
-        if left and not changes:
+        if left and not settings.changes:
             raise error
-        if left:
-            return
-        unwritten = ResultUnwritten(error.strerror or str(error), done=changes)
-        if not changes:
-            raise unwritten
-        self.unwritten = unwritten
+        if not left:
+            unwritten.append(ResultUnwritten(error.strerror or str(error), done=settings.changes))
+            if not settings.changes:
+                raise unwritten[0]
+
+    _open_closed()
+    before = sys.stdout, sys.stderr
+    sys.stdout = Stream(sys.stdout, failed)
+    sys.stderr = Stream(sys.stderr, lambda _: None)
+    try:
+        yield unwritten
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 def _open_closed() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 import typer.core
@@ -13,11 +13,12 @@ from shardctl.cli.options import LockWaitOption, Report, ReportOption
 from shardctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from shardctl.cli.context import Settings
 
 _Base: Any = object
+F = TypeVar("F", bound="Callable[..., Any]")
 _PANEL = "Options of every command"
 _WHOLE = 1000
 """Longer than any sentence: typer cuts those off that are longer than a line."""
@@ -61,7 +62,8 @@ def _of_changes(
 ) -> None: ...
 
 
-def _made(options: Callable[..., None]) -> list[Any]:
+def made(options: Callable[..., None]) -> list[Any]:
+    """Give the options that the parameters of a function describe, for `Command.shared`."""
     app = typer.Typer(add_completion=False)
     app.command()(options)
     params: list[Any] = typer.main.get_command(app).params
@@ -73,12 +75,12 @@ def _as_given(ctx: Any, value: Any) -> Any:
     return value
 
 
-ANYWHERE = _made(_anywhere)
+ANYWHERE = made(_anywhere)
 """Options of the run: every command and group accepts them."""
 for _param in ANYWHERE:
     # Each run reads them several times, and typer's processing of a text takes milliseconds.
     _param.process_value = _as_given
-OF_CHANGES = _made(_of_changes)
+OF_CHANGES = made(_of_changes)
 """Options of commands that change something, whose values are in the settings."""
 
 
@@ -126,7 +128,7 @@ class _Everywhere(_Base):  # type: ignore[misc]  # of commands and of groups
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options by panel; those of every command only at the root."""
-        panels: dict[str, list[tuple[str, str]]] = {}
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is None or (ctx.parent and param in ANYWHERE):
@@ -134,7 +136,7 @@ class _Everywhere(_Base):  # type: ignore[misc]  # of commands and of groups
             argument = isinstance(param, typer.core.TyperArgument)
             panel = "Arguments" if argument else param.rich_help_panel or "Options"
             panels.setdefault(panel, []).append(record)
-        for panel, records in panels.items():
+        for panel, records in ((name, found) for name, found in panels.items() if found):
             with formatter.section(panel):
                 formatter.write_dl(records)
         if isinstance(self, Group):
@@ -147,7 +149,18 @@ class _Everywhere(_Base):  # type: ignore[misc]  # of commands and of groups
 
 
 class Command(_Everywhere, typer.core.TyperCommand):
-    """A command that accepts the run's options."""
+    """A command that accepts the run's options, and shares others with several commands."""
+
+    shared: Sequence[Any] = ()
+    """The options whose values are in the settings, but for those that it has itself."""
+    left_out: tuple[str, ...] = ()
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        own = {*self.left_out, *(param.name for param in self.params)}
+        self._added = [param for param in self.shared if param.name not in own]
+        self.params += self._added
+        _show_values(self._added)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""
@@ -155,27 +168,23 @@ class Command(_Everywhere, typer.core.TyperCommand):
         rest = super().parse_args(ctx, args)
         _of_run(ctx)
         settings.output = str(ctx.params.get("output", ""))
+        settings.shared = {p.name: ctx.params.pop(p.name, None) for p in self._added}
         return rest
 
 
 class HereChanging(Command):
     """A command that changes something: it shows a plan, and most ask before they change it."""
 
+    shared: Sequence[Any] = OF_CHANGES
     left_out: tuple[str, ...] = ("lock_wait",)
-
-    def __init__(self, *args: Any, **attributes: Any) -> None:
-        super().__init__(*args, **attributes)
-        own = {*self.left_out, *(param.name for param in self.params)}
-        self._added = [param for param in OF_CHANGES if param.name not in own]
-        self.params += self._added
-        _show_values(self.params)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; raises UsageError for --detailed-exitcode without --dry-run."""
         settings: Settings = ctx.obj
         rest = super().parse_args(ctx, args)
-        for name in (param.name for param in self._added):
-            setattr(settings, name, ctx.params.pop(name, None))
+        for param in OF_CHANGES:
+            if param in self._added:
+                setattr(settings, param.name, settings.shared[param.name])
         settings.changes = not settings.dry_run
         if settings.detailed and not settings.dry_run and not ctx.resilient_parsing:
             raise UsageError(
@@ -188,7 +197,7 @@ class HereChanging(Command):
 class Changing(HereChanging):
     """A command that changes the fleet, and can wait for other ones that do."""
 
-    left_out = ()
+    left_out: tuple[str, ...] = ()
 
 
 class Group(_Everywhere, typer.core.TyperGroup):
@@ -230,25 +239,20 @@ class Group(_Everywhere, typer.core.TyperGroup):
 def _examples(ctx: Any) -> str:
     from shardctl.cli import examples
 
-    reported = examples.of(ctx.command_path)
     more = "" if ctx.parent else "\nRun `shardctl help COMMAND` for the options of a command.\n"
-    return f"\n{reported}\n{more}" if reported else ""
-
-
-def see_help(ctx: Any) -> str:
-    """Return the hint to read the help of a command."""
-    what = "commands" if isinstance(ctx.command, typer.core.TyperGroup) else "options"
-    return f"run `{ctx.command_path} --help` for its {what}"
+    return f"\n{examples.text(ctx.command_path)}\n{more}"
 
 
 def _how(ctx: Any) -> str:
     """Return the hint to read the help, with an example, or with the few commands of a group."""
-    from shardctl.cli.examples import EXAMPLES
+    from shardctl.cli import examples
 
-    if ctx.parent and isinstance(ctx.command, Group):
-        return f"{see_help(ctx)}: {', '.join(ctx.command.list_commands(ctx))}"
-    shown = EXAMPLES.get(ctx.command_path, ())
-    return f"{see_help(ctx)}; for example `{shown[0][0]}`" if shown else see_help(ctx)
+    of_group = isinstance(ctx.command, Group)
+    read = f"run `{ctx.command_path} --help` for its {'commands' if of_group else 'options'}"
+    if of_group and ctx.parent:
+        return f"{read}: {', '.join(ctx.command.list_commands(ctx))}"
+    [(typed, _), *_] = examples.of(ctx.command_path)
+    return f"{read}; for example `{typed}`"
 
 
 def usage_error(error: Any) -> UsageError:
@@ -263,16 +267,12 @@ def usage_error(error: Any) -> UsageError:
 
 
 class App(typer.Typer):
-    """A typer application with the commands and groups of this module."""
+    """A typer application with the commands and groups of this module; only one has completion."""
 
     def __init__(self, **attributes: Any) -> None:
-        super().__init__(rich_markup_mode=None, **({"cls": Group} | attributes))
+        given: dict[str, Any] = {"cls": Group, "no_args_is_help": True, "add_completion": False}
+        super().__init__(rich_markup_mode=None, **(given | attributes))
 
-    def command(self, name: str | None = None, **attributes: Any) -> Any:
+    def command(self, name: str | None = None, **attributes: Any) -> Callable[[F], F]:
         """Register a command."""
         return super().command(name, **({"cls": Command} | attributes))
-
-
-def command_app(**attributes: Any) -> typer.Typer:
-    """Return the typer application of one command; only the program itself offers completion."""
-    return App(add_completion=False, **attributes)

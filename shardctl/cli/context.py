@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,8 @@ class Settings:
     dry_run: bool = False
     yes: bool = False
     lock_wait: Duration | None = None
+    shared: dict[str, Any] = field(default_factory=dict)
+    """The values of options that the command shares with others, by their names."""
     changes: bool = False
     """Whether the command changes the fleet after a question, and is not a dry run."""
     pending: bool = False

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardctl.cli import picture, values
 from shardctl.cli import progress as watching
-from shardctl.cli import values
-from shardctl.cli.command import command_app
+from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, OfNodeOption
 from shardctl.cli.output import emit, print_csv, print_json, print_line, print_tsv, say
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
     from shardctl.state.events import Event
 
-app = command_app()
+app = App()
 
 _HEADER = ("time", "nodes", "by", "command", "result")
 _DAY = timedelta(days=1)
@@ -39,7 +39,7 @@ def events(
         typer.Option(
             "--since",
             metavar="DURATION|TIME",
-            parser=values.moment(),
+            parser=values.moment,
             help="List events from then on: 2h before now, or 2026-01-31T12:00 (UTC); "
             "those of the last day by default.",
         ),
@@ -67,15 +67,14 @@ def events(
     def read(since: datetime) -> tuple[list[Event], list[ShardctlError]]:
         return trail.read(topology, since=since, purpose=lock.purpose("events"), nodes=nodes)
 
-    asked = datetime.now(UTC)
-    found, errors = read(begin)
     if not follow:
+        found, errors = read(begin)
         emit(
             output,
             _HEADER,
             map(_row, found),
             {"cluster": topology.cluster, "events": [one.as_json() for one in found]},
-            nothing=f"no event since {begin:%Y-%m-%d %H:%M:%S} UTC",
+            nothing=f"no event since {picture.moment(begin)}",
         )
         for error in errors:
             say(f"shardctl: {error}")
@@ -86,10 +85,13 @@ def events(
         print_csv([_HEADER])
     printed: set[tuple[datetime, int, str, str, str]] = set()
     reported: set[str] = set()
-    complete = begin if errors else asked
+    complete = begin
 
-    def show() -> bool:
-        nonlocal found, errors, reported
+    def again() -> bool:
+        nonlocal complete, reported
+        asked = datetime.now(UTC)
+        found, errors = read(max(begin, complete - _LATE))
+        complete = complete if errors else asked
         new = {(e.at, e.id, e.who, e.command, e.result): e for e in found}
         _print((event for key, event in new.items() if key not in printed), output)
         printed.update(new)
@@ -100,14 +102,6 @@ def events(
         sys.stdout.flush()
         return True
 
-    def again() -> bool:
-        nonlocal found, errors, complete
-        asked = datetime.now(UTC)
-        found, errors = read(max(begin, complete - _LATE))
-        complete = complete if errors else asked
-        return show()
-
-    show()
     watching.every(_EVERY_S, again)
 
 

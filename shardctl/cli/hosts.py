@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from shardctl.cli.command import command_app
+from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
 from shardctl.cli.output import emit, plural, print_json, print_line, print_table
 from shardctl.errors import UsageError
 
-app = command_app(help="Show how hosts are reached, or test it.", invoke_without_command=True)
+app = App(invoke_without_command=True, no_args_is_help=False)
 
 
 @app.callback()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli.command import command_app
+from shardctl.cli.command import App
 from shardctl.cli.context import topology_if_there
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
 from shardctl.cli.printed import PRINTED
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-decode_id_app = command_app()
+decode_id_app = App()
 
 _BLOCK_BYTES = 1 << 18
 """Bytes of standard input per read: memory stays constant for millions of ids."""
@@ -103,7 +103,7 @@ def _blocks() -> Iterator[tuple[int, list[str]]]:
     yield first, [rest]
 
 
-encode_id_app = command_app()
+encode_id_app = App()
 
 
 @encode_id_app.command()

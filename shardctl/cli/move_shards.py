@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import changing, options, picture, values
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli import moving, options, picture, values
+from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import (
-    DANGEROUS,
-    FinishReverseOption,
-    IdentityOption,
-    IgnoreStandbyOption,
-    MaxPauseOption,
-    MaxRateOption,
-    MaxWalOption,
-    TerminateOption,
-)
+from shardctl.cli.options import DANGEROUS, FinishReverseOption
 from shardctl.cli.output import plural, say
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
-    from shardctl.fanout import Progress
-    from shardctl.moves.plan import MovePlan, Options
+    from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight.check import Facts
     from shardctl.moves.preflight.poolers import PoolerFact
-    from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
-app = command_app()
+app = App()
 
 _KEEP_REVERSE = values.Duration(hours=1)
 _SHOWN = 4
 """Aliases of each pooler that the plan lists."""
 
 
-@app.command(cls=Changing)
+@app.command(cls=moving.Moving)
 def move_shards(
     ctx: typer.Context,
     shards: Annotated[
@@ -79,13 +70,10 @@ def move_shards(
             "of the cluster, else clone.",
         ),
     ] = None,
-    max_pause: MaxPauseOption = None,
     retain: Annotated[
         values.Duration | None,
         values.duration_option("--retain", "How long to keep retired schemas, for example 7d."),
     ] = None,
-    max_rate: MaxRateOption = None,
-    max_wal: MaxWalOption = None,
     keep_reverse: Annotated[
         values.Duration,
         values.duration_option(
@@ -94,8 +82,6 @@ def move_shards(
         ),
     ] = _KEEP_REVERSE,
     finish_reverse: FinishReverseOption = False,
-    identity: IdentityOption = None,
-    terminate: TerminateOption = False,
     rehearse_only: Annotated[
         bool,
         typer.Option(
@@ -111,7 +97,6 @@ def move_shards(
             rich_help_panel=DANGEROUS,
         ),
     ] = False,
-    ignore_standby: IgnoreStandbyOption = False,
 ) -> None:
     """Move shards to another node: copy them, cut over, compare every row.
 
@@ -126,75 +111,37 @@ def move_shards(
     interrupted or killed at any moment, `shardctl moves resume` continues it; until the point of
     no return, `shardctl moves abort` undoes it.
     """
-    from shardctl.cli import moves_report
-    from shardctl.cli.moves_report import report_step
-    from shardctl.moves import one_at_a_time, reversing, service
-    from shardctl.state import lock
+    from shardctl.moves import reversing, service
 
     topology = load_topology(ctx)
-    options = _options(
+    options = moving.options_of(
+        ctx.obj,
         topology,
-        max_pause,
-        retain,
-        max_wal,
+        retain_s=(topology.move.retain if retain is None else retain).total_seconds(),
+        clone_with=topology.move.clone_with,
         finish_reverse=finish_reverse,
         keep_reverse_s=keep_reverse.total_seconds(),
-        max_rate=f"{max_rate // 1024}k" if max_rate else None,  # pg_basebackup's syntax
-        terminate=terminate,
         rehearse_only=rehearse_only,
         duplicate_shared=duplicate_shared,
-        identity_full=identity is not None,
-        ignore_standby=ignore_standby,
     )
 
-    def planned(now: Topology) -> tuple[Topology, MovePlan, Facts]:
+    def decide(now: Topology) -> MovePlan:
         chosen = _shards(now, shards, source, half=half, everything=everything)
-        decided = service.plan(now, chosen, to, options, method=method)
-        facts = service.preflight(now, decided)
-        lock.require_all_free(now, decided.locked, command=service.COMMAND)
-        return now, decided, facts
+        return service.plan(now, chosen, to, options, method=method)
 
-    topology, decided, facts = one_at_a_time.undisturbed(topology, planned)
+    topology, decided, facts = moving.planned(topology, decide)
     doing = "Rehearse the move of" if rehearse_only else "Move"
-
-    def carry_out(progress: Progress) -> Entry:
-        if finish_reverse:
-            reversing.finish_each(topology, facts.reversible, notice=say)
-        service.start(topology, decided, progress, report_step(decided.id), notice=say)
-        return service.read(topology).entry(decided.id)
-
-    changing.run(
+    finish = partial(reversing.finish_each, topology, facts.reversible, notice=say)
+    moving.start(
         ctx,
-        pending=decided.shards,
-        header=("what", "plan"),
+        topology,
+        decided,
+        facts,
         rows=_rows(decided, facts),
-        notes=facts.notes,
-        plan=_json(decided, facts),
+        plan=_json(facts),
         question=f"{doing} {plural(len(decided.shards), 'shard')} from {decided.source} to "
         f"{decided.target}?",
-        carry_out=carry_out,
-        result=moves_report.as_json,
-        report=moves_report.show_end,
-        done=moves_report.ending,
-    )
-
-
-def _options(
-    topology: Topology,
-    max_pause: values.Duration | None,
-    retain: values.Duration | None,
-    max_wal: int | None,
-    **given: bool | float | str | None,
-) -> Options:
-    from shardctl.moves.plan import Options
-
-    move = topology.move
-    return Options(
-        (max_pause or move.max_pause).total_seconds(),
-        (move.retain if retain is None else retain).total_seconds(),
-        clone_with=move.clone_with,
-        max_wal_bytes=max_wal or move.max_wal,
-        **given,  # type: ignore[arg-type]
+        first=finish if finish_reverse else None,
     )
 
 
@@ -208,15 +155,11 @@ def _shards(
     from shardctl.state import lock
     from shardctl.topology import routes
 
-    if half and everything:
-        raise UsageError("--half and --all exclude each other", hint="give one of them")
-    if text is not None and (source is not None or half or everything):
+    of_node = source is not None or half or everything
+    if (text is not None) == of_node or (of_node and (source is None or half == everything)):
         raise UsageError(
-            "SHARDS and --from, --half, --all exclude each other", hint="give one or the other"
-        )
-    if text is None and (source is None or not (half or everything)):
-        raise UsageError(
-            "no shards given", hint="specify SHARDS, or --from NODE with --half or --all"
+            "expected SHARDS, or --from with --half or --all",
+            hint="give one of these, for example --from a --half",
         )
     if text is not None:
         return list(routes.listed(topology, text))
@@ -233,48 +176,26 @@ def _shards(
 
 def _rows(decided: MovePlan, facts: Facts) -> list[tuple[str, str]]:
     """Return the rows of the plan."""
-    from shardctl.topology import ranges
-
     return [
-        ("move", f"{decided.id}: shards {picture.shorten(ranges.of(decided.shards))}"),
-        ("from, to", f"{decided.source} -> {decided.target}"),
         ("method", decided.method),
         ("size of these shards", picture.size(sum(facts.sizes.values()))),
         ("to be copied", picture.size(facts.source_bytes)),
         ("takes", _takes(facts)),
         ("free on the target", picture.size(facts.disk_free_bytes)),
-        ("WAL kept at most", picture.size(facts.max_wal_bytes)),
-        ("clients wait", f"about {facts.predicted_pause_ms:.0f} ms"),
         ("prune gives back", picture.size(facts.reclaimed_bytes)),
         *((f"pooler {p.name}", _pooler(p)) for p in facts.poolers),
     ]
 
 
-def _json(decided: MovePlan, facts: Facts) -> dict[str, Any]:
+def _json(facts: Facts) -> dict[str, Any]:
     return {
-        "move": decided.id,
-        "source": decided.source,
-        "target": decided.target,
-        "method": decided.method,
-        "shards": list(decided.shards),
         "size_bytes": sum(facts.sizes.values()),
         "copy_bytes": facts.source_bytes,
         "disk_free_bytes": facts.disk_free_bytes,
-        "max_wal_bytes": facts.max_wal_bytes,
         "predicted_copy_s": facts.predicted_copy_s,
         "predicted_s": facts.predicted_s,
-        "predicted_pause_ms": facts.predicted_pause_ms,
         "reclaimed_bytes": facts.reclaimed_bytes,
-        "poolers": [
-            {
-                "name": one.name,
-                "paused": list(one.paused),
-                "aliases": one.aliases,
-                "clients": one.clients,
-            }
-            for one in facts.poolers
-        ],
-        "notes": list(facts.notes),
+        "poolers": [asdict(one) for one in facts.poolers],
     }
 
 

@@ -6,37 +6,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import changing, moves_report, picture, values
-from shardctl.cli import progress as watching
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli import changing, moves_report, moving, picture
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
-from shardctl.cli.moves_report import find, report_step, report_unread
+from shardctl.cli.moves_report import find, report_step
 from shardctl.cli.options import (
     DANGEROUS,
-    IgnoreStandbyOption,
     Listing,
     ListingOption,
-    MaxPauseOption,
-    MaxWalOption,
     Report,
     ReportOption,
-    TerminateOption,
     WatchOption,
 )
 from shardctl.cli.output import emit, plural, say
 
 if TYPE_CHECKING:
+    from shardctl.cli.context import Settings
     from shardctl.fanout import Progress
     from shardctl.moves.doctor import Left
     from shardctl.moves.plan import MovePlan
-    from shardctl.moves.preflight.check import Facts
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
-app = command_app(
-    help="List, show, resume, abort or reverse moves, and clear what they left.",
-    no_args_is_help=True,
-)
+app = App()
 
 MoveArgument = Annotated[
     str | None,
@@ -71,15 +63,12 @@ _LEFT = ("node", "kind", "name", "move", "detail", "WAL held", "verdict")
 @app.command("list")
 def list_moves(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
     """List all moves, the newest first."""
-    from shardctl.moves import service
-
-    ledger = service.read(load_topology(ctx))
-    report_unread(ledger)
-    row = moves_report.short_row if output is Listing.table else moves_report.row
+    ledger = moves_report.read(load_topology(ctx))
+    parts = moves_report.PARTS if output is Listing.table else None
     emit(
         output,
         moves_report.HEADER,
-        map(row, ledger.entries),
+        [moves_report.row(entry, parts) for entry in ledger.entries],
         {"moves": [entry.as_json() for entry in ledger.entries]},
         nothing="no move has started yet",
     )
@@ -99,43 +88,27 @@ def show(
     With --watch, it refreshes until the move has ended, or Ctrl-C. With --timeline, it draws each
     sub-step of the cutover as a bar, beside what was predicted for it.
     """
-    from shardctl.moves import service
-
     topology = load_topology(ctx)
 
     def look(move: str | None) -> Entry:
-        ledger = service.read(topology)
-        report_unread(ledger)
+        ledger = moves_report.read(topology)
         return ledger.newest() if move is None else ledger.entry(move)
 
     entry = look(move)
     if watch is not None:
-        drawn = output is Report.table and watching.on_terminal()
-        entry = moves_report.until_over(
-            entry,
-            lambda: look(entry.move.id),
-            watch.total_seconds(),
-            show=None if drawn else lambda now: moves_report.show_move(now, output),
-        )
+        seconds = watch.total_seconds()
+        entry = moves_report.until_over(entry, lambda: look(entry.move.id), seconds, output)
     if timeline:
         moves_report.show_timeline(topology, entry, output)
     else:
         moves_report.show_move(entry, output)
 
 
-@app.command(cls=Changing)
+@app.command(cls=moving.Resuming)
 def resume(
     ctx: typer.Context,
     move: MoveArgument = None,
     *,
-    max_pause: Annotated[
-        values.Duration | None,
-        values.duration_option(
-            "--max-pause", "Replace the planned limit, for example 2s.", least=values.MS
-        ),
-    ] = None,
-    max_wal: MaxWalOption = None,
-    terminate: TerminateOption = False,
     source_destroyed: Annotated[
         bool,
         typer.Option(
@@ -152,16 +125,15 @@ def resume(
     """
     from shardctl.moves import service
 
-    pause = max_pause.total_seconds() if max_pause else None
+    settings: Settings = ctx.obj
+    given = {
+        "max_pause_s": moving.max_pause_s(settings),
+        "terminate": settings.shared["terminate"],
+        "source_destroyed": source_destroyed,
+    }
     topology = load_topology(ctx)
     entry = find(topology, move)
-    service.require_resumable(
-        topology,
-        entry,
-        max_pause_s=pause,
-        terminate=terminate,
-        source_destroyed=source_destroyed,
-    )
+    service.require_resumable(topology, entry, **given)
 
     moves_report.change(
         ctx,
@@ -173,10 +145,8 @@ def resume(
             progress,
             report_step(entry.move.id),
             notice=say,
-            max_pause_s=pause,
-            max_wal_bytes=max_wal,
-            terminate=terminate,
-            source_destroyed=source_destroyed,
+            max_wal_bytes=settings.shared["max_wal"],
+            **given,
         ),
         question=f"Resume move {entry.move.id}?",
         report=moves_report.show_end,
@@ -229,15 +199,10 @@ def abort(
     )
 
 
-@app.command(cls=Changing)
+@app.command(cls=moving.Cutover)
 def reverse(
     ctx: typer.Context,
     move: DoneMoveArgument,
-    *,
-    max_pause: MaxPauseOption = None,
-    max_wal: MaxWalOption = None,
-    terminate: TerminateOption = False,
-    ignore_standby: IgnoreStandbyOption = False,
 ) -> None:
     """Give a streamed move's shards back to the node that they came from, without a copy.
 
@@ -246,64 +211,29 @@ def reverse(
     continues it, and `moves abort` undoes it until its point of no return; after an abort, the
     move can no longer be reversed. A reverse itself cannot be reversed.
     """
-    from shardctl.moves import one_at_a_time, reversing, service
-    from shardctl.moves.plan import Options
-    from shardctl.state import lock
-    from shardctl.topology import ranges
+    from shardctl.moves import reversing
 
-    def planned(now: Topology) -> tuple[Topology, Entry, MovePlan, Facts]:
-        entry = find(now, move)
-        options = Options(
-            (max_pause or now.move.max_pause).total_seconds(),
-            entry.move.plan["options"]["retain_s"],
-            max_wal_bytes=max_wal or now.move.max_wal,
-            terminate=terminate,
-            ignore_standby=ignore_standby,
-        )
-        decided = reversing.plan(now, entry, options)
-        facts = service.preflight(now, decided)
-        lock.require_all_free(now, decided.locked, command=service.COMMAND)
-        return now, entry, decided, facts
+    found: list[Entry] = []
 
-    topology, entry, decided, facts = one_at_a_time.undisturbed(load_topology(ctx), planned)
-    held = entry.reverse.held_bytes if entry.reverse is not None else None
+    def decide(now: Topology) -> MovePlan:
+        found.append(find(now, move))
+        retain_s = found[-1].move.plan["options"]["retain_s"]
+        options = moving.options_of(ctx.obj, now, retain_s=retain_s)
+        return reversing.plan(now, found[-1], options)
 
-    def carry_out(progress: Progress) -> Entry:
-        # `moves finish` may have given it up since the operator looked.
-        reversing.require_reversible(find(topology, move))
-        service.start(topology, decided, progress, report_step(decided.id), notice=say)
-        return service.read(topology).entry(decided.id)
-
-    changing.run(
+    topology, decided, facts = moving.planned(load_topology(ctx), decide)
+    kept = found[-1].reverse
+    held = None if kept is None else kept.held_bytes
+    moving.start(
         ctx,
-        pending=decided.shards,
-        header=("what", "plan"),
-        rows=[
-            ("move", f"{decided.id}: shards {picture.shorten(ranges.of(decided.shards))}"),
-            ("reverses", entry.move.id),
-            ("from, to", f"{decided.source} -> {decided.target}"),
-            ("WAL to read", picture.size(held)),
-            ("WAL kept at most", picture.size(facts.max_wal_bytes)),
-            ("clients wait", f"about {facts.predicted_pause_ms:.0f} ms"),
-        ],
-        notes=facts.notes,
-        plan={
-            "move": decided.id,
-            "reverses": entry.move.id,
-            "source": decided.source,
-            "target": decided.target,
-            "method": decided.method,
-            "shards": list(decided.shards),
-            "wal_bytes": held,
-            "max_wal_bytes": facts.max_wal_bytes,
-            "predicted_pause_ms": facts.predicted_pause_ms,
-            "notes": list(facts.notes),
-        },
+        topology,
+        decided,
+        facts,
+        rows=[("reverses", move), ("WAL to read", picture.size(held))],
+        plan={"reverses": move, "wal_bytes": held},
         question=f"Give {plural(len(decided.shards), 'shard')} back to {decided.target}?",
-        carry_out=carry_out,
-        result=moves_report.as_json,
-        report=moves_report.show_end,
-        done=moves_report.ending,
+        # `moves finish` may have given it up since the operator looked.
+        first=lambda: reversing.require_reversible(find(topology, move)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.cli import changing, picture, progress
 from shardctl.cli.options import Report
-from shardctl.cli.output import console, plural, print_json, print_line, print_table, say
+from shardctl.cli.output import plural, print_json, print_line, print_table, say
 from shardctl.cli.tables import DROPS, fit
 from shardctl.meter import listed
 
@@ -20,38 +20,33 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.moves.ledger import Ledger
-    from shardctl.moves.prediction import Times
     from shardctl.moves.step import Step
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
 
 HEADER = ("move", "state", "from", "to", "shards", "step", "by", "started", "can")
+PARTS = 12
+"""Parts of a list of shards that people see."""
 STEPS = ("step", "state", "took", "error")
 
 
-def row(entry: Entry) -> tuple[str, ...]:
-    """Give the row of a move for programs, with all of its shards."""
+def row(entry: Entry, parts: int | None = None) -> tuple[str, ...]:
+    """Give the row of a move; for people, with so many `parts` of the list of its shards."""
     from shardctl.topology import ranges
 
-    shown = entry.as_json()
+    shown, shards = entry.as_json(), ranges.of(entry.move.shards)
     return (
         entry.move.id,
         entry.state,
         entry.move.source,
         entry.move.target,
-        ranges.of(entry.move.shards),
+        shards if parts is None else picture.shorten(shards, parts=parts),
         shown["step"] or "-",
         entry.move.who,
         shown["started"],
         ", ".join(entry.can()) or "-",
     )
-
-
-def short_row(entry: Entry) -> tuple[str, ...]:
-    """Give the row of a move for people."""
-    move, state, source, target, shards, *rest = row(entry)
-    return (move, state, source, target, picture.shorten(shards), *rest)
 
 
 def steps(entry: Entry) -> list[tuple[str, ...]]:
@@ -69,7 +64,7 @@ def reverse(entry: Entry) -> str:
     found = entry.reverse
     if found is None:
         return ""
-    until = f"{found.until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    until = picture.moment(found.until)
     held = (
         ""
         if found.held_bytes is None
@@ -89,47 +84,28 @@ def _took(took: float | None) -> str:
     return "-" if took is None else f"{took:,.1f} ms"
 
 
-def until_over(
-    entry: Entry,
-    look: Callable[[], Entry],
-    seconds: float,
-    *,
-    show: Callable[[Entry], None] | None,
-) -> Entry:
-    """Show a move again and again until it is over or Ctrl-C; give what was seen last.
-
-    By `show`, or drawn in place where that is None.
-    """
+def until_over(entry: Entry, look: Callable[[], Entry], seconds: float, output: Report) -> Entry:
+    """Show a move again and again until it is over or Ctrl-C; give what was seen last."""
     last = entry
 
-    def draw(width: int) -> tuple[RenderableType, bool]:
+    def again() -> tuple[Entry, bool]:
         nonlocal last
+        last = look()
+        return last, last.open
+
+    def draw(now: Entry, width: int) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
-        last = look()
-        drawn = Group(
-            fit(HEADER, [short_row(last)], width, drops=DROPS),
-            fit(STEPS, steps(last), width),
-            Text(copied(last)),
-        )
-        return drawn, last.open
+        shown = fit(HEADER, [row(now, PARTS)], width, drops=DROPS)
+        return Group(shown, fit(STEPS, steps(now), width), Text(copied(now)))
 
-    def again() -> bool:
-        nonlocal last
-        last = look()
-        if last.open and show is not None:
-            show(last)
-        return last.open
+    def show(now: Entry) -> None:
+        if now.open:  # the last one is shown at the end
+            show_move(now, output)
 
-    if show is None:
-        progress.in_place(seconds, draw, transient=True)
-    else:
-        progress.every(seconds, again)
+    progress.watch(seconds, again, draw, show, output, transient=True)
     return last
-
-
-_BAR = 30
 
 
 def change(
@@ -152,7 +128,7 @@ def change(
         ctx,
         pending=entry,
         header=HEADER,
-        rows=[short_row(entry)],
+        rows=[row(entry, PARTS)],
         plan=entry.as_json(),
         question=question,
         carry_out=change_it,
@@ -172,7 +148,7 @@ def show_move(entry: Entry, output: Report) -> None:
     if output is Report.json:
         print_json({"format": 1, **as_json(entry)})
         return
-    print_table(HEADER, [short_row(entry)], drops=DROPS)
+    print_table(HEADER, [row(entry, PARTS)], drops=DROPS)
     print_table(STEPS, steps(entry))
     if reported := copied(entry):
         print_line(reported)
@@ -211,17 +187,15 @@ def _next(entry: Entry) -> str:
         until = entry.reverse.until
         due = max(due, until) if due else until
         said = (
-            f"until {_time(until)}, `shardctl moves reverse {entry.move.id}` gives the shards "
-            f"back, and `moves finish {entry.move.id}` gives that up; "
+            f"until {picture.moment(until)}, `shardctl moves reverse {entry.move.id}` gives the "
+            f"shards back, and `moves finish {entry.move.id}` gives that up; "
         )
-    when = f"from {_time(due)} on, " if due and due > datetime.now(UTC) else ""
+    when = f"from {picture.moment(due)} on, " if due and due > datetime.now(UTC) else ""
     return f"{said}{when}`shardctl prune` frees the space"
 
 
-def _time(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
+_CLIENTS = {"before": "work", "waiting": "wait", "after": "work"}
+"""What clients do while a sub-step runs."""
 _ALL_HAD = (
     "; the target had replayed all commits of the source. `shardctl prune` requires "
     "--accept-unconfirmed"
@@ -246,19 +220,11 @@ def _doubt(proof: str | None, report: Mapping[str, Any]) -> str:
 
 
 def _show_report(report: dict[str, Any]) -> None:
-    """Print the cutover's sub-steps, with bars that show which took how long."""
+    """Print the cutover's sub-steps and the result."""
     if spans := report.get("timeline"):
-        longest = max(float(ms) for _, ms in spans)
         print_table(
             ("sub-step", "ms", ""),
-            [
-                (
-                    str(name),
-                    f"{ms:.1f}",
-                    picture.bar(round(ms * 10), round(longest * 10), width=_BAR),
-                )
-                for name, ms in spans
-            ],
+            [(n, ms, bar) for n, ms, _, bar in _bars([(name, ms, None) for name, ms in spans])],
         )
     if (found := report.get("rehearsal")) is not None:
         _show_rehearsal(found)
@@ -298,12 +264,6 @@ def _show_rehearsal(found: Mapping[str, Any]) -> None:
     )
 
 
-_TIMELINE = ("sub-step", "ms", "predicted", "")
-_NARROW, _WIDE = 12, 40
-_OTHERS = 30
-"""What the figures and the gaps between columns take at most."""
-
-
 def show_timeline(topology: Topology, entry: Entry, output: Report) -> None:
     """Print the timeline of a move; JSON is that of `moves show`, with it."""
     from shardctl.moves import prediction
@@ -314,63 +274,37 @@ def show_timeline(topology: Topology, entry: Entry, output: Report) -> None:
         print_json({"format": 1, **as_json(entry), "timeline": timeline})
         return
     print(f"move {entry.move.id}: {entry.state}, method {entry.move.method}")
-    names = max(len(one.name) for one in found)
-    width = max(_NARROW, min(_WIDE, console().width - names - _OTHERS))
-    titles = {
-        prediction.BEFORE: "before clients wait",
-        prediction.WAITING: "while clients wait",
-        prediction.AFTER: "afterwards",
-    }
-    for when, title in titles.items():
-        if group := [one for one in found if one.when == when]:
-            print(f"\n{title}: {_sum(group)}")
-            print_table(_TIMELINE, _rows(group, width=width))
+    rows = _bars([(one.name, one.took_ms, one.predicted_ms) for one in found])
+    print_table(
+        ("sub-step", "clients", "ms", "predicted", ""),
+        [(row[0], _CLIENTS[one.when], *row[1:]) for one, row in zip(found, rows, strict=True)],
+    )
     print("# took; | predicted")
 
 
-def _rows(group: Sequence[Times], *, width: int) -> list[tuple[str, ...]]:
-    """Give a row for each sub-step; its bars are drawn to the scale of the longest of the group."""
-    longest = max(max(one.elapsed_ms or 0.0, one.predicted_ms or 0.0) for one in group)
+def _bars(
+    spans: Sequence[tuple[str, float | None, float | None]],
+) -> list[tuple[str, str, str, str]]:
+    """Give each sub-step with what it took and was predicted, and a bar in one scale."""
+    longest = max((ms or 0.0 for _, *both in spans for ms in both), default=0.0)
     return [
-        (
-            one.name,
-            _ms(one.elapsed_ms),
-            _ms(one.predicted_ms),
-            _bar(one.elapsed_ms or 0.0, one.predicted_ms, longest, width=width),
-        )
-        for one in group
+        (name, _ms(took), _ms(predicted), _bar(took or 0.0, predicted, longest))
+        for name, took, predicted in spans
     ]
 
 
-def _bar(took: float, predicted: float | None, longest: float, *, width: int) -> str:
+def _bar(took: float, predicted: float | None, longest: float, *, width: int = 24) -> str:
     """Draw what a sub-step took, with an edge where its prediction ends.
 
     >>> _bar(5, 10, 10, width=8), _bar(10, 5, 10, width=8), _bar(5, None, 10, width=8)
     ('####   |', '###|####', '####')
     """
     drawn = picture.bar(round(took * 10), round(longest * 10), width=width)
-    if not predicted or not longest:
+    if not predicted:
         return drawn
-    at = max(0, min(width, round(predicted * width / longest)) - 1)
+    at = max(1, round(predicted * width / longest)) - 1
     padded = drawn.ljust(at + 1)
     return f"{padded[:at]}|{padded[at + 1 :]}"
-
-
-def _sum(group: Sequence[Times]) -> str:
-    """Sum up a group.
-
-    >>> from shardctl.moves.prediction import Times
-    >>> _sum([Times("pause", "waiting", 2.0, 3.0), Times("fence", "waiting", 4.0, None)])
-    '6.0 ms (predicted: 3.0 ms)'
-    >>> _sum([Times("pause", "waiting", None, 3.0)]), _sum([Times("serve", "after", None, None)])
-    ('predicted: 3.0 ms', 'not measured')
-    """
-    took = [one.elapsed_ms for one in group if one.elapsed_ms is not None]
-    expected = [one.predicted_ms for one in group if one.predicted_ms is not None]
-    said = f"predicted: {sum(expected):,.1f} ms" if expected else ""
-    if not took:
-        return said or "not measured"
-    return f"{sum(took):,.1f} ms" + (f" ({said})" if said else "")
 
 
 def _ms(value: float | None) -> str:
@@ -390,14 +324,14 @@ def report_step(move: str, *, undoing: bool = False) -> Callable[[Step], None]:
 
 def find(topology: Topology, move: str | None) -> Entry:
     """Find the move; report unreachable nodes, whose journals may have others."""
+    return read(topology).entry(move)
+
+
+def read(topology: Topology) -> Ledger:
+    """Read the journals, and name the nodes whose journal could not be read."""
     from shardctl.moves import service
 
     ledger = service.read(topology)
-    report_unread(ledger)
-    return ledger.entry(move)
-
-
-def report_unread(ledger: Ledger) -> None:
-    """Name the nodes whose journals could not be read."""
     for node, reason in ledger.unread:
         say(f"shardctl: node {node}: cannot read its journal: {reason}")
+    return ledger

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import changing, options, provision, rebalance
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
 from shardctl.cli.output import say
 from shardctl.errors import Incomplete
@@ -15,16 +15,11 @@ from shardctl.errors import Incomplete
 if TYPE_CHECKING:
     from shardctl.fleet.nodes import Change
 
-app = command_app(help="Add a node, empty one, remove one.", no_args_is_help=True)
+app = App()
 
 NodeArgument = Annotated[
     str, typer.Argument(metavar="NODE", help="The node.", autocompletion=options.node_names)
 ]
-
-
-@app.callback()
-def node() -> None:
-    """Add a node, empty one, remove one."""
 
 
 @app.command(cls=Changing)
@@ -47,9 +42,9 @@ def add(
 ) -> None:
     """Check a new server, write it into the topology file, and make it a member of the cluster.
 
-    The server must run and have no shards. What `init` checks is checked; parameters that moves or
-    data may suffer from are notes. Comments and format of the file stay. Then it does what `init`
-    does for this node and the poolers; `rebalance apply` or `move-shards` brings it shards.
+    The server must run and have no shards. What `init` checks is checked. Comments and format
+    of the file stay. Then it does what `init` does for this node and the poolers; `rebalance apply`
+    or `move-shards` brings it shards.
     """
     from shardctl.fleet import nodes
     from shardctl.topology import edit
@@ -117,18 +112,10 @@ def _change(ctx: typer.Context, found: Change, *, question: str, done: str) -> N
     )
 
 
-@app.command(cls=Changing)
+@app.command(cls=rebalance.Draining)
 def drain(
     ctx: typer.Context,
     node: NodeArgument,
-    *,
-    node_weight: rebalance.WeightOption = None,
-    max_pause: options.MaxPauseOption = None,
-    max_rate: options.MaxRateOption = None,
-    max_wal: options.MaxWalOption = None,
-    identity: options.IdentityOption = None,
-    terminate: options.TerminateOption = False,
-    ignore_standby: options.IgnoreStandbyOption = False,
 ) -> None:
     """Move all shards of a node to the other nodes, by size, so that each gets its share.
 
@@ -138,16 +125,7 @@ def drain(
     from shardctl.topology import ranges, routes
 
     topology = load_topology(ctx)
-    found = rebalance.planned(topology, node_weight=[*(node_weight or ()), f"{node}=0"])
-    given = rebalance.options_of(
-        topology,
-        max_pause,
-        max_rate,
-        max_wal,
-        identity_full=identity is not None,
-        terminate=terminate,
-        ignore_standby=ignore_standby,
-    )
+    found = rebalance.planned(ctx, topology, node)
     moved = {shard for move in found.moves if move.source == node for shard in move.shards}
     left_out = []
     if kept := [shard for shard in routes.node(topology, node).shards if shard not in moved]:
@@ -158,4 +136,4 @@ def drain(
                 hint="free space on other nodes or add a node, then run the command again",
             )
         )
-    rebalance.carry_out(ctx, topology, found, given, left_out=left_out)
+    rebalance.carry_out(ctx, topology, found, left_out=left_out)

@@ -76,60 +76,14 @@ class Listing(StrEnum):
     csv = "csv"
 
 
-class Identity(StrEnum):
-    """Replica identities that a move can lend to tables without one."""
-
-    full = "full"
-
-
 ReportOption = Annotated[Report, typer.Option("-o", "--output", help="Format of the result.")]
 ListingOption = Annotated[Listing, typer.Option("-o", "--output", help="Format of the result.")]
 AllOrNothingOption = Annotated[
     bool,
     typer.Option("--all-or-nothing", help="If a node is unreachable, change nothing and exit 1."),
 ]
-MaxPauseOption = Annotated[
-    values.Duration | None,
-    values.duration_option(
-        "--max-pause", "The longest time that clients may wait, for example 2s.", least=values.MS
-    ),
-]
 DANGEROUS = "Dangerous"
 """The panel of options that end others' work or take the operator's word."""
-TerminateOption = Annotated[
-    bool,
-    typer.Option(
-        "--terminate",
-        help="End transactions that block the cutover.",
-        rich_help_panel=DANGEROUS,
-    ),
-]
-IgnoreStandbyOption = Annotated[
-    bool,
-    typer.Option(
-        "--ignore-standby",
-        help="Confirm that failover is disabled on the source.",
-        rich_help_panel=DANGEROUS,
-    ),
-]
-MaxWalOption = Annotated[
-    int | None,
-    typer.Option(
-        "--max-wal",
-        metavar="SIZE",
-        parser=values.size,
-        help="The most WAL that the source keeps for the move.",
-    ),
-]
-MaxRateOption = Annotated[
-    int | None,
-    typer.Option(
-        "--max-rate",
-        metavar="SIZE",
-        parser=values.size,
-        help="Limit the copy rate, for example 50M a second.",
-    ),
-]
 FinishReverseOption = Annotated[
     bool,
     typer.Option(
@@ -141,14 +95,6 @@ LockWaitOption = Annotated[
     values.Duration | None,
     values.duration_option(
         "--lock-wait", "How long to wait for other commands that change the fleet, for example 10m."
-    ),
-]
-IdentityOption = Annotated[
-    Identity | None,
-    typer.Option(
-        "--identity",
-        help="With stream: tables without a replica identity have REPLICA IDENTITY FULL until the "
-        "move and its reverse are over.",
     ),
 ]
 WatchOption = Annotated[
@@ -169,17 +115,4 @@ OfNodeOption = Annotated[
 ]
 JobsOption = Annotated[
     int, typer.Option("--jobs", min=1, max=64, metavar="N", help="Sessions per node.")
-]
-LOCK_TIMEOUT = values.Duration(seconds=2)
-LockTimeoutOption = Annotated[
-    values.Duration,
-    values.duration_option(
-        "--lock-timeout",
-        "How long to wait for a lock on a table, for example 500ms.",
-        least=values.MS,
-    ),
-]
-AttemptsOption = Annotated[
-    int,
-    typer.Option("--attempts", min=1, metavar="N", help="How often to try to lock a batch."),
 ]

@@ -168,18 +168,11 @@ def folded(text: str) -> str:
 
 
 def say_error(error: ShardctlError) -> None:
-    """Print an error and its hint on standard error, with the program's name in red."""
+    """Print an error and its hint on standard error."""
     # A message that begins with a place in a file gets no prefix: editors jump to the place.
     program, message = ("", str(error)) if error.located else ("shardctl:", f" {error}")
     message, hint = printable.message(message), printable.message(error.hint)
-    text = folded(f"{program}{message}" + (f"\n  {hint}" if hint else ""))
-    if not sys.stderr.isatty():
-        print(text, file=sys.stderr)
-        return
-    from rich.text import Text
-
-    shown = Text.assemble((program, "bold red"), text.removeprefix(program))
-    console(stderr=True).print(shown, soft_wrap=True)
+    print(folded(f"{program}{message}" + (f"\n  {hint}" if hint else "")), file=sys.stderr)
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import changing, options
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
     AllOrNothingOption,
@@ -17,16 +17,10 @@ from shardctl.cli.options import (
 from shardctl.cli.output import plural, print_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shardctl.provision.agreement import NodeLeftOut
     from shardctl.provision.poolers import Compared
     from shardctl.topology.model import Pooler, Topology
 
-app = command_app(
-    help="Render, compare and apply the aliases that the poolers offer.",
-    no_args_is_help=True,
-)
+app = App()
 
 NamesArgument = Annotated[
     list[str] | None,
@@ -48,15 +42,11 @@ def render(
     Its header has the map version of the databases. It lists unreachable nodes, and the reachable
     nodes must agree on the map.
     """
-    from shardctl.provision import maps, poolers
-    from shardctl.state import lock
+    from shardctl.provision import poolers
 
-    topology = load_topology(ctx)
-    chosen = _choose(topology, pooler)
-    agreed = maps.agreed(topology, purpose=lock.purpose("pgbouncer render"), strict=False)
-    _report_left_out(agreed.left_out)
+    topology, chosen, version = _expected(ctx, pooler)
     for one in chosen:
-        print(poolers.rendered(topology, one, agreed.version), end="")
+        print(poolers.rendered(topology, one, version), end="")
 
 
 @app.command()
@@ -70,14 +60,9 @@ def diff(
 
     Compares only files: `shardctl verify` also checks what the poolers have loaded.
     """
-    from shardctl.provision import maps, poolers
-    from shardctl.state import lock
+    from shardctl.provision import poolers
 
-    topology = load_topology(ctx)
-    chosen = _choose(topology, pooler)
-    agreed = maps.agreed(topology, purpose=lock.purpose("pgbouncer diff"), strict=False)
-    _report_left_out(agreed.left_out)
-    found = poolers.compare(topology, chosen, agreed.version)
+    found = poolers.compare(*_expected(ctx, pooler))
     if output is Report.json:
         print_json({"format": 1, "poolers": [one.as_json() for one in found]})
     else:
@@ -153,9 +138,17 @@ def _choose(topology: Topology, names: list[str] | None) -> list[Pooler]:
     return poolers.chosen(topology, names or [])
 
 
-def _report_left_out(left_out: Sequence[NodeLeftOut]) -> None:
-    for one in left_out:
+def _expected(ctx: typer.Context, names: list[str] | None) -> tuple[Topology, list[Pooler], int]:
+    """Return the chosen poolers and the version of the map; name nodes that cannot be read."""
+    from shardctl.provision import maps
+    from shardctl.state import lock
+
+    topology = load_topology(ctx)
+    chosen = _choose(topology, names)
+    agreed = maps.agreed(topology, purpose=lock.purpose("pgbouncer"), strict=False)
+    for one in agreed.left_out:
         say(f"note: {one.message}")
+    return topology, chosen, agreed.version
 
 
 ACTIONS = {

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from shardctl import meter
 from shardctl.meter import BYTES, Held
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
-
     from shardctl.meter import Reading
     from shardctl.state.progress import MoveProgress
 
@@ -19,21 +17,8 @@ size, duration = meter.size, meter.duration
 
 
 def number(count: int | None) -> str:
-    """Write a count, shortened from 10,000 on.
-
-    >>> number(9999), number(12345), number(2_345_678), number(1_500_000_000), number(None)
-    ('9,999', '12 k', '2.3 M', '1.5 G', '-')
-    """
-    if count is None:
-        return "-"
-    if count < 10_000:
-        return f"{count:,}"
-    value, unit = count / 1000, "k"
-    for larger in ("M", "G", "T"):
-        if value < 999.5:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+    """Write a count, or that it is not known."""
+    return "-" if count is None else f"{count:,}"
 
 
 def shorten(ranges: str, *, parts: int = 12) -> str:
@@ -60,60 +45,40 @@ def bar(count: int, largest: int, *, width: int) -> str:
     return "#" * max(1, round(min(count, largest) * width / largest))
 
 
+def moment(time: datetime) -> str:
+    """Write a time to the second, in UTC."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 _FRESH_S = 5.0
 """Figures of a copy that are older are no longer those of this moment."""
-_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
 def amount(done: int, total: int, unit: str = BYTES) -> str:
-    """Write what is done and the total, where it is known, in one unit.
+    """Write what is done, and the total where it is known.
 
-    >>> amount(1_286_243_840, 2_247_206_912), amount(5_000_000, 0), amount(10, 1_000)
-    ('1.2/2.1 GB', '4.8 MB', '10/1,000 bytes')
+    >>> amount(1_286_243_840, 2_247_206_912), amount(5_000_000, 0)
+    ('1,227 MB of 2,143 MB', '4,883 kB')
     >>> amount(500, 2000, "shards"), amount(500, 0, "rows"), amount(3, 8, "")
     ('500/2,000 shards', '500 rows', '3/8')
     """
-    if unit != BYTES:
-        return f"{done:,}/{total:,} {unit}".strip() if total else f"{done:,} {unit}".strip()
-    power = _power(total or done)
-    parts = [_scaled(done, power)] + ([_scaled(total, power)] if total else [])
-    return f"{'/'.join(parts)} {_UNITS[power]}"
+    if unit == BYTES:
+        return f"{size(done)} of {size(total)}" if total else size(done)
+    return f"{done:,}/{total:,} {unit}".strip() if total else f"{done:,} {unit}".strip()
 
 
 def rate(per_s: float, unit: str = BYTES) -> str:
-    """Write a rate; what takes longer than a second is counted by the minute or hour.
+    """Write a rate; what takes longer than a second is counted by the minute.
 
-    >>> rate(88_902_477), rate(320.4, "shards"), rate(0.25, "tables"), rate(0.01, "tables")
-    ('85 MB/s', '320/s', '15/min', '36/h')
+    >>> rate(88_902_477), rate(320.4, "shards"), rate(0.25, "tables")
+    ('85 MB/s', '320/s', '15.0/min')
     """
     if unit == BYTES:
-        power = _power(round(per_s))
-        return f"{_scaled(per_s, power)} {_UNITS[power]}/s"
-    for seconds, name in ((1, "s"), (60, "min")):
-        if per_s * seconds >= 1:
-            count = per_s * seconds
-            return (
-                f"{count:,.0f}/{name}"
-                if count >= 9.95
-                else f"{count:.1f}/{name}".replace(".0/", "/")
-            )
-    return f"{per_s * 3600:.0f}/h"
+        return f"{size(round(per_s))}/s"
+    return f"{per_s:,.0f}/s" if per_s >= 1 else f"{per_s * 60:.1f}/min"
 
 
-def _power(count: float) -> int:
-    """Give the unit in which a number of bytes has at most four digits."""
-    power = 0
-    while count >= 1024 and power < len(_UNITS) - 1:
-        count, power = count / 1024, power + 1
-    return power
-
-
-def _scaled(count: float, power: int) -> str:
-    value = count / 1024**power
-    return f"{value:,.0f}" if power == 0 or value >= 9.95 or value == 0 else f"{value:.1f}"
-
-
-def pace(reading: Reading) -> str:
+def _pace(reading: Reading) -> str:
     """Say what the work waits for, that it is stalled, or how fast it is and what is left."""
     if reading.complete:
         return "done" if reading.done >= reading.total else "stopped"
@@ -125,29 +90,28 @@ def pace(reading: Reading) -> str:
         shown = rate(reading.rate, reading.unit)
         if reading.eta_s is None:
             return shown
-        return f"{shown}  {duration(reading.eta_s)} left"
+        return f"{shown}, {duration(reading.eta_s)} left"
     return f"for {duration(reading.elapsed_s)}" if reading.elapsed_s >= 1 else ""
 
 
 def line(key: str, reading: Reading) -> str:
     """Say in one line how far the work of `key` is, where it is not drawn."""
-    return ", ".join([f"{key}: {reading.phase}", *_parts(reading)])
+    counted = reading.total or reading.done
+    far = [amount(reading.done, reading.total, reading.unit)] if counted else []
+    return ", ".join([f"{key}: {reading.phase}", *far, *goes_on(reading)])
 
 
-def _parts(reading: Reading) -> Iterator[str]:
-    if reading.total or reading.done:
-        yield amount(reading.done, reading.total, reading.unit)
-    if reported := pace(reading):
-        yield reported.replace("  ", ", ")
-    if reading.held is not None and not reading.complete:
-        yield from held(reading.held)
+def goes_on(reading: Reading) -> list[str]:
+    """Say how the work goes on, and how far behind its target is."""
+    pace = [reported] if (reported := _pace(reading)) else []
+    return pace + ([] if reading.held is None or reading.complete else held(reading.held))
 
 
 def held(wal: Held) -> list[str]:
     """Say how far behind a target is, and how much WAL its source keeps for it.
 
     >>> held(Held(bytes=3 << 30, limit=20 << 30, lag=5_000_000))
-    ['lag 4.8 MB', 'source keeps 3.0/20 GB of WAL']
+    ['lag 4,883 kB', 'source keeps 3,072 MB of 20 GB of WAL']
     >>> held(Held(bytes=1000, limit=None))
     ['source keeps 1,000 bytes of WAL']
     """

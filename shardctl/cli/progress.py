@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from shardctl.cli import picture
 from shardctl.cli.output import console
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import Console, RenderableType
-    from rich.progress_bar import ProgressBar
     from rich.table import Table
 
     from shardctl.fanout import Progress
-    from shardctl.meter import Held, Reading
+    from shardctl.meter import Reading
 
 
+T = TypeVar("T")
 _FIRST_S, _EVERY_S = 2.0, 5.0
 """Without a terminal: before the first line, and between two."""
 _KEYS = 4
@@ -38,8 +38,7 @@ def bars() -> Iterator[Progress]:
     """Show for each key (a node) its phase, what is done, and its pace or what it waits for.
 
     Without a terminal it prints a line after two seconds, and every five seconds from then on;
-    nothing for work that ends sooner. Each line names the keys whose work goes on, and at the end
-    those of the last line that are done.
+    nothing for work that ends sooner. Each line names the keys whose work goes on.
     """
     meters = Meters()
     out = console(stderr=True)
@@ -86,25 +85,9 @@ def table(meters: Meters, width: int) -> Table:
             cells.append(bar if one.total else "")
         cells.append(Text(picture.amount(one.done, one.total, one.unit) if counted else ""))
         style = "yellow" if one.waits or one.stalled_s else ""
-        cells.append(Text(picture.pace(one), style, no_wrap=True))
+        cells.append(Text(", ".join(picture.goes_on(one)), style, no_wrap=True))
         drawn.add_row(*cells)
-        if one.held is not None and not one.complete:
-            bar = ProgressBar(one.held.limit or 0, one.held.bytes, _BAR)
-            drawn.add_row("", *_held(one.held, bar if with_bar else None))
     return drawn
-
-
-def _held(held: Held, bar: ProgressBar | None) -> Iterator[RenderableType]:
-    """Draw the WAL that the source keeps below the work for which it does."""
-    from rich.text import Text
-
-    near = "yellow" if held.limit and 2 * held.bytes > held.limit else ""
-    yield Text("WAL on its source", no_wrap=True)
-    if bar is not None:
-        yield bar if held.limit else ""
-    yield Text(picture.amount(held.bytes, held.limit or 0))
-    parts = [part for part in picture.held(held) if not part.startswith("source")]
-    yield Text(", ".join(parts), near, no_wrap=True)
 
 
 @contextlib.contextmanager
@@ -112,15 +95,12 @@ def _lines(meters: Meters, console: Console) -> Iterator[None]:
     """Print lines from a thread, so that work that is stalled is shown, too."""
     del console
     ended = threading.Event()
-    last: dict[str, Reading] = {}
 
     def tell() -> None:
-        nonlocal last
         pause_s = _FIRST_S
         while not ended.wait(pause_s):
-            last = at_work(meters)
-            if last:
-                print(one_line(sentence(last)), file=sys.stderr, flush=True)
+            if at_work := {key: one for key, one in meters.read().items() if not one.complete}:
+                print(one_line(sentence(at_work)), file=sys.stderr, flush=True)
                 pause_s = _EVERY_S
 
     thread = threading.Thread(target=tell, daemon=True)
@@ -130,22 +110,6 @@ def _lines(meters: Meters, console: Console) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        if done := finished(meters, last):
-            print(one_line(sentence(done)), file=sys.stderr, flush=True)
-
-
-def at_work(meters: Meters) -> dict[str, Reading]:
-    """Return the readings of the keys whose work goes on."""
-    return {key: one for key, one in meters.read().items() if not one.complete}
-
-
-def finished(meters: Meters, before: Mapping[str, Reading]) -> dict[str, Reading]:
-    """Return the readings of the keys that have finished the phase that `before` shows."""
-    return {
-        key: one
-        for key, one in meters.read().items()
-        if one.complete and key in before and before[key].phase == one.phase
-    }
 
 
 def sentence(readings: Mapping[str, Reading]) -> str:
@@ -168,28 +132,33 @@ def every(seconds: float, refresh: Callable[[], bool]) -> None:
         return
 
 
-def in_place(
-    seconds: float, look: Callable[[int], tuple[RenderableType, bool]], *, transient: bool = False
+def watch(
+    seconds: float,
+    look: Callable[[], tuple[T, bool]],
+    draw: Callable[[T, int], RenderableType],
+    show: Callable[[T], None],
+    output: str,
+    *,
+    transient: bool = False,
 ) -> None:
-    """Draw what `look` gives for a width over the one before, until that is the last one.
+    """Look again and again, until `look` says that this was the last time, or Ctrl-C.
 
-    What does not fit the height of the terminal is cut off; with `transient` the last one goes.
+    On a terminal, what `draw` gives for its width is drawn over the one before; what does not fit
+    its height is cut off, and with `transient` the last one goes. Elsewhere, `show` prints each.
     """
     from rich.live import Live
 
     out = console()
-    with Live(
-        console=out, auto_refresh=False, vertical_overflow="crop", transient=transient
-    ) as live:
+    drawn = output == "table" and sys.stdout.isatty()
+    live = Live(console=out, auto_refresh=False, vertical_overflow="crop", transient=transient)
 
-        def refresh() -> bool:
-            shown, goes_on = look(out.width)
-            live.update(shown, refresh=True)
-            return goes_on
+    def refresh() -> bool:
+        found, goes_on = look()
+        if drawn:
+            live.update(draw(found, out.width), refresh=True)
+        else:
+            show(found)
+        return goes_on
 
+    with live if drawn else contextlib.nullcontext():
         every(seconds, refresh)
-
-
-def on_terminal() -> bool:
-    """Tell whether answers can be drawn over each other."""
-    return sys.stdout.isatty()

@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import picture
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli import options, picture, values
+from shardctl.cli.command import App, Changing, made
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import (
-    LOCK_TIMEOUT,
-    AllOrNothingOption,
-    AttemptsOption,
-    FinishReverseOption,
-    JobsOption,
-    LockTimeoutOption,
-)
 from shardctl.cli.output import confirm, errors_json, plural, print_json, print_table, say
 from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
 
@@ -26,14 +18,42 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shardctl.cli.context import Settings
-    from shardctl.provision.fleet import FleetPlan, Options
+    from shardctl.provision.fleet import FleetPlan
     from shardctl.provision.plan import Change
 
 
-init_app = command_app()
+_LOCK_TIMEOUT = values.Duration(seconds=2)
 
 
-@init_app.command(cls=Changing)
+def _of_provision(
+    *,
+    all_or_nothing: options.AllOrNothingOption = False,
+    jobs: options.JobsOption = 4,
+    lock_timeout: Annotated[
+        values.Duration,
+        values.duration_option(
+            "--lock-timeout",
+            "How long to wait for a lock on a table, for example 500ms.",
+            least=values.MS,
+        ),
+    ] = _LOCK_TIMEOUT,
+    attempts: Annotated[
+        int,
+        typer.Option("--attempts", min=1, metavar="N", help="How often to try to lock a batch."),
+    ] = 10,
+) -> None: ...
+
+
+class Provisioning(Changing):
+    """A command that changes every shard; how it does is in the settings."""
+
+    shared = (*made(_of_provision), *Changing.shared)
+
+
+init_app = App()
+
+
+@init_app.command(cls=Provisioning)
 def init(
     ctx: typer.Context,
     *,
@@ -44,10 +64,6 @@ def init(
     without_poolers: Annotated[
         bool, typer.Option("--without-poolers", help="Do not change the poolers.")
     ] = False,
-    all_or_nothing: AllOrNothingOption = False,
-    jobs: JobsOption = 4,
-    lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
-    attempts: AttemptsOption = 10,
 ) -> None:
     """Bring the fleet to the state of the topology file; a second run changes nothing.
 
@@ -59,30 +75,19 @@ def init(
     the one in the map, and never changes a schema that it did not create (except with --adopt).
     It skips and lists unreachable nodes, exit code 3, if the reachable nodes agree on the map.
     """
-    from shardctl.provision.failures import Retrying
-    from shardctl.provision.fleet import Options, plan_init
+    from shardctl.provision.fleet import plan_init
 
-    options = Options(
-        jobs=jobs,
-        retrying=Retrying(lock_timeout_ms=lock_timeout.ms, attempts=attempts),
-        adopt=adopt,
-    )
-    run(
-        ctx,
-        lambda: plan_init(
-            load_topology(ctx),
-            adopt=adopt,
-            poolers=not without_poolers,
-            strict=all_or_nothing,
-        ),
-        options,
-    )
+    def plan() -> FleetPlan:
+        topology, strict = load_topology(ctx), ctx.obj.shared["all_or_nothing"]
+        return plan_init(topology, adopt=adopt, poolers=not without_poolers, strict=strict)
+
+    run(ctx, plan, adopt=adopt)
 
 
-migrate_app = command_app()
+migrate_app = App()
 
 
-@migrate_app.command(cls=Changing)
+@migrate_app.command(cls=Provisioning)
 def migrate(
     ctx: typer.Context,
     *,
@@ -90,11 +95,7 @@ def migrate(
         str | None,
         typer.Option("--shards", metavar="LIST", help="For example 0-3,17; all by default."),
     ] = None,
-    all_or_nothing: AllOrNothingOption = False,
-    jobs: JobsOption = 4,
-    lock_timeout: LockTimeoutOption = LOCK_TIMEOUT,
-    attempts: AttemptsOption = 10,
-    finish_reverse: FinishReverseOption = False,
+    finish_reverse: options.FinishReverseOption = False,
 ) -> None:
     """Run new migrations on every shard; shows pending migrations and asks first.
 
@@ -107,33 +108,25 @@ def migrate(
     fit. `shardctl moves finish` gives that up, and so does --finish-reverse.
     It skips and lists unreachable nodes, exit code 3, if the reachable nodes agree on the map.
     """
-    from shardctl.provision.failures import Retrying
-    from shardctl.provision.fleet import Options, plan_migrate
+    from shardctl.provision.fleet import plan_migrate
     from shardctl.topology import routes
-
-    retrying = Retrying(lock_timeout_ms=lock_timeout.ms, attempts=attempts)
-    options = Options(jobs=jobs, retrying=retrying)
 
     def plan() -> FleetPlan:
         topology = load_topology(ctx)
         return plan_migrate(
             topology,
-            strict=all_or_nothing,
+            strict=ctx.obj.shared["all_or_nothing"],
             finish_reverse=finish_reverse,
             only=None if shards is None else frozenset(routes.listed(topology, shards)),
         )
 
-    run(ctx, plan, options)
+    run(ctx, plan)
 
 
 HEADER = ("where", "action", "what", "name", "shards")
 
 
-def run(
-    ctx: typer.Context,
-    make_plan: Callable[[], FleetPlan],
-    options: Options,
-) -> None:
+def run(ctx: typer.Context, make_plan: Callable[[], FleetPlan], *, adopt: bool = False) -> None:
     """Observe, plan, show, and unless `dry_run`, ask, apply and report.
 
     JSON is one object, printed at the end, because it contains the result.
@@ -141,7 +134,6 @@ def run(
     settings: Settings = ctx.obj
     from shardctl.provision.fleet import require_free
 
-    began = time.monotonic()
     plan: FleetPlan | None = None
     try:
         plan = make_plan()
@@ -152,11 +144,13 @@ def run(
         if not settings.json:
             show(plan)
         if not settings.dry_run and plan.changes():
-            confirm(_question(plan), yes=settings.yes)
-            _finish_reverses(plan)
+            changes = plural(len(plan.changes()), "change")
+            confirm(f"Apply {changes} on {_where(plan)}?", yes=settings.yes)
             began = time.monotonic()
-            _carry_out(plan, options)
-            _report(plan, time.monotonic() - began)
+            _carry_out(plan, settings, adopt=adopt)
+            shards = {shard for change in plan.changes() for shard in change.shards}
+            what = plural(len(shards), "shard") if shards else changes
+            say(f"done: {what} on {_where(plan)} in {time.monotonic() - began:.1f} s")
         if plan.left_out:
             raise Problems(list(plan.left_out))
     except ShardctlError as error:
@@ -167,10 +161,6 @@ def run(
         print_json(_json(plan, None, dry_run=settings.dry_run))
 
 
-def _question(plan: FleetPlan) -> str:
-    return f"Apply {plural(len(plan.changes()), 'change')} on {_where(plan)}?"
-
-
 def _where(plan: FleetPlan) -> str:
     poolers = len(plan.poolers.changes()) if plan.poolers else 0
     where = [plural(len(plan.nodes), "node")] if plan.nodes else []
@@ -178,20 +168,19 @@ def _where(plan: FleetPlan) -> str:
     return " and ".join(where)
 
 
-def _carry_out(plan: FleetPlan, options: Options) -> None:
+def _carry_out(plan: FleetPlan, settings: Settings, *, adopt: bool) -> None:
+    """Carry out a plan, without the reverses that its migrations would not go with."""
     from shardctl.cli.progress import bars
-    from shardctl.provision.fleet import carry_out
+    from shardctl.moves import reversing
+    from shardctl.provision.failures import Retrying
+    from shardctl.provision.fleet import Options, carry_out
 
+    given = settings.shared
+    retrying = Retrying(lock_timeout_ms=given["lock_timeout"].ms, attempts=given["attempts"])
+    how = Options(jobs=given["jobs"], retrying=retrying, adopt=adopt)
+    reversing.finish_each(plan.topology, plan.finishing, notice=say)
     with bars() as progress:
-        carry_out(plan, options, progress, say)
-
-
-def _finish_reverses(plan: FleetPlan) -> None:
-    """Give up reversing the moves that the plan's migrations would not go with."""
-    if plan.finishing:
-        from shardctl.moves import reversing
-
-        reversing.finish_each(plan.topology, plan.finishing, notice=say)
+        carry_out(plan, how, progress, say)
 
 
 def _json(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool) -> dict[str, Any]:
@@ -219,12 +208,6 @@ def _state(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool
     if error is not None:
         return "unfinished"
     return "done" if plan.changes() else "unchanged"
-
-
-def _report(plan: FleetPlan, took_s: float) -> None:
-    shards = {shard for change in plan.changes() for shard in change.shards}
-    what = plural(len(shards), "shard") if shards else plural(len(plan.changes()), "change")
-    say(f"done: {what} on {_where(plan)} in {took_s:.1f} s")
 
 
 def show(plan: FleetPlan) -> None:

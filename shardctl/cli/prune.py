@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import changing, picture
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli import changing, moves_report, picture
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
-from shardctl.cli.moves_report import report_unread
 from shardctl.cli.output import plural, say
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.moves.prune import Retired
 
-app = command_app()
+app = App()
 
 
 @app.command(cls=Changing)
@@ -42,11 +41,10 @@ def prune(
     that a session or an object outside uses is kept, too, when it would be dropped (exit code 3).
     """
     from shardctl.moves import prune as pruning
-    from shardctl.moves import service
     from shardctl.state import lock
 
     topology = load_topology(ctx)
-    ledger = service.read(topology)
+    ledger = moves_report.read(topology)
     found = pruning.plan(
         topology,
         ledger,
@@ -54,7 +52,6 @@ def prune(
         now=now,
         purpose=lock.purpose(pruning.COMMAND),
     )
-    report_unread(ledger)
     chosen = [one for one in found if one.why_not is None]
     counted = _counted(chosen)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import changing, options, picture, values
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
 from shardctl.cli.output import plural
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from shardctl.access.read_only import Wanted
     from shardctl.topology.model import ShardId, Topology
 
-app = command_app(
-    help="Refuse writes to shards while they serve reads; accept them again.", no_args_is_help=True
-)
+app = App()
 
 ShardsArgument = Annotated[
     str | None, typer.Argument(metavar="SHARDS", help="For example 2-3,17; or use --node.")
@@ -133,10 +131,8 @@ def _shards(topology: Topology, text: str | None, name: str | None) -> Sequence[
     from shardctl.errors import UsageError
     from shardctl.topology import routes
 
-    if text is not None and name is not None:
-        raise UsageError("SHARDS and --node exclude each other", hint="give one of them")
-    if text is None and name is None:
-        raise UsageError("no shards given", hint="specify SHARDS or --node NODE")
+    if (text is None) == (name is None):
+        raise UsageError("expected SHARDS or --node", hint="give one of them")
     if text is not None:
         return routes.listed(topology, text)
     return routes.node(topology, name or "").shards

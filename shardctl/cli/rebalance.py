@@ -10,19 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import changing, picture, values
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli import changing, moves_report, moving, picture, values
+from shardctl.cli.command import App, Changing, Command, made
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import (
-    IdentityOption,
-    IgnoreStandbyOption,
-    MaxPauseOption,
-    MaxRateOption,
-    MaxWalOption,
-    Report,
-    ReportOption,
-    TerminateOption,
-)
+from shardctl.cli.options import Report, ReportOption
 from shardctl.cli.output import plural, print_json, print_line, print_table, say
 from shardctl.errors import Refused, UsageError
 
@@ -37,9 +28,7 @@ if TYPE_CHECKING:
     from shardctl.moves.plan import Options
     from shardctl.topology.model import Topology
 
-app = command_app(
-    help="Plan moves that give every node its share, and carry them out.", no_args_is_help=True
-)
+app = App()
 
 MOVES = ("source", "target", "shards", "", "size", "takes")
 PARTS = ("move", "state", "source", "target", "shards", "")
@@ -70,58 +59,89 @@ def _percent(value: object) -> Percent:
     return Percent(int(text) / 100)
 
 
-ByOption = Annotated[
-    By,
-    typer.Option(
-        "--by", help="Balance bytes, rows written and scans a second, or the number of shards."
-    ),
-]
-ThresholdOption = Annotated[
-    Percent,
-    typer.Option(
-        "--threshold",
-        metavar="PERCENT",
-        parser=_percent,
-        help="The largest accepted distance between a node and its share.",
-    ),
-]
-WeightOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--node-weight",
-        metavar="NODE=NUMBER",
-        help="The share of a node beside that of other nodes, which have 1; 0 empties it. Can be "
-        "repeated.",
-    ),
-]
-MaxMovesOption = Annotated[
-    int | None,
-    typer.Option("--max-moves", min=1, metavar="N", help="Plan only so many moves."),
-]
-SampleOption = Annotated[
-    values.Duration,
-    typer.Option(
-        "--sample",
-        metavar="DURATION",
-        parser=values.duration(least=values.Duration(milliseconds=100)),
-        help="With --by tps, how long to count.",
-    ),
-]
-_SAMPLE = values.Duration(seconds=1)
+def _weight(value: str) -> tuple[str, float]:
+    """Read `a=2`; raises typer.BadParameter."""
+    node, _, text = value.partition("=")
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = -1.0
+    if not (weight == 0 or _LIGHTEST <= weight <= _HEAVIEST):
+        raise typer.BadParameter(
+            f"{value!r} is not a node and its weight: 0, or {_LIGHTEST} to {_HEAVIEST:,}"
+        )
+    return node, weight
+
+
 _THRESHOLD = Percent(0.05)
 _LIGHTEST, _HEAVIEST = 0.001, 1000
 """The weights beside 0: among these, no share is too small for a number."""
 
 
-@app.command("plan")
+def _of_plans(
+    *,
+    by: Annotated[
+        By,
+        typer.Option(
+            "--by", help="Balance bytes, rows written and scans a second, or the number of shards."
+        ),
+    ] = By.SIZE,
+    threshold: Annotated[
+        Percent,
+        typer.Option(
+            "--threshold",
+            metavar="PERCENT",
+            parser=_percent,
+            help="The largest accepted distance between a node and its share.",
+        ),
+    ] = _THRESHOLD,
+    node_weight: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--node-weight",
+            metavar="NODE=NUMBER",
+            parser=_weight,
+            help="The share of a node beside that of other nodes, which have 1; 0 empties it. Can "
+            "be repeated.",
+        ),
+    ] = None,
+    max_moves: Annotated[
+        int | None,
+        typer.Option("--max-moves", min=1, metavar="N", help="Plan only so many moves."),
+    ] = None,
+    sample: Annotated[
+        values.Duration,
+        values.duration_option(
+            "--sample",
+            "With --by tps, how long to count.",
+            least=values.Duration(milliseconds=100),
+        ),
+    ] = values.SAMPLE,
+) -> None: ...
+
+
+class Planning(Command):
+    """A command that plans moves; its options are in the settings."""
+
+    shared = made(_of_plans)
+
+
+class Applying(moving.Moving):
+    """A command that plans moves and carries them out."""
+
+    shared = (*Planning.shared, *moving.Moving.shared)
+
+
+class Draining(Applying):
+    """A command that does so for one node."""
+
+    left_out = ("by", "threshold", "max_moves", "sample")
+
+
+@app.command("plan", cls=Planning)
 def make_plan(
     ctx: typer.Context,
     *,
-    by: ByOption = By.SIZE,
-    threshold: ThresholdOption = _THRESHOLD,
-    node_weight: WeightOption = None,
-    max_moves: MaxMovesOption = None,
-    sample: SampleOption = _SAMPLE,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Write the plan into a file, too, as JSON."),
@@ -133,15 +153,7 @@ def make_plan(
     A node's share is in proportion to its weight. A shard that is larger than any share gets a node
     of its own. No node gets more than its disk has room for.
     """
-    topology = load_topology(ctx)
-    found = planned(
-        topology,
-        by=by,
-        threshold=threshold,
-        node_weight=node_weight,
-        max_moves=max_moves,
-        sample=sample,
-    )
+    found = planned(ctx, load_topology(ctx))
     if out is not None:
         write(out, found)
     if output is Report.json:
@@ -155,7 +167,7 @@ def make_plan(
     print_line(summary(found))
 
 
-@app.command(cls=Changing)
+@app.command(cls=Applying)
 def apply(
     ctx: typer.Context,
     *,
@@ -163,17 +175,6 @@ def apply(
         Path | None,
         typer.Option("--plan", metavar="FILE", help="Carry out a plan that `--out` has written."),
     ] = None,
-    by: ByOption = By.SIZE,
-    threshold: ThresholdOption = _THRESHOLD,
-    node_weight: WeightOption = None,
-    max_moves: MaxMovesOption = None,
-    sample: SampleOption = _SAMPLE,
-    max_pause: MaxPauseOption = None,
-    max_rate: MaxRateOption = None,
-    max_wal: MaxWalOption = None,
-    identity: IdentityOption = None,
-    terminate: TerminateOption = False,
-    ignore_standby: IgnoreStandbyOption = False,
     parallel: Annotated[
         int,
         typer.Option(
@@ -195,14 +196,7 @@ def apply(
 
     topology = load_topology(ctx)
     if plan is None:
-        found = planned(
-            topology,
-            by=by,
-            threshold=threshold,
-            node_weight=node_weight,
-            max_moves=max_moves,
-            sample=sample,
-        )
+        found = planned(ctx, topology)
     elif any(_given(ctx, name) for name in ("by", "threshold", "node_weight", "max_moves")):
         raise UsageError(
             "--plan excludes --by, --threshold, --node-weight and --max-moves",
@@ -211,29 +205,13 @@ def apply(
     else:
         found = rebalance.read(plan)
         rebalance.require_same(found, topology)
-    options = options_of(
-        topology,
-        max_pause,
-        max_rate,
-        max_wal,
-        identity_full=identity is not None,
-        terminate=terminate,
-        ignore_standby=ignore_standby,
-    )
-    carry_out(ctx, topology, found, options, parallel=parallel)
+    carry_out(ctx, topology, found, parallel=parallel)
 
 
 @app.command()
 def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
     """Show the moves of the newest rebalance, from any terminal."""
-    from shardctl.cli.moves_report import report_unread
-    from shardctl.fleet.group import Group
-    from shardctl.moves import service
-
-    topology = load_topology(ctx)
-    ledger = service.read(topology)
-    report_unread(ledger)
-    group = Group.newest(ledger)
+    _, group = _newest(ctx)
     if output is Report.json:
         print_json({"format": 1, **group.as_json()})
         return
@@ -249,16 +227,10 @@ def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
 @app.command(cls=Changing)
 def pause(ctx: typer.Context) -> None:
     """Let the newest rebalance stop before its next move; what runs goes on to its end."""
-    from shardctl.cli.moves_report import report_unread
     from shardctl.fleet import group as groups
-    from shardctl.moves import service
 
-    topology = load_topology(ctx)
-    ledger = service.read(topology)
-    report_unread(ledger)
-    group = groups.Group.newest(ledger)
+    topology, group = _newest(ctx)
     left = group.left(topology)
-    idle = "one that has not started its first move is not in the journal; Ctrl-C ends it"
     changing.run(
         ctx,
         pending=left,
@@ -267,10 +239,7 @@ def pause(ctx: typer.Context) -> None:
         plan=group.as_json(),
         question=f"Pause rebalance {group.id} before its next move?",
         carry_out=lambda _: groups.pause(topology, group),
-        nothing=f"rebalance {group.id} is finished; {idle}",
-        notes=()
-        if not left or any(part.state == "running" for part in left)
-        else [f"no move of rebalance {group.id} runs now; {idle}"],
+        nothing=f"rebalance {group.id} is finished",
         done=lambda _: (
             f"rebalance {group.id} stops before its next move; `shardctl rebalance resume` goes on"
         ),
@@ -280,14 +249,10 @@ def pause(ctx: typer.Context) -> None:
 @app.command(cls=Changing)
 def resume(ctx: typer.Context) -> None:
     """Go on with the newest rebalance: resume its unfinished moves, and carry out the rest."""
-    from shardctl.cli.moves_report import report_unread
     from shardctl.fleet import group as groups
     from shardctl.moves import service
 
-    topology = load_topology(ctx)
-    ledger = service.read(topology)
-    report_unread(ledger)
-    group = groups.Group.newest(ledger)
+    topology, group = _newest(ctx)
     for entry in group.open:
         service.require_resumable(topology, entry)
     groups.check_first(topology, group, groups.options_of(group))
@@ -308,61 +273,29 @@ def resume(ctx: typer.Context) -> None:
     )
 
 
-def options_of(
-    topology: Topology,
-    max_pause: values.Duration | None,
-    max_rate: int | None,
-    max_wal: int | None,
-    **given: Any,
-) -> Options:
-    """Return the options of each move, which cannot be reversed."""
-    from shardctl.moves.plan import Options
+def _newest(ctx: typer.Context) -> tuple[Topology, Group]:
+    """Read the newest rebalance; raises no_rebalance_yet."""
+    from shardctl.fleet.group import Group
 
-    move = topology.move
-    return Options(
-        (max_pause or move.max_pause).total_seconds(),
-        move.retain.total_seconds(),
-        max_rate=f"{max_rate // 1024}k" if max_rate else None,  # pg_basebackup's syntax
-        max_wal_bytes=max_wal or move.max_wal,
-        **given,
-    )
+    topology = load_topology(ctx)
+    return topology, Group.newest(moves_report.read(topology))
 
 
-def planned(
-    topology: Topology,
-    *,
-    by: By = By.SIZE,
-    threshold: float = _THRESHOLD,
-    node_weight: Sequence[str] | None = None,
-    max_moves: int | None = None,
-    sample: values.Duration = _SAMPLE,
-) -> Plan:
+def planned(ctx: typer.Context, topology: Topology, *emptied: str) -> Plan:
     """Plan moves by the options of the command line; raises UsageError and what `plan` raises."""
     from shardctl.fleet import rebalance
     from shardctl.state import lock
-    from shardctl.topology.model import NodeName
 
-    weights = {}
-    for given in node_weight or ():
-        node, _, text = given.partition("=")
-        try:
-            weights[NodeName(node)] = float(text)
-        except ValueError:
-            weights[NodeName(node)] = -1.0
-        if not (weights[NodeName(node)] == 0 or _LIGHTEST <= weights[NodeName(node)] <= _HEAVIEST):
-            raise UsageError(
-                f"{given!r} is not a node and its weight: 0, or {_LIGHTEST} to {_HEAVIEST:,}",
-                hint="give for example --node-weight a=2",
-            )
-    wanted = rebalance.Wanted(by.value, threshold, weights, max_moves, sample.total_seconds())
-    return rebalance.plan(topology, wanted, purpose=lock.purpose("rebalance"))
+    shared: dict[str, Any] = ctx.obj.shared
+    weights = dict([*(shared["node_weight"] or ()), *((node, 0.0) for node in emptied)])
+    given = {name: shared[name] for name in Draining.left_out if name in shared}
+    return rebalance.plan(topology, weights, purpose=lock.purpose("rebalance"), **given)
 
 
 def carry_out(
     ctx: typer.Context,
     topology: Topology,
     found: Plan,
-    options: Options,
     *,
     parallel: int = 1,
     left_out: Sequence[ShardctlError] = (),
@@ -373,6 +306,7 @@ def carry_out(
 
     nodes = dict.fromkeys(node for move in found.moves for node in (move.source, move.target))
     lock.require_all_free(topology, nodes, command=groups.COMMAND)
+    options = moving.options_of(ctx.obj, topology)
     group = groups.Group.of(found, parallel)
     groups.check_first(topology, group, options)
     settings: Settings = ctx.obj
@@ -401,11 +335,10 @@ def _run(
 ) -> Group:
     """Carry out the moves of a group that are left."""
     from shardctl.cli import log
-    from shardctl.cli.moves_report import report_step
     from shardctl.fleet import group as groups
 
     settings: Settings = ctx.obj
-    work = groups.Work(progress, report_step, say)
+    work = groups.Work(progress, moves_report.report_step, say)
     begin = partial(log.open_log, verbose=settings.verbose)
     return groups.run(topology, group, options, work, begin)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shardctl.cli import changing, picture, values
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
-from shardctl.cli.output import plural, print_table, say
+from shardctl.cli.output import plural, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from shardctl.errors import ShardctlError
     from shardctl.maintenance.repack import Plan, Result, Table
 
-app = command_app()
+app = App()
 
 _RECENT = values.Duration(days=7)
 _SECOND = values.Duration(seconds=1)
@@ -105,7 +104,6 @@ def repack(
         question=_question(plan),
         carry_out=lambda progress: repacking.carry_out(topology, plan, progress, say),
         result=lambda result: _json(plan, result),
-        report=_report,
         done=_done,
     )
     if not ctx.obj.dry_run:
@@ -151,22 +149,6 @@ def _question(plan: Plan) -> str:
     chosen = plan.of("repack")
     size = picture.size(sum(one.size_bytes for one in chosen))
     return f"Repack {plural(len(chosen), 'table')} ({size}) on {plural(len(plan.nodes), 'node')}?"
-
-
-def _report(result: Result) -> None:
-    """Print the freed space: a line for each node and table name, over all its shards."""
-
-    def key(one: Table) -> tuple[str, str]:
-        return one.node, one.name
-
-    rows = []
-    for (node, name), group in groupby(sorted(result.after, key=key), key):
-        same = list(group)
-        before, after = sum(o.size_bytes for o in same), sum(result.after[o] for o in same)
-        sizes = map(picture.size, (before, after, before - after))
-        rows.append((node, name, f"{len(same):,}", *sizes))
-    if rows:
-        print_table(("node", "table", "shards", "before", "after", "freed"), rows)
 
 
 def _done(result: Result) -> str:

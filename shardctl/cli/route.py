@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli.command import command_app
+from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption
 from shardctl.cli.output import emit, print_json, say
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Topology
     from shardctl.topology.routes import Route
 
-app = command_app()
+app = App()
 
 _WITHIN_S = 0.5
 """How long to wait for databases, so that the file is used soon if none answers."""
@@ -101,15 +101,11 @@ def _report_stale(topology: Topology, reported: NodeMap, shards: list[int]) -> N
     from shardctl.topology import ranges
     from shardctl.topology.model import ShardId
 
-    stale: dict[tuple[str, str], list[int]] = {}
-    for shard in shards:
-        owners = topology.owners()[ShardId(shard)], reported.map.owners[shard]
-        if owners[0] != owners[1]:
-            stale.setdefault(owners, []).append(shard)
-    for (by_file, by_map), listed in stale.items():
+    owners = topology.owners()
+    if stale := [one for one in shards if owners[ShardId(one)] != reported.map.owners[one]]:
         say(
-            f"note: {topology.path.name} is stale: it gives shards {ranges.of(listed)} to node "
-            f"{by_file}, but the map gives them to node {by_map}"
+            f"note: {topology.path.name} is stale: it gives shards {ranges.of(stale)} to other "
+            "nodes than the map; `shardctl topology diff` lists all"
         )
 
 

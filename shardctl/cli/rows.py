@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli.command import command_app
+from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption
 from shardctl.cli.output import emit, plural, say
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shardctl.maintenance.misplaced import Report as Found
     from shardctl.topology.model import Topology
 
-app = command_app(no_args_is_help=True)
+app = App()
 
 _MISPLACED = ("table", "shard", "node", "belongs_to", "by", "value", "primary_key")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import options, values
-from shardctl.cli.command import HereChanging, command_app
+from shardctl.cli.command import App, HereChanging
 from shardctl.cli.context import load_topology
 from shardctl.cli.output import confirm, plural, print_json, print_table, say
 from shardctl.errors import Interrupted, Problems, Refused, ShardctlError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shardctl.maintenance.run import Result
     from shardctl.topology.model import Topology
 
-app = command_app()
+app = App()
 
 
 @app.command(cls=HereChanging)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli.command import HereChanging, command_app
+from shardctl.cli.command import App, HereChanging
 from shardctl.cli.context import load_topology, topology_file
 from shardctl.cli.options import Report, ReportOption
 from shardctl.cli.output import confirm, emit, print_table, say
@@ -14,19 +14,15 @@ from shardctl.cli.progress import bars
 from shardctl.cli.traffic import traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from shardctl.cli.context import Settings
-    from shardctl.sandbox.local import Foreseen
-    from shardctl.sandbox.poolers import PoolerState, PoolerUp
-    from shardctl.sandbox.servers import Down, State, Up
+    from shardctl.sandbox.poolers import PoolerState
+    from shardctl.sandbox.servers import Down, State
     from shardctl.topology.model import Node, Pooler, Topology
 
 
-sandbox_app = command_app(
-    help="Run the nodes of a topology as real servers on this machine.",
-    no_args_is_help=True,
-)
+sandbox_app = App()
 
 FORESEEN = {
     "make": "would be created and started",
@@ -35,7 +31,6 @@ FORESEEN = {
     "up": "is up",
 }
 DID = {"started": "started", "up": "was up", "reloaded": "was up; settings reloaded"}
-STATUS = ("server", "address", "state", "version", "pid", "data directory")
 
 
 @sandbox_app.command()
@@ -82,13 +77,12 @@ def up(ctx: typer.Context) -> None:
     if settings.dry_run:
         plan = servers.foresee(topology)
         pooled = poolers.foresee(topology)
-        both: list[tuple[Node | Pooler, Foreseen]] = [*plan, *pooled]
-        settings.pending = any(does != "up" for _, does in both)
+        settings.pending = any(does != "up" for _, does in (*plan, *pooled))
         _print(
+            ctx,
             topology,
-            settings.output,
             ("server", "address", "plan"),
-            [(one.name, f"{one.host}:{one.port}", FORESEEN[does]) for one, does in both],
+            _plan_row,
             nodes=[_at(node) | {"plan": does} for node, does in plan],
             poolers=[_at(pooler) | {"plan": does} for pooler, does in pooled],
         )
@@ -98,12 +92,14 @@ def up(ctx: typer.Context) -> None:
         found = servers.up(topology, progress)
         offering = poolers.up(topology, progress)
     _print(
+        ctx,
         topology,
-        settings.output,
         ("server", "address", "result"),
-        [*map(_up_row, found), *map(_pooler_up_row, offering)],
-        nodes=map(_up_json, found),
-        poolers=map(_pooler_up_json, offering),
+        _up_row,
+        nodes=[
+            _at(o.node) | {"did": o.did, "made": o.made, "waiting": list(o.waiting)} for o in found
+        ],
+        poolers=[_at(one.pooler) | {"did": one.did} for one in offering],
     )
 
 
@@ -128,14 +124,7 @@ def down(
         pooled = poolers.status(topology)
         pids = [*(one.pid for one in seen), *(one.pid for one in pooled)]
         settings.pending = bool(ours) or any(pids)
-        _print(
-            topology,
-            settings.output,
-            STATUS,
-            [*map(_row, seen), *map(_pooler_row, pooled)],
-            nodes=map(_json, seen),
-            poolers=map(_pooler_json, pooled),
-        )
+        _print_states(ctx, topology, seen, pooled)
         return
     if delete:
         confirm(f"Stop the servers and remove {len(ours)} data directories?", yes=settings.yes)
@@ -145,66 +134,93 @@ def down(
         finally:  # a pooler that does not stop must not keep the nodes running
             found = servers.down(topology, progress, delete=delete)
     _print(
+        ctx,
         topology,
-        settings.output,
         ("server", "result", "data"),
-        map(_down_row, [*found, *ended]),
+        _down_row,
         nodes=(_down_json(one, "directory") for one in found),
         poolers=(_down_json(one, "file") for one in ended),
     )
 
 
 @sandbox_app.command()
-def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
+def status(
+    ctx: typer.Context,
+    *,
+    output: ReportOption = Report.table,  # noqa: ARG001  # the settings have it
+) -> None:
     """Show which servers run, and where their data is."""
     from shardctl.sandbox import poolers, servers
 
     topology = load_topology(ctx)
-    found = servers.status(topology)
-    pooled = poolers.status(topology)
-    _print(
-        topology,
-        output,
-        STATUS,
-        [*map(_row, found), *map(_pooler_row, pooled)],
-        nodes=map(_json, found),
-        poolers=map(_pooler_json, pooled),
-    )
+    _print_states(ctx, topology, servers.status(topology), poolers.status(topology))
 
 
 sandbox_app.command(cls=HereChanging)(traffic)
 
 
 def _print(
+    ctx: typer.Context,
     topology: Topology,
-    output: str | None,
     header: tuple[str, ...],
-    rows: Iterable[tuple[str, ...]],
+    row: Callable[[dict[str, Any]], tuple[str, ...]],
     *,
-    nodes: Iterable[dict[str, object]],
-    poolers: Iterable[dict[str, object]],
+    nodes: Iterable[dict[str, Any]],
+    poolers: Iterable[dict[str, Any]],
 ) -> None:
+    """Print what there is of each server as JSON, or a row of it."""
+    settings: Settings = ctx.obj
     found = {"nodes": list(nodes), "poolers": list(poolers)}
-    emit(output, header, rows, {"cluster": topology.cluster, **found})
+    rows = map(row, [*found["nodes"], *found["poolers"]])
+    emit(settings.output, header, rows, {"cluster": topology.cluster, **found})
 
 
-def _up_row(one: Up) -> tuple[str, str, str]:
-    result = DID[one.did]
-    if one.waiting:
-        result += f"; restart needed for: {', '.join(one.waiting)}"
-    return one.node.name, f"{one.node.host}:{one.node.port}", result
+def _print_states(
+    ctx: typer.Context, topology: Topology, nodes: Iterable[State], poolers: Iterable[PoolerState]
+) -> None:
+    """Print which servers run; the port is the one on which a node listens."""
+    _print(
+        ctx,
+        topology,
+        ("server", "address", "state", "version", "pid", "data directory"),
+        _state_row,
+        nodes=[
+            _at(one.node)
+            | {"state": one.state, "port": one.port or one.node.port, "major": one.major}
+            | {"pid": one.pid, "data_directory": str(one.node.data_directory)}
+            | {"made_by_sandbox": one.ours}
+            for one in nodes
+        ],
+        poolers=[
+            _at(one.pooler) | {"state": one.state, "pid": one.pid, "config": str(one.pooler.config)}
+            for one in poolers
+        ],
+    )
 
 
-def _up_json(one: Up) -> dict[str, object]:
-    more = {"did": one.did, "made": one.made, "waiting": list(one.waiting)}
-    return _at(one.node) | more
+def _at(one: Node | Pooler) -> dict[str, object]:
+    return {"name": one.name, "host": one.host, "port": one.port}
 
 
-def _down_row(one: Down) -> tuple[str, str, str]:
-    data = "removed" if one.deleted else ""
-    if one.left:
-        data = f"left: {one.left[0]}: {one.left[1]}"
-    return one.server.name, "stopped" if one.was_up else "was down", data
+def _address(one: dict[str, Any]) -> str:
+    return f"{one['host']}:{one['port']}"
+
+
+def _plan_row(one: dict[str, Any]) -> tuple[str, ...]:
+    return one["name"], _address(one), FORESEEN[one["plan"]]
+
+
+def _up_row(one: dict[str, Any]) -> tuple[str, ...]:
+    waiting = ", ".join(one.get("waiting", ()))
+    needed = f"; restart needed for: {waiting}" if waiting else ""
+    return one["name"], _address(one), DID[one["did"]] + needed
+
+
+def _down_row(one: dict[str, Any]) -> tuple[str, ...]:
+    data = "removed" if one["deleted"] else ""
+    if one["left"]:
+        data = f"left: {': '.join(one['left'].values())}"
+    return one["name"], "was down" if one["did"] == "down" else "stopped", data
 
 
 def _down_json(one: Down, kind: str) -> dict[str, object]:
@@ -216,56 +232,13 @@ def _down_json(one: Down, kind: str) -> dict[str, object]:
     }
 
 
-def _row(one: State) -> tuple[str, ...]:
-    address = f"{one.node.host}:{one.port or one.node.port}"
-    pid = str(one.pid or "")
-    return one.node.name, address, one.state, one.major or "", pid, str(one.node.data_directory)
+def _state_row(one: dict[str, Any]) -> tuple[str, ...]:
+    data = one.get("data_directory") or one["config"]
+    server = one["name"], _address(one), one["state"]
+    return *server, one.get("major") or "", str(one["pid"] or ""), data
 
 
-def _json(one: State) -> dict[str, object]:
-    return {
-        "name": one.node.name,
-        "state": one.state,
-        "host": one.node.host,
-        "port": one.port or one.node.port,
-        "major": one.major,
-        "pid": one.pid,
-        "data_directory": str(one.node.data_directory),
-        "made_by_sandbox": one.ours,
-    }
-
-
-def _at(one: Node | Pooler) -> dict[str, object]:
-    return {"name": one.name, "host": one.host, "port": one.port}
-
-
-def _pooler_up_row(one: PoolerUp) -> tuple[str, str, str]:
-    return one.pooler.name, f"{one.pooler.host}:{one.pooler.port}", DID[one.did]
-
-
-def _pooler_up_json(one: PoolerUp) -> dict[str, object]:
-    return _at(one.pooler) | {"did": one.did}
-
-
-def _pooler_row(one: PoolerState) -> tuple[str, ...]:
-    pooler = one.pooler
-    address = f"{pooler.host}:{pooler.port}"
-    return pooler.name, address, one.state, "", str(one.pid or ""), str(pooler.config.parent)
-
-
-def _pooler_json(one: PoolerState) -> dict[str, object]:
-    pooler = one.pooler
-    return {
-        "name": pooler.name,
-        "state": one.state,
-        "host": pooler.host,
-        "port": pooler.port,
-        "pid": one.pid,
-        "config": str(pooler.config),
-    }
-
-
-demo_app = command_app()
+demo_app = App()
 
 
 @demo_app.command()
@@ -280,33 +253,28 @@ def demo(
 
     Starts PostgreSQL and PgBouncer in a temporary directory, and makes them a fleet from the
     example's topology.yaml. Writes rows into every shard through PgBouncer, decodes an id and
-    routes it back to its row. Then, under load, moves shards 2 and 3 to a new node, 6 and 7 to
+    routes it back to its shard. Then, under load, moves shards 2 and 3 to a new node, 6 and 7 to
     another, and streams shard 1 to a node that serves already. Compares every row, verifies and
     prunes. Without PgBouncer, clients connect to the nodes directly.
     """
-    from shardctl.checks.status import observe
-    from shardctl.cli import log, status
-    from shardctl.cli import verify as verification
-    from shardctl.demo.tour import Tour, verify
+    from shardctl.cli import log
+    from shardctl.demo import tour
     from shardctl.sandbox import poolers
 
     settings: Settings = ctx.obj
     log.open_log(verbose=settings.verbose)
     if not poolers.available():
         say(f"note: {poolers.WITHOUT} it")
-    with bars() as progress, Tour(progress, keep=keep) as tour:
-        steps = list(tour.run())
-        report = verify(tour.topology, progress)
-        now = observe(tour.topology, sample_s=0, progress=progress)
-    print_table(
-        ("step", "result", "seconds"), [(s.did, s.result, f"{s.seconds:.2f}") for s in steps]
-    )
-    print("shardctl verify --deep")
-    verification.show(report)
-    print("\nshardctl status")
-    status.show(now)
+    with tour.fleet(keep=keep) as topology:
+        steps = list(tour.run(topology))
+        print_table(
+            ("step", "result", "seconds"), [(s.did, s.result, f"{s.seconds:.2f}") for s in steps]
+        )
+        for words in (("verify", "--deep"), ("status", "--sample", "0")):
+            print(f"\nshardctl {' '.join(words)}", flush=True)
+            tour.show(topology, *words)
     if keep:
-        _show_how_to_connect(tour.topology)
+        _show_how_to_connect(topology)
     else:
         say("stopped the servers and removed their directory; run it with --keep to keep them")
 
@@ -314,15 +282,14 @@ def demo(
 def _show_how_to_connect(topology: Topology) -> None:
     from shardctl.topology import routes
 
-    database = topology.database
-    route = routes.of_shard(topology, 0)
+    route, table = routes.of_shard(topology, 0), "photos_by_user"
+    server: Node | Pooler = route.node
+    name: str = topology.database.name
     if route.poolers:
-        pooler, alias = route.poolers[0]
-        login = f"-h {pooler.host} -p {pooler.port} -U {database.app_roles[0]} {alias}"
-        table = "photos_by_user"
+        server, name = route.poolers[0]
     else:
-        login = f"-h {route.node.host} -p {route.node.port} -U {database.user} {database.name}"
-        table = f"{route.schema}.photos_by_user"
+        table = f"{route.schema}.{table}"
+    login = f"-h {server.host} -p {server.port} -U {topology.database.app_roles[0]} {name}"
     say(f"""
 The servers are running. Try:
   export SHARDCTL_TOPOLOGY={topology.path}

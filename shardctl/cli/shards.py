@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import picture, values
-from shardctl.cli.command import command_app
+from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, OfNodeOption, SampleOption
 from shardctl.cli.output import emit, say
@@ -17,7 +17,7 @@ from shardctl.cli.output import emit, say
 if TYPE_CHECKING:
     from shardctl.checks.loads import ShardLoad
 
-app = command_app(no_args_is_help=True)
+app = App()
 
 _HEADER = ("shard", "schema", "node", "size", "rows", "writes/s", "scans/s", "last move")
 _FIELDS = (

@@ -7,7 +7,6 @@ import stat
 import sys
 import time
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +14,7 @@ import typer
 
 from shardctl import inputs
 from shardctl.cli import picture, values
-from shardctl.cli.command import Changing, command_app
+from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import JobsOption, Listing, ListingOption
 from shardctl.cli.output import (
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId, Topology
 
 
-app = command_app()
+app = App()
 
 
 @app.command(cls=Changing)
@@ -106,14 +105,14 @@ def sql(
     began = time.monotonic()
     run = Run(plan, timeout.ms if timeout else 0, jobs)
     try:
-        shown = show(run, output)
+        count, problems = show(run, output)
     except KeyboardInterrupt as interrupt:
         raise _interrupted(run) from interrupt
-    rows = f"{plural(shown.rows, 'row')} from" if shown.rows or not write else "done:"
+    rows = f"{plural(count, 'row')} from" if count or not write else "done:"
     done = f"{len(run.done):,} of {_places(plan)}" if run.failed else _places(plan)
     say(f"{rows} {done} in {time.monotonic() - began:.1f} s")
-    if shown.problems:
-        raise together(shown.problems)
+    if problems:
+        raise together(problems)
 
 
 def _text(statement: str | None, file: Path | None) -> str:
@@ -147,8 +146,6 @@ def _places(plan: Plan) -> str:
 
 
 def _interrupted(run: Run) -> Interrupted:
-    from shardctl.maintenance import folding
-
     if not run.plan.write:
         return Interrupted("interrupted: shardctl cancelled the statement; nothing was changed")
     done = set(run.done)
@@ -159,14 +156,6 @@ def _interrupted(run: Run) -> Interrupted:
         f"interrupted: committed in {len(done):,} of {_places(run.plan)}{doubt}",
         hint=f"to run it in the rest: {folding.rest(left)}" if left else "",
     )
-
-
-@dataclass(slots=True)
-class Shown:
-    """The number of printed rows, and the errors to end with."""
-
-    rows: int = 0
-    problems: list[ShardctlError] = field(default_factory=list)
 
 
 def show_plan(plan: Plan, output: Listing) -> None:
@@ -184,58 +173,58 @@ def show_plan(plan: Plan, output: Listing) -> None:
         say(f"{folding.where([place])}: {error.message}")
 
 
-def show(run: Run, output: Listing) -> Shown:
-    """Run it and print the results."""
-    shown = _stream(run, output) if output is not Listing.table else _tables(run)
-    shown.problems += folding.errors(run)
-    return shown
+def show(run: Run, output: Listing) -> tuple[int, list[ShardctlError]]:
+    """Run it and print the results, rows as they arrive but for tables.
 
-
-def _stream(run: Run, output: Listing) -> Shown:
-    """Print rows as they arrive; memory does not grow with the number of shards."""
-    shown, folded = Shown(), Folded()
+    Give the number of printed rows, and the errors to end with.
+    """
+    count, folded = 0, Folded()
     warnings: dict[str, list[Place]] = {}
     first: Columns = ()
     differing: dict[Columns, list[Place]] = {}
     # If the reader closes the pipe, the run is ended.
-    with _progress(run), closing(run.events()) as events:
+    with _progress(run, output), closing(run.events()) as events:
         for event in events:
             if isinstance(event, Warned):
                 warnings.setdefault(event.message, []).append(event.place)
             elif output is Listing.json:
                 print_json(folding.as_json(event))
-                shown.rows += 0 if isinstance(event, Failure) else len(event.rows)
+                count += 0 if isinstance(event, Failure) else len(event.rows)
             elif isinstance(event, Failure):
-                pass
-            elif not event.columns:
+                continue  # the run has it
+            elif output is Listing.table or not event.columns:
                 folded.add(event)
+            elif first and _titles(event.columns) != _titles(first):
+                differing.setdefault(event.columns, []).append(event.place)
             else:
-                header = not first
-                first = first or event.columns
-                if _titles(event.columns) != _titles(first):
-                    differing.setdefault(event.columns, []).append(event.place)
-                    continue
-                _print_rows(event, output, header=header)
-                shown.rows += len(event.rows)
-    for (_, command), places in folded.commands.items():
-        say(f"{command}: {folding.where(places)}")
-    _warn(warnings)
-    shown.problems += [
-        Refused(
+                _print_rows(event, output, header=not first)
+                first = event.columns
+                count += len(event.rows)
+    if output is Listing.table:
+        count = _tables(run, folded)
+    else:
+        for (_, command), places in folded.commands.items():
+            say(f"{command}: {folding.where(places)}")
+    for message, places in warnings.items():
+        say(f"note: {folding.where(list(dict.fromkeys(places)))}: {message}")
+    return count, [*_skipped(first, differing), *folding.errors(run)]
+
+
+def _skipped(first: Columns, differing: dict[Columns, list[Place]]) -> Iterator[Refused]:
+    for columns, places in differing.items():
+        yield Refused(
             "columns_differ",
             f"{folding.where(list(dict.fromkeys(places)))}: rows skipped: expected columns "
             f"{_names(first)}, found {_names(columns)}",
             hint="use -o table or -o json, or list the columns in the statement",
         )
-        for columns, places in differing.items()
-    ]
-    return shown
 
 
 @contextmanager
-def _progress(run: Run) -> Iterator[None]:
+def _progress(run: Run, output: Listing) -> Iterator[None]:
     """Show progress, unless rows appear on the same terminal, or in a pager there."""
-    if sys.stderr.isatty() and not stat.S_ISREG(os.fstat(1).st_mode):
+    streams = output is not Listing.table
+    if streams and sys.stderr.isatty() and not stat.S_ISREG(os.fstat(1).st_mode):
         yield
         return
     with bars() as run.progress:
@@ -254,19 +243,12 @@ def _print_rows(answer: Answer, output: Listing, *, header: bool) -> None:
     print_csv((place, *row) for row in answer.rows)
 
 
-def _tables(run: Run) -> Shown:
-    folded = Folded()
-    warnings: dict[str, list[Place]] = {}
-    with bars() as run.progress:
-        for event in run.events():
-            if isinstance(event, Answer):
-                folded.add(event)
-            elif isinstance(event, Warned):
-                warnings.setdefault(event.message, []).append(event.place)
+def _tables(run: Run, folded: Folded) -> int:
+    """Print a table for each statement and its columns; return how many rows there are."""
     label = "node" if run.plan.shards is None else "shard"
     # Rows of a place that failed later do not count.
     failed = {one.place for one in run.failed}
-    shown, last = Shown(), 0
+    count = last = 0
     tables = [
         (statement, columns, sorted(found, key=lambda one: _key(one[0])))
         for (statement, columns), found in folded.tables.items()
@@ -278,7 +260,7 @@ def _tables(run: Run) -> Shown:
         if statement == last:
             say(f"note: columns differ: {folding.where([place for place, _ in kept])} separately")
         last = statement
-        shown.rows += len(kept)
+        count += len(kept)
         _table((label, *_titles(columns)), [(_label(place), *row) for place, row in kept])
     if folded.commands:
         rows = [
@@ -286,17 +268,11 @@ def _tables(run: Run) -> Shown:
             for (_, command), places in sorted(folded.commands.items())
         ]
         print_table(("command", f"{label}s"), rows)
-    _warn(warnings)
-    return shown
+    return count
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str | None]]) -> None:
     print_table(header, [["NULL" if value is None else value for value in row] for row in rows])
-
-
-def _warn(warnings: dict[str, list[Place]]) -> None:
-    for message, places in warnings.items():
-        say(f"note: {folding.where(list(dict.fromkeys(places)))}: {message}")
 
 
 def _which(places: Sequence[Place]) -> str:

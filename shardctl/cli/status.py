@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from datetime import UTC
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,7 +11,7 @@ import typer
 from shardctl.cli import moves_report, picture, values
 from shardctl.cli import output as printing
 from shardctl.cli import progress as watching
-from shardctl.cli.command import command_app
+from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Report, ReportOption, SampleOption, WatchOption
 from shardctl.cli.output import print_json, say
@@ -21,16 +20,15 @@ from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
 
     from rich.console import RenderableType
 
     from shardctl.checks.status import PoolerStatus, Status
-    from shardctl.checks.status_look import NodeStatus, Retired, Slot, Standby
+    from shardctl.checks.status_look import NodeStatus, Slot, Standby
     from shardctl.state.ledger import Entry
 
 
-app = command_app()
+app = App()
 
 
 @app.command()
@@ -47,41 +45,31 @@ def status(
     of them. With --watch it repeats until Ctrl-C, with exit code 0.
     """
     from shardctl.checks.status import observe
-    from shardctl.cli.progress import bars
     from shardctl.errors import ShardctlError
     from shardctl.fanout import Silent
 
     topology = load_topology(ctx)
     if watch is None:
-        with bars() as progress:
+        with watching.bars() as progress:
             found = observe(topology, sample_s=sample.total_seconds(), progress=progress)
-        _print(found, output)
+        _print(output, found)
         if unserved(found):
             raise typer.Exit(1)
         return
 
-    def look() -> Status:
+    def look() -> tuple[Status, bool]:
         nonlocal topology
         try:  # a move writes a new one
             topology = load_topology(ctx)
         except ShardctlError as error:
             say(f"shardctl: {error}; using the previous topology")
-        return observe(topology, sample_s=sample.total_seconds(), progress=Silent())
+        return observe(topology, sample_s=sample.total_seconds(), progress=Silent()), True
 
-    def draw(width: int) -> tuple[RenderableType, bool]:
-        return _drawn(look(), width, watch.total_seconds()), True
-
-    def again() -> bool:
-        _print(look(), output)
-        return True
-
-    if output is Report.table and watching.on_terminal():
-        watching.in_place(watch.total_seconds(), draw)
-    else:
-        watching.every(watch.total_seconds(), again)
+    seconds = watch.total_seconds()
+    watching.watch(seconds, look, partial(_drawn, seconds), partial(_print, output), output)
 
 
-def _drawn(found: Status, width: int, seconds: float) -> RenderableType:
+def _drawn(seconds: float, found: Status, width: int) -> RenderableType:
     """Draw all that there is to see, with lines that end where the terminal does."""
     from rich.console import Group
     from rich.text import Text
@@ -92,7 +80,7 @@ def _drawn(found: Status, width: int, seconds: float) -> RenderableType:
     return Group(head, *tables(found, width), text)
 
 
-def _print(found: Status, output: Report) -> None:
+def _print(output: Report, found: Status) -> None:
     """Print the result, and unreachable nodes and poolers on standard error."""
     if output is Report.json:
         print_json(found.as_json())
@@ -125,7 +113,7 @@ def title(found: Status) -> str:
     version = f"map version {found.map_version}"
     if found.map_version is None:
         version = "map unknown" if unserved(found) else "no map yet"
-    return f"cluster {found.cluster}, {version}, {found.time:%Y-%m-%d %H:%M:%S} UTC"
+    return f"cluster {found.cluster}, {version}, {picture.moment(found.time)}"
 
 
 def unserved(found: Status) -> list[NodeStatus]:
@@ -222,7 +210,7 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
         shards = f"{live:,} of {owned:,}: {listed}"
     else:
         shards = f"{owned:,}: {listed}"
-    clients = "-" if node.sessions is None else f"{node.sessions:,}"
+    clients = picture.number(node.sessions)
     if node.idle_in_transaction:
         clients += f" ({node.idle_in_transaction} idle in transaction)"
     disk = f"{picture.size(node.disk.free_bytes)} free" if node.disk else "-"
@@ -267,16 +255,17 @@ def draw(found: Status) -> list[str]:
     for node in seen:
         drawn = picture.bar(node.size_bytes or 0, most, width=_BAR)
         lines.append(f"{node.name:<{indent}}{drawn} {picture.size(node.size_bytes)}")
-    sizes = [(size, shard) for n in seen for shard, size in n.sizes.items() if size is not None]
-    if sizes:
-        size, shard = max(sizes)
-        lines.append(f"the largest shard is {shard}: {picture.size(size)}")
     refusing = sum(len(node.read_only) for node in found.nodes)
     if refusing:
         lines += ["", f"read-only shards: {refusing:,}", *_read_only(found)]
-    count = sum(len(node.retired) for node in found.nodes)
-    if count:
-        lines += ["", f"retired schemas: {count:,}", *_retired(found)]
+    retired = [one for node in found.nodes for one in node.retired]
+    if retired:
+        moves = {one.move for one in retired}
+        due = [one.due for one in found.moves if one.due is not None and one.move.id in moves]
+        size = picture.size(sum(one.size_bytes or 0 for one in retired))
+        first = f", the first due from {picture.moment(min(due))} on" if due else ""
+        what = f"retired schemas: {len(retired):,}, {size}{first}"
+        lines += ["", f"{what}; `shardctl prune --dry-run` lists them"]
     return lines
 
 
@@ -286,41 +275,6 @@ def _read_only(found: Status) -> Iterator[str]:
 
     for node in found.nodes:
         for mark, shards in node.read_only_alike().items():
-            since = (
-                f" since {mark.since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if mark.since else ""
-            )
+            since = f" since {picture.moment(mark.since)}" if mark.since else ""
             part = "" if mark.whole else f", only {mark.refusing:,} of {mark.tables:,} tables"
             yield f"  {node.name}: {picture.shorten(ranges.of(shards))}{since}, by {mark.by}{part}"
-
-
-def _retired(found: Status) -> Iterator[str]:
-    """Report what prune will do about the retired schemas, a line for each move.
-
-    Schemas without a move in any journal are listed one by one.
-    """
-    moves = {one.move.id: one for one in found.moves}
-    groups: dict[str, list[tuple[str, Retired]]] = {}
-    for node in found.nodes:
-        for one in node.retired:
-            if one.move in moves:
-                groups.setdefault(one.move, []).append((node.name, one))
-            else:
-                yield f"  {node.name}: {one.schema}, {picture.size(one.size_bytes)}"
-    for move, schemas in groups.items():
-        counts = Counter(name for name, _ in schemas)
-        where = ", ".join(f"{count:,} on {name}" for name, count in counts.items())
-        sizes = [one.size_bytes for _, one in schemas if one.size_bytes is not None]
-        size = picture.size(sum(sizes)) if sizes else "of unknown size"
-        yield f"  move {move}: {where}, {size}, {_when(moves[move], found.time)}"
-
-
-def _when(entry: Entry, now: datetime) -> str:
-    if entry.due is None:
-        differ = ", and its copies differ" if entry.move.proof == "differs" else ""
-        return f"which is {entry.state}{differ}"
-    ended = entry.move.ended or entry.move.changed
-    age = f"ended {picture.duration((now - ended).total_seconds())} ago"
-    if now < entry.due:
-        return f"{age}, kept until {entry.due.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    accept = " --accept-unconfirmed" if entry.state == "unconfirmed" else ""
-    return f"{age}, due: `shardctl prune{accept}`"

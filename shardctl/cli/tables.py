@@ -14,14 +14,11 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
     from rich.segment import Segment
-    from rich.table import Table
 
 _MOST = 32
 """A longer word than this is broken, where room is short."""
 _GAP, _EDGES = 3, 2
 """Between two columns, and left and right of all."""
-MANY = 500
-"""More rows than this are drawn without rich."""
 _PIECES = re.compile(
     r"\s+"
     r"|(?<!\S)\d+ (?:d|h|min)(?: \d+ (?:h|min|s))?(?=[\s,;)]|$)"
@@ -63,92 +60,57 @@ def fit(
     cells = [[printable(cell).replace("\t", r"\t") for cell in row] for row in rows]
     left = [*range(len(header))]
     for name in (*(name for name in drops if name in header), None):
-        shown = [[row[n] for n in left] for row in (header, *cells)]
-        widths = _widths(shown[0], shown[1:], width)
+        names, *shown = ([row[n] for n in left] for row in (header, *cells))
+        widths = _widths(names, shown, width)
         if widths is not None:
-            return _table(shown[0], shown[1:], widths)
+            return _Table(names, shown, widths)
         left = [n for n in left if header[n] != name]
-    return _blocks(header, cells, width)
+    blocks = [
+        line
+        for row in cells
+        for line in (("", ""), *((n, c) for n, c in zip(header, row, strict=True) if c))
+    ]
+    names_width = max(map(len, header))
+    return _Table((), blocks, [names_width, max(width - names_width - _GAP - _EDGES, 1)])
 
 
-def _table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]
-) -> RenderableType:
-    if len(rows) > MANY:
-        return _Lines(_drawn(header, rows, widths))
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+class _Table:
+    """A table that fits already: rich would take a millisecond for each row of its own tables."""
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, width in zip(header, widths, strict=True):
-        table.add_column(Text(_wrapped(name, width)), width=width, no_wrap=True)
-    for row in rows:
-        table.add_row(
-            *(
-                Text(_wrapped(cell, width), _colour(name, cell))
-                for name, cell, width in zip(header, row, widths, strict=True)
-            )
-        )
-    return table
-
-
-class _Lines:
-    """Lines that fit already: rich would take a millisecond for each row of its own tables."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._lines = lines
+    def __init__(
+        self, header: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int]
+    ) -> None:
+        self._header, self._rows, self._widths = header, rows, widths
 
     def __rich_console__(self, console: object, options: object) -> Iterator[Segment]:
-        """Give the lines as they are."""
+        """Draw the header, a rule, and the rows; without a header, their first cells are names."""
         from rich.segment import Segment
 
         del console, options
-        return iter((Segment("\n".join((*self._lines, ""))),))
+        if self._header:
+            rule = "─" * (sum(self._widths) + _GAP * (len(self._widths) - 1))
+            yield Segment("\n")
+            yield from self._row(self._header, ["bold"] * len(self._header))
+            yield Segment(f" {rule} \n")
+        for row in self._rows:
+            names = self._header or ("", row[0])
+            yield from self._row(row, [_colour(*one) for one in zip(names, row, strict=True)])
+        yield Segment("\n")
 
+    def _row(self, row: Sequence[str], styles: Sequence[str]) -> Iterator[Segment]:
+        from rich.cells import set_cell_size
+        from rich.segment import Segment
+        from rich.style import Style
 
-def _drawn(
-    header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]
-) -> Iterator[str]:
-    """Draw what `_table` draws, without colours."""
-    from rich.cells import set_cell_size
-
-    def of(row: Sequence[str]) -> Iterator[str]:
-        if _plain(row) and all(map(le, map(len, row), widths)):
-            yield f" {(' ' * _GAP).join(map(str.ljust, row, widths))} "
+        if _plain(row) and not any(styles) and all(map(le, map(len, row), self._widths)):
+            yield Segment(f" {(' ' * _GAP).join(map(str.ljust, row, self._widths))} \n")
             return
-        cells = (_wrapped(cell, width).split("\n") for cell, width in zip(row, widths, strict=True))
+        cells = (_wrapped(*one).split("\n") for one in zip(row, self._widths, strict=True))
         for parts in zip_longest(*cells, fillvalue=""):
-            sized = map(set_cell_size, parts, widths)
-            yield f" {(' ' * _GAP).join(sized)} "
-
-    rule = "─" * (sum(widths) + _GAP * (len(widths) - 1))
-    yield " " * (len(rule) + _EDGES)
-    yield from of(header)
-    yield f" {rule} "
-    for row in rows:
-        yield from of(row)
-    yield " " * (len(rule) + _EDGES)
-
-
-def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:
-    """Write a line for each column of each row, with what is not empty."""
-    from rich.table import Table
-    from rich.text import Text
-
-    names = max(map(len, header))
-    room = max(width - names - _GAP, 1)
-    table = Table.grid(padding=(0, _GAP - 1, 0, 0))
-    table.add_column(width=names, no_wrap=True)
-    table.add_column(width=room, no_wrap=True)
-    for row in rows:
-        table.add_row("", "")
-        for name, cell in zip(header, row, strict=True):
-            if cell:
-                text = Text(_wrapped(cell, room), _colour(name, cell))
-                table.add_row(Text(name, "bold"), text)
-    table.add_row("", "")
-    return table
+            for n, (part, width) in enumerate(zip(parts, self._widths, strict=True)):
+                yield Segment(" " * (_GAP if n else 1))
+                yield Segment(set_cell_size(part, width), Style.parse(styles[n]))
+            yield Segment(" \n")
 
 
 def _colour(name: str, cell: str) -> str:

@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shardctl.cli import changing, picture
-from shardctl.cli.command import HereChanging, command_app
+from shardctl.cli.command import App, HereChanging
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
-from shardctl.cli.output import emit, plural, print_json, say
+from shardctl.cli.output import emit, plural, say
 from shardctl.errors import Refused
 
 if TYPE_CHECKING:
     from shardctl.state.map import NodeMap
     from shardctl.topology.model import NodeName, ShardId, Topology
 
-app = command_app(
-    no_args_is_help=True,
-    help="Check the topology file, compare it with the fleet, print its schema.",
-)
+app = App()
 
 _HEADER = ("shards", "file", "map")
 _WITHIN_S = 10.0
@@ -32,34 +29,25 @@ def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
 
     Contacts no server. Exit code 2 if there is a problem.
     """
-    from shardctl.cli.output import print_table
     from shardctl.topology import ranges
 
     topology = load_topology(ctx)
-    if output is Report.json:
-        nodes = [
-            {"name": n.name, "host": n.host, "port": n.port, "shards": list(n.shards)}
-            for n in topology.nodes.values()
-        ]
-        print_json({"format": 1, "cluster": topology.cluster, "ok": True, "nodes": nodes})
-        return
-    print_table(
-        ("node", "address", "shards", ""),
-        (
-            (
-                n.name,
-                f"{n.host}:{n.port}",
-                f"{len(n.shards):,}",
-                picture.shorten(ranges.of(n.shards)),
-            )
-            for n in topology.nodes.values()
-        ),
-    )
-    print(
-        f"{topology.path} is valid: cluster {topology.cluster}, "
-        f"{plural(topology.shard_count, 'shard')}, {plural(len(topology.nodes), 'node')}, "
-        f"{plural(len(topology.poolers), 'pooler')}"
-    )
+    nodes = [
+        {"name": n.name, "host": n.host, "port": n.port, "shards": list(n.shards)}
+        for n in topology.nodes.values()
+    ]
+    rows = [
+        (n.name, f"{n.host}:{n.port}", f"{len(n.shards):,}", picture.shorten(ranges.of(n.shards)))
+        for n in topology.nodes.values()
+    ]
+    found = {"cluster": topology.cluster, "ok": True, "nodes": nodes}
+    emit(output, ("node", "address", "shards", ""), rows, found)
+    if output is Report.table:
+        print(
+            f"{topology.path} is valid: cluster {topology.cluster}, "
+            f"{plural(topology.shard_count, 'shard')}, {plural(len(nodes), 'node')}, "
+            f"{plural(len(topology.poolers), 'pooler')}"
+        )
 
 
 @app.command()

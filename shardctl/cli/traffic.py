@@ -11,7 +11,8 @@ import typer
 
 from shardctl.cli import picture, values
 from shardctl.cli.context import Settings, load_topology
-from shardctl.cli.output import plural, print_json, print_line, print_table, say
+from shardctl.cli.output import emit, plural, print_json, print_line, print_table, say
+from shardctl.errors import Problems, ShardctlError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId, Topology
     from shardctl.traffic.load import Load
     from shardctl.traffic.report import Report as Found
-    from shardctl.traffic.report import ShardLatency, Spread
+    from shardctl.traffic.report import Spread
 
-_SLOWEST = 8
 _CLIENTS = 8
 _LOGINS = 100
 _SECONDS = values.Duration(seconds=30)
@@ -107,7 +107,13 @@ def traffic(
 
     topology = load_topology(ctx)
     require_local(topology)
-    _require_fit(aliases, clients=clients, rate=rate, logins=logins, connect=connect)
+    for unfit, why in (
+        (logins is not None and not connect, "--logins works only with --connect"),
+        (rate is not None and connect and clients is None, "--rate works only with clients"),
+        (connect and aliases is Aliases.router, "--connect does not work with shardctl.router"),
+    ):
+        if unfit:
+            raise UsageError(why, hint="run `shardctl sandbox traffic --help`")
     chosen = None if shards is None else routes.listed(topology, shards)
     settings: Settings = ctx.obj
     settings.pending = True
@@ -136,7 +142,6 @@ def traffic(
 
 def require_local(topology: Topology) -> None:
     """Refuse a topology with servers on other machines; raises Problems."""
-    from shardctl.errors import Problems, ShardctlError
     from shardctl.hosts import ports
     from shardctl.sandbox.servers import not_local
 
@@ -147,31 +152,6 @@ def require_local(topology: Topology) -> None:
     ]
     if errors:
         raise Problems(errors)
-
-
-def _require_fit(
-    aliases: Aliases,
-    *,
-    clients: int | None,
-    rate: float | None,
-    logins: float | None,
-    connect: bool,
-) -> None:
-    """Check the options; raises UsageError."""
-    from shardctl.errors import UsageError
-
-    if logins is not None and not connect:
-        raise UsageError("--logins works only with --connect", hint="add --connect")
-    if rate is not None and connect and clients is None:
-        raise UsageError(
-            "--rate limits clients, but --connect has none",
-            hint="use --logins for the rate of --connect, or add clients with --clients",
-        )
-    if connect and aliases is Aliases.router:
-        raise UsageError(
-            "--connect logs in for each operation, but shardctl.router keeps its connections",
-            hint="use --aliases shard, node or direct",
-        )
 
 
 def _foresee(
@@ -188,15 +168,12 @@ def _foresee(
         pass
     shards = sorted(fleet.map.owners if chosen is None else chosen)
     poolers = [pooler.name for pooler in route.poolers]
-    if settings.json:
-        found = {"table": TABLE, "shards": shards, "aliases": aliases, "poolers": poolers}
-        print_json({"format": 1, "cluster": topology.cluster, **found})
-    else:
-        through = f"through {', '.join(poolers)}" if poolers else _THROUGH[aliases]
-        print(
-            f"would create table {TABLE} in shards {picture.shorten(ranges.of(shards))}, load it "
-            f"{through}, drop it"
-        )
+    found = {"table": TABLE, "shards": shards, "aliases": aliases, "poolers": poolers}
+    through = f"through {', '.join(poolers)}" if poolers else _THROUGH[aliases]
+    row = (TABLE, picture.shorten(ranges.of(shards)), through)
+    emit(
+        settings.output, ("table", "shards", "load"), [row], {"cluster": topology.cluster, **found}
+    )
 
 
 def _run(start: Callable[[], Load], *, keep_table: bool) -> Found:
@@ -237,12 +214,8 @@ def line(second: Spread) -> str:
 
 
 def show(found: Found) -> None:
-    """Print the results of the load: a summary, the slowest shards, errors, wrong rows."""
+    """Print the results of the load: a summary, errors, wrong rows."""
     print_table(("load", ""), _summary(found))
-    shards = sorted(found.latencies.shards, key=lambda shard: -shard.longest_ms)[:_SLOWEST]
-    print_table(
-        ("slowest shards", "", "operations", "errors", "longest"), [_shard_row(s) for s in shards]
-    )
     if found.failures:
         print_table(
             ("SQLSTATE", "errors", "first at", "first message"),
@@ -289,12 +262,6 @@ _THROUGH = {
     "direct": "directly on the nodes",
     "router": "with shardctl.router",
 }
-
-
-def _shard_row(shard: ShardLatency) -> tuple[str, ...]:
-    moved = "moved" if shard.moved else ""
-    counts = f"{shard.operations:,}", f"{shard.errors:,}"
-    return f"shard {shard.shard}", moved, *counts, _ms(shard.longest_ms)
 
 
 def _verdict(found: Found) -> str:

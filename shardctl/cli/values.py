@@ -64,28 +64,22 @@ def duration_option(name: str, text: str, *, least: Duration | None = None) -> A
     return typer.Option(name, metavar="DURATION", parser=duration(least=least), help=text)
 
 
-def moment() -> Callable[[object], datetime]:
-    """Return the parser of an option for a time: so long before now, or as RFC 3339 has it.
+def moment(value: object) -> datetime:
+    """Parse the value of an option for a time: so long before now, or as RFC 3339 has it.
 
-    The parser raises typer.BadParameter.
+    Raises typer.BadParameter.
     """
+    from shardctl.ids import times
+    from shardctl.topology import fields
 
-    def parse(value: object) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        from shardctl.ids import times
-        from shardctl.topology import fields
-
-        try:
-            if re.fullmatch(fields.DURATION_PATTERN, text := str(value)):
-                return datetime.now(UTC) - fields.duration(text)
-            return datetime.fromtimestamp(times.parse(text) / 1000, UTC)
-        except (ValueError, OverflowError, OSError) as error:
-            raise typer.BadParameter(
-                f"expected a duration such as 2h or a time such as 2026-01-31T12:00, found {text!r}"
-            ) from error
-
-    return parse
+    try:
+        if re.fullmatch(fields.DURATION_PATTERN, text := str(value)):
+            return datetime.now(UTC) - fields.duration(text)
+        return datetime.fromtimestamp(times.parse(text) / 1000, UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise typer.BadParameter(
+            f"expected a duration such as 2h or a time such as 2026-01-31T12:00, found {text!r}"
+        ) from error
 
 
 def size(value: object) -> int:

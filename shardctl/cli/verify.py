@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import options, picture
-from shardctl.cli.command import command_app
+from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.log import log_file
 from shardctl.cli.options import Report, ReportOption
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardctl.cli.context import Settings
 
 
-verify_app = command_app()
+verify_app = App()
 
 _ORDER = ("error", "warning", "note")
 
@@ -187,7 +187,7 @@ def _difference(finding: Finding) -> str:
     return f"{what}expected {finding.expected}, found {finding.actual}"
 
 
-metrics_app = command_app()
+metrics_app = App()
 
 
 @metrics_app.command()

@@ -2,8 +2,8 @@
 
 As Citus's rebalancer, it takes from nodes above their share and gives to those below, and does
 nothing while all are within a threshold. But it settles a pair of nodes at a time, with the largest
-shards that fit, so that there are few moves of many shards. Where shards are large, improvement
-steps follow: one shard moves, perhaps in exchange for another.
+shards that fit, so that there are few moves of many shards. Shards that are large beside a share
+are placed before that, and improvement steps follow: one moves, perhaps in exchange for another.
 """
 
 from __future__ import annotations
@@ -84,10 +84,7 @@ def plan(fleet: Fleet, *, threshold: float, max_moves: int | None = None) -> Bal
         raise UsageError("every node has weight 0", hint="leave a node that can take the shards")
     first = now = _Pass(fleet, threshold)
     before = dict(first.loads)
-    while True:
-        tried, better = _try(now.fleet, threshold)
-        if not better:
-            break
+    while (tried := _Pass(now.fleet, threshold)).improve():
         now = _Pass(tried.result(), threshold)
     stuck = sorted(s for s in tried.stuck if now.fleet.owners[s] == fleet.owners[s])
     groups: dict[tuple[NodeName, NodeName], list[ShardId]] = defaultdict(list)
@@ -128,19 +125,6 @@ def _in_order(now: _Pass, left: list[Step], most: int) -> list[Step]:
     for step in ordered[length:]:
         now.shift(step.target, step.source, loads[step])
     return ordered[:length]
-
-
-def _try(fleet: Fleet, threshold: float) -> tuple[_Pass, bool]:
-    """Try to come nearer to the shares; return whether that succeeded.
-
-    Where shards are small it is enough to settle, and ranges of them stay together.
-    """
-    for large_first in (False, True):
-        tried = _Pass(fleet, threshold)
-        better = tried.improve(large_first=large_first)
-        if better and tried.distance == (0, 0):
-            break
-    return tried, better
 
 
 class _Pass:
@@ -254,107 +238,59 @@ class _Pass:
         """How many shards are misplaced, and how much load is beyond the edges."""
         return len(self.misplaced()), sum(map(self.off, self.common))
 
-    def improve(self, *, large_first: bool) -> bool:
+    def improve(self) -> bool:
         """Move shards; return whether that brings the fleet nearer to its shares."""
         misplaced, off = self.distance
         for shard, node in self.alone.items():
             if self.owners[shard] != node and shard not in self.stuck:
                 self._move(shard, node)
-        if large_first:
-            coarse = self.threshold * max(self.shares[node] for node in self.common)
-            self._place(shard for shard in self.misplaced() if self.load[shard] > coarse)
-            self._part_large()
+        coarse = self.threshold * max(self.shares[node] for node in self.common)
+        self._place(shard for shard in self.misplaced() if self.load[shard] > coarse)
+        self._part_large()
         self._settle()
         self._place(self.misplaced())
         self._settle()
-        if large_first:
-            self._polish()
+        self._polish()
         # Sums of floats differ by their order.
         return self.distance < (misplaced, off - 1e-9 * sum(self.load.values()))
 
+    def _leaving(self, node: NodeName) -> list[ShardId]:
+        """List the shards that a node may give, the largest first."""
+        return self._largest_first(shard for _, shard in self.on[node] if shard not in self.alone)
+
+    def _excess(self, node: NodeName) -> float:
+        """Give what a node has beyond its share; negative for what it lacks."""
+        return self.loads[node] - self.shares[node]
+
+    def _need(self, node: NodeName) -> float:
+        """Give what has to leave a node or to come to it, so that it is not at its very edge."""
+        if node not in self.common:
+            return max(0.0, self._excess(node))
+        least, most = self._edge(node, 1 - _SPARE)
+        return max(self.loads[node] - most, least - self.loads[node]) if self.off(node) else 0.0
+
     def _settle(self) -> None:
         """Let nodes with too much give to those with too little, a pair at a time."""
-        leaving: dict[NodeName, list[ShardId]] = defaultdict(list)
-        for shard in self.misplaced():
-            if shard not in self.alone:
-                leaving[self.owners[shard]].append(shard)
-        needs = {n: float(sum(self.load[s] for s in shards)) for n, shards in leaving.items()}
-        emptied = sum(needs.values())
-        inner = {node: self._edge(node, 1 - _SPARE) for node in self.common}
-        off = [node for node in self.common if self.off(node)]
-        wanted = sum(max(0.0, inner[node][0] - self.loads[node]) for node in off)
-        given = {n: self.loads[n] - inner[n][1] for n in off if self.loads[n] > self.shares[n]}
-        if emptied + sum(given.values()) < wanted:
-            given = self._above(self._level(wanted - emptied))
-        needs |= given
-        gaps = self._above(self._level(sum(needs.values()), of=-1), of=-1)
-        for node in given:
-            leaving[node] = self._largest_first(shard for _, shard in self.on[node])
-        while needs and gaps:
-            self._settle_pair(needs, gaps, leaving)
-
-    def _above(self, level: float, of: int = 1) -> dict[NodeName, float]:
-        """Give what nodes have above a level, in parts of their shares; with `of` -1, below it."""
-        found = {n: of * (self.loads[n] - level * self.shares[n]) for n in self.common}
-        return {node: amount for node, amount in found.items() if amount > 0}
-
-    def _level(self, amount: float, of: int = 1) -> float:
-        """Find the level above which nodes have this amount together; with `of` -1, lack below."""
-
-        def fill(node: NodeName) -> float:
-            return self.loads[node] / self.shares[node]
-
-        load = share = level = 0.0
-        for node in sorted(self.common, key=fill, reverse=of > 0):
-            if share and of * (fill(node) - level) <= 0:
-                break
-            load, share = load + self.loads[node], share + self.shares[node]
-            level = (load - of * amount) / share
-        return level
-
-    def _settle_pair(
-        self,
-        needs: dict[NodeName, float],
-        gaps: dict[NodeName, float],
-        leaving: dict[NodeName, list[ShardId]],
-    ) -> None:
-        """Move what fits between the two nodes that are furthest off; drop the one that is done."""
-        source, target = max(needs, key=needs.__getitem__), max(gaps, key=gaps.__getitem__)
-        left = most = min(needs[source], gaps[target])
-        full = False
-        for shard in leaving[source]:
-            if self.load[shard] > left:
-                continue
-            if self._fits(shard, target):
-                self._move(shard, target)
-                left -= self.load[shard]
-            else:
-                full = True
-        leaving[source] = [shard for shard in leaving[source] if self.owners[shard] == source]
-        if source not in self.common or self.off(source) or self.off(target):
-            left -= self._move_one_more(left, source, target, leaving[source])
-        needs[source] -= most - left
-        gaps[target] -= most - left
-        if full or (left < most and gaps[target] < needs[source]):
-            del gaps[target]
-        else:
-            del needs[source]
-
-    def _move_one_more(
-        self, left: float, source: NodeName, target: NodeName, shards: list[ShardId]
-    ) -> int:
-        """Move the smallest shard that covers what is left, within the edges; return its load."""
-        most = self._edge(target)[1] - self.loads[target]
-        if source in self.common:
-            most = min(most, self.loads[source] - self._edge(source)[0])
-        covering = [shard for shard in shards if left <= self.load[shard] <= most]
-        found = [shard for shard in covering if self._fits(shard, target)]
-        if not found:
-            return 0
-        shard = min(found, key=self.load.__getitem__)
-        shards.remove(shard)
-        self._move(shard, target)
-        return self.load[shard]
+        given_up: set[tuple[NodeName, NodeName]] = set()
+        while True:
+            needs = {node: self._need(node) for node in self.fleet.nodes}
+            pairs = [
+                (min(max(needs[a], needs[b]), self._excess(a), -self._excess(b)), a, b)
+                for a in self.fleet.nodes
+                for b in self.common
+                if (needs[a] or needs[b]) and (a, b) not in given_up
+                if self._excess(a) > 0 > self._excess(b)
+            ]
+            if not pairs:
+                return
+            amount, source, target = max(pairs)
+            left = amount
+            for shard in self._leaving(source):
+                if self.load[shard] <= left and self._fits(shard, target):
+                    self._move(shard, target)
+                    left -= self.load[shard]
+            if left == amount:
+                given_up.add((source, target))
 
     def _place(self, shards: Iterable[ShardId]) -> None:
         """Give each shard that has to leave to the node that suits it best."""
@@ -389,7 +325,8 @@ class _Pass:
         for node in self.common:
             while (over := self._firm(node)) > 0:
                 large = self._large(node)
-                load, shard = next((one for one in large if one[0] >= over), large[-1])
+                enough = [one for one in large if one[0] >= over] or large[-1:]
+                load, shard = min(enough, key=lambda one: (one[0], -one[1]))
                 target = self._best(shard)
                 if target in (None, node) or self._firm(target) + load > 0:
                     break

@@ -9,11 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardctl import inputs
-from shardctl.checks import settings
 from shardctl.errors import Incomplete, Misused, Problems, Refused, ShardctlError, together
 from shardctl.meter import listed
 from shardctl.moves import file
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import fleet, maps, observe, refusals
 from shardctl.state import events, ledger, lock, observer
 from shardctl.topology import edit, loader, marks, names, ranges
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.fanout import Progress
-    from shardctl.postgres.connection import Connection
     from shardctl.provision.fleet import FleetPlan
     from shardctl.provision.observe import Said
     from shardctl.topology.model import Node, Topology
@@ -111,8 +109,7 @@ def add(topology: Topology, name: str, value: str) -> Change:
             hint="give an empty server, or drop these schemas if no application uses them",
         )
     init = _init(after, node, strict=False)
-    notes = (*init.notes, *_flaws(after, node, database=seen.database))
-    return _checked(Change(ADD, node, topology, text, edited, init, notes))
+    return _checked(Change(ADD, node, topology, text, edited, init, tuple(init.notes)))
 
 
 def remove(topology: Topology, node: Node, *, gone: bool) -> Change:
@@ -194,26 +191,6 @@ def _of_shards(topology: Topology, schemas: Iterable[str]) -> list[str]:
     """List the schemas that are shards, or retired copies of shards."""
     live = {topology.schema(shard) for shard in topology.owners()}
     return sorted(name for name in schemas if name in live or names.is_retired(name))
-
-
-def _flaws(topology: Topology, node: Node, *, database: bool) -> Iterator[str]:
-    """Report the parameters and the version of a server that data or moves may suffer from."""
-    dbname = topology.database.name if database else observe.MAINTENANCE_DATABASES[0]
-    purpose = lock.purpose(ADD)
-    with connect(node, topology.database, purpose=purpose, dbname=dbname) as session:
-        major = _major(session, node)
-        for name, value, right, harm in settings.unsafe(session):
-            yield f"node {node.name}: {name}: {value}: {harm}; set it to {right}"
-    others = observer.ask(topology, _major, purpose=purpose, nodes=topology.owning()).values
-    if newer := [name for name, of in others.items() if of > major]:
-        yield (
-            f"node {node.name} has PostgreSQL {major}: shards of {', '.join(newer)}, which "
-            "have a newer version, cannot move to it"
-        )
-
-
-def _major(session: Connection, _node: Node) -> int:
-    return session.info.server_version // 10_000
 
 
 def _prove(topology: Topology, node: Node, *, gone: bool) -> str:

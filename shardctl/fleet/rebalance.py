@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
-from dataclasses import asdict, dataclass, replace
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,17 +40,6 @@ _PARTS = 1000
 _COPIED = 1.1
 """How much room a copy needs, in parts of the shards' size: as preflight has it."""
 _MOST = 1 << 24
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What an operator wants of a plan; the threshold is a part of a node's share."""
-
-    by: str = SIZE
-    threshold: float = 0.05
-    weights: Mapping[NodeName, float] | None = None
-    max_moves: int | None = None
-    sample_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +106,27 @@ def read(path: Path) -> Plan:
         ) from error
 
 
-def plan(topology: Topology, wanted: Wanted, *, purpose: str) -> Plan:
+def plan(
+    topology: Topology,
+    weights: Mapping[str, float],
+    *,
+    by: str = SIZE,
+    threshold: float = 0.05,
+    max_moves: int | None = None,
+    sample: timedelta = timedelta(),
+    purpose: str,
+) -> Plan:
     """Ask all nodes, and plan moves; changes nothing.
 
-    Raises UsageError, shards_unmeasured, no_load, and what `maps.version` raises.
+    The threshold is a part of a node's share. With `by` TPS, operations are counted during
+    `sample`. Raises UsageError, shards_unmeasured, no_load, and what `maps.version` raises.
     """
-    weights = wanted.weights or {}
     if unknown := weights.keys() - topology.nodes.keys():
         raise UsageError(
             f"unknown node {min(unknown)!r}", hint=f"nodes: {', '.join(topology.nodes)}"
         )
     maps.version(topology, purpose=purpose)
-    sample_s = wanted.sample_s if wanted.by == TPS else 0.0
+    sample_s = sample.total_seconds() if by == TPS else 0.0
     measured = loads.measure(topology, sample_s=sample_s, purpose=purpose)
     _require_measured(measured)
     asked = observer.ask(topology, partial(_room, topology), purpose=purpose)
@@ -140,37 +139,40 @@ def plan(topology: Topology, wanted: Wanted, *, purpose: str) -> Plan:
             f"nodes without schema shardctl are left out: {', '.join(strangers)}; `shardctl init` "
             "makes them members of the cluster"
         )
-    if unmeasured := [n for n, room in rooms.items() if room == math.inf and weights.get(n, 1)]:
-        notes.append(f"how much room there is was not measured on {', '.join(unmeasured)}")
     places = {name: Place(weights.get(name, 1.0), room) for name, room in rooms.items()}
     if notes and not any(place.weight for place in places.values()):
         raise UsageError("no node is left that can take the shards", hint="; ".join(notes))
     sizes = {one.shard: one.size_bytes or 0 for one in measured.shards}
-    load, unit = _load(measured, wanted.by)
+    load, unit = _load(measured, by)
     fleet = Fleet(topology.owners(), load, sizes, places)
-    found = balance.plan(fleet, threshold=wanted.threshold, max_moves=wanted.max_moves)
+    found = balance.plan(fleet, threshold=threshold, max_moves=max_moves)
     moves = tuple(_planned(step, sizes) for step in found.steps)
-    nodes = [_share(one, places.get(one.name), sizes) for one in topology.nodes.values()]
-    after = {node.name: node.size_bytes for node in nodes}
+    gained: Counter[NodeName] = Counter()
     for move in moves:
-        after[move.source] -= move.size_bytes
-        after[move.target] += move.size_bytes
-    nodes = [
-        replace(
-            node,
-            size_bytes_after=after[node.name],
-            load=found.before.get(node.name, 0) / unit,
-            load_after=found.after.get(node.name, 0) / unit,
-            share=found.shares.get(node.name, 0) / unit,
+        gained[move.target] += move.size_bytes
+        gained[move.source] -= move.size_bytes
+    nodes = []
+    for node in topology.nodes.values():
+        place, size = places.get(node.name), sum(sizes[shard] for shard in node.shards)
+        known = place is not None and place.room != math.inf
+        nodes.append(
+            NodeShare(
+                name=node.name,
+                address=f"{node.host}:{node.port}",
+                weight=place.weight if place else None,
+                room_bytes=int(place.room) if place and known else None,
+                shards=node.shards,
+                size_bytes=size,
+                size_bytes_after=size + gained[node.name],
+                load=found.before.get(node.name, 0) / unit,
+                load_after=found.after.get(node.name, 0) / unit,
+                share=found.shares.get(node.name, 0) / unit,
+            )
         )
-        for node in nodes
-    ]
-    if wanted.max_moves is None:
-        notes += _off(nodes, wanted.threshold)
     return Plan(
         topology.cluster,
-        wanted.by,
-        wanted.threshold,
+        by,
+        threshold,
         tuple(nodes),
         moves,
         found.stuck,
@@ -235,27 +237,6 @@ def _planned(step: balance.Step, sizes: Mapping[ShardId, int]) -> PlannedMove:
     return PlannedMove(step.source, step.target, step.shards, size, round(took_s, 1))
 
 
-def _share(node: Node, place: Place | None, sizes: Mapping[ShardId, int]) -> NodeShare:
-    room = None if place is None or place.room == math.inf else int(place.room)
-    return NodeShare(
-        node.name,
-        f"{node.host}:{node.port}",
-        place.weight if place else None,
-        room,
-        node.shards,
-        sum(sizes[shard] for shard in node.shards),
-    )
-
-
-def _off(nodes: list[NodeShare], threshold: float) -> Iterator[str]:
-    for node in nodes:
-        if node.share and abs(node.load_after / node.share - 1) > threshold:
-            yield (
-                f"node {node.name} ends at {node.load_after / node.share:.0%} of its share: no "
-                "move of whole shards brings it nearer"
-            )
-
-
 def require_same(plan: Plan, topology: Topology) -> None:
     """Refuse a plan whose fleet has changed, except by its own moves; raises plan_outdated."""
     found = list(_changes(plan, topology))
@@ -276,16 +257,8 @@ def _changes(plan: Plan, topology: Topology) -> Iterator[str]:
     if plan.cluster != topology.cluster:
         yield f"the plan is of cluster {plan.cluster}, and this is {topology.cluster}"
         return
-    then = dict.fromkeys(node for move in plan.moves for node in (move.source, move.target))
-    then |= {node.name: node.address for node in plan.nodes}
-    now = {name: f"{node.host}:{node.port}" for name, node in topology.nodes.items()}
-    for name in {**then, **now}:
-        if name not in now:
-            yield f"node {name} is not in the topology"
-        elif name not in then:
-            yield f"node {name} has been added"
-        elif then[name] != now[name]:
-            yield f"node {name} was at {then[name]} and is at {now[name]}"
+    nodes = dict.fromkeys(node for move in plan.moves for node in (move.source, move.target))
+    yield from (f"node {name} is not in the topology" for name in nodes.keys() - topology.nodes)
     targets = {shard: move.target for move in plan.moves for shard in move.shards}
     owners, moved = topology.owners(), defaultdict(list)
     planned = {shard: node.name for node in plan.nodes for shard in node.shards}

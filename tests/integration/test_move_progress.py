@@ -71,7 +71,9 @@ def test_progress_is_shown_and_leaves_the_journals_row_alone(fleet_8: Fleet) -> 
             )  # fmt: skip
             wait_for(lambda: any(one.rate and one.eta_s for one in _read(fleet_8)))
             said = fleet_8.here("moves", "show").stdout
-            assert re.search(r"\ncopying: 1.0/4.0 MB, [\d.,]+ [kM]B/s, \d+ s left\n", said)
+            assert re.search(
+                r"\ncopying: 1,024 kB of 4,096 kB, [\d.,]+ [kM]B/s, \d+ s left\n", said
+            )
         assert json.loads(fleet_8.here("moves", "show", "-o", "json").stdout)["progress"] is None
         assert row(session) == before
 

@@ -75,7 +75,6 @@ def test_a_server_joins_and_leaves_and_the_file_keeps_its_comments(
     arguments = added(fleet, "--with", "settings: {work_mem: 8MB}")
     done = both(fleet, *arguments, SUDO_USER="ann")
     assert done.returncode == 0, done.stderr
-    assert "note: node c: fsync: off" in done.stderr
     line = f"  c: {{host: 127.0.0.1, port: {port}, shards: none, settings: {{work_mem: 8MB}}}}\n"
     assert fleet.file.read_text() == text.replace("  # more", f"{line}  # more")
     assert fleet.query("c", "SELECT count(*) FROM shardctl.map") == [(8,)]

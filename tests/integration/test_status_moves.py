@@ -30,11 +30,6 @@ def asked(fleet: Lab) -> dict[str, Any]:
     return found
 
 
-def lines(text: str) -> list[str]:
-    """Give the lines about retired schemas."""
-    return text.partition("retired schemas: ")[2].splitlines()
-
-
 def retired(fleet: Lab) -> list[dict[str, Any]]:
     return [one for node in asked(fleet)["nodes"] for one in node["retired"]]
 
@@ -119,7 +114,7 @@ def test_an_unconfirmed_move_is_told_until_what_it_retired_is_pruned(
     for one in retired(fleet_own):
         assert (one["move"], one["ended"]) == (move["id"], move["ended"])
         assert since(one["ended"], one["due"]) == timedelta(0)
-    assert any("--accept-unconfirmed" in line for line in lines(shown(fleet_own)))
+    assert "retired schemas: 4, " in shown(fleet_own)
 
     assert fleet_own.here("prune", "--yes", "--accept-unconfirmed").returncode == 0
     assert (asked(fleet_own)["moves"], retired(fleet_own)) == ([], [])

@@ -65,7 +65,7 @@ def test_the_demos_rows_go_through_a_pooler_and_what_is_kept_can_be_removed(
     del pgbouncer_program
     done = shardctl("demo", "--keep")
     assert done.returncode == 0, done.stderr
-    assert f"{8 * ROWS:,} through PgBouncer, by aliases of shards" in done.stdout
+    assert f"{8 * ROWS:,} through PgBouncer, by shardctl.router" in done.stdout
     assert f"{8 * ROWS:,} distinct, 0 in a wrong shard" in done.stdout
     told_of_the_moves(done.stdout)
 

@@ -48,7 +48,6 @@ class PoolerFact:
     """A pooler, and what the cutover does with it."""
 
     name: PoolerName
-    version: str
     paused: tuple[str, ...]
     """The aliases that will be paused."""
     aliases: int
@@ -275,7 +274,6 @@ def _look_at_console(topology: Topology, plan: MovePlan, looked: Looked, *, purp
         )
         looked.fact = PoolerFact(
             name=pooler.name,
-            version=console.version(),
             paused=aliases,
             aliases=planning.offered(topology, pooler),
             clients=len(console.clients()),

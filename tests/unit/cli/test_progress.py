@@ -20,17 +20,23 @@ def reading(**given: object) -> Reading:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"rate": 88_902_477.0, "eta_s": 11.4}, "c: copying, 1.0/2.0 GB, 85 MB/s, 11 s left"),
-        ({"stalled_s": 12.3}, "c: copying, 1.0/2.0 GB, stalled for 12 s"),
+        (
+            {"rate": 88_902_477.0, "eta_s": 11.4},
+            "c: copying, 1,024 MB of 2,048 MB, 85 MB/s, 11 s left",
+        ),
+        ({"stalled_s": 12.3}, "c: copying, 1,024 MB of 2,048 MB, stalled for 12 s"),
         ({"done": 0, "total": 0}, "c: copying, for 12 s"),
         (
             {"held": Held(3 * GB, 20 * GB, 5_000_000), "rate": 88_902_477.0},
-            "c: copying, 1.0/2.0 GB, 85 MB/s, lag 4.8 MB, source keeps 3.0/20 GB of WAL",
+            (
+                "c: copying, 1,024 MB of 2,048 MB, 85 MB/s, lag 4,883 kB, "
+                "source keeps 3,072 MB of 20 GB of WAL"
+            ),
         ),
-        ({"held": Held(3 * GB, None), "ended": True}, "c: copying, 1.0/2.0 GB, stopped"),
+        ({"held": Held(3 * GB, None), "ended": True}, "c: copying, 1,024 MB of 2,048 MB, stopped"),
         (
             {"waits": "a lock of session 7", "waits_s": 90.0},
-            "c: copying, 1.0/2.0 GB, waits 1 min 30 s for a lock of session 7",
+            "c: copying, 1,024 MB of 2,048 MB, waits 1 min 30 s for a lock of session 7",
         ),
         (
             {"done": 500, "total": 2000, "unit": "shards", "rate": 120.4, "eta_s": 12.5},

@@ -160,7 +160,7 @@ def pooled() -> Facts:
         e.alias: Alias(e.alias, e.host, e.port, e.dbname, paused=False, disabled=False)
         for e in render.entries(made.topology, POOLER)
     }
-    fact = PoolerFact(P1, "1.25.1", held, offered, clients=0)
+    fact = PoolerFact(P1, held, offered, clients=0)
     made.found[poolers.look] = [Looked(POOLER, fact=fact, offered=aliases, config=POOLING)]
     return made
 
