@@ -200,14 +200,6 @@ def read_shadows(
     return tuple((schema, table) for schema, table in connection.execute(QUERIES["shadows"], given))
 
 
-def read_behind(
-    connection: Connection, topology: Topology, tables: Iterable[str]
-) -> tuple[tuple[str, str], ...]:
-    """List tables of these names behind the shards' on a search_path, each with its schema."""
-    given = {"tables": sorted(tables), "behind": _behind(connection, topology)}
-    return tuple((schema, table) for schema, table in connection.execute(QUERIES["behind"], given))
-
-
 @dataclass(frozen=True, slots=True)
 class Intruder:
     """Something in schema public by which a role could run its code as shardctl's role."""

@@ -135,15 +135,6 @@ SELECT s.name || ' owns operator ' || o.oid::regoperator,
 FROM pg_operator AS o JOIN public AS p ON p.oid = o.oprnamespace JOIN stranger AS s ON s.oid = o.oprowner
 ORDER BY 1
 
--- name: behind
--- Tables behind the shards' on a search_path that have one of these names
-SELECT n.nspname::text, c.relname::text
-FROM pg_class AS c
-JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE n.nspname = ANY (%(behind)s) AND c.relname = ANY (%(tables)s)
-  AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-ORDER BY 1, 2
-
 -- name: shadows
 -- Tables behind the shards' on a search_path that are named like a table of a shard
 SELECT DISTINCT n.nspname::text, c.relname::text

@@ -72,15 +72,6 @@ class Statement(NamedTuple):
         return self.first_words[:1] == ("COPY",) and _STREAM.search(self.text) is not None
 
 
-def lexemes(text: str) -> Iterator[str]:
-    """Give the lexemes of a text, without comments and white space.
-
-    >>> list(lexemes('CREATE TABLE "a b" /* c */ (d int) -- e'))
-    ['CREATE', 'TABLE', '"a b"', '(', 'd', 'int', ')']
-    """
-    return (match[0] for match in _matches(text))
-
-
 def spans(text: str) -> Iterator[tuple[int, int]]:
     """Give the beginning and the end of each lexeme, comment and white space: all of the text."""
     return ((match.start(), end) for match, end in _found(text))

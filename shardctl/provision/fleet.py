@@ -186,8 +186,7 @@ def _plan(
     """Observe and plan; `absent` nodes are known to be away and not tried again."""
     migrations = files.read(topology.database.migrations)
     keys.key_columns(migrations)  # a malformed line is reported before anything is contacted
-    tables = refusals.tables_ever(migrations)
-    observed, notes, unread = observe.look(topology, command, tables, absent)
+    observed, notes, unread = observe.look(topology, command, absent)
     said = {one.node: one.said() for one in observed}
     left_out = agreement.left_out(topology, said, unread, strict=strict)
     gone = {one.node for one in left_out}
@@ -208,13 +207,6 @@ def _plan(
     ]
     for file, nodes in planning.missing_migrations(observed, migrations).items():
         notes.append(f"{file} ran on {', '.join(nodes)} but is not in the migrations' folder")
-    for migration in migrations:
-        word = refusals.program_of(migration)
-        if word and any(refusals.pending(topology, one, [migration]) for one in observed):
-            notes.append(
-                f"{migration.name} runs {word}: the tables that it creates are unknown "
-                "until it runs"
-            )
     version = planning.map_version(observed)
     changed = tuple(p for p in plans if p.changes())
     return FleetPlan(

@@ -6,26 +6,11 @@ SELECT current_setting('server_version_num')::integer,
        current_setting('max_locks_per_transaction')::integer
          * (current_setting('max_connections')::integer
             + current_setting('max_prepared_transactions')::integer),
-       (SELECT array_agg(rolname::text) FROM pg_roles WHERE rolname = ANY (%(roles)s)),
-       (SELECT array_remove(ARRAY[
-                   CASE WHEN NOT (rolsuper OR rolcreaterole) THEN 'CREATEROLE' END,
-                   CASE WHEN NOT (rolsuper OR rolcreatedb) THEN 'CREATEDB' END,
-                   CASE WHEN NOT has_database_privilege(current_database(), 'CREATE')
-                        THEN 'CREATE' END,
-                   -- A GRANT without this right is only a warning.
-                   CASE WHEN NOT has_database_privilege(current_database(),
-                                                        'CONNECT WITH GRANT OPTION')
-                         AND EXISTS (SELECT FROM unnest(%(roles)s) AS wanted
-                                     LEFT JOIN pg_roles AS r ON r.rolname = wanted
-                                     WHERE NOT has_database_privilege(
-                                         coalesce(r.rolname, 'public'), current_database(),
-                                         'CONNECT'))
-                        THEN 'CONNECT WITH GRANT OPTION' END], NULL)
-        FROM pg_roles WHERE rolname = current_user)
+       (SELECT array_agg(rolname::text) FROM pg_roles WHERE rolname = ANY (%(roles)s))
 
 -- name: database
 -- Whether the database exists
-SELECT count(*) FROM pg_database WHERE datname = %(name)s
+SELECT EXISTS (SELECT FROM pg_database WHERE datname = %(name)s)
 
 -- name: stored
 -- Tables of these schemas that have pages on disk: no other can have rows

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused, ShardctlError
 from shardctl.meter import listed
-from shardctl.postgres import split
 from shardctl.state import ledger
 from shardctl.topology import names, ranges
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from shardctl.postgres.catalog import Intruder
     from shardctl.provision.observe import Observed, Said
@@ -120,10 +118,9 @@ def refusals(
     disputed = {shard for error in stale for shard in error.shards}
     for one in observed:
         problems += _in_the_way(topology, one, observed, disputed, moves, adopt=adopt)
-        problems += _shadowed(one, pending(topology, one, migrations))
+        problems += [table_shadowed(one.node, *found) for found in one.shadows]
         problems += changed(one.node, one.migrations, migrations)
         problems += _read_only(topology, one, migrations)
-        problems += _rights(topology, one)
         if one.state is not None and one.filled is not None:
             rules = {"has": one.state.key_rule, "wanted": topology.key_rule}
             problems.append(keys_in_use(one.node, *one.filled, **rules))
@@ -328,115 +325,3 @@ def pending(topology: Topology, one: Observed, migrations: Sequence[Migration]) 
     """List the files that have not run in all shards of a node."""
     shards = frozenset(topology.nodes[one.node].shards)
     return [m for m in migrations if shards - one.migrations.get((m.name, m.checksum), frozenset())]
-
-
-def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
-    """Find what the login role may not do and the plan would; a dry run reports it too."""
-    node, database = topology.nodes[one.node], topology.database
-    missing_roles = [role for role in database.app_roles if role not in one.roles]
-    new_schemas = [s for s in node.shards if topology.schema(s) not in one.schemas]
-    needs = {
-        "CREATEROLE": f"creating role {missing_roles[0]}" if missing_roles else "",
-        "CREATEDB": "" if one.database else f"creating database {database.name}",
-        "CREATE": f"creating schemas in database {database.name}"
-        if one.database and (one.state is None or new_schemas)
-        else "",
-        "CONNECT WITH GRANT OPTION": f"granting CONNECT on database {database.name}"
-        if one.database
-        else "",
-    }
-    return [
-        Refused(
-            "right_missing",
-            f"node {one.node}: {database.user} has no {right}, which {need} requires",
-            hint=f"grant it, or let a superuser do this first: {need}",
-        )
-        for right, need in needs.items()
-        if need and right in one.lacking
-    ]
-
-
-def _shadowed(one: Observed, files: Sequence[Migration]) -> list[ShardctlError]:
-    """Find tables that catch what is meant for a shard's, now or when these files have run."""
-    made = tables_left(files)
-    found = dict.fromkeys([*one.shadows, *(at for at in one.behind if at[1] in made)])
-    return [table_shadowed(one.node, schema, table) for schema, table in found]
-
-
-_RELATIONS = ("TABLE", "VIEW")
-_BETWEEN = {
-    "CREATE": {"OR", "REPLACE", "UNLOGGED", "FOREIGN", "MATERIALIZED", "RECURSIVE"},
-    "ALTER": {"FOREIGN", "MATERIALIZED"},
-    "DROP": {"FOREIGN", "MATERIALIZED"},
-}
-_BEFORE_NAMES = {"IF", "NOT", "EXISTS", "ONLY"}
-_PROGRAMS = ("DO", "CALL", "SELECT", "EXECUTE")
-
-
-def tables_left(migrations: Iterable[Migration]) -> frozenset[str]:
-    """Name the tables and views that are there when these files have run, in their order."""
-    found: set[str] = set()
-    for made, gone in _changes(migrations):
-        found -= gone
-        found |= made
-    return frozenset(found)
-
-
-def tables_ever(migrations: Iterable[Migration]) -> frozenset[str]:
-    """Name all tables and views that these files make, also those that they drop or rename."""
-    return frozenset(name for made, _ in _changes(migrations) for name in made)
-
-
-def program_of(migration: Migration) -> str | None:
-    """Give the first word of a statement whose tables only a run shows; None: there is none."""
-    words = (statement.first_words for statement in migration.statements())
-    return next((first[0] for first in words if first and first[0] in _PROGRAMS), None)
-
-
-def _changes(migrations: Iterable[Migration]) -> Iterator[tuple[set[str], set[str]]]:
-    for migration in migrations:
-        for statement in migration.statements():
-            yield _change(list(split.lexemes(statement.text)))
-
-
-def _change(lexemes: list[str]) -> tuple[set[str], set[str]]:
-    """Give what a statement makes and what it takes away; names with a schema are not a shard's."""
-    verb, *rest = (lexeme.upper() for lexeme in lexemes)
-    between = _BETWEEN.get(verb, set())
-    kind = next((n for n, word in enumerate(rest, 1) if word not in between), 0)
-    if verb not in _BETWEEN or not kind or lexemes[kind].upper() not in _RELATIONS:
-        return set(), set()
-    start = kind + 1
-    while start < len(lexemes) and lexemes[start].upper() in _BEFORE_NAMES:
-        start += 1
-    named, tail = _names(lexemes[start:])
-    if verb == "CREATE":
-        return set(islice(named, 1)), set()
-    if verb == "DROP":
-        return set(), set(named)
-    words = [lexeme.upper() for lexeme in tail[:2]]
-    if words == ["RENAME", "TO"]:
-        return {_folded(name) for name in tail[2:3] if named}, set(named)
-    return set(), set(named) if words == ["SET", "SCHEMA"] else set()
-
-
-def _names(lexemes: list[str]) -> tuple[list[str], list[str]]:
-    """Read a list of names; give those without a schema, and the lexemes behind the list."""
-    found: list[str] = []
-    position = 0
-    while position < len(lexemes):
-        parts = [lexemes[position]]
-        while lexemes[position + 1 : position + 2] == ["."]:
-            position += 2
-            parts.append(lexemes[position])
-        position += 1
-        if len(parts) == 1:
-            found.append(_folded(parts[0]))
-        if lexemes[position : position + 1] != [","]:
-            break
-        position += 1
-    return found, lexemes[position:]
-
-
-def _folded(name: str) -> str:
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()
