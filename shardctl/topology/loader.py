@@ -93,7 +93,7 @@ def parse(content: bytes, path: Path) -> Topology:
         )
         raise _invalid(path, [*document.flaws, (document.place(top), top)])
     folder = os.path.abspath(path.parent)  # noqa: PTH100  # pathlib keeps `..`
-    content_model, findings = _findings(document, folder)
+    content_model, findings = _findings(document)
     if findings or content_model is None:
         raise _invalid(path, findings)
     return build(content_model, path, Path(folder))
@@ -160,7 +160,7 @@ def _name(found: os.stat_result) -> tuple[str, str]:
 
 
 def _findings(
-    document: marks.Document, folder: str
+    document: marks.Document,
 ) -> tuple[FileSection | None, list[tuple[Mark, Finding]]]:
     data = document.data
     model, found = wording.findings(data)
@@ -170,8 +170,6 @@ def _findings(
     found += rules.parameters(data)
     found += rules.ownership(data)
     found += rules.addresses(data)
-    found += rules.directories(data, folder)
-    found += rules.elsewhere(data)
     found += aliases.aliases(data)
     hidden = {finding.loc for finding in secret} | rules.remnants(data, secret)
     if any(flaw.loc[:1] == ("nodes",) for _, flaw in document.flaws):

@@ -12,32 +12,9 @@ from shardctl.topology.problems import Finding, Loc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from collections.abc import Set as AbstractSet
 
 
 _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_TAB = re.compile(r"^ *\t[ \t]*(?=[^ \t\r\n#])", re.MULTILINE)
-TABBED = "a tab in the indentation; YAML is indented with spaces"
-
-_WORDS = {
-    r"mapping (values|keys) are not allowed|unexpected ':'": "unexpected : or ?;"
-    " quote a value that contains ': ', or fix the indentation",
-    r"could not find expected ':'": "a key without its colon (write `key: value`)",
-    r"expected ',' or '[}\]]'": "an opening bracket is not closed, or a comma is missing",
-    r"expected (<block end>|key\b|'-' indicator)": "the indentation does not match the lines above",
-    r"unexpected end of stream": "a quote is opened and not closed",
-    r"unknown escape|escape sequence|hexadecimal|escape code": "an escape that YAML does not know;"
-    " in double quotes write a backslash as \\\\",
-    r"expected .*node content": "a value is missing, or a bracket has no partner",
-    r"cannot start any token": "a value cannot begin with this character; quote it",
-    r"sequence entries": "unexpected `-` of a list; fix the indentation",
-    r"chomping|indentation indicator|comment or (a )?line break": "after | or > only a comment"
-    " is allowed; quote the value",
-    r"alphabetic or numeric|whitespace|URI|directive|expected ' '|tag": "quote a value that begins"
-    " with & * ! or %",
-    r"document start": "unexpected content after the end of the document",
-}
-"""The messages of PyYAML and libyaml (they differ), and those for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,33 +62,17 @@ def check_characters(text: str) -> None:
         )
 
 
-def tabs(text: str, inside: AbstractSet[int]) -> list[Mark]:
-    """List the lines that a tab indents, except lines `inside` a scalar."""
-    found = [mark_at(text, match.start()) for match in _TAB.finditer(text)]
-    return [mark for mark in found if mark.line not in inside]
-
-
 def explain(error: Any, text: str) -> BadYaml:
-    """Turn an error of PyYAML or libyaml into words for people."""
-    place = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    if place is None:
-        return BadYaml(Mark(0, 1, 1), f"is not valid YAML: {error}".splitlines()[0])
+    """Say what PyYAML or libyaml found, and where; no name of a tag, which may be a password."""
+    place = error.problem_mark
     mark = Mark(place.index, place.line + 1, place.column + 1)
     if text[mark.index : mark.index + 1] == "\t":
-        return BadYaml(mark, TABBED)
-    near = {mark.line - 1, mark.line}
-    if tab := [m for m in tabs(text, frozenset()) if m.line in near]:
-        return BadYaml(tab[-1], TABBED)
-    complaint = f"{error.problem or ''} {error.context or ''}"
-    if mark.index >= len(text.rstrip()) and "flow" in complaint:
-        return BadYaml(mark, "the file ends inside a bracket that was opened and not closed")
-    words = next((w for pattern, w in _WORDS.items() if re.search(pattern, complaint)), None)
+        return BadYaml(mark, "a tab in the indentation; YAML is indented with spaces")
+    if "tag" in f"{error.problem} {error.context}":
+        return BadYaml(mark, "quote a value that begins with !")
     opened = error.context_mark
-    if opened is not None and opened.line + 1 != mark.line:
-        since = f" (opened in line {opened.line + 1})"
-    else:
-        since = ""
-    return BadYaml(mark, (words or f"is not valid YAML: {error.problem}") + since)
+    since = f" (begun in line {opened.line + 1})" if opened else ""
+    return BadYaml(mark, f"is not valid YAML: {error.problem}{since}")
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -172,9 +133,8 @@ def read(text: str) -> Document:
     builder = _Builder(text, document)
     try:
         root = builder.stream()
-    except yaml.YAMLError as error:
+    except yaml.MarkedYAMLError as error:
         raise explain(error, text) from error
-    document.flaws += [(mark, Finding((), TABBED)) for mark in tabs(text, builder.inside)]
     if root is not None:
         document.empty = False
         document.data = _Flattener(document).value(root, (), via_alias=False)
@@ -188,8 +148,6 @@ class _Builder:
         self.events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
         self.document = document
         self.anchors: dict[str, Part | None] = {}
-        self.inside: set[int] = set()
-        """Lines within a scalar, whose leading blanks are no indentation."""
 
     def stream(self) -> Part | None:
         """Read the one document; None when there is none."""
@@ -241,7 +199,6 @@ class _Builder:
 
     def _scalar(self, event: Any, mark: Mark, loc: Loc, *, flow: bool) -> Part:
         self._tag(event, mark, loc, _CORE_TAGS)
-        self.inside.update(range(event.start_mark.line + 2, event.end_mark.line + 2))
         if _SURROGATE.search(event.value):
             raise BadYaml(mark, "an escape for an invalid character")
         style = event.style or ""

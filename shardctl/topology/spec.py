@@ -32,52 +32,6 @@ ELSEWHERE = {
     "user": "database.user",
 }
 SECRETS = frozenset({"oauth_client_secret", "scram_client_key", "scram_server_key"})
-KEYWORDS = frozenset(
-    {
-        "application_name",
-        "channel_binding",
-        "client_encoding",
-        "connect_timeout",
-        "fallback_application_name",
-        "gssdelegation",
-        "gssencmode",
-        "gsslib",
-        "keepalives",
-        "keepalives_count",
-        "keepalives_idle",
-        "keepalives_interval",
-        "krbsrvname",
-        "load_balance_hosts",
-        "max_protocol_version",
-        "min_protocol_version",
-        "oauth_client_id",
-        "oauth_issuer",
-        "oauth_scope",
-        "options",
-        "passfile",
-        "replication",
-        "require_auth",
-        "requirepeer",
-        "service",
-        "ssl_max_protocol_version",
-        "ssl_min_protocol_version",
-        "sslcert",
-        "sslcertmode",
-        "sslcompression",
-        "sslcrl",
-        "sslcrldir",
-        "sslkey",
-        "sslkeylogfile",
-        "sslmode",
-        "sslnegotiation",
-        "sslrootcert",
-        "sslsni",
-        "target_session_attrs",
-        "tcp_user_timeout",
-    }
-)
-"""What libpq 18 knows, without `ELSEWHERE`, `SECRETS` and the two passwords."""
-
 # Server parameters that speak of passwords and hold none.
 _HARMLESS = re.compile(
     r"password_encryption|md5_password_warnings|passwordcheck\..*", re.IGNORECASE
@@ -100,7 +54,6 @@ def holds_password(text: str) -> bool:
 
 
 _NAMES: Any = {"propertyNames": {"pattern": fields.HANDLE_PATTERN}}
-_OPTIONS: Any = {"propertyNames": {"enum": sorted(KEYWORDS)}}
 _SCALAR = {"type": ["string", "number", "boolean"]}
 
 
@@ -249,13 +202,11 @@ class DatabaseSection(_Section):
     options: dict[str, Setting] = Field(
         default={},
         description="more libpq keywords; passwords are not allowed",
-        json_schema_extra=_OPTIONS,
     )
     subscription_options: dict[str, Setting] = Field(
         default={},
         description="libpq keywords with which the target's host logs in to the source of a move, "
         "where they differ from options",
-        json_schema_extra=_OPTIONS,
     )
 
 
