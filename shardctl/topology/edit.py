@@ -19,9 +19,6 @@ _BOM = "\ufeff"
 # Narrower than YAML: what is plain here is plain for every reader, in braces too.
 _PLAIN = re.compile(r"[A-Za-z0-9_/.](?:[A-Za-z0-9_/.+ -]*[A-Za-z0-9_/.+-])?")
 _PLAIN_WITH_COMMA = re.compile(r"[A-Za-z0-9_/.](?:[A-Za-z0-9_/.+, -]*[A-Za-z0-9_/.+-])?")
-_LIST = re.compile(r"\d+(?:-\d+)?(?:, \d+(?:-\d+)?)+")
-_WIDTH = 88
-_INDENT = 4
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 """What some reader takes for something else than text."""
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
@@ -41,8 +38,7 @@ def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
     """Give `text` with the scalars at these paths replaced.
 
     `text` is the file decoded, with its line breaks and byte order mark as they are. An old
-    scalar's quotes are kept; a plain one gets double quotes only where it must. Long lists
-    of shards are folded at the blanks behind their commas. Raises
+    scalar's quotes are kept; a plain one gets double quotes only where it must. Raises
     ScalarNotEditable where a path has no scalar of its own (missing, empty, a list, a block,
     an alias, behind an anchor or a tag), or where the text is no YAML.
     """
@@ -52,7 +48,7 @@ def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
     spans = []
     for path, value in values.items():
         part = _part(document, path)
-        spans.append((part.mark.index, part.end, _folded(_write(value, part), value, body, part)))
+        spans.append((part.mark.index, part.end, _write(value, part)))
     edited = body
     for first, end, new in sorted(spans, reverse=True):
         edited = edited[:first] + new + edited[end:]
@@ -135,24 +131,6 @@ def _write(value: str, part: marks.Part) -> str:
     if part.style or not safe.fullmatch(value):
         return _double(value)
     return _double(value) if value.lower() in _WORDS else value
-
-
-def _folded(scalar: str, value: str, text: str, part: marks.Part) -> str:
-    """Break a long list of shards behind commas; YAML reads a break as one blank."""
-    start = text.rfind("\n", 0, part.mark.index) + 1
-    before = part.mark.index - start
-    if before + len(scalar) <= _WIDTH or not _LIST.fullmatch(value):
-        return scalar
-    line = text[start : part.mark.index]
-    indent = " " * (len(line) - len(line.lstrip(" ")) + _INDENT)
-    lines, width = [""], _WIDTH - before
-    for piece in scalar.split(", "):
-        if lines[-1] and len(lines[-1]) + len(piece) + 3 > width:
-            lines.append("")
-            width = _WIDTH - len(indent)
-        lines[-1] += f", {piece}" if lines[-1] else piece
-    newline = "\r\n" if "\r\n" in text else "\n"
-    return f",{newline}{indent}".join(lines)
 
 
 def _double(value: str) -> str:
