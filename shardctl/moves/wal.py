@@ -23,6 +23,7 @@ from shardctl.state import journal, leash
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
@@ -285,7 +286,7 @@ class _Shown:
         self._first: int | None = None
         self._done = 0
 
-    def look(self, kept: Kept, session: Connection) -> None:
+    def look(self, kept: Progress, session: Connection) -> None:
         """Show what the slot holds back, as long as it is there."""
         plan = self._context.plan
         slot = slots.look(session, plan.slot)
@@ -297,7 +298,7 @@ class _Shown:
         lag_bytes = slot.lag_bytes if self._follows else None
         kept.holds(plan.target, Held(slot.held_bytes, self._limit, lag_bytes))
 
-    def _catch_up(self, kept: Kept, lag: int) -> None:
+    def _catch_up(self, kept: Progress, lag: int) -> None:
         target = self._context.plan.target
         if self._first is None:
             self._first = lag
