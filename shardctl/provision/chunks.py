@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 from psycopg import sql
 
 from shardctl.errors import Interrupted, Refused
-from shardctl.libpq import reason_of
 from shardctl.postgres.catalog import read_shadows
-from shardctl.postgres.connection import NodeLost, is_lost
+from shardctl.postgres.connection import NodeLost
 from shardctl.provision import shard as ddl
 from shardctl.provision.failures import ShardFailed, StatementFailed, named, pause_or_raise
 from shardctl.provision.plan import ShardWork
@@ -24,7 +24,7 @@ from shardctl.state.cluster import QUERIES as STATE
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from shardctl.errors import ShardctlError
     from shardctl.postgres.connection import Connection
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Chunk = tuple[ShardWork, ...]
+Value = TypeVar("Value")
 
 _CHECK = sql.Identifier(keys.CHECK)
 """The constraint that keeps rows of other shards out of a table.
@@ -100,7 +101,8 @@ def _run(job: Job, chunk: Chunk, failed: dict[ShardId, ShardctlError]) -> int | 
             part = parts.pop()
             try:
                 if transactional:
-                    taken = _patiently(job, part, group, make=number == 0)
+                    run_all = partial(_in_transaction, job, part, group, make=number == 0)
+                    taken = _again(job, run_all)
                     locks = max(locks or 0, taken // len(part))
                 else:
                     _without_transaction(job, part[0], group)
@@ -131,36 +133,37 @@ def _rest(
     return [rest] if rest else []
 
 
-def _patiently(job: Job, part: Chunk, files: Sequence[Migration], *, make: bool) -> int:
-    """Run all in one transaction, again while other sessions are in the way; count its locks."""
+def _again(job: Job, call: Callable[[], Value], attempts: int | None = None) -> Value:
+    """Call, again and again while other sessions are in the way; raises StatementFailed."""
     for attempt in count(1):
         try:
-            with job.running.statement(job.connection):
-                return _in_transaction(job, part, files, make=make)
+            return call()
         except StatementFailed as failure:
-            pause_or_raise(job, failure, attempt)
-            job.connection.rollback()
+            pause_or_raise(job, failure, attempt, attempts)
+            if not job.connection.autocommit:
+                job.connection.rollback()
     raise AssertionError  # pragma: no cover  # the last attempt raises
 
 
 def _in_transaction(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
     """Run all in one transaction; give the number of its entries in the lock table."""
     connection, timeout = job.connection, job.retrying.lock_timeout_ms
-    for work in chunk:
-        if make:
-            script = ddl.clean_slate(None, timeout) + ddl.script(work)
-            _execute(connection, script.as_bytes(connection), work)
-        slate = ddl.clean_slate(work.schema, timeout).as_bytes(connection)
-        for migration in files:
-            if migration in work.migrations:
-                _execute(connection, slate + migration.text.encode(), work, migration)
-                _add_checks(job, work, migration)
-    slate = ddl.clean_slate(None, timeout).as_bytes(connection)
-    _execute(connection, slate, chunk[0])
-    try:
-        return _finish(job, chunk, files, make=make)
-    except psycopg.Error as error:
-        raise StatementFailed(chunk[0], None, error) from error
+    with job.running.statement(connection):
+        for work in chunk:
+            if make:
+                script = ddl.clean_slate(None, timeout) + ddl.script(work)
+                _execute(connection, script.as_bytes(connection), work)
+            slate = ddl.clean_slate(work.schema, timeout).as_bytes(connection)
+            for migration in files:
+                if migration in work.migrations:
+                    _execute(connection, slate + migration.text.encode(), work, migration)
+                    _add_checks(job, work, migration)
+        slate = ddl.clean_slate(None, timeout).as_bytes(connection)
+        _execute(connection, slate, chunk[0])
+        try:
+            return _finish(job, chunk, files, make=make)
+        except psycopg.Error as error:
+            raise StatementFailed(chunk[0], None, error) from error
 
 
 def _finish(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
@@ -217,13 +220,9 @@ def _one_by_one(job: Job, work: ShardWork, migration: Migration) -> None:
         concurrently = "CONCURRENTLY" in statement.text.upper()
         if concurrently:
             job.connection.execute(patient)
-        for attempt in count(1):
-            try:
-                job.connection.execute(statement.text.encode())
-                break
-            except psycopg.Error as error:
-                failure = StatementFailed(work, migration, error, line=statement.line)
-                pause_or_raise(job, failure, job.retrying.attempts if concurrently else attempt)
+        text = statement.text.encode()
+        run_it = partial(_execute, job.connection, text, work, migration, statement.line)
+        _again(job, run_it, 1 if concurrently else None)
         if concurrently:
             job.connection.execute(usual)
 
@@ -241,15 +240,10 @@ def _add_checks(job: Job, work: ShardWork, migration: Migration) -> None:
             column=sql.Identifier(line.column),
             shard=sql.Literal(int(work.shard)),
         )
-        for attempt in count(1):
-            try:
-                job.connection.execute(statement)
-                break
-            except psycopg.Error as error:
-                failure = StatementFailed(work, migration, error, line=line.line)
-                if not job.connection.autocommit:
-                    raise failure from error  # the whole transaction is repeated, if anything
-                pause_or_raise(job, failure, attempt)
+        text = statement.as_bytes(job.connection)
+        add = partial(_execute, job.connection, text, work, migration, line.line)
+        # Within a transaction, all of it is repeated, if anything.
+        _again(job, add, None if job.connection.autocommit else 1)
 
 
 def _require_valid_indexes(connection: Connection, work: ShardWork, migration: Migration) -> None:
@@ -277,78 +271,42 @@ def _execute(
     text: bytes,
     work: ShardWork,
     migration: Migration | None = None,
+    line: int | None = None,
 ) -> None:
     try:
         connection.execute(text)
     except psycopg.Error as error:
-        raise StatementFailed(work, migration, error) from error
+        raise StatementFailed(work, migration, error, line=line) from error
 
 
-class ShardTable(NamedTuple):
-    """A table of a shard, whose constraint is to be validated."""
-
-    work: ShardWork
-    table: str
-
-
-def to_validate(work: ShardWork) -> list[ShardTable]:
-    """List what is to be validated when a shard's migrations have run."""
-    chosen = dict.fromkeys(work.validate)
-    chosen |= {line.table: None for one in work.migrations for line in keys.checks(one)}
-    return [ShardTable(work, table) for table in chosen]
+def to_validate(work: ShardWork) -> list[str]:
+    """List the tables whose constraint is to be validated when a shard's migrations have run."""
+    added = (line.table for one in work.migrations for line in keys.checks(one))
+    return list(dict.fromkeys([*work.validate, *added]))
 
 
-def validate(job: Job, chosen: Iterable[ShardTable]) -> list[ShardctlError]:
-    """Validate constraints, each in a transaction of its own; give what failed.
+def validate(job: Job, work: ShardWork, table: str) -> None:
+    """Validate a table's constraint, in a transaction of its own, while writers go on.
 
-    Writers go on in the meantime. A table that a later migration dropped is left out.
+    Raises rows_misplaced and what `failures.named` gives; a table that a later migration dropped
+    is left out.
     """
-    errors: list[ShardctlError] = []
-    for work, table in chosen:
-        try:
-            _validate(job, work, table)
-        except psycopg.errors.CheckViolation:
-            job.connection.rollback()
-            errors.append(
-                ShardFailed(
-                    "rows_misplaced",
-                    f"node {job.node}: shard {work.shard}: table {table} has rows with "
-                    f"the keys of other shards, so constraint {keys.CHECK} was not "
-                    "validated",
-                    hint=f"list the rows with `shardctl rows misplaced {work.shard} --table "
-                    f"{table}`, move them with the statements of its --sql; then run the "
-                    "command again (new rows are already checked)",
-                    cause=f"table {table} has rows of other shards",
-                )
-            )
-        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedObject):
-            job.connection.rollback()
-        except StatementFailed as failure:
-            errors.append(named(job, failure))
-    return errors
-
-
-def _validate(job: Job, work: ShardWork, table: str) -> None:
-    """Validate one; raises NodeLost, StatementFailed and what `validate` takes care of."""
-    connection = job.connection
-    slate = ddl.clean_slate(None, job.retrying.lock_timeout_ms)
-    statement = sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}").format(
-        sql.Identifier(work.schema, table), _CHECK
-    )
-    for attempt in count(1):
-        try:
-            connection.execute((slate + statement).as_bytes(connection))
-            connection.commit()
-        except (
-            psycopg.errors.CheckViolation,
-            psycopg.errors.UndefinedTable,
-            psycopg.errors.UndefinedObject,
-        ):
-            raise
-        except psycopg.Error as error:
-            if is_lost(error):
-                raise NodeLost(job.node, reason_of(error)) from error
-            pause_or_raise(job, StatementFailed(work, None, error), attempt)
-            connection.rollback()
-        else:
-            return
+    statement = ddl.clean_slate(None, job.retrying.lock_timeout_ms) + sql.SQL(
+        "ALTER TABLE {} VALIDATE CONSTRAINT {}"
+    ).format(sql.Identifier(work.schema, table), _CHECK)
+    try:
+        _again(job, partial(_execute, job.connection, statement.as_bytes(job.connection), work))
+    except StatementFailed as failure:
+        if isinstance(failure.error, psycopg.errors.CheckViolation):
+            raise ShardFailed(
+                "rows_misplaced",
+                f"node {job.node}: shard {work.shard}: table {table} has rows with the keys of "
+                f"other shards, so constraint {keys.CHECK} was not validated",
+                hint=f"list the rows with `shardctl rows misplaced {work.shard} --table {table}`, "
+                "move them with the statements of its --sql; then run the command again",
+                cause=f"table {table} has rows of other shards",
+            ) from failure
+        dropped = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedObject)
+        if not isinstance(failure.error, dropped):
+            raise named(job, failure) from failure
+    job.connection.commit()

@@ -202,9 +202,15 @@ def _line(
     return None
 
 
-def pause_or_raise(job: Job, failure: StatementFailed, attempt: int) -> None:
-    """Wait before another attempt at locks of other sessions; raise any other failure."""
-    if not failure.busy or attempt >= job.retrying.attempts or job.connection.closed:
+def pause_or_raise(
+    job: Job, failure: StatementFailed, attempt: int, attempts: int | None = None
+) -> None:
+    """Wait before another attempt at locks of other sessions; raise any other failure.
+
+    There are as many `attempts`, None is those of the job.
+    """
+    last = attempts or job.retrying.attempts
+    if not failure.busy or attempt >= last or job.connection.closed:
         raise failure
     logger.info("node %s: attempt %d: %s", job.node, attempt, failure.error)
     seconds = min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0)  # noqa: S311  # no secret

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from shardctl.errors import Refused, ShardctlError
 from shardctl.meter import listed
 from shardctl.state import ledger
-from shardctl.topology import names, ranges
+from shardctl.topology import ranges
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
@@ -24,23 +24,12 @@ if TYPE_CHECKING:
 class OwnershipDiffers(ShardctlError):
     """The map in the databases gives shards to other nodes than the topology does."""
 
-    def __init__(
-        self,
-        witness: NodeName,
-        node: str,
-        wanted: str,
-        shards: Sequence[int],
-        *,
-        move: Entry | None = None,
-    ) -> None:
+    def __init__(self, witness: NodeName, node: str, wanted: str, shards: Sequence[int]) -> None:
         super().__init__(
             f"the map on node {witness} gives shards {ranges.of(shards)} to {node}, "
             f"the topology gives them to {wanted}",
-            hint=_end(move)
-            or (
-                "use the newest topology file, or run `shardctl topology pull`: the databases "
-                "decide which node owns a shard, and editing the file does not move shards"
-            ),
+            hint="use the newest topology file, or run `shardctl topology pull`: the databases "
+            "decide which node owns a shard, and editing the file does not move shards",
         )
         self.shards = tuple(shards)
 
@@ -111,13 +100,18 @@ def refusals(
     *,
     adopt: bool,
 ) -> list[ShardctlError]:
-    """List all reasons not to change the fleet; `adopt` allows schemas of other origin."""
-    moves = _changing_hands(observed)
-    stale = ownership(topology, {one.node: one.said() for one in observed}, moves)
+    """List all reasons not to change the fleet; `adopt` allows schemas of other origin.
+
+    While shards change hands, nodes and topology rightly differ: then only that is a reason.
+    """
+    moves = _moves(observed)
+    if changing := [ledger.in_the_way(one) for one in moves if one.changing_hands]:
+        return [*changing]
+    stale = ownership(topology, {one.node: one.said() for one in observed})
     problems: list[ShardctlError] = list(stale)
     disputed = {shard for error in stale for shard in error.shards}
     for one in observed:
-        problems += _in_the_way(topology, one, observed, disputed, moves, adopt=adopt)
+        problems += _in_the_way(topology, one, observed, disputed, adopt=adopt)
         problems += [table_shadowed(one.node, *found) for found in one.shadows]
         problems += changed(one.node, one.migrations, migrations)
         problems += _read_only(topology, one, migrations)
@@ -126,28 +120,30 @@ def refusals(
             problems.append(keys_in_use(one.node, *one.filled, **rules))
         if one.intruders:
             problems.append(public_open(one.node, topology.database.user, one.intruders))
-    return [*problems, *_streaming(topology, observed, migrations)]
-
-
-def _changing_hands(observed: Sequence[Observed]) -> list[Entry]:
-    """List the open moves in the middle of their cutover."""
-    entries = ledger.entries(copy for one in observed for copy in one.journal)
-    return [entry for entry in entries if entry.changing_hands]
-
-
-def _streaming(
-    topology: Topology, observed: Sequence[Observed], migrations: Sequence[Migration]
-) -> list[ShardctlError]:
-    """Find streamed moves from or to nodes where migrations are pending: a stream has no DDL."""
-    if not migrations:
-        return []
-    waiting = {one.node for one in observed if pending(topology, one, migrations)}
-    entries = ledger.entries(copy for one in observed for copy in one.journal)
-    return [
+    waiting = _waiting(topology, observed, migrations)  # a stream has no DDL
+    problems += [
         ledger.in_the_way(entry, ", and migrations are pending on its nodes")
-        for entry in entries
+        for entry in moves
         if entry.move.streams and entry.open and waiting & {entry.move.source, entry.move.target}
     ]
+    return problems
+
+
+def _moves(observed: Sequence[Observed]) -> tuple[Entry, ...]:
+    return ledger.entries(copy for one in observed for copy in one.journal)
+
+
+def _waiting(
+    topology: Topology, observed: Sequence[Observed], migrations: Sequence[Migration]
+) -> set[str]:
+    """Name the nodes where a file has not run in all shards."""
+    return {
+        one.node
+        for one in observed
+        for file in migrations
+        if not one.migrations.get((file.name, file.checksum), frozenset())
+        >= {*topology.nodes[one.node].shards}
+    }
 
 
 def reversible(
@@ -161,11 +157,10 @@ def reversible(
     Without `only` for any shards, otherwise moves of which a shard is in it. Rows that go back
     would not fit there any more.
     """
-    waiting = {one.node for one in observed if pending(topology, one, migrations)}
-    entries = ledger.entries(copy for one in observed for copy in one.journal)
+    waiting = _waiting(topology, observed, migrations)
     return [
         entry.move
-        for entry in entries
+        for entry in _moves(observed)
         if entry.reverse is not None and entry.reverse.state == "open"
         if entry.move.target in waiting
         if only is None or not only.isdisjoint(entry.move.shards)
@@ -183,23 +178,11 @@ def reverse_open(move: Move) -> Refused:
     )
 
 
-def _end(one: Entry | None) -> str | None:
-    """Give the hint for what a move in the middle of its cutover explains."""
-    if one is None:
-        return None
-    move = one.move.id
-    return f"move {move} is {ledger.condition(move, one.holder)}: {ledger.hint(move, one.holder)}"
-
-
-def ownership(
-    topology: Topology,
-    said: Mapping[NodeName, Said],
-    moves: Sequence[Entry] = (),
-) -> list[OwnershipDiffers]:
+def ownership(topology: Topology, said: Mapping[NodeName, Said]) -> list[OwnershipDiffers]:
     """Compare every node's map with the topology: a stale file must bring no shard to life.
 
     A node that was away while shards moved between other nodes has an older map, which is right
-    about its own shards only. What one of some open `moves` explains names it.
+    about its own shards only.
     """
     differing: dict[tuple[NodeName, str, str], list[int]] = {}
     owners = topology.owners()
@@ -210,14 +193,11 @@ def ownership(
             wanted = owners.get(shard, NodeName("no node"))
             if node != wanted and (not is_older or witness in (node, wanted)):
                 differing.setdefault((witness, node, wanted), []).append(shard)
-    reported: set[tuple[str, str, tuple[int, ...]]] = set()
-    errors: list[OwnershipDiffers] = []
+    errors: dict[tuple[object, ...], OwnershipDiffers] = {}
     for (witness, owner, right), shards in differing.items():
-        if (owner, right, tuple(shards)) not in reported:
-            reported.add((owner, right, tuple(shards)))
-            move = next((one for one in moves if {*shards} <= {*one.move.shards}), None)
-            errors.append(OwnershipDiffers(witness, owner, right, shards, move=move))
-    return errors
+        error = OwnershipDiffers(witness, owner, right, shards)
+        errors.setdefault((owner, right, *shards), error)
+    return list(errors.values())
 
 
 def _in_the_way(
@@ -225,31 +205,24 @@ def _in_the_way(
     one: Observed,
     observed: Sequence[Observed],
     disputed: set[int],
-    moves: Sequence[Entry],
     *,
     adopt: bool,
 ) -> list[ShardctlError]:
-    """Find schemas that forbid making this node's shards: foreign, retired, or live elsewhere.
+    """Find schemas that forbid making this node's shards: foreign, lost, or live elsewhere.
 
     Disputed shards have their error already.
     """
     owned = {topology.schema(s): s for s in topology.nodes[one.node].shards if s not in disputed}
     foreign = [n for n, s in owned.items() if n in one.schemas and s not in one.map]
     missing = {name for name in owned if name not in one.schemas}
-    # A retired name may have lost the end of its schema's name: look through the few of them.
-    retired = {
-        name: schema
-        for name in one.schemas
-        for schema in (missing if "__retired_" in name else ())
-        if names.retired_of(schema, name)
-    }
     errors: list[ShardctlError] = []
     # A shard's own map row is written by the transaction that makes its schema, the whole map
     # when all shards of all nodes exist.
-    gone = missing - set(retired.values())
     witnesses = [o for o in observed if o is one or (o.state and o.state.map_version)]
     lost = sorted(
-        owned[name] for name in gone if any(w.map.get(owned[name]) == one.node for w in witnesses)
+        owned[name]
+        for name in missing
+        if any(w.map.get(owned[name]) == one.node for w in witnesses)
     )
     if lost:
         errors.append(
@@ -268,17 +241,6 @@ def _in_the_way(
                 "schemas that shardctl did not create have the names of shards",
                 foreign,
                 hint="drop or rename them, or use --adopt to take them over with their contents",
-            )
-        )
-    if retired:
-        move = next((move for move in moves if {*retired} & {*move.move.retired}), None)
-        errors.append(
-            schema_in_the_way(
-                one.node,
-                "retired copies exist where the topology requires new shards",
-                sorted(retired),
-                hint=_end(move)
-                or "use the newest topology file: these shards have moved to another node",
             )
         )
     for other in observed:
@@ -319,9 +281,3 @@ def _read_only(
         if lacking := [shard for shard in shards if shard not in ran]:
             return [shards_read_only(one.node, migration.name, lacking)]
     return []
-
-
-def pending(topology: Topology, one: Observed, migrations: Sequence[Migration]) -> list[Migration]:
-    """List the files that have not run in all shards of a node."""
-    shards = frozenset(topology.nodes[one.node].shards)
-    return [m for m in migrations if shards - one.migrations.get((m.name, m.checksum), frozenset())]
