@@ -65,21 +65,22 @@ def with_entry(text: str, section: str, name: str, value: str | None) -> str:
     """
     start = len(_BOM) if text.startswith(_BOM) else 0
     body = text[start:]
-    whole = _read(body, {(section, name): ""}).values.get((section,))
-    if whole is None or not whole.entries or body[whole.mark.index] == "{":
+    document = _read(body, {(section, name): ""})
+    entries = [loc for loc in document.keys if loc[:-1] == (section,)]
+    if not entries or body[document.values[section,].mark.index] == "{":
         raise ScalarNotEditable((section, name), f"{section} does not have one entry a line")
-    named = [one for one in whole.entries if value is not None or one[0].text == name]
-    key, last = named[-1]
+    last = entries[-1] if value is not None else (section, name)
+    key = document.keys[last]
     lines = body.split("\n")
-    first = body.count("\n", 0, key.mark.index)
-    stop = body[: last.end].rstrip().count("\n") + 1
-    while stop > first + 1 and _is_beside(lines[stop - 1], key.mark.column):
+    first = body.count("\n", 0, key.index)
+    stop = body[: document.values[last].end].rstrip().count("\n") + 1
+    while stop > first + 1 and _is_beside(lines[stop - 1], key.column):
         stop -= 1
     if value is None:
         del lines[first:stop]
     else:
         ending = "\r" if lines[first].endswith("\r") else ""
-        lines.insert(stop, f"{' ' * (key.mark.column - 1)}{name}: {value}{ending}")
+        lines.insert(stop, f"{' ' * (key.column - 1)}{name}: {value}{ending}")
     return text[:start] + "\n".join(lines)
 
 
@@ -113,7 +114,7 @@ def _part(document: marks.Document, path: tuple[str, ...]) -> marks.Part:
         raise ScalarNotEditable(path, "the file does not have this key")
     if path in document.aliased:
         raise ScalarNotEditable(path, "the value is an alias")
-    if part.items is not None or part.entries is not None:
+    if not part.scalar:
         raise ScalarNotEditable(path, "the value is not a scalar")
     if not part.bare:
         raise ScalarNotEditable(path, "the value has an anchor or a tag")

@@ -125,15 +125,15 @@ TEXTS = [
     (b"a: b\nc: \xe9\n", "2:4: byte 8 (0xe9) is not UTF-8; save the file as UTF-8"),
     ("a: \x1b\n", "1:4: the control character U+001B is not allowed; remove it"),
     ("a:\n\tb: 1\n", f"2:1: {TAB}"),
-    (f"{BASE}---\n{BASE}", "11:1: the file has a second YAML document; only one is allowed"),
+    (f"{BASE}---\n{BASE}", "11:1: an alias without an anchor, an anchor twice, or a second document; quote a value that begins with * or &"),
     ("a: b: c\n", "1:5: is not valid YAML: mapping values are not allowed in this context"),
     ("a: 'b\n", "2:1: is not valid YAML: found unexpected end of stream (begun in line 1)"),
     ("a: {b: 1\n", "2:1: is not valid YAML: did not find expected ',' or '}' (begun in line 1)"),
     ("a: [1\nb: 2\n", "2:2: is not valid YAML: did not find expected ',' or ']' (begun in line 1)"),
     ("a: !b!hunter2 c\n", "1:4: quote a value that begins with !"),
     ("a:\n  b: 1\n c: 2\n", "3:2: is not valid YAML: did not find expected key (begun in line 1)"),
-    ("a: *b\n", "1:4: an alias without an anchor; quote a value that begins with *"),
-    ("[" * 100, "1:32: more than 30 nested levels"),
+    ("a: *b\n", "1:4: an alias without an anchor, an anchor twice, or a second document; quote a value that begins with * or &"),
+    ("[" * 100 + "]" * 100, "1:32: more than 30 nested levels"),
 ]  # fmt: skip
 
 
