@@ -12,7 +12,7 @@ from shardctl.checks import status_look
 from shardctl.checks.check import ERROR, NOTE, WARNING, Rule, Rules, Severity
 from shardctl.meter import duration, size
 from shardctl.postgres import queries
-from shardctl.state import leash
+from shardctl.state import journal, leash
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import kept_reverses
 from shardctl.topology import names
@@ -248,7 +248,7 @@ def _unfinished(entry: Entry, held_bytes: int | None) -> Finding:
     """Report an interrupted move."""
     move = entry.move
     held = f"; its slot retains {size(held_bytes)} of WAL" if held_bytes else ""
-    if limit := entry.wal_limit:
+    if limit := journal.wal_limit(move):
         held = (
             f"; its slot retained {size(limit['held_bytes'])} of WAL, more than the limit of "
             f"{size(limit['limit_bytes'])}, and was dropped"

@@ -48,7 +48,8 @@ def render(
     Its header has the map version of the databases. It lists unreachable nodes, and the reachable
     nodes must agree on the map.
     """
-    from shardctl.provision import maps, poolers
+    from shardctl.pgbouncer import render
+    from shardctl.provision import maps
     from shardctl.state import lock
 
     topology = load_topology(ctx)
@@ -56,7 +57,7 @@ def render(
     agreed = maps.agreed(topology, purpose=lock.purpose("pgbouncer render"), strict=False)
     _report_left_out(agreed.left_out)
     for one in chosen:
-        print(poolers.rendered(topology, one, agreed.version), end="")
+        print(render.databases(topology, one, agreed.version), end="")
 
 
 @app.command()

@@ -119,14 +119,14 @@ def read(path: Path) -> Plan:
 def plan(topology: Topology, wanted: Wanted, *, purpose: str) -> Plan:
     """Ask all nodes, and plan moves; changes nothing.
 
-    Raises UsageError, shards_unmeasured, no_load, and what `maps.version` raises.
+    Raises UsageError, shards_unmeasured, no_load, and what `maps.agreed` raises.
     """
     weights = wanted.weights or {}
     if unknown := weights.keys() - topology.nodes.keys():
         raise UsageError(
             f"unknown node {min(unknown)!r}", hint=f"nodes: {', '.join(topology.nodes)}"
         )
-    maps.version(topology, purpose=purpose)
+    maps.agreed(topology, purpose=purpose)
     sample_s = wanted.sample_s if wanted.by == TPS else 0.0
     measured = loads.measure(topology, sample_s=sample_s, purpose=purpose)
     _require_measured(measured)

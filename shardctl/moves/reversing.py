@@ -46,14 +46,14 @@ def plan(topology: Topology, entry: Entry, options: Options) -> MovePlan:
             "use the newest topology file, or run `shardctl topology pull`",
         )
     decided = planning.make(topology, move.shards, move.source, 0, given, move=reverse)
-    version = maps.version(
+    found = maps.agreed(
         topology,
         purpose=lock.purpose("moves reverse"),
         needed=(decided.source, decided.target),
     )
     return replace(
         decided,
-        map_version=version,
+        map_version=found.version,
         method=planning.STREAM,
         reverses=Reversed(move.id, lsn),
         lent=planning.lent(move),

@@ -274,12 +274,12 @@ def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, com
         connection.execute(cluster.ddl().encode())
         cluster.make(connection, topology, plan.node)
     events.record(connection, command, "begun")
-    if plan.functions or plan.key_rule:
+    if plan.functions:
         script = generator.render(
             topology.id, topology.id.generator, topology.shard_count, topology.key_rule
         )
         connection.execute(script.encode())
-        cluster.set_rules(connection, topology)
+        cluster.set_generator(connection, topology.id.generator)
     # Functions that were just made have no grants yet, even if roles had them before.
     for role in roles if plan.functions else plan.grant_to:
         connection.execute(

@@ -192,21 +192,12 @@ def _plan(
     gone = {one.node for one in left_out}
     observed = [one for one in observed if one.node not in gone]
     plans = planning.plan(topology, observed, migrations, adopt=adopt)
-    if left_out and any(one.key_rule for one in plans):
-        raise together(unread)  # a node that is away may have rows
     reversible = refusals.reversible(topology, observed, migrations, only)
     if reversible and not finish_reverse:
         raise together([refusals.reverse_open(move) for move in reversible])
     notes += [
         f"move {move.id} can no longer be reversed then (--finish-reverse)" for move in reversible
     ]
-    notes += [
-        f"node {one.node} owns no shards: init makes it a member, to which shards can be streamed"
-        for one in plans
-        if one.schema and not topology.nodes[one.node].shards and command == "init"
-    ]
-    for file, nodes in planning.missing_migrations(observed, migrations).items():
-        notes.append(f"{file} ran on {', '.join(nodes)} but is not in the migrations' folder")
     version = planning.map_version(observed)
     changed = tuple(p for p in plans if p.changes())
     return FleetPlan(

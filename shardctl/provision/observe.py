@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
-from psycopg import sql
 
 from shardctl import fanout
 from shardctl.access import read_only
@@ -71,8 +70,6 @@ class Observed:
     """(schema, table) whose CHECK of the key is not validated."""
     intruders: tuple[Intruder, ...] = ()
     """By what a role could run its code in our sessions."""
-    filled: tuple[str, str] | None = None
-    """(schema, table) of the first that has rows, where the rule for keys is to change."""
     journal: tuple[Copy, ...] = ()
     """The moves that the node knows."""
 
@@ -102,7 +99,7 @@ def observe(topology: Topology, node: Node, *, command: str) -> Observed:
         with connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
-            return _observe_database(connection, topology, node, command)
+            return _observe_database(connection, topology, node)
     except psycopg.errors.InsufficientPrivilege as error:
         raise identity.node_unfit(
             node.name,
@@ -195,17 +192,14 @@ def check_version(node: str, number: int, version: str) -> None:
         )
 
 
-def _observe_database(
-    connection: Connection, topology: Topology, node: Node, command: str
-) -> Observed:
+def _observe_database(connection: Connection, topology: Topology, node: Node) -> Observed:
     roles = list(topology.database.app_roles)
     slots, existing = _observe_server(connection, topology, node)
     state = cluster.read(connection) if cluster.is_present(connection) else None
     if state is not None:
         if move := identity.cloning(connection, node, state):
             raise identity.clone(node, move)
-        may_change = {cluster.KEY_RULE} if command == "init" else ()
-        identity.check(state, topology, node.name, but=may_change)
+        identity.check(state, topology, node.name)
     migrations: dict[tuple[str, str], frozenset[ShardId]] = {}
     if state is not None:
         for file, checksum, shards in connection.execute(STATE["migrations"]):
@@ -226,15 +220,5 @@ def _observe_database(
         read_only=frozenset(read_only.marks(connection, schemas)),
         unvalidated=catalog.read_unvalidated(connection, keys.CHECK, schemas),
         intruders=catalog.read_intruders(connection),
-        filled=_filled(connection, schemas) if state and state.rekeyed(topology) else None,
         journal=ledger.copies(connection, topology, node.name, state),
     )
-
-
-def _filled(connection: Connection, schemas: Sequence[str]) -> tuple[str, str] | None:
-    """Find a table of these schemas that has rows."""
-    for schema, table in connection.execute(QUERIES["stored"], {"schemas": list(schemas)}):
-        has_rows = QUERIES["has_rows"].format(table=sql.Identifier(schema, table))
-        if connection.execute(has_rows.as_bytes(connection)).fetchone() == (True,):
-            return schema, table
-    return None

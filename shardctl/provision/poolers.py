@@ -106,16 +106,11 @@ def chosen(topology: Topology, names: Iterable[str]) -> list[Pooler]:
     return [one for one in topology.poolers.values() if not wanted or one.name in wanted]
 
 
-def rendered(topology: Topology, pooler: Pooler, map_version: int) -> str:
-    """Give the text of a pooler's file; raises value_refused."""
-    return render.databases(topology, pooler, map_version)
-
-
 def compare(topology: Topology, poolers: Sequence[Pooler], map_version: int) -> list[Compared]:
     """Read every pooler's file and compare it; one that cannot be read explains why."""
 
     def one(pooler: Pooler) -> Compared:
-        text = rendered(topology, pooler, map_version)
+        text = render.databases(topology, pooler, map_version)
         try:
             there = files.read(host_of(pooler), pooler.databases_file, user=pooler.os_user)
         except ShardctlError as error:
@@ -217,7 +212,7 @@ def _to_lock(plan: PoolersPlan) -> list[NodeName]:
 def apply(plan: PoolersPlan, progress: Progress) -> None:
     """Carry a plan out under the locks of all nodes that own shards.
 
-    Raises NodeLocked, or map_changed and what `maps.version` raises, with nothing done; Problems
+    Raises NodeLocked, or map_changed and what `maps.agreed` raises, with nothing done; Problems
     with exit code 3 that name every pooler that failed, when the rest are finished; Interrupted.
     """
     if not plan.changes():

@@ -82,17 +82,6 @@ def shards_read_only(node: NodeName, file: str, shards: Sequence[int]) -> Refuse
     )
 
 
-def keys_in_use(node: NodeName, schema: str, table: str, *, has: str, wanted: str) -> Refused:
-    """Report a change of the rule for keys in a fleet that has rows."""
-    return Refused(
-        "keys_in_use",
-        f"node {node}: {schema}.{table} has rows, which `shards.key: {has}` has placed; the "
-        f"topology has {wanted}",
-        hint=f"set `shards: {{key: {has}}}` in the topology; it can change only while no shard has "
-        "rows",
-    )
-
-
 def refusals(
     topology: Topology,
     observed: Sequence[Observed],
@@ -115,9 +104,6 @@ def refusals(
         problems += [table_shadowed(one.node, *found) for found in one.shadows]
         problems += changed(one.node, one.migrations, migrations)
         problems += _read_only(topology, one, migrations)
-        if one.state is not None and one.filled is not None:
-            rules = {"has": one.state.key_rule, "wanted": topology.key_rule}
-            problems.append(keys_in_use(one.node, *one.filled, **rules))
         if one.intruders:
             problems.append(public_open(one.node, topology.database.user, one.intruders))
     waiting = _waiting(topology, observed, migrations)  # a stream has no DDL

@@ -107,11 +107,6 @@ class Entry:
         return (move.ended or move.changed) + timedelta(seconds=move.plan["options"]["retain_s"])
 
     @property
-    def wal_limit(self) -> dict[str, int] | None:
-        """What the leash has written of the limit that it found exceeded, while it matters."""
-        return journal.wal_limit(self.move)
-
-    @property
     def slot(self) -> str:
         """The name of its replication slot."""
         return journal.slot(self.move.id)

@@ -175,21 +175,13 @@ def _findings(
     if any(flaw.loc[:1] == ("nodes",) for _, flaw in document.flaws):
         # A node or its shards were skipped: what is missing is unknown.
         found = [f for f in found if f.loc != ("nodes",)]
-    kept = [f for f in found if not _within(f.loc, hidden) and not _merged(f, document)]
+    kept = [f for f in found if not _within(f.loc, hidden)]
     return model, document.flaws + [(document.place(f), f) for f in [*secret, *kept]]
 
 
 def _within(loc: Loc, hidden: set[Loc]) -> bool:
     """Return whether a password is at or above `loc`: nothing more is reported of it."""
     return any(loc[:length] in hidden for length in range(1, len(loc) + 1))
-
-
-def _merged(finding: Finding, document: marks.Document) -> bool:
-    """Return whether a finding only follows from a merge key, which is reported itself."""
-    loc = finding.loc
-    if "<<" in loc:
-        return True
-    return finding.message.startswith("missing") and (*loc[:-1], "<<") in document.keys
 
 
 def _invalid(path: Path, findings: list[tuple[Mark, Finding]]) -> TopologyInvalid:

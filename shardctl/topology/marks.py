@@ -117,7 +117,7 @@ class Document:
     values: dict[Loc, Part] = field(default_factory=dict)
     aliased: set[Loc] = field(default_factory=set)
     flaws: list[tuple[Mark, Finding]] = field(default_factory=list)
-    """What YAML allows and a topology does not: duplicate keys, merge keys, tags."""
+    """What YAML allows and a topology does not: duplicate keys, tags."""
 
     def place(self, finding: Finding) -> Mark:
         """Give the mark of a finding, or of the nearest parent that the file has."""
@@ -198,8 +198,6 @@ class _Flattener:
                 first = self._document.keys[here].line
                 self._flaw(mark, here, f"duplicate key; the first is in line {first}")
                 continue
-            if key.value == "<<":
-                self._flaw(mark, here, "merge keys (<<) are not supported; write the keys out")
             self._document.keys[here] = mark
             data[key.value] = self.value(value, here, flow=flow, via_alias=via_alias)
         return data

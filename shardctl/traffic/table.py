@@ -56,7 +56,7 @@ def alone(topology: Topology, nodes: Iterable[NodeName]) -> Iterator[None]:
         for name in nodes:
             node = topology.nodes[name]
             session = stack.enter_context(fleet.session(topology, node, autocommit=True))
-            if (holder := lock.alone(session, _LOCK_CLASS, name)) is not None:
+            if (holder := lock.alone(session, _LOCK_CLASS)) is not None:
                 raise load_running(name, *holder)
         yield
 
