@@ -113,13 +113,8 @@ class Applied:
     errors: tuple[Exception, ...]
 
 
-def prepare(
-    topology: Topology, plan: NodePlan, *, command: str, made: Callable[[NodeName], None]
-) -> None:
-    """Make the roles and the database that are missing; what exists is left alone.
-
-    `made` is reported the node as soon as something was made there.
-    """
+def prepare(topology: Topology, plan: NodePlan, *, command: str) -> None:
+    """Make the roles and the database that are missing; what exists is left alone."""
     if not plan.roles and not plan.database:
         return
     node = topology.nodes[plan.node]
@@ -127,11 +122,9 @@ def prepare(
         for role in plan.roles:
             statement = sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role))
             _create(connection, statement, node)
-            made(node.name)
         if plan.database:
             name = sql.Identifier(topology.database.name)
             new = _create(connection, sql.SQL("CREATE DATABASE {}").format(name), node)
-            made(node.name)
             if new:
                 _close_to_strangers(connection, topology)
                 _close_public(topology, node, command)

@@ -6,17 +6,18 @@ import logging
 import time
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, groupby
-from typing import TYPE_CHECKING, TypeVar
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
 from shardctl.errors import Interrupted, Refused
+from shardctl.ids import generator
 from shardctl.postgres.catalog import read_shadows
 from shardctl.postgres.connection import NodeLost
 from shardctl.provision import shard as ddl
-from shardctl.provision.failures import ShardFailed, StatementFailed, named, pause_or_raise
+from shardctl.provision.failures import ShardFailed, StatementFailed, again, migration_failed, named
 from shardctl.provision.plan import ShardWork
 from shardctl.provision.refusals import table_shadowed
 from shardctl.state import cluster, keys
@@ -24,7 +25,7 @@ from shardctl.state.cluster import QUERIES as STATE
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardctl.errors import ShardctlError
     from shardctl.postgres.connection import Connection
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Chunk = tuple[ShardWork, ...]
-Value = TypeVar("Value")
 
 _CHECK = sql.Identifier(keys.CHECK)
 """The constraint that keeps rows of other shards out of a table.
@@ -74,21 +74,6 @@ def run(job: Job, chunk: Chunk) -> Ran:
     """
     began = time.monotonic()
     failed: dict[ShardId, ShardctlError] = {}
-    locks = _run(job, chunk, failed)
-    files = sorted({m.name for work in chunk for m in work.migrations})
-    if done := [work.shard for work in chunk if work.shard not in failed]:
-        logger.info(
-            "node %s: shards %s are finished (migrations: %s), %d ms",
-            job.node,
-            ranges.of(done),
-            ", ".join(files) or "none",
-            (time.monotonic() - began) * 1000,
-        )
-    return Ran(locks, failed)
-
-
-def _run(job: Job, chunk: Chunk, failed: dict[ShardId, ShardctlError]) -> int | None:
-    """Run all on the shards of a chunk, and add those that fail to `failed`."""
     files = sorted({m for work in chunk for m in work.migrations}, key=lambda m: m.number)
     groups = [(kind, list(group)) for kind, group in groupby(files, lambda m: m.transactional)]
     if not groups or not groups[0][0]:
@@ -102,7 +87,7 @@ def _run(job: Job, chunk: Chunk, failed: dict[ShardId, ShardctlError]) -> int | 
             try:
                 if transactional:
                     run_all = partial(_in_transaction, job, part, group, make=number == 0)
-                    taken = _again(job, run_all)
+                    taken = again(job, run_all)
                     locks = max(locks or 0, taken // len(part))
                 else:
                     _without_transaction(job, part[0], group)
@@ -112,7 +97,14 @@ def _run(job: Job, chunk: Chunk, failed: dict[ShardId, ShardctlError]) -> int | 
                 failed |= dict.fromkeys((work.shard for work in part), error)
             if parts and job.stop.is_set():
                 raise Interrupted("interrupted between two shards")
-    return locks
+    if done := [work.shard for work in chunk if work.shard not in failed]:
+        names = ", ".join(file.name for file in files) or "none"
+        took_ms = (time.monotonic() - began) * 1000
+        logger.info(
+            "node %s: shards %s are finished (migrations: %s), %d ms",
+            job.node, ranges.of(done), names, took_ms,
+        )  # fmt: skip
+    return Ran(locks, failed)
 
 
 def _rest(
@@ -131,18 +123,6 @@ def _rest(
     failed[failure.work.shard] = error
     rest = tuple(work for work in part if work is not failure.work)
     return [rest] if rest else []
-
-
-def _again(job: Job, call: Callable[[], Value], attempts: int | None = None) -> Value:
-    """Call, again and again while other sessions are in the way; raises StatementFailed."""
-    for attempt in count(1):
-        try:
-            return call()
-        except StatementFailed as failure:
-            pause_or_raise(job, failure, attempt, attempts)
-            if not job.connection.autocommit:
-                job.connection.rollback()
-    raise AssertionError  # pragma: no cover  # the last attempt raises
 
 
 def _in_transaction(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
@@ -196,7 +176,7 @@ def _without_transaction(job: Job, work: ShardWork, files: Sequence[Migration]) 
             if migration in work.migrations:
                 _one_by_one(job, work, migration)
                 connection.execute(own)
-                _require_valid_indexes(connection, work, migration)
+                _require_valid_indexes(job, work, migration)
                 _add_checks(job, work, migration)
                 _record(connection, [work.shard], migration)
     except psycopg.Error as error:
@@ -222,7 +202,7 @@ def _one_by_one(job: Job, work: ShardWork, migration: Migration) -> None:
             job.connection.execute(patient)
         text = statement.text.encode()
         run_it = partial(_execute, job.connection, text, work, migration, statement.line)
-        _again(job, run_it, 1 if concurrently else None)
+        again(job, run_it, 1 if concurrently else None)
         if concurrently:
             job.connection.execute(usual)
 
@@ -243,20 +223,20 @@ def _add_checks(job: Job, work: ShardWork, migration: Migration) -> None:
         text = statement.as_bytes(job.connection)
         add = partial(_execute, job.connection, text, work, migration, line.line)
         # Within a transaction, all of it is repeated, if anything.
-        _again(job, add, None if job.connection.autocommit else 1)
+        again(job, add, None if job.connection.autocommit else 1)
 
 
-def _require_valid_indexes(connection: Connection, work: ShardWork, migration: Migration) -> None:
+def _require_valid_indexes(job: Job, work: ShardWork, migration: Migration) -> None:
     """Refuse to call a file done that left an invalid index, as IF NOT EXISTS would."""
-    row = connection.execute(
-        "SELECT c.relname::text FROM pg_catalog.pg_index AS i"
+    row = job.connection.execute(
+        "SELECT i.indexrelid::pg_catalog.regclass::text FROM pg_catalog.pg_index AS i"
         " JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid"
-        " JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
-        " WHERE NOT i.indisvalid AND n.nspname = %s LIMIT 1",
-        (work.schema,),
+        " WHERE NOT i.indisvalid AND c.relnamespace = %s::pg_catalog.regnamespace LIMIT 1",
+        (generator.quote_identifier(work.schema),),
     ).fetchone()
     if row is not None:
-        raise StatementFailed(work, migration, None, invalid_index=row[0])
+        reason = f"index {row[0]} is invalid: drop it (DROP INDEX CONCURRENTLY)"
+        raise migration_failed(job.node, work.shard, migration, None, reason)
 
 
 def _record(connection: Connection, shards: list[ShardId], migration: Migration) -> None:
@@ -295,7 +275,7 @@ def validate(job: Job, work: ShardWork, table: str) -> None:
         "ALTER TABLE {} VALIDATE CONSTRAINT {}"
     ).format(sql.Identifier(work.schema, table), _CHECK)
     try:
-        _again(job, partial(_execute, job.connection, statement.as_bytes(job.connection), work))
+        again(job, partial(_execute, job.connection, statement.as_bytes(job.connection), work))
     except StatementFailed as failure:
         if isinstance(failure.error, psycopg.errors.CheckViolation):
             raise ShardFailed(

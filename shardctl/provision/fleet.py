@@ -252,16 +252,16 @@ def carry_out(
     if not plan.nodes and poolers is None:
         return
     with ExitStack() as stack:
-        made = _prepare(plan)
+        prepared = _prepare(plan)
         try:
             locks = stack.enter_context(
                 lock.held(plan.topology, _to_lock(plan), command=plan.command)
             )
             _check_still_true(plan, options)
         except ShardctlError as error:
-            if not made:
+            if not prepared:
                 raise
-            raise Problems([error, *_left_after_preparing(plan, made)]) from error
+            raise Problems(error.parts(), exit_code=Incomplete.exit_code) from error
         errors = _apply(plan, options, progress, Running(notice))
         if not errors:
             errors = _write_maps(plan, locks)
@@ -315,26 +315,15 @@ def _write_maps(plan: FleetPlan, locks: Mapping[NodeName, Connection]) -> list[S
     ]
 
 
-def _prepare(plan: FleetPlan) -> set[NodeName]:
-    """Make roles and databases, which the locks need to be taken in; name the nodes changed."""
-    made: set[NodeName] = set()
+def _prepare(plan: FleetPlan) -> bool:
+    """Make roles and databases, which the locks need to be taken in; tell whether it had to."""
     outcomes = fanout.run(
-        plan.nodes,
-        lambda node: applying.prepare(plan.topology, node, command=plan.command, made=made.add),
+        plan.nodes, lambda node: applying.prepare(plan.topology, node, command=plan.command)
     )
-    errors = [_as_ours(o.item.node, o.error) for o in outcomes if o.error]
-    if errors:
-        raise Problems([*errors, *_left_after_preparing(plan, made)])
+    made = any(o.item.roles or o.item.database for o in outcomes if not o.error)
+    if errors := [_as_ours(o.item.node, o.error) for o in outcomes if o.error]:
+        raise Problems(errors, exit_code=Incomplete.exit_code if made else None)
     return made
-
-
-def _left_after_preparing(plan: FleetPlan, made: set[NodeName]) -> list[ShardctlError]:
-    """Report that nodes which got a role or a database still lack the rest."""
-    return [
-        node_unfinished(n.node, len(n.shards), [work.shard for work in n.shards])
-        for n in plan.nodes
-        if n.node in made
-    ]
 
 
 def _check_still_true(plan: FleetPlan, options: Options) -> None:
