@@ -39,8 +39,8 @@ def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
 
     `text` is the file decoded, with its line breaks and byte order mark as they are. An old
     scalar's quotes are kept; a plain one gets double quotes only where it must. Raises
-    ScalarNotEditable where a path has no scalar of its own (missing, empty, a list, a block,
-    an alias, behind an anchor or a tag), or where the text is no YAML.
+    ScalarNotEditable where a path is missing, where anything else would mean something else then
+    (as with a list, a block or an alias), or where the text is no YAML.
     """
     start = len(_BOM) if text.startswith(_BOM) else 0
     body = text[start:]
@@ -112,16 +112,6 @@ def _part(document: marks.Document, path: tuple[str, ...]) -> marks.Part:
     part = document.values.get(path)
     if part is None:
         raise ScalarNotEditable(path, "the file does not have this key")
-    if path in document.aliased:
-        raise ScalarNotEditable(path, "the value is an alias")
-    if not part.scalar:
-        raise ScalarNotEditable(path, "the value is not a scalar")
-    if not part.bare:
-        raise ScalarNotEditable(path, "the value has an anchor or a tag")
-    if part.style in {"|", ">"}:
-        raise ScalarNotEditable(path, "the value is a block of text")
-    if part.end == part.mark.index:
-        raise ScalarNotEditable(path, "the value is empty")
     return part
 
 

@@ -56,23 +56,15 @@ def load_trusted(path: Path) -> Topology:
 
 def load(path: Path) -> Topology:
     """Read a file; raises TopologyMissing, or TopologyInvalid with every problem."""
-    hint = (
-        "specify a file with --topology or $SHARDCTL_TOPOLOGY, or create one with "
-        "`shardctl sandbox new`"
-    )
     try:
         content = inputs.read(path, MOST_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        raise TopologyMissing(path, "no such file", hint=hint) from None
-    except IsADirectoryError:
-        hint = f"specify the file in that directory, such as --topology {path / 'topology.yaml'}"
-        raise TopologyMissing(path, "is a directory, not a file", hint=hint) from None
-    except PermissionError:
-        hint = "allow the user who runs shardctl to read it"
-        raise TopologyMissing(path, "permission denied", hint=hint) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise TopologyMissing(path, f"cannot be read: {why}", hint=hint) from error
+        hint = (
+            "specify a file that you may read with --topology or $SHARDCTL_TOPOLOGY, or create one "
+            "with `shardctl sandbox new`"
+        )
+        raise TopologyMissing(path, why, hint=hint) from error
     return parse(content, path)
 
 

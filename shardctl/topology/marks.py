@@ -97,14 +97,11 @@ class Part:
 
     mark: Mark
     end: int
-    scalar: bool
     text: str | None
     style: str
     """The quote of a scalar, or what begins a block of text; empty for a plain one."""
     flow: bool
     """Is within braces or brackets."""
-    bare: bool
-    """Has neither an anchor nor a tag."""
 
 
 @dataclass(slots=True)
@@ -115,7 +112,6 @@ class Document:
     empty: bool = True
     keys: dict[Loc, Mark] = field(default_factory=dict)
     values: dict[Loc, Part] = field(default_factory=dict)
-    aliased: set[Loc] = field(default_factory=set)
     flaws: list[tuple[Mark, Finding]] = field(default_factory=list)
     """What YAML allows and a topology does not: duplicate keys, tags."""
 
@@ -144,15 +140,14 @@ def read(text: str) -> Document:
         raise BadYaml(Mark(0, 1, 1), f"more than {_MAX_DEPTH} nested levels") from error
     if root is not None:
         document.empty = False
-        document.data = _Flattener(text, document).value(root, (), flow=False, via_alias=False)
+        document.data = _Flattener(document).value(root, (), flow=False, via_alias=False)
     return document
 
 
 class _Flattener:
     """Makes plain data of nodes, bounded in depth, and notes the place of each by path."""
 
-    def __init__(self, text: str, document: Document) -> None:
-        self._text = text
+    def __init__(self, document: Document) -> None:
         self._document = document
         self._seen: set[int] = set()
         self._aliased = 0
@@ -165,15 +160,13 @@ class _Flattener:
         via_alias = via_alias or id(node) in self._seen
         self._seen.add(id(node))
         if via_alias:
-            self._document.aliased.add(loc)
             self._aliased += 1
             if self._aliased > _MAX_ALIASED:
                 raise BadYaml(mark, f"aliases add more than {_MAX_ALIASED} values")
         scalar = isinstance(node, yaml.ScalarNode)
         text = node.value if scalar and node.tag != _NULL else None
-        bare = self._text[mark.index : mark.index + 1] not in ("&", "!")
         style = (node.style or "") if scalar else ""
-        part = Part(mark, node.end_mark.index, scalar, text, style, flow, bare)
+        part = Part(mark, node.end_mark.index, text, style, flow)
         self._document.values[loc] = part
         if scalar:
             return text

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PlainValidator,
@@ -115,14 +114,6 @@ Setting = Annotated[str, *_plain(fields.setting, _SCALAR)]
 def _written(default: str) -> Any:
     """Give a default as the file would; it is read like a value, and shown so in the schema."""
     return default
-
-
-def _aliases(value: object) -> object:
-    if isinstance(value, list) and not value:
-        raise ValueError("is empty; list node, shard or both")
-    if isinstance(value, list) and len(value) != len(set(map(str, value))):
-        raise ValueError("lists the same kind twice")
-    return value
 
 
 class _Section(BaseModel):
@@ -274,7 +265,7 @@ class PoolerSection(_Section):
     admin_user: Name | None = Field(
         default=None, description="the user of the admin console; database.user by default"
     )
-    aliases: Annotated[list[Literal["shard", "node"]], BeforeValidator(_aliases)] = Field(
+    aliases: list[Literal["shard", "node"]] = Field(
         default=["node"],
         min_length=1,
         description="which aliases the pooler offers: shard, node or both",

