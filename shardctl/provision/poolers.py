@@ -41,11 +41,10 @@ APPLY = "pgbouncer apply"
 
 def poolers_unfinished(done: Sequence[PoolerName], failed: Sequence[PoolerName]) -> Incomplete:
     """Report poolers that could not be updated, while the rest were."""
-    were = "was" if len(failed) == 1 else "were"
-    rest = f" ({', '.join(done)} {'was' if len(done) == 1 else 'were'})" if done else ""
+    rest = f"; updated: {', '.join(done)}" if done else ""
     return Incomplete(
         "poolers_unfinished",
-        f"pooler{'s' if len(failed) > 1 else ''} {', '.join(failed)} {were} not updated{rest}",
+        f"poolers that were not updated: {', '.join(failed)}{rest}",
         hint="fix the errors above and run the same command again: it updates only the rest",
     )
 

@@ -61,53 +61,29 @@ def _plain(read: Any, schema: dict[str, Any]) -> tuple[Any, Any]:
 
 
 Text = Annotated[str, *_plain(fields.text, {"type": "string", "minLength": 1})]
-Name = Annotated[str, *_plain(fields.name, {"type": "string", "minLength": 1, "maxLength": 63})]
-Role = Annotated[
-    str,
-    *_plain(
-        fields.role,
-        {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": 63,
-            "not": {"pattern": "^(public|none|pg_.*)$"},
-        },
-    ),
-]
-DatabaseName = Annotated[
-    str,
-    *_plain(
-        fields.database_name,
-        {"type": "string", "minLength": 1, "maxLength": 63, "not": {"pattern": "^template[01]$"}},
-    ),
-]
+_NAME = {"type": "string", "minLength": 1, "maxLength": 63}
+_ROLE = _NAME | {"not": {"pattern": "^(public|none|pg_.*)$"}}
+_DATABASE = _NAME | {"not": {"pattern": "^template[01]$"}}
+Name = Annotated[str, *_plain(fields.name, _NAME)]
+Role = Annotated[str, *_plain(fields.role, _ROLE)]
+DatabaseName = Annotated[str, *_plain(fields.database_name, _DATABASE)]
 Host = Annotated[str, *_plain(fields.host, {"type": "string", "pattern": fields.HOST_PATTERN})]
 Login = Annotated[str, *_plain(fields.login, {"type": "string", "pattern": fields.LOGIN_PATTERN})]
 Port = Annotated[int, *_plain(fields.port, {"type": "integer", "minimum": 1, "maximum": 65535})]
 Bits = Annotated[int, *_plain(fields.bits, {"type": "integer", "minimum": 1, "maximum": 62})]
-Count = Annotated[
-    int,
-    *_plain(fields.count, {"type": "integer", "minimum": 1, "maximum": fields.MAX_SHARDS}),
-]
+_COUNT = {"type": "integer", "minimum": 1, "maximum": fields.MAX_SHARDS}
+Count = Annotated[int, *_plain(fields.count, _COUNT)]
 LocalPath = Annotated[str, *_plain(fields.path, {"type": "string", "pattern": "^[^~]"})]
 _DURATION = {"type": "string", "pattern": fields.DURATION_PATTERN}
 Duration = Annotated[timedelta, *_plain(fields.duration, _DURATION)]
 PositiveDuration = Annotated[timedelta, *_plain(fields.positive_duration, _DURATION)]
 Size = Annotated[int, *_plain(fields.size, {"type": "string", "pattern": fields.SIZE_PATTERN})]
-Epoch = Annotated[
-    datetime, *_plain(fields.epoch, {"type": "string", "pattern": fields.EPOCH_PATTERN})
-]
-Pattern = Annotated[
-    names.SchemaPattern,
-    *_plain(fields.schema_pattern, {"type": "string", "pattern": r"\{id(:0[0-9]{1,2}d)?\}"}),
-]
-Shards = Annotated[
-    tuple[ranges.Range, ...],
-    *_plain(
-        fields.shard_ranges,
-        {"type": ["string", "integer"], "pattern": fields.SHARDS_PATTERN, "minimum": 0},
-    ),
-]
+_EPOCH = {"type": "string", "pattern": fields.EPOCH_PATTERN}
+_PATTERN = {"type": "string", "pattern": r"\{id(:0[0-9]{1,2}d)?\}"}
+_SHARDS = {"type": ["string", "integer"], "pattern": fields.SHARDS_PATTERN, "minimum": 0}
+Epoch = Annotated[datetime, *_plain(fields.epoch, _EPOCH)]
+Pattern = Annotated[names.SchemaPattern, *_plain(fields.schema_pattern, _PATTERN)]
+Shards = Annotated[tuple[ranges.Range, ...], *_plain(fields.shard_ranges, _SHARDS)]
 Setting = Annotated[str, *_plain(fields.setting, _SCALAR)]
 
 
