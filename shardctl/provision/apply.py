@@ -147,9 +147,7 @@ def _close_to_strangers(connection: Connection, topology: Topology) -> None:
 def _close_public(topology: Topology, node: Node, command: str) -> None:
     """Let only owners make functions in schema public, as servers of 15 and newer do."""
     with connect(node, topology.database, purpose=lock.purpose(command)) as session:
-        found = session.execute(QUERIES["may_close_public"]).fetchone()
-        if found is not None and found[0]:
-            session.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        session.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 
 
 def _create(connection: Connection, statement: sql.Composed, node: Node) -> bool:
