@@ -68,8 +68,11 @@ def for_replication(source: Node, database: Database, name: str, **more: str | i
     try:
         return conninfo(source, own | dict(database.subscription_options), user=user, **given)
     except psycopg.ProgrammingError as error:
-        what = f"database.subscription_options: {reason_of(error)}"
-        raise Misused("option_invalid", what, hint="correct the topology") from error
+        raise Misused(
+            "option_invalid",
+            f"database.subscription_options: {reason_of(error)}",
+            hint="correct the topology",
+        ) from error
 
 
 def dsn(host: str, port: int, dbname: str) -> str:

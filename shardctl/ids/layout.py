@@ -137,8 +137,10 @@ class Layout:
                 f"{_text(self.epoch_ms)} to {_text(self.last_ms)}",
             )
         if not 0 <= shard <= self.max_shard:
-            what = f"shard {shard} is out of range: shards of this layout are 0 to {self.max_shard}"
-            raise Misused("shard_out_of_range", what)
+            raise Misused(
+                "shard_out_of_range",
+                f"shard {shard} is out of range: shards of this layout are 0 to {self.max_shard}",
+            )
         ticks = (time_ms - self.epoch_ms) // self.tick_ms
         low = shard << self.sequence_bits | sequence & (1 << self.sequence_bits) - 1
         return ticks << self.shard_bits + self.sequence_bits | low
