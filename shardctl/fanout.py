@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from shardctl.errors import ShardctlError, together
+from shardctl.meter import Meters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,26 +44,8 @@ class Progress(Protocol):
         """Show that the work of `key` is over, whether all of it was done or not."""
 
 
-class Silent:
-    """A progress that shows nothing."""
-
-    def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
-        """Show nothing."""
-
-    def advance(self, key: str, done: int = 1) -> None:
-        """Show nothing."""
-
-    def correct(self, key: str, total: int) -> None:
-        """Show nothing."""
-
-    def waits(self, key: str, reason: str | None) -> None:
-        """Show nothing."""
-
-    def holds(self, key: str, held: Held) -> None:
-        """Show nothing."""
-
-    def end(self, key: str) -> None:
-        """Show nothing."""
+class Silent(Meters):
+    """A progress that nobody looks at."""
 
 
 WIDTH = 16

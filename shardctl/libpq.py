@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import psycopg
 from psycopg.conninfo import make_conninfo
+
+from shardctl.errors import Misused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import psycopg
 
     from shardctl.topology.model import Database, Node, Pooler
 
@@ -59,12 +60,19 @@ def for_replication(source: Node, database: Database, name: str, **more: str | i
 
     `name` becomes the application_name. The password comes from a passfile there: ~/.pgpass, or
     that of `database.subscription_options`, which has what is that host's in the place of what is
-    this machine's or shardctl's own in `database.options`.
+    this machine's or shardctl's own in `database.options`. Raises option_invalid.
     """
     own = {name: value for name, value in database.options.items() if name not in _OF_THIS_MACHINE}
     given = {"user": database.replication_user, "application_name": name} | more
     user = str(given.pop("user"))
-    return conninfo(source, own | dict(database.subscription_options), user=user, **given)
+    try:
+        return conninfo(source, own | dict(database.subscription_options), user=user, **given)
+    except psycopg.ProgrammingError as error:
+        raise Misused(
+            "option_invalid",
+            f"database.subscription_options: {reason_of(error)}",
+            hint="correct the topology",
+        ) from error
 
 
 def dsn(host: str, port: int, dbname: str) -> str:

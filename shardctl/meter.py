@@ -46,8 +46,8 @@ def sentences(texts: Sequence[str], *, most: int = SHOWN) -> str:
     >>> sentences(["a is on", "b is off"]), sentences(["a is on", "b is off"], most=1)
     ('a is on; b is off', 'a is on; and 1 more')
     """
-    more = len(texts) - most
-    return "; ".join(texts[:most]) + (f"; and {more:,} more" if more > 0 else "")
+    more = [f"and {len(texts) - most:,} more"] if len(texts) > most else []
+    return "; ".join([*texts[:most], *more])
 
 
 def size(count: int | None) -> str:

@@ -42,11 +42,11 @@ def render(
     Its header has the map version of the databases. It lists unreachable nodes, and the reachable
     nodes must agree on the map.
     """
-    from shardctl.provision import poolers
+    from shardctl.pgbouncer import render
 
     topology, chosen, version = _expected(ctx, pooler)
     for one in chosen:
-        print(poolers.rendered(topology, one, version), end="")
+        print(render.databases(topology, one, version), end="")
 
 
 @app.command()

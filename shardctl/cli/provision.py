@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -185,14 +186,12 @@ def _carry_out(plan: FleetPlan, settings: Settings, *, adopt: bool) -> None:
 
 def _json(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool) -> dict[str, Any]:
     """Return the shape of docs/reference/json.md; `plan` is None if it could not be made."""
-    from shardctl.provision.plan import summary
-
     reported: dict[str, Any] = {"format": 1, "state": _state(plan, error, dry_run=dry_run)}
     if plan is not None:
         reported |= {
             "cluster": plan.topology.cluster,
             "changes": [change.as_json() for change in plan.changes()],
-            "summary": summary(plan.changes()),
+            "summary": Counter(change.action for change in plan.changes()),
             "left_out": [one.as_json() for one in plan.left_out],
         }
     return reported | (errors_json(error) if error is not None else {})

@@ -83,9 +83,10 @@ def _ask(topology: Topology, *, offline: bool) -> NodeMap | None:
     if offline:
         say(f"note: using the map of {file}; no database was contacted")
         return None
-    from shardctl.state.newest import newest
+    from shardctl.state.newest import reports
 
-    reported = newest(topology, command="route", within_s=_WITHIN_S)
+    found = reports(topology, command="route", within_s=_WITHIN_S)
+    reported = max(found, key=lambda one: one.map.version, default=None)
     if reported is None:
         say(
             f"note: no database answered within {_WITHIN_S:g} s: using the map of {file}, which "

@@ -99,7 +99,7 @@ def add(topology: Topology, name: str, value: str) -> Change:
         )
     text, edited, after = _edited(topology, name, value)
     node = after.nodes[NodeName(name)]
-    seen = observe.observe(after, node, command=ADD, tables=())
+    seen = observe.observe(after, node, command=ADD)
     if held := _of_shards(after, seen.schemas):
         # By an old file, which lacks a node, its live shards would look like copies to drop.
         maps.agreed(topology, purpose=lock.purpose(ADD), strict=False)
@@ -218,7 +218,7 @@ def _prove(topology: Topology, node: Node, *, gone: bool) -> str:
     held: list[str] = []
     unproved: str | None = None
     try:
-        own = observe.observe(topology, node, command=REMOVE, tables=())
+        own = observe.observe(topology, node, command=REMOVE)
     except NodeUnavailable as error:
         if error.answered:
             raise

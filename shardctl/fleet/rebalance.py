@@ -119,13 +119,13 @@ def plan(
     """Ask all nodes, and plan moves; changes nothing.
 
     The threshold is a part of a node's share. With `by` TPS, operations are counted during
-    `sample`. Raises UsageError, shards_unmeasured, no_load, and what `maps.version` raises.
+    `sample`. Raises UsageError, shards_unmeasured, no_load, and what `maps.agreed` raises.
     """
     if unknown := weights.keys() - topology.nodes.keys():
         raise UsageError(
             f"unknown node {min(unknown)!r}", hint=f"nodes: {', '.join(topology.nodes)}"
         )
-    maps.version(topology, purpose=purpose)
+    maps.agreed(topology, purpose=purpose)
     sample_s = sample.total_seconds() if by == TPS else 0.0
     measured = loads.measure(topology, sample_s=sample_s, purpose=purpose)
     _require_measured(measured)

@@ -6,6 +6,8 @@ import functools
 import re
 from typing import TYPE_CHECKING
 
+from psycopg import sql
+
 from shardctl.ids.layout import Layout
 
 if TYPE_CHECKING:
@@ -120,7 +122,7 @@ def quote_identifier(name: str) -> str:
     >>> print(quote_identifier('say "hi", please'))
     "say ""hi"", please"
     """
-    return '"' + name.replace('"', '""') + '"'
+    return sql.Identifier(name).as_string()
 
 
 def quote_literal(text: str) -> str:
@@ -131,10 +133,7 @@ def quote_literal(text: str) -> str:
     >>> print(quote_literal("back\\slash"))
      E'back\\slash'
     """
-    doubled = text.replace("'", "''")
-    if "\\" in doubled:
-        return " E'" + doubled.replace("\\", "\\\\") + "'"
-    return f"'{doubled}'"
+    return sql.Literal(text).as_string()
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from shardctl.errors import ShardctlError
+from shardctl.errors import Misused, UsageError
 
 INSTAGRAM_EPOCH_MS = 1_314_220_021_721
 """2011-08-24T21:07:01.721Z, the epoch of the published function, in Unix milliseconds."""
@@ -13,37 +13,12 @@ INSTAGRAM_EPOCH_MS = 1_314_220_021_721
 MILLISECONDS_PER_YEAR = 365.25 * 86_400_000
 
 
-class IdOutOfRange(ShardctlError):
+class IdOutOfRange(UsageError):
     """A number that is not an id of this layout."""
-
-    exit_code = 2
 
     def __init__(self, number: int, low: int, high: int) -> None:
         super().__init__(f"{number} is out of range: ids of this layout are {low} to {high}")
         self.number = number
-
-
-class TimeOutOfRange(ShardctlError):
-    """A time before the epoch, or after the last one that gives a positive id."""
-
-    exit_code = 2
-
-    def __init__(self, time_ms: int, low: int, high: int) -> None:
-        super().__init__(
-            f"{_text(time_ms)} is out of range: times of this layout are {_text(low)} to "
-            f"{_text(high)}"
-        )
-        self.time_ms = time_ms
-
-
-class ShardOutOfRange(ShardctlError):
-    """A shard number that exceeds the layout's shard bits."""
-
-    exit_code = 2
-
-    def __init__(self, shard: int, high: int) -> None:
-        super().__init__(f"shard {shard} is out of range: shards of this layout are 0 to {high}")
-        self.shard = shard
 
 
 class Settings(Protocol):
@@ -153,12 +128,19 @@ class Layout:
     def encode(self, time_ms: int, shard: int, sequence: int) -> int:
         """Compose an id; `sequence` counts modulo 2^sequence_bits.
 
-        Raises TimeOutOfRange instead of returning a negative id, and ShardOutOfRange.
+        Raises time_out_of_range instead of returning a negative id, and shard_out_of_range.
         """
         if not self.epoch_ms <= time_ms <= self.last_ms:
-            raise TimeOutOfRange(time_ms, self.epoch_ms, self.last_ms)
+            raise Misused(
+                "time_out_of_range",
+                f"{_text(time_ms)} is out of range: times of this layout are "
+                f"{_text(self.epoch_ms)} to {_text(self.last_ms)}",
+            )
         if not 0 <= shard <= self.max_shard:
-            raise ShardOutOfRange(shard, self.max_shard)
+            raise Misused(
+                "shard_out_of_range",
+                f"shard {shard} is out of range: shards of this layout are 0 to {self.max_shard}",
+            )
         ticks = (time_ms - self.epoch_ms) // self.tick_ms
         low = shard << self.sequence_bits | sequence & (1 << self.sequence_bits) - 1
         return ticks << self.shard_bits + self.sequence_bits | low

@@ -195,14 +195,14 @@ class MoveContext:
         )
 
     def kept_progress(
-        self, look: Callable[[Kept, Connection], None] = lambda _kept, _session: None
+        self, look: Callable[[Progress, Connection], None] = lambda _kept, _session: None
     ) -> Kept:
         """Give a progress that other terminals see, too, while it is entered: before a cutover.
 
         `look` gets a session with the source, once a second, in a thread of its own.
         """
         beside = partial(self.beside, self.plan.source)
-        return Kept(self.progress, beside, self.plan.id, look=look)
+        return Kept(self.progress, beside, self.plan.id, look)
 
     def remove_progress(self) -> None:
         """Remove what other terminals see of this move's progress, where that can be done."""

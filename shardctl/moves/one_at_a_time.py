@@ -135,7 +135,7 @@ def _enter(context: MoveContext, nodes: Iterable[NodeName]) -> str | None:
     """Take the lock on the move's own nodes; name who has one of them instead."""
     for node in nodes:
         with context.on(node):
-            holder = lock.begin_cutover(context.session(node, Use.lock), node)
+            holder = lock.begin_cutover(context.session(node, Use.lock))
         if holder is not None:
             return holder.name
     return None

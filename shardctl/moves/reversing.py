@@ -36,14 +36,14 @@ def plan(topology: Topology, entry: Entry, options: Options) -> MovePlan:
     reverse, lsn = require_reversible(entry)
     move = entry.move
     decided = planning.make(topology, move.shards, move.source, 0, options, move=reverse)
-    version = maps.version(
+    found = maps.agreed(
         topology,
         purpose=lock.purpose("moves reverse"),
         needed=(decided.source, decided.target),
     )
     return replace(
         decided,
-        map_version=version,
+        map_version=found.version,
         method=planning.STREAM,
         reverses=Reversed(move.id, lsn),
         lent=planning.lent(move),

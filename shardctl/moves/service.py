@@ -57,7 +57,7 @@ def plan(
     """Return the plan of a move, by the topology and the databases' map; changes nothing.
 
     With `method` None, the target decides. Raises UsageError, and what `plan.make` and
-    `maps.version` raise.
+    `maps.agreed` raise.
     """
     if method is not None and method not in METHODS:
         raise UsageError(f"unknown method {method!r}", hint=f"choose one of: {', '.join(METHODS)}")
@@ -68,7 +68,7 @@ def plan(
         planning.require_without_shards(topology.nodes[decided.target])
     _require_options(method, options)
     needed = (decided.source, decided.target)
-    version = maps.version(topology, purpose=lock.purpose(COMMAND), needed=needed)
+    version = maps.agreed(topology, purpose=lock.purpose(COMMAND), needed=needed).version
     keep_s = options.keep_reverse_s if method == planning.STREAM else 0.0
     return replace(
         decided,

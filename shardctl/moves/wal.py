@@ -23,6 +23,7 @@ from shardctl.state import journal, leash
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection

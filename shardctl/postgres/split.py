@@ -68,13 +68,6 @@ class Statement(NamedTuple):
         return self.first_words[:1] == ("COPY",) and _STREAM.search(self.text) is not None
 
 
-def lexemes(text: str) -> Iterator[str]:
-    """Give the lexemes of a text, without comments and white space.
-
-    >>> list(lexemes('CREATE TABLE "a b" /* c */ (d int) -- e'))
-    ['CREATE', 'TABLE', '"a b"', '(', 'd', 'int', ')']
-    """
-    return (match[0] for match in _matches(text))
 
 
 def _matches(text: str) -> Iterator[re.Match[str]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -40,9 +39,6 @@ logger = logging.getLogger(__name__)
 
 PATIENCE_S = 1.0
 """How long a session waits before its blocker is reported."""
-_POLL_S = 0.25
-_GAP_S = 3.0
-"""Between two attempts at a lock there are pauses of up to 2 s."""
 
 
 @dataclass(slots=True)
@@ -88,26 +84,19 @@ class Watch:
 
     def _look(self, session: Connection) -> None:
         reported: set[Holder] = set()
-        since: dict[int, float] = {}
-        seen: dict[int, float] = {}
+        seen: set[Holder] = set()
         while not self._ended.is_set():
             ours = [one.info.backend_pid for one in list(self.sessions) if not one.closed]
             found = blocking.holders(session, ours)
-            now = time.monotonic()
-            for waiting, holder in found:
-                if now - seen.get(waiting, -_GAP_S) >= _GAP_S:
-                    since[waiting] = now
-                seen[waiting] = now
-                self.holders[waiting] = str(holder)
-                # What was there in the first look has waited for that long already.
-                if now - since[waiting] >= PATIENCE_S and holder not in reported:
-                    reported.add(holder)
-                    self.notice(f"node {self.node}: waits for a lock of {holder}")
-            if found:
-                self.waits(f"a lock of {min(str(holder) for _, holder in found)}")
-            elif all(now - last >= _GAP_S for last in seen.values()):
-                self.waits(None)
-            self._ended.wait(_POLL_S)
+            self.holders |= {waiting: str(holder) for waiting, holder in found}
+            now = {holder for _, holder in found}
+            # A transaction that is in the way twice is no short one.
+            for holder in (now & seen) - reported:
+                self.notice(f"node {self.node}: waits for a lock of {holder}")
+            reported |= now & seen
+            seen |= now
+            self.waits(f"a lock of {min(map(str, now))}" if now else None)
+            self._ended.wait(PATIENCE_S)
 
 
 Value = TypeVar("Value")
@@ -124,13 +113,8 @@ class Applied:
     errors: tuple[Exception, ...]
 
 
-def prepare(
-    topology: Topology, plan: NodePlan, *, command: str, made: Callable[[NodeName], None]
-) -> None:
-    """Make the roles and the database that are missing; what exists is left alone.
-
-    `made` is reported the node as soon as something was made there.
-    """
+def prepare(topology: Topology, plan: NodePlan, *, command: str) -> None:
+    """Make the roles and the database that are missing; what exists is left alone."""
     if not plan.roles and not plan.database:
         return
     node = topology.nodes[plan.node]
@@ -138,11 +122,9 @@ def prepare(
         for role in plan.roles:
             statement = sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role))
             _create(connection, statement, node)
-            made(node.name)
         if plan.database:
             name = sql.Identifier(topology.database.name)
             new = _create(connection, sql.SQL("CREATE DATABASE {}").format(name), node)
-            made(node.name)
             if new:
                 _close_to_strangers(connection, topology)
                 _close_public(topology, node, command)
@@ -165,9 +147,7 @@ def _close_to_strangers(connection: Connection, topology: Topology) -> None:
 def _close_public(topology: Topology, node: Node, command: str) -> None:
     """Let only owners make functions in schema public, as servers of 15 and newer do."""
     with connect(node, topology.database, purpose=lock.purpose(command)) as session:
-        found = session.execute(QUERIES["may_close_public"]).fetchone()
-        if found is not None and found[0]:
-            session.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        session.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 
 
 def _create(connection: Connection, statement: sql.Composed, node: Node) -> bool:
@@ -234,9 +214,9 @@ def apply(
                     errors.append(outcome.error)
             errors += failed_shards.values()
             ready = [work for work in plan.shards if work.shard not in left]
-            for shard, failed in _validate(ready, free, session, progress):
+            for shard, error in _validate(ready, free, session, progress):
                 left.add(shard)
-                errors += failed
+                errors.append(error)
             with connect(node, topology.database, purpose=lock.purpose(command)) as last:
                 for result in (*_ran(plan, left), *_results(failed_shards)):
                     events.record(last, command, result)
@@ -285,12 +265,12 @@ def _make_shared(connection: Connection, topology: Topology, plan: NodePlan, com
         connection.execute(cluster.ddl().encode())
         cluster.make(connection, topology, plan.node)
     events.record(connection, command, "begun")
-    if plan.functions or plan.key_rule:
+    if plan.functions:
         script = generator.render(
             topology.id, topology.id.generator, topology.shard_count, topology.key_rule
         )
         connection.execute(script.encode())
-        cluster.set_rules(connection, topology)
+        cluster.set_generator(connection, topology.id.generator)
     # Functions that were just made have no grants yet, even if roles had them before.
     for role in roles if plan.functions else plan.grant_to:
         connection.execute(
@@ -352,28 +332,22 @@ def _validate(
     free: list[Job],
     session: Callable[[], Connection],
     progress: Progress,
-) -> list[tuple[ShardId, list[ShardctlError]]]:
+) -> list[tuple[ShardId, ShardctlError]]:
     """Validate the key's CHECKs of shards whose migrations have run; give what failed, by shard."""
-    todo = [(work, tables) for work in ready if (tables := chunks.to_validate(work))]
+    todo = [(work, table) for work in ready for table in chunks.to_validate(work)]
     if not todo:
         return []
     node = free[0].node
-    progress.expect(node, "checking rows", len(todo), "shards")
+    progress.expect(node, "checking rows", len(todo), "tables")
 
-    def work(one: tuple[ShardWork, list[chunks.ShardTable]]) -> list[ShardctlError]:
+    def work(one: tuple[ShardWork, str]) -> None:
         try:
-            return _with_job(free, session, lambda job: chunks.validate(job, one[1]))
+            _with_job(free, session, lambda job: chunks.validate(job, *one))
         finally:
             progress.advance(node)
 
-    outcomes = fanout.run(todo, work, width=len(free), stop=free[0].stop)
-    return [(o.item[0].shard, failed) for o in outcomes if (failed := _failed(o))]
-
-
-def _failed(outcome: Outcome[Any, list[ShardctlError]]) -> list[ShardctlError]:
-    if isinstance(outcome.error, ShardctlError):
-        return [outcome.error]
-    return outcome.result()
+    ended = fanout.collect(todo, work, width=len(free), stop=free[0].stop)
+    return [(of.shard, error) for (of, _), error in ended.problems]
 
 
 def _with_job(

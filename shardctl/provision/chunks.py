@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from itertools import count, groupby
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
 from shardctl.errors import Interrupted, Refused
-from shardctl.libpq import reason_of
+from shardctl.ids import generator
 from shardctl.postgres.catalog import read_shadows
-from shardctl.postgres.connection import NodeLost, is_lost
+from shardctl.postgres.connection import NodeLost
 from shardctl.provision import shard as ddl
-from shardctl.provision.failures import ShardFailed, StatementFailed, named, pause_or_raise
+from shardctl.provision.failures import ShardFailed, StatementFailed, again, migration_failed, named
 from shardctl.provision.plan import ShardWork
 from shardctl.provision.refusals import table_shadowed
 from shardctl.state import cluster, keys
@@ -24,7 +25,7 @@ from shardctl.state.cluster import QUERIES as STATE
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardctl.errors import ShardctlError
     from shardctl.postgres.connection import Connection
@@ -73,21 +74,6 @@ def run(job: Job, chunk: Chunk) -> Ran:
     """
     began = time.monotonic()
     failed: dict[ShardId, ShardctlError] = {}
-    locks = _run(job, chunk, failed)
-    files = sorted({m.name for work in chunk for m in work.migrations})
-    if done := [work.shard for work in chunk if work.shard not in failed]:
-        logger.info(
-            "node %s: shards %s are finished (migrations: %s), %d ms",
-            job.node,
-            ranges.of(done),
-            ", ".join(files) or "none",
-            (time.monotonic() - began) * 1000,
-        )
-    return Ran(locks, failed)
-
-
-def _run(job: Job, chunk: Chunk, failed: dict[ShardId, ShardctlError]) -> int | None:
-    """Run all on the shards of a chunk, and add those that fail to `failed`."""
     files = sorted({m for work in chunk for m in work.migrations}, key=lambda m: m.number)
     groups = [(kind, list(group)) for kind, group in groupby(files, lambda m: m.transactional)]
     if not groups or not groups[0][0]:
@@ -100,7 +86,8 @@ def _run(job: Job, chunk: Chunk, failed: dict[ShardId, ShardctlError]) -> int | 
             part = parts.pop()
             try:
                 if transactional:
-                    taken = _patiently(job, part, group, make=number == 0)
+                    run_all = partial(_in_transaction, job, part, group, make=number == 0)
+                    taken = again(job, run_all)
                     locks = max(locks or 0, taken // len(part))
                 else:
                     _without_transaction(job, part[0], group)
@@ -110,7 +97,14 @@ def _run(job: Job, chunk: Chunk, failed: dict[ShardId, ShardctlError]) -> int | 
                 failed |= dict.fromkeys((work.shard for work in part), error)
             if parts and job.stop.is_set():
                 raise Interrupted("interrupted between two shards")
-    return locks
+    if done := [work.shard for work in chunk if work.shard not in failed]:
+        names = ", ".join(file.name for file in files) or "none"
+        took_ms = (time.monotonic() - began) * 1000
+        logger.info(
+            "node %s: shards %s are finished (migrations: %s), %d ms",
+            job.node, ranges.of(done), names, took_ms,
+        )  # fmt: skip
+    return Ran(locks, failed)
 
 
 def _rest(
@@ -131,36 +125,25 @@ def _rest(
     return [rest] if rest else []
 
 
-def _patiently(job: Job, part: Chunk, files: Sequence[Migration], *, make: bool) -> int:
-    """Run all in one transaction, again while other sessions are in the way; count its locks."""
-    for attempt in count(1):
-        try:
-            with job.running.statement(job.connection):
-                return _in_transaction(job, part, files, make=make)
-        except StatementFailed as failure:
-            pause_or_raise(job, failure, attempt)
-            job.connection.rollback()
-    raise AssertionError  # pragma: no cover  # the last attempt raises
-
-
 def _in_transaction(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
     """Run all in one transaction; give the number of its entries in the lock table."""
     connection, timeout = job.connection, job.retrying.lock_timeout_ms
-    for work in chunk:
-        if make:
-            script = ddl.clean_slate(None, timeout) + ddl.script(work)
-            _execute(connection, script.as_bytes(connection), work)
-        slate = ddl.clean_slate(work.schema, timeout).as_bytes(connection)
-        for migration in files:
-            if migration in work.migrations:
-                _execute(connection, slate + migration.text.encode(), work, migration)
-                _add_checks(job, work, migration)
-    slate = ddl.clean_slate(None, timeout).as_bytes(connection)
-    _execute(connection, slate, chunk[0])
-    try:
-        return _finish(job, chunk, files, make=make)
-    except psycopg.Error as error:
-        raise StatementFailed(chunk[0], None, error) from error
+    with job.running.statement(connection):
+        for work in chunk:
+            if make:
+                script = ddl.clean_slate(None, timeout) + ddl.script(work)
+                _execute(connection, script.as_bytes(connection), work)
+            slate = ddl.clean_slate(work.schema, timeout).as_bytes(connection)
+            for migration in files:
+                if migration in work.migrations:
+                    _execute(connection, slate + migration.text.encode(), work, migration)
+                    _add_checks(job, work, migration)
+        slate = ddl.clean_slate(None, timeout).as_bytes(connection)
+        _execute(connection, slate, chunk[0])
+        try:
+            return _finish(job, chunk, files, make=make)
+        except psycopg.Error as error:
+            raise StatementFailed(chunk[0], None, error) from error
 
 
 def _finish(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
@@ -193,7 +176,7 @@ def _without_transaction(job: Job, work: ShardWork, files: Sequence[Migration]) 
             if migration in work.migrations:
                 _one_by_one(job, work, migration)
                 connection.execute(own)
-                _require_valid_indexes(connection, work, migration)
+                _require_valid_indexes(job, work, migration)
                 _add_checks(job, work, migration)
                 _record(connection, [work.shard], migration)
     except psycopg.Error as error:
@@ -217,13 +200,9 @@ def _one_by_one(job: Job, work: ShardWork, migration: Migration) -> None:
         concurrently = "CONCURRENTLY" in statement.text.upper()
         if concurrently:
             job.connection.execute(patient)
-        for attempt in count(1):
-            try:
-                job.connection.execute(statement.text.encode())
-                break
-            except psycopg.Error as error:
-                failure = StatementFailed(work, migration, error, line=statement.line)
-                pause_or_raise(job, failure, job.retrying.attempts if concurrently else attempt)
+        text = statement.text.encode()
+        run_it = partial(_execute, job.connection, text, work, migration, statement.line)
+        again(job, run_it, 1 if concurrently else None)
         if concurrently:
             job.connection.execute(usual)
 
@@ -241,28 +220,23 @@ def _add_checks(job: Job, work: ShardWork, migration: Migration) -> None:
             column=sql.Identifier(line.column),
             shard=sql.Literal(int(work.shard)),
         )
-        for attempt in count(1):
-            try:
-                job.connection.execute(statement)
-                break
-            except psycopg.Error as error:
-                failure = StatementFailed(work, migration, error, line=line.line)
-                if not job.connection.autocommit:
-                    raise failure from error  # the whole transaction is repeated, if anything
-                pause_or_raise(job, failure, attempt)
+        text = statement.as_bytes(job.connection)
+        add = partial(_execute, job.connection, text, work, migration, line.line)
+        # Within a transaction, all of it is repeated, if anything.
+        again(job, add, None if job.connection.autocommit else 1)
 
 
-def _require_valid_indexes(connection: Connection, work: ShardWork, migration: Migration) -> None:
+def _require_valid_indexes(job: Job, work: ShardWork, migration: Migration) -> None:
     """Refuse to call a file done that left an invalid index, as IF NOT EXISTS would."""
-    row = connection.execute(
-        "SELECT c.relname::text FROM pg_catalog.pg_index AS i"
+    row = job.connection.execute(
+        "SELECT i.indexrelid::pg_catalog.regclass::text FROM pg_catalog.pg_index AS i"
         " JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid"
-        " JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
-        " WHERE NOT i.indisvalid AND n.nspname = %s LIMIT 1",
-        (work.schema,),
+        " WHERE NOT i.indisvalid AND c.relnamespace = %s::pg_catalog.regnamespace LIMIT 1",
+        (generator.quote_identifier(work.schema),),
     ).fetchone()
     if row is not None:
-        raise StatementFailed(work, migration, None, invalid_index=row[0])
+        reason = f"index {row[0]} is invalid: drop it (DROP INDEX CONCURRENTLY)"
+        raise migration_failed(job.node, work.shard, migration, None, reason)
 
 
 def _record(connection: Connection, shards: list[ShardId], migration: Migration) -> None:
@@ -277,78 +251,42 @@ def _execute(
     text: bytes,
     work: ShardWork,
     migration: Migration | None = None,
+    line: int | None = None,
 ) -> None:
     try:
         connection.execute(text)
     except psycopg.Error as error:
-        raise StatementFailed(work, migration, error) from error
+        raise StatementFailed(work, migration, error, line=line) from error
 
 
-class ShardTable(NamedTuple):
-    """A table of a shard, whose constraint is to be validated."""
-
-    work: ShardWork
-    table: str
-
-
-def to_validate(work: ShardWork) -> list[ShardTable]:
-    """List what is to be validated when a shard's migrations have run."""
-    chosen = dict.fromkeys(work.validate)
-    chosen |= {line.table: None for one in work.migrations for line in keys.checks(one)}
-    return [ShardTable(work, table) for table in chosen]
+def to_validate(work: ShardWork) -> list[str]:
+    """List the tables whose constraint is to be validated when a shard's migrations have run."""
+    added = (line.table for one in work.migrations for line in keys.checks(one))
+    return list(dict.fromkeys([*work.validate, *added]))
 
 
-def validate(job: Job, chosen: Iterable[ShardTable]) -> list[ShardctlError]:
-    """Validate constraints, each in a transaction of its own; give what failed.
+def validate(job: Job, work: ShardWork, table: str) -> None:
+    """Validate a table's constraint, in a transaction of its own, while writers go on.
 
-    Writers go on in the meantime. A table that a later migration dropped is left out.
+    Raises rows_misplaced and what `failures.named` gives; a table that a later migration dropped
+    is left out.
     """
-    errors: list[ShardctlError] = []
-    for work, table in chosen:
-        try:
-            _validate(job, work, table)
-        except psycopg.errors.CheckViolation:
-            job.connection.rollback()
-            errors.append(
-                ShardFailed(
-                    "rows_misplaced",
-                    f"node {job.node}: shard {work.shard}: table {table} has rows with "
-                    f"the keys of other shards, so constraint {keys.CHECK} was not "
-                    "validated",
-                    hint=f"list the rows with `shardctl rows misplaced {work.shard} --table "
-                    f"{table}`, move them with the statements of its --sql; then run the "
-                    "command again (new rows are already checked)",
-                    cause=f"table {table} has rows of other shards",
-                )
-            )
-        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedObject):
-            job.connection.rollback()
-        except StatementFailed as failure:
-            errors.append(named(job, failure))
-    return errors
-
-
-def _validate(job: Job, work: ShardWork, table: str) -> None:
-    """Validate one; raises NodeLost, StatementFailed and what `validate` takes care of."""
-    connection = job.connection
-    slate = ddl.clean_slate(None, job.retrying.lock_timeout_ms)
-    statement = sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}").format(
-        sql.Identifier(work.schema, table), _CHECK
-    )
-    for attempt in count(1):
-        try:
-            connection.execute((slate + statement).as_bytes(connection))
-            connection.commit()
-        except (
-            psycopg.errors.CheckViolation,
-            psycopg.errors.UndefinedTable,
-            psycopg.errors.UndefinedObject,
-        ):
-            raise
-        except psycopg.Error as error:
-            if is_lost(error):
-                raise NodeLost(job.node, reason_of(error)) from error
-            pause_or_raise(job, StatementFailed(work, None, error), attempt)
-            connection.rollback()
-        else:
-            return
+    statement = ddl.clean_slate(None, job.retrying.lock_timeout_ms) + sql.SQL(
+        "ALTER TABLE {} VALIDATE CONSTRAINT {}"
+    ).format(sql.Identifier(work.schema, table), _CHECK)
+    try:
+        again(job, partial(_execute, job.connection, statement.as_bytes(job.connection), work))
+    except StatementFailed as failure:
+        if isinstance(failure.error, psycopg.errors.CheckViolation):
+            raise ShardFailed(
+                "rows_misplaced",
+                f"node {job.node}: shard {work.shard}: table {table} has rows with the keys of "
+                f"other shards, so constraint {keys.CHECK} was not validated",
+                hint=f"list the rows with `shardctl rows misplaced {work.shard} --table {table}`, "
+                "move them with the statements of its --sql; then run the command again",
+                cause=f"table {table} has rows of other shards",
+            ) from failure
+        dropped = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedObject)
+        if not isinstance(failure.error, dropped):
+            raise named(job, failure) from failure
+    job.connection.commit()

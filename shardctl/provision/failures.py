@@ -6,7 +6,8 @@ import logging
 import random
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 
@@ -17,7 +18,7 @@ from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.provision import shard as ddl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from shardctl.postgres.connection import Connection
     from shardctl.provision.plan import ShardWork
@@ -52,6 +53,7 @@ class Job:
 
 
 logger = logging.getLogger(__name__)
+Value = TypeVar("Value")
 
 
 _IN_THE_WAY = (
@@ -107,27 +109,21 @@ def migration_failed(
 
 
 class StatementFailed(Exception):
-    """A database error, with where it happened.
-
-    `line` is known for statements that ran singly. With `invalid_index` no statement failed,
-    but one left that index behind.
-    """
+    """A database error, with where it happened; `line` is known for statements that ran singly."""
 
     def __init__(
         self,
         work: ShardWork,
         migration: Migration | None,
-        error: psycopg.Error | None,
+        error: psycopg.Error,
         *,
         line: int | None = None,
-        invalid_index: str | None = None,
     ) -> None:
         super().__init__(str(error))
         self.work = work
         self.migration = migration
         self.error = error
         self.line = line
-        self.invalid_index = invalid_index
 
     @property
     def busy(self) -> bool:
@@ -138,17 +134,11 @@ class StatementFailed(Exception):
 def named(job: Job, failure: StatementFailed) -> ShardctlError:
     """Turn a database error into one that names node, shard, file and line; rolls back."""
     error, work, migration = failure.error, failure.work, failure.migration
-    if job.connection.closed or (error is not None and is_lost(error)):
-        return NodeLost(job.node, reason_of(error) if error else "the server closed the session")
+    if job.connection.closed or is_lost(error):
+        return NodeLost(job.node, reason_of(error))
     job.connection.rollback()
     if isinstance(error, psycopg.errors.QueryCanceled) and job.stop.is_set():
         return Interrupted("interrupted: the batch was rolled back")
-    if failure.invalid_index is not None and migration is not None:
-        name = f"{work.schema}.{failure.invalid_index}"
-        reason = f"index {name} is invalid: drop it (DROP INDEX CONCURRENTLY)"
-        return migration_failed(job.node, work.shard, migration, None, reason)
-    if error is None:  # pragma: no cover  # only an invalid index comes without an error
-        raise AssertionError
     reason = reason_of(error)
     if isinstance(error, psycopg.errors.LockNotAvailable):
         reason += f" ({job.retrying.attempts} attempts of {job.retrying.lock_timeout_ms} ms)"
@@ -202,11 +192,22 @@ def _line(
     return None
 
 
-def pause_or_raise(job: Job, failure: StatementFailed, attempt: int) -> None:
-    """Wait before another attempt at locks of other sessions; raise any other failure."""
-    if not failure.busy or attempt >= job.retrying.attempts or job.connection.closed:
-        raise failure
-    logger.info("node %s: attempt %d: %s", job.node, attempt, failure.error)
-    seconds = min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
-    if job.stop.wait(seconds):
-        raise failure
+def again(job: Job, call: Callable[[], Value], attempts: int | None = None) -> Value:
+    """Call, again and again while other sessions are in the way; raises StatementFailed.
+
+    There are as many `attempts`, None is those of the job.
+    """
+    for attempt in count(1):
+        try:
+            return call()
+        except StatementFailed as failure:
+            last = attempt >= (attempts or job.retrying.attempts)
+            if not failure.busy or last or job.connection.closed:
+                raise
+            logger.info("node %s: attempt %d: %s", job.node, attempt, failure.error)
+            seconds = min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+            if job.stop.wait(seconds):
+                raise
+        if not job.connection.autocommit:
+            job.connection.rollback()
+    raise AssertionError  # pragma: no cover  # the last attempt raises

@@ -186,35 +186,18 @@ def _plan(
     """Observe and plan; `absent` nodes are known to be away and not tried again."""
     migrations = files.read(topology.database.migrations)
     keys.key_columns(migrations)  # a malformed line is reported before anything is contacted
-    tables = refusals.tables_ever(migrations)
-    observed, notes, unread = observe.look(topology, command, tables, absent)
+    observed, notes, unread = observe.look(topology, command, absent)
     said = {one.node: one.said() for one in observed}
     left_out = agreement.left_out(topology, said, unread, strict=strict)
     gone = {one.node for one in left_out}
     observed = [one for one in observed if one.node not in gone]
     plans = planning.plan(topology, observed, migrations, adopt=adopt)
-    if left_out and any(one.key_rule for one in plans):
-        raise together(unread)  # a node that is away may have rows
     reversible = refusals.reversible(topology, observed, migrations, only)
     if reversible and not finish_reverse:
         raise together([refusals.reverse_open(move) for move in reversible])
     notes += [
         f"move {move.id} can no longer be reversed then (--finish-reverse)" for move in reversible
     ]
-    notes += [
-        f"node {one.node} owns no shards: init makes it a member, to which shards can be streamed"
-        for one in plans
-        if one.schema and not topology.nodes[one.node].shards and command == "init"
-    ]
-    for file, nodes in planning.missing_migrations(observed, migrations).items():
-        notes.append(f"{file} ran on {', '.join(nodes)} but is not in the migrations' folder")
-    for migration in migrations:
-        word = refusals.program_of(migration)
-        if word and any(refusals.pending(topology, one, [migration]) for one in observed):
-            notes.append(
-                f"{migration.name} runs {word}: the tables that it creates are unknown "
-                "until it runs"
-            )
     version = planning.map_version(observed)
     changed = tuple(p for p in plans if p.changes())
     return FleetPlan(
@@ -269,16 +252,16 @@ def carry_out(
     if not plan.nodes and poolers is None:
         return
     with ExitStack() as stack:
-        made = _prepare(plan)
+        prepared = _prepare(plan)
         try:
             locks = stack.enter_context(
                 lock.held(plan.topology, _to_lock(plan), command=plan.command)
             )
             _check_still_true(plan, options)
         except ShardctlError as error:
-            if not made:
+            if not prepared:
                 raise
-            raise Problems([error, *_left_after_preparing(plan, made)]) from error
+            raise Problems(error.parts(), exit_code=Incomplete.exit_code) from error
         errors = _apply(plan, options, progress, Running(notice))
         if not errors:
             errors = _write_maps(plan, locks)
@@ -332,26 +315,15 @@ def _write_maps(plan: FleetPlan, locks: Mapping[NodeName, Connection]) -> list[S
     ]
 
 
-def _prepare(plan: FleetPlan) -> set[NodeName]:
-    """Make roles and databases, which the locks need to be taken in; name the nodes changed."""
-    made: set[NodeName] = set()
+def _prepare(plan: FleetPlan) -> bool:
+    """Make roles and databases, which the locks need to be taken in; tell whether it had to."""
     outcomes = fanout.run(
-        plan.nodes,
-        lambda node: applying.prepare(plan.topology, node, command=plan.command, made=made.add),
+        plan.nodes, lambda node: applying.prepare(plan.topology, node, command=plan.command)
     )
-    errors = [_as_ours(o.item.node, o.error) for o in outcomes if o.error]
-    if errors:
-        raise Problems([*errors, *_left_after_preparing(plan, made)])
+    made = any(o.item.roles or o.item.database for o in outcomes if not o.error)
+    if errors := [_as_ours(o.item.node, o.error) for o in outcomes if o.error]:
+        raise Problems(errors, exit_code=Incomplete.exit_code if made else None)
     return made
-
-
-def _left_after_preparing(plan: FleetPlan, made: set[NodeName]) -> list[ShardctlError]:
-    """Report that nodes which got a role or a database still lack the rest."""
-    return [
-        node_unfinished(n.node, len(n.shards), [work.shard for work in n.shards])
-        for n in plan.nodes
-        if n.node in made
-    ]
 
 
 def _check_still_true(plan: FleetPlan, options: Options) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -65,23 +65,19 @@ def require_beside(
     """
     wanted = topology.owners()
 
-    def beside(session: Connection, node: Node) -> Said:
-        known = said(session, node)
+    def beside(session: Connection, _node: Node) -> Said:
+        row = cluster.read(session) if cluster.is_present(session) else None
+        if row is None:
+            return Said(None, {}, ())
         owners = {
             shard: wanted.get(shard, owner) if shard in shards and owner in between else owner
-            for shard, owner in known.map.items()
+            for shard, owner in cluster.read_map(session).items()
         }
-        return replace(known, map=owners)
+        return Said(row.map_version, owners, ())
 
     asked = observer.ask(topology, beside, purpose=purpose)
     if problems := refusals.ownership(topology, asked.values):
         raise together(problems)
-
-
-def said(session: Connection, _node: Node) -> Said:
-    """Read what a node knows of the map, whosever it is, and nothing of its moves."""
-    row = cluster.read(session) if cluster.is_present(session) else None
-    return Said(row.map_version, cluster.read_map(session), ()) if row else Said(None, {}, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +93,6 @@ class Agreed:
         return tuple(NodeLeftOut(one.node, one.reason) for one in self.unread)
 
 
-def version(topology: Topology, *, purpose: str, needed: Collection[NodeName] | None = None) -> int:
-    """Read the newest version of the map, and refuse a topology that contradicts a node's.
-
-    Every node that owns shards has to be reachable; with `needed`, only these, where there are
-    poolers: their files have the version of the newest map, and the caller compares them. Raises
-    map_unwritten, NodeUnavailable, OwnershipDiffers and what `identity.check` raises, or Problems
-    of several.
-    """
-    return agreed(topology, purpose=purpose, strict=True, needed=needed).version
-
-
 def required(topology: Topology, needed: Collection[NodeName]) -> Collection[NodeName]:
     """Name the nodes that a move between the `needed` ones cannot do without."""
     return needed if topology.poolers else [node.name for node in topology.owning()]
@@ -117,15 +102,18 @@ def agreed(
     topology: Topology,
     *,
     purpose: str,
-    strict: bool,
+    strict: bool = True,
     absent: Sequence[NodeUnavailable] = (),
     needed: Collection[NodeName] | None = None,
 ) -> Agreed:
-    """Read the map's version as `version` does; unless `strict`, nodes may be away.
+    """Read the newest version of the map, and refuse a topology that contradicts a node's.
 
-    Then those that can be read have to agree on the whole map, and no absent node may be part
-    of a move that they know as open: the aliases of its shards could not be proved. `absent`
-    nodes are not tried again. Raises also move_in_doubt and what `agreement.left_out` raises.
+    Every node that owns shards has to be reachable; with `needed`, only these, where there are
+    poolers: their files have the version of the newest map, and the caller compares them. Unless
+    `strict`, nodes may be away. Then those that can be read have to agree on the whole map, and no
+    absent node may be part of a move that they know as open: the aliases of its shards could not
+    be proved. `absent` nodes are not tried again. Raises map_unwritten, NodeUnavailable,
+    OwnershipDiffers, move_in_doubt, and what `identity.check` and `agreement.left_out` raise.
     """
     away = {one.node for one in absent}
     there = [node for node in topology.nodes.values() if node.name not in away]

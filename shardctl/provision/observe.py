@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
-from psycopg import sql
 
 from shardctl import fanout
 from shardctl.access import read_only
@@ -19,7 +18,7 @@ from shardctl.state import cluster, identity, keys, ledger, lock
 from shardctl.state.cluster import QUERIES as STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardctl.errors import ShardctlError
     from shardctl.postgres.catalog import Intruder, Schema
@@ -53,30 +52,24 @@ class Observed:
     node: NodeName
     lock_slots: int
     """Entries of the shared lock table."""
-    lacking: frozenset[str]
-    """What the login role may not do: the rights that `refusals` knows a need for."""
     roles: frozenset[str]
     """Those of the required roles that exist."""
     database: bool
-    state: ClusterRow | None
-    map: Mapping[ShardId, NodeName]
-    schemas: Mapping[str, Schema]
-    functions: Mapping[str, str]
-    ungranted: tuple[str, ...]
-    migrations: Mapping[tuple[str, str], frozenset[ShardId]]
+    state: ClusterRow | None = None
+    map: Mapping[ShardId, NodeName] = field(default_factory=dict)
+    schemas: Mapping[str, Schema] = field(default_factory=dict)
+    functions: Mapping[str, str] = field(default_factory=dict)
+    ungranted: tuple[str, ...] = ()
+    migrations: Mapping[tuple[str, str], frozenset[ShardId]] = field(default_factory=dict)
     """(file, checksum) -> the shards it ran in."""
-    shadows: tuple[tuple[str, str], ...]
+    shadows: tuple[tuple[str, str], ...] = ()
     """(schema, table) that would catch what is meant for a shard's table of that name."""
-    behind: tuple[tuple[str, str], ...] = ()
-    """Those that would once a migration has made such a table."""
     read_only: frozenset[str] = frozenset()
     """Schemas of the node's shards that refuse writes, at least in part; also while they move."""
     unvalidated: Sequence[tuple[str, str]] = ()
     """(schema, table) whose CHECK of the key is not validated."""
     intruders: tuple[Intruder, ...] = ()
     """By what a role could run its code in our sessions."""
-    filled: tuple[str, str] | None = None
-    """(schema, table) of the first that has rows, where the rule for keys is to change."""
     journal: tuple[Copy, ...] = ()
     """The moves that the node knows."""
 
@@ -86,8 +79,8 @@ class Observed:
         return Said(version, self.map, self.journal)
 
 
-def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[str]) -> Observed:
-    """Look at one node; `tables` are the names that migrations make.
+def observe(topology: Topology, node: Node, *, command: str) -> Observed:
+    """Look at one node.
 
     Raises NodeUnavailable, node_unfit (a standby, too old, another cluster's or node's),
     format_too_new.
@@ -98,14 +91,15 @@ def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[st
         connection = connect(node, database, purpose=purpose, observing=True)
     except NodeUnavailable as error:
         # Where no server answers, another database would only be waited for as long again.
-        if error.timed_out or _database_exists(topology, node, purpose):
+        found = None if error.timed_out else _without_database(topology, node, purpose)
+        if found is None:
             raise
-        return _without_database(topology, node, purpose)
+        return found
     try:
         with connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
-            return _observe_database(connection, topology, node, tables, command)
+            return _observe_database(connection, topology, node)
     except psycopg.errors.InsufficientPrivilege as error:
         raise identity.node_unfit(
             node.name,
@@ -119,7 +113,6 @@ def observe(topology: Topology, node: Node, *, command: str, tables: Iterable[st
 def look(
     topology: Topology,
     command: str,
-    tables: Collection[str],
     absent: Sequence[NodeUnavailable],
 ) -> tuple[list[Observed], list[str], list[NodeUnavailable]]:
     """Observe all nodes but the absent ones; give what is seen, notes, and who cannot be read.
@@ -129,7 +122,7 @@ def look(
     away = {one.node for one in absent}
     seen = fanout.collect(
         [node for node in topology.nodes.values() if node.name not in away],
-        lambda node: observe(topology, node, command=command, tables=tables),
+        lambda node: observe(topology, node, command=command),
     )
     notes: list[str] = []
     unread: list[NodeUnavailable] = list(absent)
@@ -146,23 +139,6 @@ def look(
     return [one for _, one in seen.values], notes, unread
 
 
-def _database_exists(topology: Topology, node: Node, purpose: str) -> bool:
-    """Return whether the login failed for another reason than a missing database."""
-    for name in MAINTENANCE_DATABASES:
-        try:
-            connection = connect(
-                node, topology.database, purpose=purpose, dbname=name, observing=True
-            )
-        except NodeUnavailable:
-            continue
-        with connection:
-            row = connection.execute(
-                QUERIES["database"], {"name": topology.database.name}
-            ).fetchone()
-            return row is not None and row[0] > 0
-    return True
-
-
 def connect_for_maintenance(
     topology: Topology, node: Node, purpose: str, *, observing: bool = False
 ) -> Connection:
@@ -177,44 +153,33 @@ def connect_for_maintenance(
         return login(dbname=second)
 
 
-def _without_database(topology: Topology, node: Node, purpose: str) -> Observed:
-    with connect_for_maintenance(topology, node, purpose, observing=True) as connection:
-        slots, roles, lacking = _observe_server(connection, topology, node)
-    return Observed(
-        node=node.name,
-        lock_slots=slots,
-        lacking=lacking,
-        roles=roles,
-        database=False,
-        state=None,
-        map={},
-        schemas={},
-        functions={},
-        ungranted=(),
-        migrations={},
-        shadows=(),
-    )
+def _without_database(topology: Topology, node: Node, purpose: str) -> Observed | None:
+    """Look at a server that lacks the database; None where that is there, or nothing answers."""
+    try:
+        connection = connect_for_maintenance(topology, node, purpose, observing=True)
+    except NodeUnavailable:
+        return None
+    with connection:
+        (exists,) = queries.one(connection, QUERIES["database"], {"name": topology.database.name})
+        if exists:
+            return None
+        slots, roles = _observe_server(connection, topology, node)
+    return Observed(node=node.name, lock_slots=slots, roles=roles, database=False)
 
 
 def _observe_server(
     connection: Connection, topology: Topology, node: Node
-) -> tuple[int, frozenset[str], frozenset[str]]:
-    """Give the lock table's size, the required roles that exist, what the login role may not do.
-
-    Raises node_unfit.
-    """
-    row = connection.execute(
-        QUERIES["server"], {"roles": list(topology.database.app_roles)}
-    ).fetchone()
-    if row is None:  # pragma: no cover  # a SELECT without FROM gives a row
-        raise AssertionError
-    number, version, in_recovery, slots, roles, lacking = row
+) -> tuple[int, frozenset[str]]:
+    """Give the lock table's size, and the required roles that exist; raises node_unfit."""
+    number, version, in_recovery, slots, roles = queries.one(
+        connection, QUERIES["server"], {"roles": list(topology.database.app_roles)}
+    )
     check_version(node.name, number, version)
     if in_recovery:
         state = cluster.read(connection) if cluster.is_present(connection) else None
         move = identity.cloning(connection, node, state)
         raise identity.clone(node, move) if move else identity.standby(node)
-    return slots, frozenset(roles or ()), frozenset(lacking)
+    return slots, frozenset(roles or ())
 
 
 def check_version(node: str, number: int, version: str) -> None:
@@ -227,17 +192,14 @@ def check_version(node: str, number: int, version: str) -> None:
         )
 
 
-def _observe_database(
-    connection: Connection, topology: Topology, node: Node, tables: Iterable[str], command: str
-) -> Observed:
+def _observe_database(connection: Connection, topology: Topology, node: Node) -> Observed:
     roles = list(topology.database.app_roles)
-    slots, existing, lacking = _observe_server(connection, topology, node)
+    slots, existing = _observe_server(connection, topology, node)
     state = cluster.read(connection) if cluster.is_present(connection) else None
     if state is not None:
         if move := identity.cloning(connection, node, state):
             raise identity.clone(node, move)
-        may_change = {cluster.KEY_RULE} if command == "init" else ()
-        identity.check(state, topology, node.name, but=may_change)
+        identity.check(state, topology, node.name)
     migrations: dict[tuple[str, str], frozenset[ShardId]] = {}
     if state is not None:
         for file, checksum, shards in connection.execute(STATE["migrations"]):
@@ -246,7 +208,6 @@ def _observe_database(
     return Observed(
         node=node.name,
         lock_slots=slots,
-        lacking=lacking,
         roles=existing,
         database=True,
         state=state,
@@ -256,19 +217,8 @@ def _observe_database(
         ungranted=catalog.read_ungranted(connection, roles) if state else (),
         migrations=migrations,
         shadows=catalog.read_shadows(connection, topology),
-        behind=catalog.read_shadows(connection, topology, (), tables=tables),
         read_only=frozenset(read_only.marks(connection, schemas)),
         unvalidated=catalog.read_unvalidated(connection, keys.CHECK, schemas),
         intruders=catalog.read_intruders(connection),
-        filled=_filled(connection, schemas) if state and state.rekeyed(topology) else None,
         journal=ledger.copies(connection, topology, node.name, state),
     )
-
-
-def _filled(connection: Connection, schemas: Sequence[str]) -> tuple[str, str] | None:
-    """Find a table of these schemas that has rows."""
-    for schema, table in connection.execute(QUERIES["stored"], {"schemas": list(schemas)}):
-        has_rows = QUERIES["has_rows"].format(table=sql.Identifier(schema, table))
-        if connection.execute(has_rows.as_bytes(connection)).fetchone() == (True,):
-            return schema, table
-    return None

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardctl.errors import together
 from shardctl.ids import generator
+from shardctl.postgres.catalog import Schema
 from shardctl.provision.refusals import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from shardctl.postgres.catalog import Schema
     from shardctl.provision.observe import Observed
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import NodeName, PoolerName, ShardId, Topology
@@ -45,25 +44,14 @@ class ShardWork:
     schema: str
     create: bool = False
     adopt: bool = False
-    counter: bool = False
-    register: bool = False
+    sequences: Literal["create", "replace"] | None = None
     wrapper: Literal["create", "replace"] | None = None
-    unfit: bool = False
-    """Whether sequences that are there have to be altered."""
     grant_to: tuple[str, ...] = ()
     strangers: tuple[str, ...] = ()
     """Roles of `grant_to` that had nothing: they get what is in the schema already, too."""
     migrations: tuple[Migration, ...] = ()
     validate: tuple[str, ...] = ()
     """Tables whose CHECK of the key was added earlier and is not validated."""
-
-    @property
-    def structure(self) -> bool:
-        """Whether more than migrations is needed."""
-        return bool(
-            self.create or self.adopt or self.counter or self.register
-            or self.wrapper or self.unfit or self.grant_to
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +67,6 @@ class NodePlan:
     functions: tuple[str, ...] = ()
     """Functions of schema shardctl to create or replace."""
     new_functions: bool = False
-    key_rule: str | None = None
-    """The rule for keys that the node gets in place of another."""
     grant_to: tuple[str, ...] = ()
     """Roles that lack a grant on the database or schema shardctl."""
     shards: tuple[ShardWork, ...] = ()
@@ -96,8 +82,6 @@ class NodePlan:
             lines.append(Change("create", "state", self.node, name="shardctl"))
         verb: Action = "create" if self.new_functions else "replace"
         lines += [Change(verb, "function", self.node, name=f"shardctl.{f}") for f in self.functions]
-        if self.key_rule is not None:
-            lines.append(Change("write", "keys", self.node, name=self.key_rule))
         lines += [Change("grant", "state", self.node, name=role) for role in self.grant_to]
         lines += self._shard_changes()
         if self.map_version is not None:
@@ -111,8 +95,8 @@ class NodePlan:
         kinds: list[tuple[Action, str, tuple[ShardId, ...]]] = [
             ("create", "schema", of(w for w in self.shards if w.create)),
             ("adopt", "schema", of(w for w in self.shards if w.adopt)),
-            ("create", "sequence", of(w for w in self.shards if w.counter or w.register)),
-            ("replace", "sequence", of(w for w in self.shards if w.unfit)),
+            ("create", "sequence", of(w for w in self.shards if w.sequences == "create")),
+            ("replace", "sequence", of(w for w in self.shards if w.sequences == "replace")),
             ("create", "next_id", of(w for w in self.shards if w.wrapper == "create")),
             ("replace", "next_id", of(w for w in self.shards if w.wrapper == "replace")),
         ]
@@ -168,23 +152,6 @@ def map_version(observed: Iterable[Observed]) -> int:
     return max((one.state.map_version for one in observed if one.state), default=0) or 1
 
 
-def missing_migrations(
-    observed: Sequence[Observed], migrations: Sequence[Migration]
-) -> dict[str, list[NodeName]]:
-    """Name files that ran somewhere and are not in the folder, each with its nodes."""
-    known = {migration.name for migration in migrations}
-    found: dict[str, list[NodeName]] = {}
-    for one in observed:
-        for file in sorted({file for file, _ in one.migrations} - known):
-            found.setdefault(file, []).append(one.node)
-    return found
-
-
-def summary(changes: Iterable[Change]) -> dict[str, int]:
-    """Count changes by action."""
-    return dict(Counter(change.action for change in changes))
-
-
 def _node(
     topology: Topology, one: Observed, migrations: Sequence[Migration], version: int
 ) -> NodePlan:
@@ -206,7 +173,6 @@ def _node(
         schema=not present,
         functions=tuple(functions),
         new_functions=not one.functions,
-        key_rule=topology.key_rule if one.state and one.state.rekeyed(topology) else None,
         grant_to=tuple(
             role for role in roles if not present or role in one.ungranted or role not in one.roles
         ),
@@ -219,35 +185,31 @@ def _node(
     )
 
 
-_NOTHING_THERE = (False, False, None)
-
-
 def _shard(
     topology: Topology, one: Observed, shard: ShardId, migrations: Sequence[Migration]
 ) -> ShardWork | None:
-    schema = topology.schema(shard)
-    there: Schema | None = one.schemas.get(schema)
-    counter, register, wrapper = (
-        (there.counter, there.register, there.wrapper) if there else _NOTHING_THERE
+    schema, roles = topology.schema(shard), topology.database.app_roles
+    there = one.schemas.get(schema) or Schema(
+        counter=False, register=False, wrapper=None, ungranted=roles
     )
     right = generator.wrapper_body(schema, shard)
     # A role that does not exist yet has no grants; the catalog cannot be asked about it.
-    missing = {role for role in topology.database.app_roles if role not in one.roles}
-    lacking = missing | set(there.ungranted if there else topology.database.app_roles)
-    work = ShardWork(
-        shard=shard,
-        schema=schema,
-        create=there is None,
-        adopt=there is not None and shard not in one.map,
-        counter=not counter,
-        register=not register,
-        wrapper=None if wrapper == right else "create" if wrapper is None else "replace",
-        unfit=there is not None and there.unfit,
-        grant_to=tuple(role for role in topology.database.app_roles if role in lacking),
-        strangers=tuple(sorted(missing | set(there.strangers if there else ()))),
-        migrations=tuple(
+    missing = {role for role in roles if role not in one.roles}
+    needs: dict[str, Any] = {
+        "create": schema not in one.schemas,
+        "adopt": schema in one.schemas and shard not in one.map,
+        "sequences": "create"
+        if not (there.counter and there.register)
+        else ("replace" if there.unfit else None),
+        "wrapper": None
+        if there.wrapper == right
+        else ("create" if there.wrapper is None else "replace"),
+        "grant_to": tuple(role for role in roles if role in {*missing, *there.ungranted}),
+        "migrations": tuple(
             m for m in migrations if shard not in one.migrations.get((m.name, m.checksum), ())
         ),
-        validate=tuple(table for where, table in one.unvalidated if where == schema),
-    )
-    return work if work.structure or work.migrations or work.validate else None
+        "validate": tuple(table for where, table in one.unvalidated if where == schema),
+    }
+    if not any(needs.values()):
+        return None
+    return ShardWork(shard, schema, strangers=(*missing, *there.strangers), **needs)

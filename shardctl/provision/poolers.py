@@ -41,11 +41,10 @@ APPLY = "pgbouncer apply"
 
 def poolers_unfinished(done: Sequence[PoolerName], failed: Sequence[PoolerName]) -> Incomplete:
     """Report poolers that could not be updated, while the rest were."""
-    were = "was" if len(failed) == 1 else "were"
-    rest = f" ({', '.join(done)} {'was' if len(done) == 1 else 'were'})" if done else ""
+    rest = f"; updated: {', '.join(done)}" if done else ""
     return Incomplete(
         "poolers_unfinished",
-        f"pooler{'s' if len(failed) > 1 else ''} {', '.join(failed)} {were} not updated{rest}",
+        f"poolers that were not updated: {', '.join(failed)}{rest}",
         hint="fix the errors above and run the same command again: it updates only the rest",
     )
 
@@ -106,16 +105,11 @@ def chosen(topology: Topology, names: Iterable[str]) -> list[Pooler]:
     return [one for one in topology.poolers.values() if not wanted or one.name in wanted]
 
 
-def rendered(topology: Topology, pooler: Pooler, map_version: int) -> str:
-    """Give the text of a pooler's file; raises value_refused."""
-    return render.databases(topology, pooler, map_version)
-
-
 def compare(topology: Topology, poolers: Sequence[Pooler], map_version: int) -> list[Compared]:
     """Read every pooler's file and compare it; one that cannot be read explains why."""
 
     def one(pooler: Pooler) -> Compared:
-        text = rendered(topology, pooler, map_version)
+        text = render.databases(topology, pooler, map_version)
         try:
             there = files.read(host_of(pooler), pooler.databases_file, user=pooler.os_user)
         except ShardctlError as error:
@@ -217,7 +211,7 @@ def _to_lock(plan: PoolersPlan) -> list[NodeName]:
 def apply(plan: PoolersPlan, progress: Progress) -> None:
     """Carry a plan out under the locks of all nodes that own shards.
 
-    Raises NodeLocked, or map_changed and what `maps.version` raises, with nothing done; Problems
+    Raises NodeLocked, or map_changed and what `maps.agreed` raises, with nothing done; Problems
     with exit code 3 that name every pooler that failed, when the rest are finished; Interrupted.
     """
     if not plan.changes():

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused, ShardctlError
 from shardctl.meter import listed
-from shardctl.postgres import split
 from shardctl.state import ledger
-from shardctl.topology import names, ranges
+from shardctl.topology import ranges
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from shardctl.postgres.catalog import Intruder
     from shardctl.provision.observe import Observed, Said
@@ -26,23 +24,12 @@ if TYPE_CHECKING:
 class OwnershipDiffers(ShardctlError):
     """The map in the databases gives shards to other nodes than the topology does."""
 
-    def __init__(
-        self,
-        witness: NodeName,
-        node: str,
-        wanted: str,
-        shards: Sequence[int],
-        *,
-        move: Entry | None = None,
-    ) -> None:
+    def __init__(self, witness: NodeName, node: str, wanted: str, shards: Sequence[int]) -> None:
         super().__init__(
             f"the map on node {witness} gives shards {ranges.of(shards)} to {node}, "
             f"the topology gives them to {wanted}",
-            hint=_end(move)
-            or (
-                "use the newest topology file, or run `shardctl topology pull`: the databases "
-                "decide which node owns a shard, and editing the file does not move shards"
-            ),
+            hint="use the newest topology file, or run `shardctl topology pull`: the databases "
+            "decide which node owns a shard, and editing the file does not move shards",
         )
         self.shards = tuple(shards)
 
@@ -95,17 +82,6 @@ def shards_read_only(node: NodeName, file: str, shards: Sequence[int]) -> Refuse
     )
 
 
-def keys_in_use(node: NodeName, schema: str, table: str, *, has: str, wanted: str) -> Refused:
-    """Report a change of the rule for keys in a fleet that has rows."""
-    return Refused(
-        "keys_in_use",
-        f"node {node}: {schema}.{table} has rows, which `shards.key: {has}` has placed; the "
-        f"topology has {wanted}",
-        hint=f"set `shards: {{key: {has}}}` in the topology; it can change only while no shard has "
-        "rows",
-    )
-
-
 def refusals(
     topology: Topology,
     observed: Sequence[Observed],
@@ -113,44 +89,47 @@ def refusals(
     *,
     adopt: bool,
 ) -> list[ShardctlError]:
-    """List all reasons not to change the fleet; `adopt` allows schemas of other origin."""
-    moves = _changing_hands(observed)
-    stale = ownership(topology, {one.node: one.said() for one in observed}, moves)
+    """List all reasons not to change the fleet; `adopt` allows schemas of other origin.
+
+    While shards change hands, nodes and topology rightly differ: then only that is a reason.
+    """
+    moves = _moves(observed)
+    if changing := [ledger.in_the_way(one) for one in moves if one.changing_hands]:
+        return [*changing]
+    stale = ownership(topology, {one.node: one.said() for one in observed})
     problems: list[ShardctlError] = list(stale)
     disputed = {shard for error in stale for shard in error.shards}
     for one in observed:
-        problems += _in_the_way(topology, one, observed, disputed, moves, adopt=adopt)
-        problems += _shadowed(one, pending(topology, one, migrations))
+        problems += _in_the_way(topology, one, observed, disputed, adopt=adopt)
+        problems += [table_shadowed(one.node, *found) for found in one.shadows]
         problems += changed(one.node, one.migrations, migrations)
         problems += _read_only(topology, one, migrations)
-        problems += _rights(topology, one)
-        if one.state is not None and one.filled is not None:
-            rules = {"has": one.state.key_rule, "wanted": topology.key_rule}
-            problems.append(keys_in_use(one.node, *one.filled, **rules))
         if one.intruders:
             problems.append(public_open(one.node, topology.database.user, one.intruders))
-    return [*problems, *_streaming(topology, observed, migrations)]
-
-
-def _changing_hands(observed: Sequence[Observed]) -> list[Entry]:
-    """List the open moves in the middle of their cutover."""
-    entries = ledger.entries(copy for one in observed for copy in one.journal)
-    return [entry for entry in entries if entry.changing_hands]
-
-
-def _streaming(
-    topology: Topology, observed: Sequence[Observed], migrations: Sequence[Migration]
-) -> list[ShardctlError]:
-    """Find streamed moves from or to nodes where migrations are pending: a stream has no DDL."""
-    if not migrations:
-        return []
-    waiting = {one.node for one in observed if pending(topology, one, migrations)}
-    entries = ledger.entries(copy for one in observed for copy in one.journal)
-    return [
+    waiting = _waiting(topology, observed, migrations)  # a stream has no DDL
+    problems += [
         ledger.in_the_way(entry, ", and migrations are pending on its nodes")
-        for entry in entries
+        for entry in moves
         if entry.move.streams and entry.open and waiting & {entry.move.source, entry.move.target}
     ]
+    return problems
+
+
+def _moves(observed: Sequence[Observed]) -> tuple[Entry, ...]:
+    return ledger.entries(copy for one in observed for copy in one.journal)
+
+
+def _waiting(
+    topology: Topology, observed: Sequence[Observed], migrations: Sequence[Migration]
+) -> set[str]:
+    """Name the nodes where a file has not run in all shards."""
+    return {
+        one.node
+        for one in observed
+        for file in migrations
+        if not one.migrations.get((file.name, file.checksum), frozenset())
+        >= {*topology.nodes[one.node].shards}
+    }
 
 
 def reversible(
@@ -164,11 +143,10 @@ def reversible(
     Without `only` for any shards, otherwise moves of which a shard is in it. Rows that go back
     would not fit there any more.
     """
-    waiting = {one.node for one in observed if pending(topology, one, migrations)}
-    entries = ledger.entries(copy for one in observed for copy in one.journal)
+    waiting = _waiting(topology, observed, migrations)
     return [
         entry.move
-        for entry in entries
+        for entry in _moves(observed)
         if entry.reverse is not None and entry.reverse.state == "open"
         if entry.move.target in waiting
         if only is None or not only.isdisjoint(entry.move.shards)
@@ -186,23 +164,11 @@ def reverse_open(move: Move) -> Refused:
     )
 
 
-def _end(one: Entry | None) -> str | None:
-    """Give the hint for what a move in the middle of its cutover explains."""
-    if one is None:
-        return None
-    move = one.move.id
-    return f"move {move} is {ledger.condition(move, one.holder)}: {ledger.hint(move, one.holder)}"
-
-
-def ownership(
-    topology: Topology,
-    said: Mapping[NodeName, Said],
-    moves: Sequence[Entry] = (),
-) -> list[OwnershipDiffers]:
+def ownership(topology: Topology, said: Mapping[NodeName, Said]) -> list[OwnershipDiffers]:
     """Compare every node's map with the topology: a stale file must bring no shard to life.
 
     A node that was away while shards moved between other nodes has an older map, which is right
-    about its own shards only. What one of some open `moves` explains names it.
+    about its own shards only.
     """
     differing: dict[tuple[NodeName, str, str], list[int]] = {}
     owners = topology.owners()
@@ -213,14 +179,11 @@ def ownership(
             wanted = owners.get(shard, NodeName("no node"))
             if node != wanted and (not is_older or witness in (node, wanted)):
                 differing.setdefault((witness, node, wanted), []).append(shard)
-    reported: set[tuple[str, str, tuple[int, ...]]] = set()
-    errors: list[OwnershipDiffers] = []
+    errors: dict[tuple[object, ...], OwnershipDiffers] = {}
     for (witness, owner, right), shards in differing.items():
-        if (owner, right, tuple(shards)) not in reported:
-            reported.add((owner, right, tuple(shards)))
-            move = next((one for one in moves if {*shards} <= {*one.move.shards}), None)
-            errors.append(OwnershipDiffers(witness, owner, right, shards, move=move))
-    return errors
+        error = OwnershipDiffers(witness, owner, right, shards)
+        errors.setdefault((owner, right, *shards), error)
+    return list(errors.values())
 
 
 def _in_the_way(
@@ -228,31 +191,24 @@ def _in_the_way(
     one: Observed,
     observed: Sequence[Observed],
     disputed: set[int],
-    moves: Sequence[Entry],
     *,
     adopt: bool,
 ) -> list[ShardctlError]:
-    """Find schemas that forbid making this node's shards: foreign, retired, or live elsewhere.
+    """Find schemas that forbid making this node's shards: foreign, lost, or live elsewhere.
 
     Disputed shards have their error already.
     """
     owned = {topology.schema(s): s for s in topology.nodes[one.node].shards if s not in disputed}
     foreign = [n for n, s in owned.items() if n in one.schemas and s not in one.map]
     missing = {name for name in owned if name not in one.schemas}
-    # A retired name may have lost the end of its schema's name: look through the few of them.
-    retired = {
-        name: schema
-        for name in one.schemas
-        for schema in (missing if "__retired_" in name else ())
-        if names.retired_of(schema, name)
-    }
     errors: list[ShardctlError] = []
     # A shard's own map row is written by the transaction that makes its schema, the whole map
     # when all shards of all nodes exist.
-    gone = missing - set(retired.values())
     witnesses = [o for o in observed if o is one or (o.state and o.state.map_version)]
     lost = sorted(
-        owned[name] for name in gone if any(w.map.get(owned[name]) == one.node for w in witnesses)
+        owned[name]
+        for name in missing
+        if any(w.map.get(owned[name]) == one.node for w in witnesses)
     )
     if lost:
         errors.append(
@@ -271,17 +227,6 @@ def _in_the_way(
                 "schemas that shardctl did not create have the names of shards",
                 foreign,
                 hint="drop or rename them, or use --adopt to take them over with their contents",
-            )
-        )
-    if retired:
-        move = next((move for move in moves if {*retired} & {*move.move.retired}), None)
-        errors.append(
-            schema_in_the_way(
-                one.node,
-                "retired copies exist where the topology requires new shards",
-                sorted(retired),
-                hint=_end(move)
-                or "use the newest topology file: these shards have moved to another node",
             )
         )
     for other in observed:
@@ -322,121 +267,3 @@ def _read_only(
         if lacking := [shard for shard in shards if shard not in ran]:
             return [shards_read_only(one.node, migration.name, lacking)]
     return []
-
-
-def pending(topology: Topology, one: Observed, migrations: Sequence[Migration]) -> list[Migration]:
-    """List the files that have not run in all shards of a node."""
-    shards = frozenset(topology.nodes[one.node].shards)
-    return [m for m in migrations if shards - one.migrations.get((m.name, m.checksum), frozenset())]
-
-
-def _rights(topology: Topology, one: Observed) -> list[ShardctlError]:
-    """Find what the login role may not do and the plan would; a dry run reports it too."""
-    node, database = topology.nodes[one.node], topology.database
-    missing_roles = [role for role in database.app_roles if role not in one.roles]
-    new_schemas = [s for s in node.shards if topology.schema(s) not in one.schemas]
-    needs = {
-        "CREATEROLE": f"creating role {missing_roles[0]}" if missing_roles else "",
-        "CREATEDB": "" if one.database else f"creating database {database.name}",
-        "CREATE": f"creating schemas in database {database.name}"
-        if one.database and (one.state is None or new_schemas)
-        else "",
-        "CONNECT WITH GRANT OPTION": f"granting CONNECT on database {database.name}"
-        if one.database
-        else "",
-    }
-    return [
-        Refused(
-            "right_missing",
-            f"node {one.node}: {database.user} has no {right}, which {need} requires",
-            hint=f"grant it, or let a superuser do this first: {need}",
-        )
-        for right, need in needs.items()
-        if need and right in one.lacking
-    ]
-
-
-def _shadowed(one: Observed, files: Sequence[Migration]) -> list[ShardctlError]:
-    """Find tables that catch what is meant for a shard's, now or when these files have run."""
-    made = tables_left(files)
-    found = dict.fromkeys([*one.shadows, *(at for at in one.behind if at[1] in made)])
-    return [table_shadowed(one.node, schema, table) for schema, table in found]
-
-
-_RELATIONS = ("TABLE", "VIEW")
-_BETWEEN = {
-    "CREATE": {"OR", "REPLACE", "UNLOGGED", "FOREIGN", "MATERIALIZED", "RECURSIVE"},
-    "ALTER": {"FOREIGN", "MATERIALIZED"},
-    "DROP": {"FOREIGN", "MATERIALIZED"},
-}
-_BEFORE_NAMES = {"IF", "NOT", "EXISTS", "ONLY"}
-_PROGRAMS = ("DO", "CALL", "SELECT", "EXECUTE")
-
-
-def tables_left(migrations: Iterable[Migration]) -> frozenset[str]:
-    """Name the tables and views that are there when these files have run, in their order."""
-    found: set[str] = set()
-    for made, gone in _changes(migrations):
-        found -= gone
-        found |= made
-    return frozenset(found)
-
-
-def tables_ever(migrations: Iterable[Migration]) -> frozenset[str]:
-    """Name all tables and views that these files make, also those that they drop or rename."""
-    return frozenset(name for made, _ in _changes(migrations) for name in made)
-
-
-def program_of(migration: Migration) -> str | None:
-    """Give the first word of a statement whose tables only a run shows; None: there is none."""
-    words = (statement.first_words for statement in migration.statements())
-    return next((first[0] for first in words if first and first[0] in _PROGRAMS), None)
-
-
-def _changes(migrations: Iterable[Migration]) -> Iterator[tuple[set[str], set[str]]]:
-    for migration in migrations:
-        for statement in migration.statements():
-            yield _change(list(split.lexemes(statement.text)))
-
-
-def _change(lexemes: list[str]) -> tuple[set[str], set[str]]:
-    """Give what a statement makes and what it takes away; names with a schema are not a shard's."""
-    verb, *rest = (lexeme.upper() for lexeme in lexemes)
-    between = _BETWEEN.get(verb, set())
-    kind = next((n for n, word in enumerate(rest, 1) if word not in between), 0)
-    if verb not in _BETWEEN or not kind or lexemes[kind].upper() not in _RELATIONS:
-        return set(), set()
-    start = kind + 1
-    while start < len(lexemes) and lexemes[start].upper() in _BEFORE_NAMES:
-        start += 1
-    named, tail = _names(lexemes[start:])
-    if verb == "CREATE":
-        return set(islice(named, 1)), set()
-    if verb == "DROP":
-        return set(), set(named)
-    words = [lexeme.upper() for lexeme in tail[:2]]
-    if words == ["RENAME", "TO"]:
-        return {_folded(name) for name in tail[2:3] if named}, set(named)
-    return set(), set(named) if words == ["SET", "SCHEMA"] else set()
-
-
-def _names(lexemes: list[str]) -> tuple[list[str], list[str]]:
-    """Read a list of names; give those without a schema, and the lexemes behind the list."""
-    found: list[str] = []
-    position = 0
-    while position < len(lexemes):
-        parts = [lexemes[position]]
-        while lexemes[position + 1 : position + 2] == ["."]:
-            position += 2
-            parts.append(lexemes[position])
-        position += 1
-        if len(parts) == 1:
-            found.append(_folded(parts[0]))
-        if lexemes[position : position + 1] != [","]:
-            break
-        position += 1
-    return found, lexemes[position:]
-
-
-def _folded(name: str) -> str:
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()

@@ -22,12 +22,10 @@ def script(work: ShardWork) -> sql.Composed:
     parts: list[sql.Composable] = []
     if work.create:
         parts.append(sql.SQL("CREATE SCHEMA {};").format(schema))
-    for missing, sequence in ((work.counter, _COUNTER), (work.register, _REGISTER)):
-        if missing:
-            parts.append(
-                sql.SQL("CREATE SEQUENCE {}.{} MINVALUE 0 START 0;").format(schema, sequence)
-            )
-        elif work.unfit:
+    for sequence in (_COUNTER, _REGISTER) if work.sequences else ():
+        made = "CREATE SEQUENCE IF NOT EXISTS {}.{} MINVALUE 0 START 0;"
+        parts.append(sql.SQL(made).format(schema, sequence))
+        if not work.create:
             parts.append(
                 sql.SQL(
                     "ALTER SEQUENCE {}.{} AS bigint INCREMENT 1 MINVALUE 0"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import KeyRule, Topology
 
 QUERIES = queries.load("shardctl.state", "queries.sql")
-
-
-KEY_RULE = "shards.key"
-"""What `Difference.what` calls the rule by which integer keys name their shards."""
 
 
 _HISTORY = ("event", "move", "move_step", "move_progress", "stream", "stream_copy")
@@ -58,20 +54,16 @@ class ClusterRow:
     map_version: int
     key_rule: KeyRule
 
-    def rekeyed(self, topology: Topology) -> bool:
-        """Return whether the topology has another rule for keys."""
-        return self.key_rule != topology.key_rule
-
     def differences(self, topology: Topology) -> list[Difference]:
         """List what is fixed for the life of the cluster and differs from the topology.
 
-        The generator is not: `init` may change it. The rule for keys is fixed by the first row.
+        The generator is not: `init` may change it.
         """
         pairs = {
             "shard count": (self.shard_count, topology.shard_count),
             "schema pattern": (self.schema_pattern, str(topology.schema_pattern)),
             "id layout": (Layout.of(self), Layout.of(topology.id)),
-            KEY_RULE: (self.key_rule, topology.key_rule),
+            "shards.key": (self.key_rule, topology.key_rule),
         }
         return [
             Difference(what, str(here), str(wanted))
@@ -122,21 +114,15 @@ def make(connection: Connection, topology: Topology, node: NodeName) -> None:
             "node": node,
             "shard_count": topology.shard_count,
             "schema_pattern": str(topology.schema_pattern),
-            "epoch_ms": topology.id.epoch_ms,
-            "tick_ms": topology.id.tick_ms,
-            "time_bits": topology.id.time_bits,
-            "shard_bits": topology.id.shard_bits,
-            "sequence_bits": topology.id.sequence_bits,
-            "generator": topology.id.generator,
             "key_rule": topology.key_rule,
+            **asdict(topology.id),
         },
     )
 
 
-def set_rules(connection: Connection, topology: Topology) -> None:
-    """Write down which generator, and which rule for keys, the functions hold now."""
-    rules = {"generator": topology.id.generator, "key_rule": topology.key_rule}
-    connection.execute(QUERIES["set_rules"], rules)
+def set_generator(connection: Connection, generator: str) -> None:
+    """Write down which generator the functions hold now."""
+    connection.execute(QUERIES["set_generator"], {"generator": generator})
 
 
 def read_map(connection: Connection) -> dict[ShardId, NodeName]:

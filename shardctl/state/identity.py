@@ -10,8 +10,6 @@ from shardctl.state import cluster, journal
 from shardctl.state.cluster import FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
     from shardctl.state.journal import Move
@@ -85,36 +83,31 @@ def check_moved(
     of a move follows until it has claimed. Raises format_too_new or node_unfit.
     """
     row = cluster.read(session) if cluster.is_present(session) else None
-    if row is None:
-        raise node_unfit(
-            node.name,
-            f"{node.host}:{node.port} has no schema shardctl",
-            hint="correct the node's host and port in the topology",
-        )
-    check(row, topology, node.name)
     recovering, slot = queries.one(
         session, "SELECT pg_is_in_recovery(), current_setting('primary_slot_name')"
     )
-    if recovering:
-        raise standby(node)
-    if (found := system(session)) != expected or slot == clone_slot:
-        what = (
-            "is the clone of the move" if slot == clone_slot else f"has system identifier {found}"
-        )
-        raise node_unfit(
-            node.name,
-            f"{node.host}:{node.port} {what}, so it is not the server of the node, which has "
-            f"{expected}",
-            hint="correct the node's host and port in the topology",
-        )
+    if row is not None:
+        check(row, topology, node.name)
+        if recovering:
+            raise standby(node)
+        found = system(session)
+        if found == expected and slot != clone_slot:
+            return
+        what = "is the clone of the move" if slot == clone_slot else f"has identifier {found}"
+    else:
+        what = "has no schema shardctl"
+    raise node_unfit(
+        node.name,
+        f"{node.host}:{node.port} {what}, so it is not the server of the node, whose system "
+        f"identifier is {expected}",
+        hint="correct the node's host and port in the topology",
+    )
 
 
-def check(
-    state: ClusterRow, topology: Topology, node: NodeName, *, but: Collection[str] = ()
-) -> None:
+def check(state: ClusterRow, topology: Topology, node: NodeName) -> None:
     """Refuse a server that is another node, another cluster's, or of another make.
 
-    `but` are differences that the caller judges itself. Raises format_too_new or node_unfit.
+    Raises format_too_new or node_unfit.
     """
     if state.format > FORMAT:
         raise Refused(
@@ -135,14 +128,13 @@ def check(
             f"the server is node {state.node} of cluster {state.cluster}",
             hint="correct the node's host and port in the topology",
         )
-    differences = [one for one in state.differences(topology) if one.what not in but]
-    if differences:
+    if differences := state.differences(topology):
         raise node_unfit(
             node,
             "; ".join(
                 f"{what} is {here} on the server and {wanted} in the topology"
                 for what, here, wanted in differences
             ),
-            hint="restore the topology: these values are fixed for the life of the cluster "
-            "(`init` can change `shards.key` before the first row)",
+            hint="restore the topology: these values are fixed for the life of the cluster; of one "
+            "without rows, drop the databases and run `shardctl init`",
         )

@@ -77,29 +77,20 @@ UPDATE shardctl.move_step SET state = 'undone' WHERE move = %(move)s AND step = 
 SELECT step, state, started, took_ms, error FROM shardctl.move_step
 WHERE move = %(move)s ORDER BY started, step
 
--- name: may_progress
--- Whether the table exists, and this role has these rights to it
-SELECT coalesce(bool_and(has_table_privilege(to_regclass('shardctl.move_progress'), wanted)), false)
-FROM unnest(%(rights)s::text[]) AS wanted
-
 -- name: write_progress
--- The progress of a move's copy now
-INSERT INTO shardctl.move_progress (move, phase, bytes, total, rate, eta_s)
-VALUES (%(move)s, %(phase)s, %(bytes)s, %(total)s, %(rate)s, %(eta_s)s)
+-- The progress of a move's copy now, and the WAL that the source holds back for it
+INSERT INTO shardctl.move_progress (move, phase, bytes, total, rate, eta_s, lag, wal, wal_limit)
+VALUES (%(move)s, %(phase)s, %(bytes)s, %(total)s, %(rate)s, %(eta_s)s, %(lag)s, %(wal)s, %(limit)s)
 ON CONFLICT (move) DO UPDATE
 SET phase = excluded.phase, bytes = excluded.bytes, total = excluded.total, rate = excluded.rate,
-    eta_s = excluded.eta_s, at = clock_timestamp()
+    eta_s = excluded.eta_s, at = clock_timestamp(), lag = coalesce(excluded.lag, move_progress.lag),
+    wal = coalesce(excluded.wal, move_progress.wal),
+    wal_limit = coalesce(excluded.wal_limit, move_progress.wal_limit)
 
 -- name: read_progress
 -- The progress of the copies of all moves
 SELECT move, phase, bytes, total, rate, eta_s, at, lag, wal, wal_limit
 FROM shardctl.move_progress
-
--- name: note_held
--- The WAL that the source holds back for the target of a move now
-UPDATE shardctl.move_progress
-SET lag = %(lag)s, wal = %(wal)s, wal_limit = %(limit)s
-WHERE move = %(move)s
 
 -- name: end_progress
 -- That the copy of a move is made

@@ -56,7 +56,9 @@ def key_columns(migrations: Iterable[Migration]) -> dict[str, str]:
     problems: list[Misused] = []
     for migration in migrations:
         here: dict[str, str] = {}
-        for one in _lines(migration, problems):
+        lines, malformed = _read(migration)
+        problems += malformed
+        for one in lines:
             known = here.setdefault(one.table, one.column)
             if known != one.column:
                 what = f"the key of table {one.table} is already {known}"
@@ -69,10 +71,9 @@ def key_columns(migrations: Iterable[Migration]) -> dict[str, str]:
 
 def lines(migration: Migration) -> list[KeyLine]:
     """Give a file's key lines; raises key_line_invalid, or Problems."""
-    problems: list[Misused] = []
-    found = _lines(migration, problems)
-    if problems:
-        raise together(problems)
+    found, malformed = _read(migration)
+    if malformed:
+        raise together(malformed)
     return found
 
 
@@ -89,21 +90,20 @@ def of_cluster(topology: Topology, migrations: Iterable[Migration]) -> dict[str,
     return key_columns(migrations) | dict(topology.database.keys)
 
 
-def _lines(migration: Migration, problems: list[Misused]) -> list[KeyLine]:
-    """Read a file's key lines; adds those that are malformed to `problems`."""
-    found = []
+def _read(migration: Migration) -> tuple[list[KeyLine], list[Misused]]:
+    """Read a file's key lines; give those that are malformed as problems."""
+    found: list[KeyLine] = []
+    malformed: list[Misused] = []
     for number, text in enumerate(migration.text.splitlines(), start=1):
-        line = _LINE.fullmatch(text)
-        if line is None:
+        if (line := _LINE.fullmatch(text)) is None:
             continue
-        column = _COLUMN.fullmatch(line[1])
-        if column is None:
+        if (column := _COLUMN.fullmatch(line[1])) is None:
             what = f"expected TABLE.COLUMN, found {line[1].strip()!r}"
-            problems.append(key_line_invalid(migration.file, number, what))
+            malformed.append(key_line_invalid(migration.file, number, what))
             continue
         table, name, check = column.groups()
         found.append(KeyLine(number, _folded(table), _folded(name), check=check is not None))
-    return found
+    return found, malformed
 
 
 def _folded(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from shardctl.errors import Refused
 from shardctl.ids import times
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 Shown = Literal["running", "unfinished", "unconfirmed", "done", "aborted"]
 
-_OVER: dict[MoveState, Shown] = {
-    MoveState.unconfirmed: "unconfirmed",
-    MoveState.done: "done",
-    MoveState.aborted: "aborted",
-}
 _CHANGING_HANDS = (
     MoveState.fenced, MoveState.drained, MoveState.promoting, MoveState.claimed,
 )  # fmt: skip
@@ -53,11 +48,6 @@ class Copy:
         """When its last step began."""
         return max((one.started for one in self.steps), default=self.move.started)
 
-    @property
-    def over(self) -> bool:
-        """Whether this node knows that the move has ended."""
-        return self.move.state in _OVER
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -77,9 +67,9 @@ class Entry:
     @property
     def state(self) -> Shown:
         """The state as people see it."""
-        if self.behind or self.move.state not in _OVER:
+        if self.behind or not self.move.state.closed:
             return "running" if self.holder else "unfinished"
-        return _OVER[self.move.state]
+        return cast("Shown", self.move.state.value)
 
     @property
     def open(self) -> bool:
@@ -266,7 +256,7 @@ def copies(
         return ()
     moves = journal.read(session)
     holder, copying = None, {}
-    if whole or any(move.state not in _OVER for move in moves):
+    if whole or not all(move.state.closed for move in moves):
         holder, copying = lock.holder(session), progress.read(session)
         if holder is None:
             moves = journal.read(session)  # its command may have ended it in between
@@ -310,9 +300,13 @@ def _entry(of_one: Sequence[Copy]) -> Entry:
         raise AssertionError
     steps = max(of_one, key=lambda copy: copy.last).steps
     holder = next((copy.holder for copy in of_one if copy.holder), None)
-    behind = newest.state in (MoveState.done, MoveState.unconfirmed) and any(
-        copy.node in (newest.source, newest.target) and not copy.over for copy in of_one
-    )
+    # An aborted move is known as soon as its source knows it.
+    unaware = [
+        copy
+        for copy in of_one
+        if copy.node in (newest.source, newest.target) and not copy.move.state.closed
+    ]
+    behind = newest.state in (MoveState.done, MoveState.unconfirmed) and bool(unaware)
     found = [copy.progress for copy in of_one if copy.progress and not newest.state.closed]
     # A clone has a copy of its source's.
     progress = max(found, key=lambda one: one.at, default=None)

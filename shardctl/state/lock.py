@@ -84,11 +84,11 @@ def take(connection: Connection, node: str) -> None:
 
     A second operator sees the session's application_name (see `purpose`).
     """
-    if (holder := alone(connection, _CLASS, node)) is not None:
+    if (holder := alone(connection, _CLASS)) is not None:
         raise NodeLocked(node, *holder)
 
 
-def alone(connection: Connection, of_class: int, node: str) -> Holder | None:
+def alone(connection: Connection, of_class: int) -> Holder | None:
     """Take the lock of a class for the life of this session; give who has it instead.
 
     Everybody who can log in may take any advisory lock. Where a session that does not count has
@@ -99,11 +99,6 @@ def alone(connection: Connection, of_class: int, node: str) -> Holder | None:
     while not queries.one(connection, QUERIES["try_lock"], {"class": of_class, "key": key})[0]:
         if (holder := held_by(connection, of_class)) is not None:
             return holder
-        for role, pid in connection.execute(QUERIES["strangers"], {"class": of_class}):
-            logger.warning(
-                "node %s: role %s (pid %s) holds the advisory lock of shardctl's commands; this "
-                "does not count, and pg_terminate_backend(%s) ends it", node, role, pid, pid,
-            )  # fmt: skip
         key = _FIRST_RANDOM + secrets.randbelow(2**31 - _FIRST_RANDOM)
     if (holder := held_by(connection, of_class)) is not None:
         connection.execute(QUERIES["unlock"], {"class": of_class, "key": key})
@@ -197,9 +192,9 @@ def holder(connection: Connection) -> str | None:
     return None if found is None else found.name
 
 
-def begin_cutover(connection: Connection, node: str) -> Holder | None:
+def begin_cutover(connection: Connection) -> Holder | None:
     """Take the lock of cutovers on a node for this session; give who has it instead."""
-    return alone(connection, _CUTOVER, node)
+    return alone(connection, _CUTOVER)
 
 
 def cutting_over(connection: Connection) -> Holder | None:

@@ -101,8 +101,7 @@ def read(
             MoveObject("guard", f"pid {pid}", slots[slot], f"of slot {slot}")
             for slot, pid in leash.sessions(session, slots)
         ]
-    (has_streams,) = queries.one(session, QUERIES["has_streams"])
-    records = session.execute(QUERIES["records"]).fetchall() if has_streams else []
+    records = session.execute(QUERIES["records"]).fetchall()
     marked = {one.move for one in found if one.kind == "triggers"}
     marked |= {move for move, _, _ in records}
     for move in marked & copies.keys():

@@ -36,10 +36,6 @@ WHERE t.move ~ '^[0-9a-f]{8}$'
 GROUP BY n.nspname, t.move
 ORDER BY 1, 2
 
--- name: has_streams
--- Whether this database has the tables of streamed moves
-SELECT to_regclass('shardctl.stream') IS NOT NULL AND to_regclass('shardctl.stream_copy') IS NOT NULL
-
 -- name: records
 -- Rows of moves in the tables of streams, and whether copies here accept writes
 SELECT move, count(*), bool_or(is_open) FROM (

@@ -26,12 +26,6 @@ _CONNECT_S = 2
 """When a login is given up; the smallest that libpq takes."""
 
 
-def newest(topology: Topology, *, command: str, within_s: float) -> NodeMap | None:
-    """Give the newest map that `reports` has; None where there is none."""
-    found = reports(topology, command=command, within_s=within_s)
-    return max(found, key=lambda one: one.map.version, default=None)
-
-
 def reports(topology: Topology, *, command: str, within_s: float) -> list[NodeMap]:
     """Ask all nodes at once, with one query each, and give their maps of this cluster.
 

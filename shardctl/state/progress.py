@@ -9,7 +9,7 @@ import logging
 import threading
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003  # a field type that class_row's readers resolve
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 from psycopg.rows import class_row
@@ -30,7 +30,6 @@ _AGAIN_S = 5.0
 _END_S = 2.0
 _LIMIT = "SET statement_timeout = '1s'"
 """What is written is for people: no lock on this table may keep a session waiting."""
-_WRITING = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 logger = logging.getLogger(__name__)
 
@@ -62,32 +61,26 @@ class MoveProgress:
         return Held(self.wal, self.wal_limit, self.lag)
 
 
-def _may(session: Connection, *rights: str) -> bool:
-    """Return whether the role has these rights to the table; false where it was dropped."""
-    return session.execute(QUERIES["may_progress"], {"rights": list(rights)}).fetchone() == (True,)
-
-
 def read(session: Connection) -> dict[str, MoveProgress]:
-    """Read the progress of the copies of all moves, by move; empty where it cannot be read."""
-    if not _may(session, "SELECT"):
-        return {}
+    """Read the progress of the copies of all moves, by move."""
     with session.cursor(row_factory=class_row(MoveProgress)) as cursor:
         return {one.move: one for one in cursor.execute(QUERIES["read_progress"])}
 
 
 def write(session: Connection, move: str, reading: Reading) -> None:
     """Write the progress of a move's copy."""
+    held = reading.held
     given = {
         "phase": reading.phase,
         "bytes": reading.done,
         "total": reading.total or None,
         "rate": reading.rate,
         "eta_s": reading.eta_s,
+        "lag": held and held.lag,
+        "wal": held and held.bytes,
+        "limit": held and held.limit,
     }
     session.execute(QUERIES["write_progress"], {"move": move, **given})
-    if (held := reading.held) is not None:
-        wal = {"lag": held.lag, "wal": held.bytes, "limit": held.limit}
-        session.execute(QUERIES["note_held"], {"move": move, **wal})
 
 
 def remove(connect: Callable[[], Connection], move: str) -> None:
@@ -95,8 +88,7 @@ def remove(connect: Callable[[], Connection], move: str) -> None:
     try:
         with connect() as session:
             session.execute(_LIMIT)
-            if _may(session, *_WRITING):
-                session.execute(QUERIES["end_progress"], {"move": move})
+            session.execute(QUERIES["end_progress"], {"move": move})
     except (psycopg.Error, NodeUnavailable) as error:
         logger.info("move %s: its progress was not removed: %s", move, error)
 
@@ -115,24 +107,30 @@ class Kept:
         shown: Progress,
         connect: Callable[[], Connection],
         move: str,
-        *,
-        every_s: float = _EVERY_S,
-        look: Callable[[Kept, Connection], None] = lambda _kept, _session: None,
+        look: Callable[[Progress, Connection], None] = lambda _kept, _session: None,
     ) -> None:
         """Show it, too, by `shown`; `look` gets the session as often as it is written."""
         self._shown = shown
         self._connect = connect
         self._move = move
-        self._every_s = every_s
         self._look = look
         self._meters = Meters()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True)
 
-    def __enter__(self) -> Self:
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Show what is reported, and count it."""
+
+        def report(*given: Any) -> None:
+            for one in (self._shown, self._meters):
+                getattr(one, name)(*given)
+
+        return report
+
+    def __enter__(self) -> Progress:
         """Begin to write."""
         self._thread.start()
-        return self
+        return cast("Progress", self)
 
     def __exit__(self, kind: object, *_: object) -> None:
         """End that and every phase; a server that does not answer is not waited for."""
@@ -143,55 +141,17 @@ class Kept:
         self._ended.set()
         self._thread.join(_END_S)
 
-    def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
-        """Begin a phase with `total` bytes to come, 0 where that is unknown."""
-        self._shown.expect(key, phase, total, unit)
-        self._meters.expect(key, phase, total, unit)
-
-    def advance(self, key: str, done: int = 1) -> None:
-        """Count `done` more bytes."""
-        self._shown.advance(key, done)
-        self._meters.advance(key, done)
-
-    def correct(self, key: str, total: int) -> None:
-        """Set how many bytes there are."""
-        self._shown.correct(key, total)
-        self._meters.correct(key, total)
-
-    def waits(self, key: str, reason: str | None) -> None:
-        """Show what the copy waits for."""
-        self._shown.waits(key, reason)
-        self._meters.waits(key, reason)
-
-    def holds(self, key: str, held: Held) -> None:
-        """Show the WAL that the source holds back for the copy."""
-        self._shown.holds(key, held)
-        self._meters.holds(key, held)
-
-    def read(self) -> dict[str, Reading]:
-        """Give the figures of this moment."""
-        return self._meters.read()
-
-    def end(self, key: str) -> None:
-        """Show that the copy is over."""
-        self._shown.end(key)
-        self._meters.end(key)
-
     def _keep(self) -> None:
         """Write until the copy has ended; connect again where the session is lost."""
         while not self._ended.is_set():
             try:
                 with self._connect() as session:
                     session.execute(_LIMIT)
-                    self._write(session, may=_may(session, *_WRITING))
+                    while not self._ended.wait(_EVERY_S):
+                        self._look(cast("Progress", self), session)
+                        for reading in self._meters.read().values():
+                            write(session, self._move, reading)
+                    session.execute(QUERIES["end_progress"], {"move": self._move})
             except (psycopg.Error, NodeUnavailable) as error:
                 logger.info("move %s: cannot record its progress: %s", self._move, error)
                 self._ended.wait(_AGAIN_S)
-
-    def _write(self, session: Connection, *, may: bool) -> None:
-        while not self._ended.wait(self._every_s):
-            self._look(self, session)
-            for reading in self.read().values() if may else ():
-                write(session, self._move, reading)
-        if may:
-            session.execute(QUERIES["end_progress"], {"move": self._move})

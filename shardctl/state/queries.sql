@@ -22,9 +22,9 @@ VALUES (%(format)s, %(cluster)s, %(node)s, %(shard_count)s, %(schema_pattern)s, 
         %(tick_ms)s, %(time_bits)s, %(shard_bits)s, %(sequence_bits)s, %(generator)s, 0,
         %(key_rule)s)
 
--- name: set_rules
--- Which generator, and which rule for keys, the functions now hold
-UPDATE shardctl.cluster SET generator = %(generator)s, key_rule = %(key_rule)s
+-- name: set_generator
+-- Which generator the functions now hold
+UPDATE shardctl.cluster SET generator = %(generator)s
 
 -- name: map
 -- Every shard that this node knows of
@@ -92,12 +92,3 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.pid <> pg_backend_pid()
        OR coalesce(pg_has_role(a.usesysid, n.nspowner, 'MEMBER'), false))
 ORDER BY a.backend_start
 LIMIT 1
-
--- name: strangers
--- Who has the key of that lock, and does not count
-SELECT a.usename::text, a.pid
-FROM pg_locks AS l
-JOIN pg_stat_activity AS a ON a.pid = l.pid
-WHERE l.locktype = 'advisory' AND l.granted
-  AND l.classid = %(class)s AND l.objid = 0 AND l.objsubid = 2
-  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())

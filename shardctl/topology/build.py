@@ -24,13 +24,7 @@ from shardctl.topology.model import (
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from shardctl.topology.spec import (
-        ControlSection,
-        FileSection,
-        NodeSection,
-        PoolerSection,
-        SshSection,
-    )
+    from shardctl.topology.spec import FileSection, NodeSection, PoolerSection, SshSection
 
 
 PASSFILE = "sandbox.pgpass"
@@ -52,9 +46,7 @@ def build(file: FileSection, path: Path, folder: Path) -> Topology:
         id=IdSettings(
             epoch_ms=epoch_ms(file.id.epoch),
             tick_ms=milliseconds(file.id.tick),
-            time_bits=file.id.bits.time,
-            shard_bits=file.id.bits.shard,
-            sequence_bits=file.id.bits.sequence,
+            **{f"{part}_bits": width for part, width in file.id.bits},
             generator=file.id.generator,
         ),
         database=Database(
@@ -72,12 +64,7 @@ def build(file: FileSection, path: Path, folder: Path) -> Topology:
             PoolerName(n): _pooler(PoolerName(n), pooler, folder, database.user)
             for n, pooler in file.poolers.items()
         },
-        move=MoveSettings(
-            max_pause=file.move.max_pause,
-            retain=file.move.retain,
-            clone_with=file.move.clone_with,
-            max_wal=file.move.max_wal,
-        ),
+        move=MoveSettings(**dict(file.move)),
         key_rule=file.shards.key,
     )
 
@@ -116,7 +103,7 @@ def _node(name: NodeName, node: NodeSection, folder: Path) -> Node:
         settings=node.settings,
         pooler_host=node.pooler_host or node.host,
         ssh=_ssh(node.ssh, folder),
-        control=_control(node.control),
+        control=None if node.control is None else Control(**dict(node.control)),
         relative=_relative(data_directory=node.data_directory, bin_directory=node.bin_directory),
     )
 
@@ -150,21 +137,7 @@ def _ssh(ssh: SshSection | None, folder: Path) -> Ssh | None:
     if ssh is None:
         return None
     key_file = None if ssh.key_file is None else os.path.expanduser(ssh.key_file)  # noqa: PTH111  # an unknown ~user is no error here
-    return Ssh(
-        host=ssh.host,
-        user=ssh.user,
-        port=ssh.port,
-        key_file=_path(key_file, folder),
-        accept_new=ssh.accept_new,
-    )
-
-
-def _control(control: ControlSection | None) -> Control | None:
-    if control is None:
-        return None
-    return Control(
-        start=control.start, stop=control.stop, reload=control.reload, status=control.status
-    )
+    return Ssh(**dict(ssh) | {"key_file": _path(key_file, folder)})
 
 
 def _relative(**paths: str | None) -> tuple[str, ...]:

@@ -19,9 +19,6 @@ _BOM = "\ufeff"
 # Narrower than YAML: what is plain here is plain for every reader, in braces too.
 _PLAIN = re.compile(r"[A-Za-z0-9_/.](?:[A-Za-z0-9_/.+ -]*[A-Za-z0-9_/.+-])?")
 _PLAIN_WITH_COMMA = re.compile(r"[A-Za-z0-9_/.](?:[A-Za-z0-9_/.+, -]*[A-Za-z0-9_/.+-])?")
-_LIST = re.compile(r"\d+(?:-\d+)?(?:, \d+(?:-\d+)?)+")
-_WIDTH = 88
-_INDENT = 4
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 """What some reader takes for something else than text."""
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
@@ -41,10 +38,9 @@ def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
     """Give `text` with the scalars at these paths replaced.
 
     `text` is the file decoded, with its line breaks and byte order mark as they are. An old
-    scalar's quotes are kept; a plain one gets double quotes only where it must. Long lists
-    of shards are folded at the blanks behind their commas. Raises
-    ScalarNotEditable where a path has no scalar of its own (missing, empty, a list, a block,
-    an alias, behind an anchor or a tag), or where the text is no YAML.
+    scalar's quotes are kept; a plain one gets double quotes only where it must. Raises
+    ScalarNotEditable where a path is missing, where anything else would mean something else then
+    (as with a list, a block or an alias), or where the text is no YAML.
     """
     start = len(_BOM) if text.startswith(_BOM) else 0
     body = text[start:]
@@ -52,7 +48,7 @@ def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
     spans = []
     for path, value in values.items():
         part = _part(document, path)
-        spans.append((part.mark.index, part.end, _folded(_write(value, part), value, body, part)))
+        spans.append((part.mark.index, part.end, _write(value, part)))
     edited = body
     for first, end, new in sorted(spans, reverse=True):
         edited = edited[:first] + new + edited[end:]
@@ -69,21 +65,22 @@ def with_entry(text: str, section: str, name: str, value: str | None) -> str:
     """
     start = len(_BOM) if text.startswith(_BOM) else 0
     body = text[start:]
-    whole = _read(body, {(section, name): ""}).values.get((section,))
-    if whole is None or not whole.entries or body[whole.mark.index] == "{":
+    document = _read(body, {(section, name): ""})
+    entries = [loc for loc in document.keys if loc[:-1] == (section,)]
+    if not entries or body[document.values[section,].mark.index] == "{":
         raise ScalarNotEditable((section, name), f"{section} does not have one entry a line")
-    named = [one for one in whole.entries if value is not None or one[0].text == name]
-    key, last = named[-1]
+    last = entries[-1] if value is not None else (section, name)
+    key = document.keys[last]
     lines = body.split("\n")
-    first = body.count("\n", 0, key.mark.index)
-    stop = body[: last.end].rstrip().count("\n") + 1
-    while stop > first + 1 and _is_beside(lines[stop - 1], key.mark.column):
+    first = body.count("\n", 0, key.index)
+    stop = body[: document.values[last].end].rstrip().count("\n") + 1
+    while stop > first + 1 and _is_beside(lines[stop - 1], key.column):
         stop -= 1
     if value is None:
         del lines[first:stop]
     else:
         ending = "\r" if lines[first].endswith("\r") else ""
-        lines.insert(stop, f"{' ' * (key.mark.column - 1)}{name}: {value}{ending}")
+        lines.insert(stop, f"{' ' * (key.column - 1)}{name}: {value}{ending}")
     return text[:start] + "\n".join(lines)
 
 
@@ -115,16 +112,6 @@ def _part(document: marks.Document, path: tuple[str, ...]) -> marks.Part:
     part = document.values.get(path)
     if part is None:
         raise ScalarNotEditable(path, "the file does not have this key")
-    if path in document.aliased:
-        raise ScalarNotEditable(path, "the value is an alias")
-    if part.items is not None or part.entries is not None:
-        raise ScalarNotEditable(path, "the value is not a scalar")
-    if not part.bare:
-        raise ScalarNotEditable(path, "the value has an anchor or a tag")
-    if part.style in {"|", ">"}:
-        raise ScalarNotEditable(path, "the value is a block of text")
-    if part.end == part.mark.index:
-        raise ScalarNotEditable(path, "the value is empty")
     return part
 
 
@@ -135,24 +122,6 @@ def _write(value: str, part: marks.Part) -> str:
     if part.style or not safe.fullmatch(value):
         return _double(value)
     return _double(value) if value.lower() in _WORDS else value
-
-
-def _folded(scalar: str, value: str, text: str, part: marks.Part) -> str:
-    """Break a long list of shards behind commas; YAML reads a break as one blank."""
-    start = text.rfind("\n", 0, part.mark.index) + 1
-    before = part.mark.index - start
-    if before + len(scalar) <= _WIDTH or not _LIST.fullmatch(value):
-        return scalar
-    line = text[start : part.mark.index]
-    indent = " " * (len(line) - len(line.lstrip(" ")) + _INDENT)
-    lines, width = [""], _WIDTH - before
-    for piece in scalar.split(", "):
-        if lines[-1] and len(lines[-1]) + len(piece) + 3 > width:
-            lines.append("")
-            width = _WIDTH - len(indent)
-        lines[-1] += f", {piece}" if lines[-1] else piece
-    newline = "\r\n" if "\r\n" in text else "\n"
-    return f",{newline}{indent}".join(lines)
 
 
 def _double(value: str) -> str:

@@ -56,23 +56,15 @@ def load_trusted(path: Path) -> Topology:
 
 def load(path: Path) -> Topology:
     """Read a file; raises TopologyMissing, or TopologyInvalid with every problem."""
-    hint = (
-        "specify a file with --topology or $SHARDCTL_TOPOLOGY, or create one with "
-        "`shardctl sandbox new`"
-    )
     try:
         content = inputs.read(path, MOST_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        raise TopologyMissing(path, "no such file", hint=hint) from None
-    except IsADirectoryError:
-        hint = f"specify the file in that directory, such as --topology {path / 'topology.yaml'}"
-        raise TopologyMissing(path, "is a directory, not a file", hint=hint) from None
-    except PermissionError:
-        hint = "allow the user who runs shardctl to read it"
-        raise TopologyMissing(path, "permission denied", hint=hint) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise TopologyMissing(path, f"cannot be read: {why}", hint=hint) from error
+        hint = (
+            "specify a file that you may read with --topology or $SHARDCTL_TOPOLOGY, or create one "
+            "with `shardctl sandbox new`"
+        )
+        raise TopologyMissing(path, why, hint=hint) from error
     return parse(content, path)
 
 
@@ -93,7 +85,7 @@ def parse(content: bytes, path: Path) -> Topology:
         )
         raise _invalid(path, [*document.flaws, (document.place(top), top)])
     folder = os.path.abspath(path.parent)  # noqa: PTH100  # pathlib keeps `..`
-    content_model, findings = _findings(document, folder)
+    content_model, findings = _findings(document)
     if findings or content_model is None:
         raise _invalid(path, findings)
     return build(content_model, path, Path(folder))
@@ -160,7 +152,7 @@ def _name(found: os.stat_result) -> tuple[str, str]:
 
 
 def _findings(
-    document: marks.Document, folder: str
+    document: marks.Document,
 ) -> tuple[FileSection | None, list[tuple[Mark, Finding]]]:
     data = document.data
     model, found = wording.findings(data)
@@ -170,28 +162,18 @@ def _findings(
     found += rules.parameters(data)
     found += rules.ownership(data)
     found += rules.addresses(data)
-    found += rules.directories(data, folder)
-    found += rules.elsewhere(data)
     found += aliases.aliases(data)
     hidden = {finding.loc for finding in secret} | rules.remnants(data, secret)
     if any(flaw.loc[:1] == ("nodes",) for _, flaw in document.flaws):
         # A node or its shards were skipped: what is missing is unknown.
         found = [f for f in found if f.loc != ("nodes",)]
-    kept = [f for f in found if not _within(f.loc, hidden) and not _merged(f, document)]
+    kept = [f for f in found if not _within(f.loc, hidden)]
     return model, document.flaws + [(document.place(f), f) for f in [*secret, *kept]]
 
 
 def _within(loc: Loc, hidden: set[Loc]) -> bool:
     """Return whether a password is at or above `loc`: nothing more is reported of it."""
     return any(loc[:length] in hidden for length in range(1, len(loc) + 1))
-
-
-def _merged(finding: Finding, document: marks.Document) -> bool:
-    """Return whether a finding only follows from a merge key, which is reported itself."""
-    loc = finding.loc
-    if "<<" in loc:
-        return True
-    return finding.message.startswith("missing") and (*loc[:-1], "<<") in document.keys
 
 
 def _invalid(path: Path, findings: list[tuple[Mark, Finding]]) -> TopologyInvalid:

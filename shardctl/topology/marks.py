@@ -4,40 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from shardctl.topology.problems import Finding, Loc
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Set as AbstractSet
-
-
 _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_TAB = re.compile(r"^ *\t[ \t]*(?=[^ \t\r\n#])", re.MULTILINE)
-TABBED = "a tab in the indentation; YAML is indented with spaces"
-
-_WORDS = {
-    r"mapping (values|keys) are not allowed|unexpected ':'": "unexpected : or ?;"
-    " quote a value that contains ': ', or fix the indentation",
-    r"could not find expected ':'": "a key without its colon (write `key: value`)",
-    r"expected ',' or '[}\]]'": "an opening bracket is not closed, or a comma is missing",
-    r"expected (<block end>|key\b|'-' indicator)": "the indentation does not match the lines above",
-    r"unexpected end of stream": "a quote is opened and not closed",
-    r"unknown escape|escape sequence|hexadecimal|escape code": "an escape that YAML does not know;"
-    " in double quotes write a backslash as \\\\",
-    r"expected .*node content": "a value is missing, or a bracket has no partner",
-    r"cannot start any token": "a value cannot begin with this character; quote it",
-    r"sequence entries": "unexpected `-` of a list; fix the indentation",
-    r"chomping|indentation indicator|comment or (a )?line break": "after | or > only a comment"
-    " is allowed; quote the value",
-    r"alphabetic or numeric|whitespace|URI|directive|expected ' '|tag": "quote a value that begins"
-    " with & * ! or %",
-    r"document start": "unexpected content after the end of the document",
-}
-"""The messages of PyYAML and libyaml (they differ), and those for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,59 +58,50 @@ def check_characters(text: str) -> None:
         )
 
 
-def tabs(text: str, inside: AbstractSet[int]) -> list[Mark]:
-    """List the lines that a tab indents, except lines `inside` a scalar."""
-    found = [mark_at(text, match.start()) for match in _TAB.finditer(text)]
-    return [mark for mark in found if mark.line not in inside]
-
-
 def explain(error: Any, text: str) -> BadYaml:
-    """Turn an error of PyYAML or libyaml into words for people."""
-    place = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    if place is None:
-        return BadYaml(Mark(0, 1, 1), f"is not valid YAML: {error}".splitlines()[0])
+    """Say what PyYAML or libyaml found, and where; no name of a tag, which may be a password."""
+    place = error.problem_mark
     mark = Mark(place.index, place.line + 1, place.column + 1)
     if text[mark.index : mark.index + 1] == "\t":
-        return BadYaml(mark, TABBED)
-    near = {mark.line - 1, mark.line}
-    if tab := [m for m in tabs(text, frozenset()) if m.line in near]:
-        return BadYaml(tab[-1], TABBED)
-    complaint = f"{error.problem or ''} {error.context or ''}"
-    if mark.index >= len(text.rstrip()) and "flow" in complaint:
-        return BadYaml(mark, "the file ends inside a bracket that was opened and not closed")
-    words = next((w for pattern, w in _WORDS.items() if re.search(pattern, complaint)), None)
+        return BadYaml(mark, "a tab in the indentation; YAML is indented with spaces")
+    if isinstance(error, yaml.composer.ComposerError):
+        said = "an alias without an anchor, an anchor twice, or a second document"
+        return BadYaml(mark, f"{said}; quote a value that begins with * or &")
+    if "tag" in f"{error.problem} {error.context}":
+        return BadYaml(mark, "quote a value that begins with !")
     opened = error.context_mark
-    if opened is not None and opened.line + 1 != mark.line:
-        since = f" (opened in line {opened.line + 1})"
-    else:
-        since = ""
-    return BadYaml(mark, (words or f"is not valid YAML: {error.problem}") + since)
+    since = f" (begun in line {opened.line + 1})" if opened else ""
+    return BadYaml(mark, f"is not valid YAML: {error.problem}{since}")
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_DEPTH = 30
 _MAX_ALIASED = 10_000
 """Values that aliases may add; a file that needs more is an attack or a mistake."""
-_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _TAG = "tag:yaml.org,2002:"
-_CORE_TAGS = frozenset({_TAG + t for t in ("str", "int", "float", "bool", "null", "timestamp")})
+_NULL = _TAG + "null"
+_TAGS = {
+    yaml.SequenceNode: {_TAG + "seq"},
+    yaml.MappingNode: {_TAG + "map"},
+    yaml.ScalarNode: {
+        _TAG + kind
+        for kind in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")
+    },
+}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the file: a scalar (`text`, None for null), a list or a mapping."""
+    """A piece of the file: a scalar, whose `text` is None for null, a list or a mapping."""
 
     mark: Mark
     end: int
-    text: str | None = None
-    items: tuple[Part, ...] | None = None
-    entries: tuple[tuple[Part, Part], ...] | None = None
-    style: str = ""
-    flow: bool = False
+    text: str | None
+    style: str
+    """The quote of a scalar, or what begins a block of text; empty for a plain one."""
+    flow: bool
     """Is within braces or brackets."""
-    bare: bool = True
-    """Has neither an anchor nor a tag."""
 
 
 @dataclass(slots=True)
@@ -148,9 +112,8 @@ class Document:
     empty: bool = True
     keys: dict[Loc, Mark] = field(default_factory=dict)
     values: dict[Loc, Part] = field(default_factory=dict)
-    aliased: set[Loc] = field(default_factory=set)
     flaws: list[tuple[Mark, Finding]] = field(default_factory=list)
-    """What YAML allows and a topology does not: duplicate keys, merge keys, tags."""
+    """What YAML allows and a topology does not: duplicate keys, tags."""
 
     def place(self, finding: Finding) -> Mark:
         """Give the mark of a finding, or of the nearest parent that the file has."""
@@ -169,162 +132,79 @@ def read(text: str) -> Document:
     """Read YAML without a byte order mark; raises BadYaml where it is none."""
     check_characters(text)
     document = Document()
-    builder = _Builder(text, document)
     try:
-        root = builder.stream()
-    except yaml.YAMLError as error:
+        root = yaml.compose(text, Loader=_LOADER)
+    except yaml.MarkedYAMLError as error:
         raise explain(error, text) from error
-    document.flaws += [(mark, Finding((), TABBED)) for mark in tabs(text, builder.inside)]
+    except RecursionError as error:  # libyaml has a limit of its own
+        raise BadYaml(Mark(0, 1, 1), f"more than {_MAX_DEPTH} nested levels") from error
     if root is not None:
         document.empty = False
-        document.data = _Flattener(document).value(root, (), via_alias=False)
+        document.data = _Flattener(document).value(root, (), flow=False, via_alias=False)
     return document
 
 
-class _Builder:
-    """Makes parts of events, bounded in depth; an alias is the part that it names."""
-
-    def __init__(self, text: str, document: Document) -> None:
-        self.events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
-        self.document = document
-        self.anchors: dict[str, Part | None] = {}
-        self.inside: set[int] = set()
-        """Lines within a scalar, whose leading blanks are no indentation."""
-
-    def stream(self) -> Part | None:
-        """Read the one document; None when there is none."""
-        root: Part | None = None
-        for event in self.events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                if root is not None:
-                    self._flaw(
-                        _mark(event), (), "the file has a second YAML document; only one is allowed"
-                    )
-                    break
-                root = self._part(next(self.events), (), 0, flow=False)
-        return root
-
-    def _flaw(self, mark: Mark, loc: Loc, message: str) -> None:
-        self.document.flaws.append((mark, Finding(loc, message, "key")))
-
-    def _part(self, event: Any, loc: Loc, depth: int, *, flow: bool) -> Part:
-        mark = _mark(event)
-        if isinstance(event, yaml.AliasEvent):
-            return self._alias(event, mark)
-        if depth > _MAX_DEPTH:
-            raise BadYaml(mark, f"more than {_MAX_DEPTH} nested levels")
-        if event.anchor:
-            self.anchors[event.anchor] = None
-        if isinstance(event, yaml.ScalarEvent):
-            part = self._scalar(event, mark, loc, flow=flow)
-        elif isinstance(event, yaml.SequenceStartEvent):
-            part = self._sequence(event, mark, loc, depth)
-        else:
-            part = self._mapping(event, mark, loc, depth)
-        if event.anchor:
-            self.anchors[event.anchor] = part
-        return part
-
-    def _alias(self, event: Any, mark: Mark) -> Part:
-        if event.anchor not in self.anchors:
-            # No name is shown: it may be an unquoted password that begins with *.
-            raise BadYaml(mark, "an alias without an anchor; quote a value that begins with *")
-        part = self.anchors[event.anchor]
-        if part is None:
-            raise BadYaml(mark, "an alias inside its own anchor")
-        # A wrapper distinguishes an alias from the part itself, and keeps the part's own mark.
-        return Part(part.mark, part.end, items=(part,), style="*", bare=False)
-
-    def _tag(self, event: Any, mark: Mark, loc: Loc, known: frozenset[str]) -> None:
-        if event.tag and event.tag != "!" and event.tag not in known:
-            self._flaw(mark, loc, "YAML tags are not supported; quote a value that begins with !")
-
-    def _scalar(self, event: Any, mark: Mark, loc: Loc, *, flow: bool) -> Part:
-        self._tag(event, mark, loc, _CORE_TAGS)
-        self.inside.update(range(event.start_mark.line + 2, event.end_mark.line + 2))
-        if _SURROGATE.search(event.value):
-            raise BadYaml(mark, "an escape for an invalid character")
-        style = event.style or ""
-        null = not style and not event.tag and event.value in _NULLS
-        text = None if null else event.value
-        bare = not event.anchor and not event.tag
-        return Part(mark, _end(event), text, style=style, flow=flow, bare=bare)
-
-    def _sequence(self, event: Any, mark: Mark, loc: Loc, depth: int) -> Part:
-        self._tag(event, mark, loc, frozenset({_TAG + "seq"}))
-        items: list[Part] = []
-        while not isinstance(inner := next(self.events), yaml.SequenceEndEvent):
-            here = (*loc, len(items))
-            items.append(self._part(inner, here, depth + 1, flow=bool(event.flow_style)))
-        return Part(mark, _end(inner), items=tuple(items))
-
-    def _mapping(self, event: Any, mark: Mark, loc: Loc, depth: int) -> Part:
-        self._tag(event, mark, loc, frozenset({_TAG + "map"}))
-        flow = bool(event.flow_style)
-        entries: dict[str, tuple[Part, Part]] = {}
-        while not isinstance(inner := next(self.events), yaml.MappingEndEvent):
-            key = self._part(inner, loc, depth + 1, flow=flow)
-            # A key's text is its event's: `~`, `on` and `1` are names like any other.
-            name = inner.value if isinstance(inner, yaml.ScalarEvent) else None
-            here = loc if name is None else (*loc, name)
-            value = self._part(next(self.events), here, depth + 1, flow=flow)
-            if name is None:
-                self._flaw(_mark(inner), loc, "a key must be a single word")
-            elif name in entries:
-                first = entries[name][0].mark.line
-                self._flaw(key.mark, here, f"duplicate key; the first is in line {first}")
-            else:
-                entries[name] = (key, value)
-                if name == "<<":
-                    self._flaw(
-                        key.mark, here, "merge keys (<<) are not supported; write the keys out"
-                    )
-        return Part(
-            mark,
-            _end(inner),
-            entries=tuple((_named(key, name), value) for name, (key, value) in entries.items()),
-        )
-
-
 class _Flattener:
-    """Makes plain data of parts, and notes the place of each by path."""
+    """Makes plain data of nodes, bounded in depth, and notes the place of each by path."""
 
     def __init__(self, document: Document) -> None:
-        self.document = document
-        self.aliased = 0
+        self._document = document
+        self._seen: set[int] = set()
+        self._aliased = 0
 
-    def value(self, part: Part, loc: Loc, *, via_alias: bool) -> Any:
-        if part.style == "*" and part.items:
-            return self.value(part.items[0], loc, via_alias=True)
+    def value(self, node: Any, loc: Loc, *, flow: bool, via_alias: bool) -> Any:
+        """Give the data of a node; one that was seen before is there by an alias."""
+        mark = self._checked(node, loc)
+        if len(loc) > _MAX_DEPTH:
+            raise BadYaml(mark, f"more than {_MAX_DEPTH} nested levels")
+        via_alias = via_alias or id(node) in self._seen
+        self._seen.add(id(node))
         if via_alias:
-            self.document.aliased.add(loc)
-            self.aliased += 1
-            if self.aliased > _MAX_ALIASED:
-                raise BadYaml(part.mark, f"aliases add more than {_MAX_ALIASED} values")
-        self.document.values[loc] = part
-        if part.items is not None:
-            return [
-                self.value(item, (*loc, place), via_alias=via_alias)
-                for place, item in enumerate(part.items)
-            ]
-        if part.entries is None:
-            return part.text
-        data = {}
-        for key, value in part.entries:
-            here = (*loc, str(key.text))
-            self.document.keys[here] = key.mark
-            data[key.text] = self.value(value, here, via_alias=via_alias)
+            self._aliased += 1
+            if self._aliased > _MAX_ALIASED:
+                raise BadYaml(mark, f"aliases add more than {_MAX_ALIASED} values")
+        scalar = isinstance(node, yaml.ScalarNode)
+        text = node.value if scalar and node.tag != _NULL else None
+        style = (node.style or "") if scalar else ""
+        part = Part(mark, node.end_mark.index, text, style, flow)
+        self._document.values[loc] = part
+        if scalar:
+            return text
+        flow = bool(node.flow_style)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, loc, flow=flow, via_alias=via_alias)
+        return [
+            self.value(item, (*loc, place), flow=flow, via_alias=via_alias)
+            for place, item in enumerate(node.value)
+        ]
+
+    def _mapping(self, node: Any, loc: Loc, *, flow: bool, via_alias: bool) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key, value in node.value:
+            mark = self._checked(key, loc)
+            # A key's text is its node's: `~`, `on` and `1` are names like any other.
+            if not isinstance(key, yaml.ScalarNode):
+                self._flaw(mark, loc, "a key must be a single word")
+                continue
+            here = (*loc, key.value)
+            if key.value in data:
+                first = self._document.keys[here].line
+                self._flaw(mark, here, f"duplicate key; the first is in line {first}")
+                continue
+            self._document.keys[here] = mark
+            data[key.value] = self.value(value, here, flow=flow, via_alias=via_alias)
         return data
 
+    def _checked(self, node: Any, loc: Loc) -> Mark:
+        """Give a node's mark; raises BadYaml for what is no text."""
+        place = node.start_mark
+        mark = Mark(place.index, place.line + 1, place.column + 1)
+        if node.tag not in _TAGS[type(node)]:
+            said = "YAML tags are not supported; quote a value that begins with !"
+            self._flaw(mark, loc, said)
+        if isinstance(node, yaml.ScalarNode) and _SURROGATE.search(node.value):
+            raise BadYaml(mark, "an escape for an invalid character")
+        return mark
 
-def _mark(event: Any) -> Mark:
-    mark = event.start_mark
-    return Mark(mark.index, mark.line + 1, mark.column + 1)
-
-
-def _end(event: Any) -> int:
-    return int(event.end_mark.index)
-
-
-def _named(key: Part, name: str) -> Part:
-    return Part(key.mark, key.end, name)
+    def _flaw(self, mark: Mark, loc: Loc, message: str) -> None:
+        self._document.flaws.append((mark, Finding(loc, message, "key")))

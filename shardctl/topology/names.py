@@ -93,14 +93,3 @@ def retired(schema: str, move: str) -> str:
         digest = hashlib.sha256(schema.encode()).hexdigest()[:8]
         schema = schema.encode()[: room - 9].decode(errors="ignore") + "_" + digest
     return schema + tail
-
-
-def retired_of(schema: str, name: str) -> bool:
-    """Return whether `name` is a retired copy of `schema`.
-
-    >>> retired_of("shard2", "shard2__retired_5f3a9c1e")
-    True
-    >>> retired_of("shard2", "shard20__retired_5f3a9c1e")
-    False
-    """
-    return _RETIRED.search(name) is not None and name == retired(schema, name[-8:])

@@ -59,14 +59,6 @@ def listed(topology: Topology, text: str | None) -> tuple[ShardId, ...]:
     return tuple(ShardId(n) for one in found for n in range(one.first, one.last + 1))
 
 
-def aliases(topology: Topology, shard: ShardId, node: Node) -> dict[AliasKind, str]:
-    """Name the aliases of each kind under which a pooler may offer the shard."""
-    return {
-        "node": names.of_node(topology.database.name, node.name),
-        "shard": topology.schema(shard),
-    }
-
-
 def of_shard(topology: Topology, shard: int, owners: Sequence[str] = ()) -> Route:
     """Route to a shard by these `owners`, a node for each shard; by the topology without them.
 
@@ -75,26 +67,22 @@ def of_shard(topology: Topology, shard: int, owners: Sequence[str] = ()) -> Rout
     found = ShardId(shard)
     if not 0 <= shard < topology.shard_count:
         raise ShardNotFound(shard, topology.shard_count)
-    if owners:
-        owner = topology.nodes.get(NodeName(owners[shard]))
-        if owner is None:
-            file = topology.path.name
-            raise Refused(
-                "owner_unknown",
-                f"the map gives shard {shard} to node {owners[shard]}, which is not in {file}",
-                hint="use the newest topology file",
-            )
-        return _route(topology, owner, found)
-    node = next(node for node in topology.nodes.values() if found in node.shards)
-    return _route(topology, node, found)
-
-
-def _route(topology: Topology, node: Node, shard: ShardId) -> Route:
-    known = aliases(topology, shard, node)
+    owner = NodeName(owners[shard]) if owners else topology.owners()[found]
+    node = topology.nodes.get(owner)
+    if node is None:
+        raise Refused(
+            "owner_unknown",
+            f"the map gives shard {shard} to node {owner}, which is not in {topology.path.name}",
+            hint="use the newest topology file",
+        )
+    known: dict[AliasKind, str] = {
+        "node": names.of_node(topology.database.name, node.name),
+        "shard": topology.schema(found),
+    }
     offered = {kind for pooler in topology.poolers.values() for kind in pooler.aliases}
     return Route(
-        shard=shard,
-        schema=topology.schema(shard),
+        shard=found,
+        schema=topology.schema(found),
         node=node,
         aliases={kind: name for kind, name in known.items() if kind in offered},
         poolers=tuple((p, known[p.aliases[0]]) for p in topology.poolers.values() if p.aliases),

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PlainValidator,
@@ -32,52 +31,6 @@ ELSEWHERE = {
     "user": "database.user",
 }
 SECRETS = frozenset({"oauth_client_secret", "scram_client_key", "scram_server_key"})
-KEYWORDS = frozenset(
-    {
-        "application_name",
-        "channel_binding",
-        "client_encoding",
-        "connect_timeout",
-        "fallback_application_name",
-        "gssdelegation",
-        "gssencmode",
-        "gsslib",
-        "keepalives",
-        "keepalives_count",
-        "keepalives_idle",
-        "keepalives_interval",
-        "krbsrvname",
-        "load_balance_hosts",
-        "max_protocol_version",
-        "min_protocol_version",
-        "oauth_client_id",
-        "oauth_issuer",
-        "oauth_scope",
-        "options",
-        "passfile",
-        "replication",
-        "require_auth",
-        "requirepeer",
-        "service",
-        "ssl_max_protocol_version",
-        "ssl_min_protocol_version",
-        "sslcert",
-        "sslcertmode",
-        "sslcompression",
-        "sslcrl",
-        "sslcrldir",
-        "sslkey",
-        "sslkeylogfile",
-        "sslmode",
-        "sslnegotiation",
-        "sslrootcert",
-        "sslsni",
-        "target_session_attrs",
-        "tcp_user_timeout",
-    }
-)
-"""What libpq 18 knows, without `ELSEWHERE`, `SECRETS` and the two passwords."""
-
 # Server parameters that speak of passwords and hold none.
 _HARMLESS = re.compile(
     r"password_encryption|md5_password_warnings|passwordcheck\..*", re.IGNORECASE
@@ -100,7 +53,6 @@ def holds_password(text: str) -> bool:
 
 
 _NAMES: Any = {"propertyNames": {"pattern": fields.HANDLE_PATTERN}}
-_OPTIONS: Any = {"propertyNames": {"enum": sorted(KEYWORDS)}}
 _SCALAR = {"type": ["string", "number", "boolean"]}
 
 
@@ -109,67 +61,35 @@ def _plain(read: Any, schema: dict[str, Any]) -> tuple[Any, Any]:
 
 
 Text = Annotated[str, *_plain(fields.text, {"type": "string", "minLength": 1})]
-Name = Annotated[str, *_plain(fields.name, {"type": "string", "minLength": 1, "maxLength": 63})]
-Role = Annotated[
-    str,
-    *_plain(
-        fields.role,
-        {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": 63,
-            "not": {"pattern": "^(public|none|pg_.*)$"},
-        },
-    ),
-]
-DatabaseName = Annotated[
-    str,
-    *_plain(
-        fields.database_name,
-        {"type": "string", "minLength": 1, "maxLength": 63, "not": {"pattern": "^template[01]$"}},
-    ),
-]
+_NAME = {"type": "string", "minLength": 1, "maxLength": 63}
+_ROLE = _NAME | {"not": {"pattern": "^(public|none|pg_.*)$"}}
+_DATABASE = _NAME | {"not": {"pattern": "^template[01]$"}}
+Name = Annotated[str, *_plain(fields.name, _NAME)]
+Role = Annotated[str, *_plain(fields.role, _ROLE)]
+DatabaseName = Annotated[str, *_plain(fields.database_name, _DATABASE)]
 Host = Annotated[str, *_plain(fields.host, {"type": "string", "pattern": fields.HOST_PATTERN})]
 Login = Annotated[str, *_plain(fields.login, {"type": "string", "pattern": fields.LOGIN_PATTERN})]
 Port = Annotated[int, *_plain(fields.port, {"type": "integer", "minimum": 1, "maximum": 65535})]
 Bits = Annotated[int, *_plain(fields.bits, {"type": "integer", "minimum": 1, "maximum": 62})]
-Count = Annotated[
-    int,
-    *_plain(fields.count, {"type": "integer", "minimum": 1, "maximum": fields.MAX_SHARDS}),
-]
+_COUNT = {"type": "integer", "minimum": 1, "maximum": fields.MAX_SHARDS}
+Count = Annotated[int, *_plain(fields.count, _COUNT)]
 LocalPath = Annotated[str, *_plain(fields.path, {"type": "string", "pattern": "^[^~]"})]
 _DURATION = {"type": "string", "pattern": fields.DURATION_PATTERN}
 Duration = Annotated[timedelta, *_plain(fields.duration, _DURATION)]
 PositiveDuration = Annotated[timedelta, *_plain(fields.positive_duration, _DURATION)]
 Size = Annotated[int, *_plain(fields.size, {"type": "string", "pattern": fields.SIZE_PATTERN})]
-Epoch = Annotated[
-    datetime, *_plain(fields.epoch, {"type": "string", "pattern": fields.EPOCH_PATTERN})
-]
-Pattern = Annotated[
-    names.SchemaPattern,
-    *_plain(fields.schema_pattern, {"type": "string", "pattern": r"\{id(:0[0-9]{1,2}d)?\}"}),
-]
-Shards = Annotated[
-    tuple[ranges.Range, ...],
-    *_plain(
-        fields.shard_ranges,
-        {"type": ["string", "integer"], "pattern": fields.SHARDS_PATTERN, "minimum": 0},
-    ),
-]
+_EPOCH = {"type": "string", "pattern": fields.EPOCH_PATTERN}
+_PATTERN = {"type": "string", "pattern": r"\{id(:0[0-9]{1,2}d)?\}"}
+_SHARDS = {"type": ["string", "integer"], "pattern": fields.SHARDS_PATTERN, "minimum": 0}
+Epoch = Annotated[datetime, *_plain(fields.epoch, _EPOCH)]
+Pattern = Annotated[names.SchemaPattern, *_plain(fields.schema_pattern, _PATTERN)]
+Shards = Annotated[tuple[ranges.Range, ...], *_plain(fields.shard_ranges, _SHARDS)]
 Setting = Annotated[str, *_plain(fields.setting, _SCALAR)]
 
 
 def _written(default: str) -> Any:
     """Give a default as the file would; it is read like a value, and shown so in the schema."""
     return default
-
-
-def _aliases(value: object) -> object:
-    if isinstance(value, list) and not value:
-        raise ValueError("is empty; list node, shard or both")
-    if isinstance(value, list) and len(value) != len(set(map(str, value))):
-        raise ValueError("lists the same kind twice")
-    return value
 
 
 class _Section(BaseModel):
@@ -249,13 +169,11 @@ class DatabaseSection(_Section):
     options: dict[str, Setting] = Field(
         default={},
         description="more libpq keywords; passwords are not allowed",
-        json_schema_extra=_OPTIONS,
     )
     subscription_options: dict[str, Setting] = Field(
         default={},
         description="libpq keywords with which the target's host logs in to the source of a move, "
         "where they differ from options",
-        json_schema_extra=_OPTIONS,
     )
 
 
@@ -323,7 +241,7 @@ class PoolerSection(_Section):
     admin_user: Name | None = Field(
         default=None, description="the user of the admin console; database.user by default"
     )
-    aliases: Annotated[list[Literal["shard", "node"]], BeforeValidator(_aliases)] = Field(
+    aliases: list[Literal["shard", "node"]] = Field(
         default=["node"],
         min_length=1,
         description="which aliases the pooler offers: shard, node or both",

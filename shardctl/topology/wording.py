@@ -1,4 +1,4 @@
-"""What pydantic finds, in the words of the product."""
+"""What pydantic finds, with the keys that there are."""
 
 from __future__ import annotations
 
@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from shardctl.topology.problems import Finding, Loc, printable, shown
+from shardctl.topology.problems import Finding, Loc, printable
 from shardctl.topology.spec import FileSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_SHAPES = {
-    "model_type": "keys and values",
-    "dict_type": "keys and values",
-    "list_type": "a list such as [a, b]",
-    "literal_error": "a single value",
-    "bool_type": "a single value",
-}
 _RANGE = re.compile(r" *[0-9]+( *- *[0-9]+)? *")
 
 
@@ -37,32 +30,14 @@ def _finding(detail: Any) -> Finding:
     loc: Loc = detail["loc"]
     kind = detail["type"]
     if kind == "missing":
-        return Finding(loc, f"missing: {_described(loc)}", "key")
+        return Finding(loc, "missing", "key")
     if kind == "extra_forbidden":
         return Finding(loc, _unknown(loc), "key")
-    return Finding(loc, _wrong(kind, detail["input"], detail.get("ctx", {}), _described(loc)))
-
-
-def _wrong(kind: str, value: object, context: Any, description: str) -> str:
-    """Describe what is wrong with a value, by pydantic's kind of error."""
-    problem = str(context["error"]) if kind == "value_error" else ""
-    if value is None or kind == "too_short" or problem == "is empty":
-        return f"is empty; expected {description}"
-    if problem:
-        return problem
-    if kind == "literal_error" and isinstance(value, str):
-        expected = context["expected"].replace("'", "")
-        return f"unknown value {shown(value)}; write {expected}"
-    if kind == "bool_parsing":
-        return f"expected true or false, found {shown(value)}"
-    wanted = _SHAPES.get(kind, description)
-    return f"expected {wanted}, found {_kind(value)}"
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, dict):
-        return "keys and values"
-    return "a list" if isinstance(value, list) else "a single value"
+    if kind == "value_error":
+        return Finding(loc, str(detail["ctx"]["error"]))
+    if kind in ("model_type", "dict_type"):
+        return Finding(loc, "expected keys and values")
+    return Finding(loc, detail["msg"])
 
 
 def _unknown(loc: Loc) -> str:
@@ -111,16 +86,3 @@ def _fields(section: type[BaseModel]) -> dict[str, Any]:
 def _keys(loc: Loc) -> list[str]:
     section = _section(loc)
     return list(_fields(section)) if section else []
-
-
-def _described(loc: Loc) -> str:
-    """Describe what belongs at a path, or nearest above it."""
-    while loc:
-        parent, own = _section(loc[:-1]), _section(loc)
-        info = _fields(parent).get(str(loc[-1])) if parent else None
-        if info is not None:
-            return str(info.description)
-        if own is not None and own.__doc__:
-            return own.__doc__[0].lower() + own.__doc__[1:].splitlines()[0].rstrip(".")
-        loc = loc[:-1]
-    return "a known key"

@@ -45,7 +45,7 @@ def alone(topology: Topology, nodes: Iterable[NodeName]) -> Iterator[None]:
         for name in nodes:
             node = topology.nodes[name]
             session = stack.enter_context(fleet.session(topology, node, autocommit=True))
-            if (holder := lock.alone(session, _LOCK_CLASS, name)) is not None:
+            if (holder := lock.alone(session, _LOCK_CLASS)) is not None:
                 who, since = holder
                 when = f" since {since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
                 raise Refused(

@@ -58,13 +58,6 @@ def stale(fleet: Lab) -> Iterator[str]:
 
 
 @contextmanager
-def shadowed(fleet: Lab) -> Iterator[str]:
-    """A table behind the shards has the name of one that a pending migration makes."""
-    fleet.ask("a", "CREATE TABLE public.likes (id int)")
-    yield "node a: table public.likes has the name of a table in the shards"
-
-
-@contextmanager
 def moving(fleet: Lab) -> Iterator[str]:
     """Another move has not ended."""
     fleet.up_to("clone", [1], "d").close()
@@ -107,7 +100,6 @@ REFUSALS: list[tuple[tuple[str, ...], Cause]] = [
     (APPLY, locked_and_unapplied),
     *((command, node_away) for command in (INIT, MIGRATE, APPLY, READ_ONLY, WRITE)),
     *((command, stale) for command in (INIT, MIGRATE, APPLY, MOVE, READ_ONLY, WRITE)),
-    *((command, shadowed) for command in (INIT, MIGRATE)),
     *((command, moving) for command in (MOVE, WRITE)),
     *((command, pooler_down) for command in (("init",), APPLY, MOVE)),
     (TRAFFIC, loading),

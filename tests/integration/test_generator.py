@@ -68,8 +68,7 @@ def server(pg_server: StartServer) -> PgServer:
 def install(server: PgServer, layout: Layout, kind: str = "strict") -> Installed:
     """Make the database, in place of that of the test before."""
     work = ShardWork(
-        ShardId(1), "shard1", create=True, counter=True, register=True, wrapper="create",
-        grant_to=(ROLE,),
+        ShardId(1), "shard1", create=True, sequences="create", wrapper="create", grant_to=(ROLE,)
     )  # fmt: skip
     with server.connect() as session:
         session.execute("DROP DATABASE IF EXISTS ids WITH (FORCE)")

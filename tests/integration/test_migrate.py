@@ -75,6 +75,19 @@ def test_a_shard_fails_alone_and_its_detail_and_place_are_told(
     ]
 
 
+def test_a_file_whose_table_another_one_shadows_is_rolled_back(fleet_8: Fleet) -> None:
+    fleet_8.migration("0002_likes.sql", "DO 'BEGIN CREATE TABLE likes (n int); END';")
+    fleet_8.execute("a", "CREATE TABLE public.likes (id int)")
+    done = fleet_8.here("migrate", "--yes", "-o", "json")
+    assert done.returncode == 3
+    shadowed, rest = json.loads(done.stdout)["errors"]
+    assert (shadowed["code"], rest["code"]) == ("table_shadowed", "node_unfinished")
+    assert "public.likes" in shadowed["message"]
+    assert fleet_8.query("a", "SELECT to_regclass('shard0.likes')") == [(None,)]
+    fleet_8.execute("a", "DROP TABLE public.likes")
+    migrate(fleet_8)
+
+
 def test_migrate_tries_some_shards_first(fleet_8: Fleet) -> None:
     fleet_8.migration("0002_likes.sql", "CREATE TABLE likes (n int);")
     assert fleet_8.here("migrate", "--yes", "--shards", "1-2,8").returncode == 2

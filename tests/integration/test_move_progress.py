@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -19,8 +18,6 @@ from shardctl.state.progress import Kept
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tests.fixtures.fleets.fleet import Fleet
 
 ID = "5f3a9c1e"
@@ -40,15 +37,6 @@ def row(session: psycopg.Connection[Any]) -> Any:
     return session.execute("SELECT move::text FROM shardctl.move").fetchone()
 
 
-@contextmanager
-def kept(
-    fleet: Fleet, connect: Callable[[], psycopg.Connection[Any]] | None = None
-) -> Iterator[Kept]:
-    """Keep progress as a move does, twenty times as often."""
-    with Kept(Silent(), connect or (lambda: fleet.connect("a")), ID, every_s=0.05) as found:
-        yield found
-
-
 def _read(fleet: Fleet) -> list[progress.MoveProgress]:
     with fleet.connect("a") as session:
         return list(progress.read(session).values())
@@ -58,7 +46,7 @@ def test_progress_is_shown_and_leaves_the_journals_row_alone(fleet_8: Fleet) -> 
     with fleet_8.connect("a") as session:
         begin(session, [2])
         before = row(session)
-        with kept(fleet_8) as copy:
+        with Kept(Silent(), lambda: fleet_8.connect("a"), ID) as copy:
             copy.expect("b", "copying", 4 * 1024**2, BYTES)
             for _ in range(4):
                 copy.advance("b", 256 * 1024)

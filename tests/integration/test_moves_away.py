@@ -32,7 +32,7 @@ def in_turn(fleet: Lab, plan: MovePlan) -> MoveContext:
     """Start a move while another is in its cutover on a node that it does not concern."""
     with fleet.connect("c") as other:
         other.execute("SET application_name = 'another move'")
-        assert lock.begin_cutover(other, "c") is None
+        assert lock.begin_cutover(other) is None
         waited: list[str] = []
 
         def notice(message: str) -> None:

@@ -21,6 +21,7 @@ from shardctl.router import (
     places,
 )
 from tests.fixtures.fleets.routed import FACES, away, move_by_hand
+from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ def test_a_topology_with_other_settings_writes_nothing(fleet_routed: Fleet, rout
         db.insert("photos", 6 << 10, {"user_id": 6 << 10})
     with pytest.raises(AnotherCluster):
         router(replace(other, cluster="other", key_rule="modulo")).insert("photos", 1, {})
+    with raises_code("keys_not_ids"):
+        router(fleet_routed.topology()).insert_new("photos", {})
     assert fleet_routed.query("b", "SELECT FROM shard6.photos") == []
 
 

@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.ids import times
-from shardctl.ids.layout import (
-    INSTAGRAM_EPOCH_MS,
-    Decoded,
-    IdOutOfRange,
-    Layout,
-    ShardOutOfRange,
-    TimeOutOfRange,
-)
+from shardctl.ids.layout import INSTAGRAM_EPOCH_MS, Decoded, IdOutOfRange, Layout
+from tests.fixtures.refusals import raises_code
 
 NEGATIVE_BIT = -(1 << 63)
 
@@ -58,17 +52,16 @@ def test_a_shard_never_spills_into_the_time(
         == layout.decode(layout.encode(time_ms, 0, 0)).time_ms
     )
     for wrong in (layout.max_shard + excess, -1 - shard):
-        with pytest.raises(ShardOutOfRange) as error:
+        with raises_code("shard_out_of_range", match=str(wrong)):
             layout.encode(time_ms, wrong, sequence)
-        assert error.value.shard == wrong
 
 
 @given(layouts(), st.integers(1, 1 << 70))
 def test_times_and_numbers_outside_the_layout_are_refused(layout: Layout, excess: int) -> None:
     for wrong in (layout.epoch_ms - excess, layout.last_ms + excess):
-        with pytest.raises(TimeOutOfRange) as of_time:
+        with raises_code("time_out_of_range") as of_time:
             layout.encode(wrong, 0, 0)
-        assert (of_time.value.time_ms, of_time.value.exit_code) == (wrong, 2)
+        assert of_time.value.exit_code == 2
     for wrong in (layout.lowest_id - excess, layout.highest_id + excess):
         with pytest.raises(IdOutOfRange) as of_number:
             layout.decode(wrong)
@@ -80,7 +73,7 @@ def test_the_default_layout_ends_in_june_2046() -> None:
     assert Layout().last_ms + 1 == end
     assert Layout().usable_time_bits == 40
     assert Layout().encode(end - 1, 0, 0) == (2**40 - 1) << 23
-    with pytest.raises(TimeOutOfRange):
+    with raises_code("time_out_of_range"):
         Layout().encode(end, 0, 0)
     assert Layout().decode(NEGATIVE_BIT) == Decoded(end, 0, 0)
 

@@ -50,7 +50,8 @@ def found(path: Path) -> bool:
 
 
 def test_a_value_that_cannot_be_changed_in_place_is_found(topology: Path) -> None:
-    topology.write_text(TEXT.replace("shards: none", "shards: &none none"))
+    another = "  d: {host: j, port: 1, shards: *none}\n"
+    topology.write_text(TEXT.replace("shards: none", "shards: &none none") + another)
     assert found(topology)
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.postgres.split import split
-from shardctl.provision import chunks, refusals
-from shardctl.state.migrations import Migration
+from shardctl.provision import chunks
 
 PIECES = [
     "select 1",
@@ -63,26 +60,3 @@ def test_chunks_that_run_side_by_side_leave_room_in_the_lock_table(
     assert 1 <= size <= 50
     if size > 1:
         assert size * sessions * (per_shard or 40) <= slots * 3 / 5
-
-
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        ("CREATE TABLE likes (id int)", {"likes"}),
-        ("CREATE /* TABLE no */ TABLE LIKES -- a\n AS SELECT 1", {"likes"}),
-        (
-            "CREATE OR REPLACE VIEW v AS SELECT 1; CREATE MATERIALIZED VIEW m AS SELECT 1",
-            {"v", "m"},
-        ),
-        ("CREATE FOREIGN TABLE f () SERVER s; CREATE FOREIGN DATA WRAPPER w", {"f"}),
-        ("CREATE TEMP TABLE t (); CREATE TEMPORARY VIEW u AS SELECT 1", set()),
-        ("CREATE TABLE public.likes (); CREATE INDEX i ON t (a); CREATE TYPE y AS ENUM ()", set()),
-        ("CREATE TABLE a (); CREATE TABLE b (); DROP TABLE IF EXISTS a, public.b CASCADE", {"b"}),
-        ("CREATE TABLE a (); ALTER TABLE a RENAME TO b", {"b"}),
-        ("CREATE TABLE a (); ALTER TABLE a SET SCHEMA elsewhere; ALTER TABLE", set()),
-    ],
-)
-def test_what_migrations_leave_is_read_from_their_text(text: str, left: set[str]) -> None:
-    file = Migration(Path("0001_a.sql"), 1, text, "", transactional=True)
-    assert refusals.tables_left([file]) == left
-    assert refusals.tables_ever([file]) >= left

@@ -25,5 +25,4 @@ def test_what_is_no_pattern_is_refused(text: str) -> None:
 def test_a_retired_name_fits_63_bytes_and_is_known_again(schema: str) -> None:
     name = names.retired(schema, "5f3a9c1e")
     assert len(name.encode()) <= names.MAX_IDENTIFIER
-    assert names.retired_of(schema, name)
-    assert not names.retired_of(schema, schema)
+    assert names.is_retired(name)
