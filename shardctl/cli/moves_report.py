@@ -274,7 +274,7 @@ def show_timeline(topology: Topology, entry: Entry, output: Report) -> None:
         print_json({"format": 1, **as_json(entry), "timeline": timeline})
         return
     print(f"move {entry.move.id}: {entry.state}, method {entry.move.method}")
-    rows = _bars([(one.name, one.took_ms, one.predicted_ms) for one in found])
+    rows = _bars([(one.name, one.elapsed_ms, one.predicted_ms) for one in found])
     print_table(
         ("sub-step", "clients", "ms", "predicted", ""),
         [(row[0], _CLIENTS[one.when], *row[1:]) for one, row in zip(found, rows, strict=True)],

@@ -349,7 +349,7 @@ def _drop(
     def drop(some: Sequence[Retired], timeout_ms: int) -> dict[Retired, str]:
         [one] = some
         if (outside := _drop_schema(session, one.schema, most, timeout_ms)) is not None:
-            return {one: f"{blocking.with_session(session, outside)} depends on it"}
+            return {one: f"{outside} depends on it"}
         progress.advance(node)
         time.sleep(_PAUSE_S)
         return {}

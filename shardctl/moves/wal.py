@@ -209,7 +209,7 @@ def shown(
     plan = context.plan
     left: int | None = None
 
-    def look(kept: Kept, session: Connection) -> None:
+    def look(kept: Progress, session: Connection) -> None:
         nonlocal left
         slot = slots.look(session, plan.slot)
         if slot is None or slot.lost is not None:

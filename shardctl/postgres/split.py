@@ -68,8 +68,6 @@ class Statement(NamedTuple):
         return self.first_words[:1] == ("COPY",) and _STREAM.search(self.text) is not None
 
 
-
-
 def _matches(text: str) -> Iterator[re.Match[str]]:
     position = 0
     while (match := _LEXEME.match(text, position)) is not None:
