@@ -113,7 +113,7 @@ def claim_free(host: str, port: int) -> None:
                 probe.bind(address)
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
-                    raise PortInUse(host, port, listener(port)) from error
+                    raise _taken(host, port, _listening(port, Local())) from error
 
 
 def in_use(host: str, port: int, machine: Host) -> PortInUse | None:
@@ -128,16 +128,11 @@ def in_use(host: str, port: int, machine: Host) -> PortInUse | None:
             return error
         return None
     found = _listening(port, machine)
-    return PortInUse(host, port, found if found != _NAMELESS else None) if found else None
+    return _taken(host, port, found) if found else None
 
 
-def listener(port: int, host: Host | None = None) -> str | None:
-    """Name the program that listens on `port` of `host`, as `nginx (pid 71)`; None if unknown.
-
-    The host is this machine if None. Raises what `Host.run` raises of another.
-    """
-    found = _listening(port, host or Local())
-    return found if found not in ("", _NAMELESS) else None
+def _taken(host: str, port: int, program: str) -> PortInUse:
+    return PortInUse(host, port, program if program not in ("", _NAMELESS) else None)
 
 
 def _listening(port: int, host: Host) -> str:

@@ -11,8 +11,8 @@ import pytest
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import Options
 from shardctl.moves.preflight import member, schemas, server, subscriber, table
-from shardctl.moves.preflight.registry import STREAMED
-from shardctl.moves.preflight.subject import Context, Unknown
+from shardctl.moves.preflight.registry import of_kind
+from shardctl.moves.preflight.subject import Context, Kind, Unknown
 from shardctl.postgres.connection import connect
 from tests.fixtures.refusals import by_code
 from tests.fixtures.servers.postgres import local_node, local_topology
@@ -98,9 +98,8 @@ def make(context: Context, statements: str) -> None:
 
 def said(context: Context, name: str) -> dict[str, str]:
     """Ask a question of the table; give what is refused, hints and all, by code, and the notes."""
-    (subject,) = [one for one in STREAMED if one.name == name]
+    (subject,) = [one for one in of_kind(Kind.stream) if one.name == name]
     assert subject.look is not None
-    assert subject.notes is not None
     context.ask(subject.look)
     refused = by_code(subject.judge(context))
     return refused | {"note": "\n".join(subject.notes(context))}
@@ -205,7 +204,7 @@ def test_kinds_and_contents(context: Context) -> None:
         "note": "",
     }
     context.ask(schemas.look)
-    assert "shard2.part" in by_code(schemas.unfenced(context))["crossing"]
+    assert "shard2.part" in by_code(schemas.judge(context))["crossing"]
     told = said(context, "contents")
     assert told.keys() == {"unlogged", "large_objects", "note"}
     assert "shard2.fast" in told["unlogged"]
@@ -228,6 +227,45 @@ def test_amounts_of_money_that_the_target_reads_in_another_form(context: Context
         assert "shard2.sold (" in said(context, "structure")["lc_monetary"]
     finally:
         make(context, "DROP ROLE accountant")
+
+
+def test_what_a_subscription_takes(context: Context) -> None:
+    assert said(context, "room of a subscription") == {"note": ""}
+    make(
+        context,
+        f"""
+        ALTER ROLE CURRENT_USER IN DATABASE {DATABASE} SET lock_timeout = '2s';
+        ALTER DATABASE {DATABASE} SET statement_timeout = '1min';
+        ALTER DATABASE {DATABASE} SET array_nulls = off;
+        ALTER DATABASE {DATABASE} SET session_replication_role = origin
+        """,
+    )
+    try:
+        told = said(context, "room of a subscription")
+    finally:
+        make(
+            context,
+            f"ALTER ROLE CURRENT_USER IN DATABASE {DATABASE} RESET ALL;"
+            f"ALTER DATABASE {DATABASE} RESET ALL",
+        )
+    assert told.keys() == {"apply_settings", "note"}
+    assert ": array_nulls=off, lock_timeout=2s" in told["apply_settings"]
+
+
+def test_what_feeds_a_stream(context: Context) -> None:
+    assert said(context, "source's room of replication") == {"note": ""}
+    kept = dataclasses.replace(context.plan, reverse="5f3a9c1e")
+    for slots in range(10):
+        make(context, f"SELECT pg_create_physical_replication_slot('held{slots}')")
+    try:
+        told = said(context, "source's room of replication")
+        assert told.keys() == {"replication_slots", "note"}
+        assert "max_replication_slots = 10, 10 in use" in told["replication_slots"]
+        assert said(context, "target's room of replication") == {"note": ""}
+        context.plan = kept
+        assert "replication_slots" in said(context, "target's room of replication")
+    finally:
+        make(context, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
 
 
 def test_publications(context: Context) -> None:
@@ -379,7 +417,7 @@ def test_a_login_for_replication_that_fails(context: Context) -> None:
     make(context, "DROP ROLE IF EXISTS no_replication; CREATE ROLE no_replication LOGIN")
     database = dataclasses.replace(context.topology.database, replication_user="no_replication")
     context.topology = dataclasses.replace(context.topology, database=database)
-    context.ask(subscriber.look)
+    context.ask(server.look_for_rights_of_target)
     context.ask(subscriber.look_at_triggers_of_target)
     context.ask(subscriber.try_login)
     assert "no_replication" in by_code(subscriber.judge_login(context))["replication_login"]
@@ -398,7 +436,7 @@ def test_an_event_trigger(context: Context) -> None:
     for look in (
         server.look_for_rights,
         subscriber.look_at_triggers,
-        subscriber.look,
+        server.look_for_rights_of_target,
         subscriber.look_at_triggers_of_target,
     ):
         context.ask(look)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight.poolers import PoolerFact
-    from shardctl.moves.preflight.subject import Subject
+    from shardctl.moves.preflight.subject import Before, Subject
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Node, ShardId, Topology
 
@@ -122,35 +122,25 @@ def judge(context: Context) -> Iterator[ShardctlError]:
 def notes(context: Context) -> Iterator[str]:
     """Report what the operator should know besides refusals."""
     for subject in registry.of(context.plan):
-        if subject.notes is not None:
-            with suppress(Unknown):
-                yield from subject.notes(context)
+        with suppress(Unknown):
+            yield from subject.notes(context)
 
 
-def again(topology: Topology, plan: MovePlan, *, purpose: str) -> list[ShardctlError]:
-    """Find what has appeared since the preflight and would bypass the fence or be lost."""
-    context = Context(topology, plan, purpose)
-    rows = [one for one in registry.of(plan) if one.again is not None]
-    return _found_since(context, rows, lambda one: one.again(context) if one.again else ())
-
-
-def published(topology: Topology, plan: MovePlan, *, purpose: str) -> list[ShardctlError]:
-    """Find what has appeared since the preflight and that no publication must have."""
-    context = Context(topology, plan, purpose)
-    rows = [one for one in registry.of(plan) if one.published]
-    return _found_since(context, rows, lambda one: one.judge(context))
-
-
-def _found_since(
-    context: Context, rows: Sequence[Subject], judge: Callable[[Subject], Iterable[ShardctlError]]
+def again(
+    topology: Topology, plan: MovePlan, before: Before, *, purpose: str
 ) -> list[ShardctlError]:
-    """Look at the source once more for some subjects, and judge that."""
+    """Find what has appeared since the preflight, and must not be there before copy or cutover.
+
+    It would bypass the fence or be lost, or no publication may have it.
+    """
+    context = Context(topology, plan, purpose)
+    rows = [one for one in registry.of(plan) if one.again == before]
     basis = [one for one in registry.of(context.plan) if one.look is server.look]
     _look_at_source(context, [*basis, *rows])
     found = [error for _, error in context.problems]
     for one in rows:
         with suppress(Unknown):
-            found += judge(one)
+            found += one.judge(context)
     return found
 
 
@@ -245,6 +235,6 @@ def _round_trips(context: Context) -> RoundTrips:
     clock = context.of(target.clock_of_source)
     return RoundTrips.of(
         source=2 * clock.uncertainty * 1000 if clock is not None else 0.0,
-        target=context.of(target.measure) or context.of(member.measure) or 0.0,
+        target=context.of(target.measure) or 0.0,
         pooler=max((one.round_trip_ms for one in context.of(poolers.look) or ()), default=0.0),
     )

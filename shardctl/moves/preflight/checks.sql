@@ -58,6 +58,89 @@ FROM pg_replication_slots
 WHERE slot_name <> %(slot)s AND (slot_type = 'logical' OR NOT active)
 ORDER BY 1, 2
 
+-- check: room of replication
+-- about: the server decodes its WAL for a stream, and has free what feeds one copy more
+-- at: each
+-- any:
+--   wal_level:
+--     says: the WAL cannot be decoded
+--     hint: run ALTER SYSTEM SET wal_level = logical there and restart the server; or use --method clone; or
+--       give --keep-reverse 0 for a target
+--   decoding_broken:
+--     says: logical decoding of this version is known to run out of memory
+--     hint: install its next minor release, and restart it; or use --method clone; or give --keep-reverse 0
+--       for a target
+--   wal_senders:
+--     says: it has too few WAL senders free for a move
+--     hint: run ALTER SYSTEM SET max_wal_senders to as much there, then restart it; or give --keep-reverse 0
+--       for a target
+--   replication_slots:
+--     says: it has no replication slot free for a move
+--     hint: run ALTER SYSTEM SET max_replication_slots to as much there, then restart it; or `shardctl moves
+--       finish` for a move that need not be reversed; or give --keep-reverse 0 for a target
+SELECT 'wal_level', 'wal_level = ' || current_setting('wal_level')
+WHERE %(decodes)s AND current_setting('wal_level') <> 'logical'
+UNION ALL
+-- It needs ever more memory where DDL runs beside open transactions ("invalid memory alloc request size").
+SELECT 'decoding_broken', current_setting('server_version')
+WHERE %(decodes)s AND current_setting('server_version_num') IN ('150013', '160009', '170005')
+UNION ALL
+SELECT code, format('%%s = %%s, %%s in use, and %%s has to be free', name, setting, used, wanted)
+FROM (SELECT 'wal_senders', 'max_wal_senders', %(senders)s::integer,
+             (SELECT count(*) FROM pg_stat_get_wal_senders() AS w
+              LEFT JOIN pg_stat_activity AS a ON a.pid = w.pid
+              -- But for those that try the login at this moment.
+              WHERE a.application_name IS DISTINCT FROM %(purpose)s)
+      UNION ALL
+      SELECT 'replication_slots', 'max_replication_slots', %(slots)s::integer,
+             (SELECT count(*) FROM pg_replication_slots)) AS u (code, name, wanted, used)
+JOIN pg_settings USING (name)
+WHERE setting::bigint - used < wanted
+
+-- check: room of a subscription
+-- about: the target has workers and an origin free, which apply the stream's rows as they are
+-- at: target
+-- stream:
+--   workers:
+--     says: it has no free background worker
+--     hint: run ALTER SYSTEM SET max_worker_processes to more there, then restart the server
+--   appliers:
+--     says: it has no free worker for a subscription
+--     hint: run ALTER SYSTEM SET max_logical_replication_workers to more there, then restart the server
+--   origins:
+--     says: it has no free replication origin
+--     hint: run ALTER SYSTEM SET of this parameter to more there, then restart the server
+--   apply_settings:
+--     says: settings would stop the worker of a subscription, or change the values that it reads
+--     hint: RESET them for the database, the role and the server until the move is over; pg_db_role_setting
+--       and pg_settings show where they are set
+SELECT code, format('%%s = %%s, and %%s are in use', name, setting, used)
+FROM (SELECT 'workers', 'max_worker_processes',
+             (SELECT count(*) FROM pg_stat_activity WHERE backend_type NOT IN (
+                  'client backend', 'autovacuum launcher', 'autovacuum worker', 'background writer',
+                  'checkpointer', 'startup', 'walreceiver', 'walsender', 'walwriter', 'walsummarizer',
+                  'archiver', 'logger', 'standalone backend', 'slotsync worker', 'io worker'))
+      UNION ALL
+      SELECT 'appliers', 'max_logical_replication_workers',
+             (SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL)
+      UNION ALL
+      SELECT 'origins', CASE WHEN current_setting('server_version_num')::integer < 180000
+                             THEN 'max_replication_slots' ELSE 'max_active_replication_origins' END,
+             (SELECT count(*) FROM pg_replication_origin)) AS u (code, name, used)
+JOIN pg_settings USING (name)
+WHERE setting::bigint - used < 1
+UNION ALL
+SELECT 'apply_settings', setting
+FROM (SELECT s.setting FROM pg_db_role_setting AS d CROSS JOIN unnest(d.setconfig) AS s (setting)
+      WHERE d.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+        AND d.setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = current_user))
+      -- Sessions of shardctl's leave these two as they are.
+      UNION
+      SELECT name || '=' || setting FROM pg_settings WHERE name IN ('array_nulls', 'xmloption')) AS of_any
+WHERE setting ~* '^(array_nulls=(off|false|no|0)|xmloption=document|lock_timeout=(?!0(ms)?$)|'
+                 'session_replication_role=(?!origin$)|default_transaction_read_only=(on|true|yes|1))'
+ORDER BY 1, 2
+
 -- check: replica identities
 -- about: a stream can name each row that clients update or delete
 -- at: source
@@ -164,6 +247,17 @@ JOIN pg_publication_namespace AS s ON s.pnpubid = p.oid
 JOIN pg_namespace AS n ON n.oid = s.pnnspid
 WHERE n.nspname = 'shardctl' OR n.nspname = ANY (%(schemas)s::name[])
 ORDER BY 2
+
+-- check: unused slots
+-- about: the source keeps the slot while no stream follows
+-- at: source
+-- stream:
+--   slot_timeout:
+--     says: 'node {source} drops a slot that is unused for {names} (idle_replication_slot_timeout), as one
+--       is during the copy: set it to 0 until the move is over, and on node {target} until it need not be
+--       reversed'
+SELECT 'slot_timeout', setting || coalesce(' ' || unit, '') FROM pg_settings
+WHERE name = 'idle_replication_slot_timeout' AND setting <> '0'
 
 -- check: kinds of objects
 -- about: no object of the shards would be lost, run twice, or mean something else on the target

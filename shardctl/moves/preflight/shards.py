@@ -9,9 +9,7 @@ import psycopg
 
 from shardctl.access import fence
 from shardctl.checks.status_look import QUERIES as STATUS
-from shardctl.ids import generator
 from shardctl.meter import listed
-from shardctl.moves import claims
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import PreflightRefused, SourceUnfit, TargetUnfit
 from shardctl.moves.preflight import poolers, server
@@ -43,19 +41,12 @@ class Shards:
     """How many tables move."""
     copied: int = 0
     """How many are copied: these, or all of the database with a clone."""
-    sequences: int = 0
-    """How many a stream's claim sets; 0 where a clone has them as they are."""
-    applications: int = 0
-    """How many sequences do not make ids."""
 
 
 def look(context: Context) -> Shards:
     """Measure the source's schemas, and count the tables that move and that are copied."""
-    schemas = {"schemas": list(context.plan.schemas)}
     moved = copied = len(fence.oids(context.session, context.plan.schemas))
     owned = [context.topology.schema(shard) for shard in context.source.shards]
-    given = schemas | {"generator": [generator.COUNTER, generator.REGISTER]}
-    sequences, applications = queries.one(context.session, QUERIES["sequences"], given)
     if not context.streams:
         (copied,) = queries.one(context.session, QUERIES["all_tables"])
     return Shards(
@@ -63,8 +54,6 @@ def look(context: Context) -> Shards:
         tables=moved if context.streams else 0,
         moved=moved,
         copied=copied,
-        sequences=sequences if context.streams else 0,
-        applications=applications,
     )
 
 
@@ -73,27 +62,6 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
     sizes = context.need(look).sizes
     if locked := [s for s in context.plan.schemas if s in sizes and sizes[s] is None]:
         yield _locked(context.plan.source, locked)
-
-
-def notes(context: Context) -> Iterator[str]:
-    """Report retired schemas, which the clone copies, too."""
-    live = {context.topology.schema(shard) for shard in context.topology.owners()}
-    retired = len(context.need(look).sizes.keys() - live)
-    if retired:
-        yield (
-            f"node {context.plan.source} has {retired:,} retired schemas, which are copied, too: "
-            "run `shardctl prune` first to drop them"
-        )
-    yield from note_sequences(context)
-
-
-def note_sequences(context: Context) -> Iterator[str]:
-    """Report that sequences skip values, as they do after a crash."""
-    if found := context.need(look).applications:
-        yield (
-            f"the application's sequences in moved shards ({found:,}) skip up to {claims.MARGIN} "
-            f"values each, as after a crash; those near their end skip none"
-        )
 
 
 def reclaimed(context: Context) -> int:
@@ -210,13 +178,6 @@ def judge_standby(context: Context) -> Iterator[PreflightRefused]:
                 "the source's value",
             )
             wanted[name] = there.settings[name]
-    if given.get("wal_level") == "minimal":
-        yield TargetUnfit(
-            node.name,
-            "settings",
-            "settings: wal_level is minimal, and a standby does not start with it",
-            hint="remove it: the clone then has the source's value",
-        )
     renamed = len(context.plan.schemas) + len(planning.leaving(context.topology, context.plan))
     # Dropping a trigger locks it, its table, and what they depend on.
     locks = renamed + 3 * context.need(look).tables

@@ -55,16 +55,6 @@ def owners(session: Connection, schemas: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for (name,) in found)
 
 
-def passed_on(session: Connection, schemas: Sequence[str], *, but: str) -> tuple[str, ...]:
-    """Describe rights that roles other than the owners have granted, by a grant option.
-
-    pg_dump writes each as what its grantor does in a session of its own. Only a superuser can
-    begin one, other than a role for itself: `but` names the one that will read this.
-    """
-    found = session.execute(_QUERIES["passed_on"], {"schemas": list(schemas), "but": but})
-    return tuple(f"{what} (by {grantor})" for what, grantor in found)
-
-
 def make_tables(
     route: Route, schemas: Sequence[str], *, major: int, makers: Sequence[str] = ()
 ) -> None:

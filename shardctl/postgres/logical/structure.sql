@@ -24,26 +24,6 @@ FROM (SELECT nspowner AS owner FROM moved
       UNION SELECT typowner FROM pg_catalog.pg_type WHERE typnamespace IN (SELECT oid FROM moved)) AS o
 ORDER BY 1
 
--- name: passed_on
--- Rights to what is in the schemas that neither the owner nor one role has granted: on what, who did
-WITH moved AS MATERIALIZED (
-    SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace AS n
-    JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
-)
-SELECT DISTINCT o.what, pg_catalog.pg_get_userbyid(a.grantor)::text
-FROM (SELECT pg_catalog.format('%%I.%%I', n.nspname, c.relname), c.relowner, c.relacl
-      FROM pg_catalog.pg_class AS c JOIN moved AS n ON n.oid = c.relnamespace
-      UNION ALL SELECT pg_catalog.format('%%I.%%I.%%I', n.nspname, c.relname, t.attname), c.relowner, t.attacl
-      FROM pg_catalog.pg_attribute AS t
-      JOIN pg_catalog.pg_class AS c ON c.oid = t.attrelid JOIN moved AS n ON n.oid = c.relnamespace
-      UNION ALL SELECT p.oid::pg_catalog.regprocedure::text, p.proowner, p.proacl
-      FROM pg_catalog.pg_proc AS p JOIN moved AS n ON n.oid = p.pronamespace
-      UNION ALL SELECT pg_catalog.format('%%I.%%I', n.nspname, t.typname), t.typowner, t.typacl
-      FROM pg_catalog.pg_type AS t JOIN moved AS n ON n.oid = t.typnamespace) AS o (what, owner, acl)
-CROSS JOIN LATERAL pg_catalog.aclexplode(o.acl) AS a
-WHERE a.grantor <> o.owner AND pg_catalog.pg_get_userbyid(a.grantor) <> %(but)s
-ORDER BY 1, 2
-
 -- name: let_make
 -- Let roles make things in a schema; those who make a structure give away what they have made only so
 GRANT CREATE ON SCHEMA {schema} TO {roles}
