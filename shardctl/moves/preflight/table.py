@@ -10,35 +10,28 @@ A block is `-- check: NAME`, then YAML in comment lines, then what is asked:
 - `again`: the step before which the source is asked once more, `copy` or `cutover`.
 - `any`, `clone` or `stream`: for each key, what a move of that method `says` and with which `hint`;
   without a hint it is a note. The key is the refusal's code unless a `code` is given.
-
-One thing no query answers: expressions of moved tables that a search_path explains. Checks (also of
-domains), generated columns, indexes and partition keys are computed again on the target, and what
-applies a stream has none. Whether a function in one of them fails there is tried on the source,
-with a row, as `database.user`: only where that role and superusers own all of the code.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple, cast
 
-import psycopg
 import yaml
 from psycopg import sql
 
 from shardctl.checks import settings as checked
 from shardctl.ids.generator import quote_identifier
-from shardctl.libpq import reason_of
 from shardctl.meter import listed
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import SourceUnfit, TargetUnfit
 from shardctl.moves.preflight import member, server
-from shardctl.moves.preflight.subject import QUERIES, Kind, Place, Subject, Unknown
+from shardctl.moves.preflight.subject import Kind, Place, Subject, Unknown
 from shardctl.postgres import catalog
 
 if TYPE_CHECKING:
@@ -51,15 +44,6 @@ if TYPE_CHECKING:
     Definitions = dict[tuple[str, str], tuple[Any, str]]
 
 _BLOCK = re.compile(r"^-- check: (.+)\n((?:-- .*\n)+)((?:(?!^-- check: ).*\n?)*)", re.MULTILINE)
-
-_ATTEMPTS = 20
-"""In how many tables a row is looked for, with which the same expression can be tried."""
-_UNKNOWN_NAMES = (
-    psycopg.errors.UndefinedTable,
-    psycopg.errors.UndefinedFunction,
-    psycopg.errors.UndefinedObject,
-    psycopg.errors.InvalidSchemaName,
-)
 
 
 class Said(NamedTuple):
@@ -231,83 +215,3 @@ CHECKS = tuple(
 def of(place: Place) -> Iterator[Subject]:
     """List the subjects in a place, in the order of the file."""
     return (subject for one in CHECKS for subject in one.subjects(place))
-
-
-@dataclass(frozen=True, slots=True)
-class Expressions:
-    """Functions in expressions, with their tables: those that fail, and those that were not tried.
-
-    The latter are in tables without rows, or of another role than ours.
-    """
-
-    failing: tuple[str, ...] = ()
-    untried: tuple[str, ...] = ()
-
-
-def look_at_expressions(context: Context) -> Expressions:
-    """Compute each such expression for a row, once for all tables that have it.
-
-    Raises Unknown of a source that is too old.
-    """
-    server.require_streams(context)
-    given = {"schemas": list(context.plan.schemas)}
-    failing: list[str] = []
-    untried: dict[tuple[str, str], str] = {}
-    proved: set[tuple[str, str]] = set()
-    attempts: Counter[tuple[str, str]] = Counter()
-    # The session's search_path is pg_catalog, and it cannot write.
-    asked = QUERIES["expressions"].format(held=catalog.QUERIES["held"])
-    found_there = context.session.execute(asked, given)
-    for table, expression, function, condition, ours in found_there:
-        one = (expression, function)
-        if not ours:
-            untried.setdefault(one, f"{function} in {table}")
-            continue
-        attempts[one] += 1
-        if one in proved or attempts[one] > _ATTEMPTS:
-            continue  # shards have the same tables
-        statement = QUERIES["evaluate"].format(
-            expression=sql.SQL(cast("LiteralString", expression)),  # as the server wrote it
-            table=sql.SQL(cast("LiteralString", table)),
-            condition=sql.SQL(cast("LiteralString", condition)),
-        )
-        found = None
-        try:
-            found = context.session.execute(statement).fetchone()
-        except _UNKNOWN_NAMES as error:
-            failing.append(f"{function} in {table} ({reason_of(error)})")
-            continue
-        except (psycopg.DataError, psycopg.IntegrityError):
-            pass  # of that row; another table's may do
-        if found is None:
-            untried.setdefault(one, f"{function} in {table}")
-        else:
-            proved.add(one)
-    return Expressions(
-        tuple(failing), tuple(name for one, name in untried.items() if one not in proved)
-    )
-
-
-def judge_expressions(context: Context) -> Iterator[SourceUnfit]:
-    """Refuse functions that fail without a search_path: the stream would stop at the first row."""
-    if failing := context.need(look_at_expressions).failing:
-        yield SourceUnfit(
-            context.plan.source,
-            "search_path",
-            "checks, indexes, generated columns or partition keys call functions that rely on "
-            "search_path: "
-            f"{listed(failing)}",
-            hint="ALTER FUNCTION ... SET search_path = SCHEMA, or write the schema into the "
-            "function's text",
-        )
-
-
-def note_expressions(context: Context) -> Iterator[str]:
-    """Say which functions could not be tried."""
-    if untried := context.need(look_at_expressions).untried:
-        yield (
-            "preflight could not try whether these functions of checks, indexes, generated columns "
-            "and partition keys rely on search_path, because their tables have no row, or because "
-            f"another role than {context.topology.database.user} owns them: "
-            f"{listed(untried)}"
-        )

@@ -159,7 +159,6 @@ def streamed() -> Facts:
     peers = seen[fleet.look].peers
     seen[fleet.look] = Fleet({**peers, C: peers[B]}, ())
     seen |= {
-        table.look_at_expressions: table.Expressions(),
         member.look: seen[server.look],
         server.look_for_owners: (),
         server.look_for_rights_of_target: (),
