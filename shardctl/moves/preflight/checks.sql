@@ -141,6 +141,36 @@ WHERE setting ~* '^(array_nulls=(off|false|no|0)|xmloption=document|lock_timeout
                  'session_replication_role=(?!origin$)|default_transaction_read_only=(on|true|yes|1))'
 ORDER BY 1, 2
 
+-- check: standbys
+-- about: no standby could be promoted, nor is the target one that commits wait for
+-- at: source
+-- again: cutover
+-- any:
+--   synchronous_clone:
+--     says: 'synchronous_standby_names has {names}, so commits would wait for the target'
+--     hint: list only permanent standbys there, by their application_name or cluster_name
+--   standbys_ignored:
+--     says: 'standbys are ignored: {names}; promoted now, they know no fence'
+-- clone:
+--   standbys:
+--     says: 'it has standbys: {names}; one that is promoted during the cutover ignores the fence and would
+--       accept writes for shards of node {target}'
+--     hint: disable failover (Patroni, repmgr, ...), then give --ignore-standby
+SELECT 'synchronous_clone', word[1]
+FROM regexp_matches(current_setting('synchronous_standby_names'), '"[^"]*"|[^\s,()"]+', 'g') AS word
+WHERE lower(trim('"' FROM word[1])) IN ('*', %(slot)s, lower(%(target)s), 'walreceiver', 'pg_basebackup')
+UNION ALL
+-- A streamed move waits in its cutover until they have flushed the fence.
+SELECT CASE WHEN %(ignores)s THEN 'standbys_ignored' ELSE 'standbys' END,
+       format('%%s (%%s)', r.application_name, coalesce(host(r.client_addr), 'a socket'))
+FROM pg_stat_replication AS r
+LEFT JOIN pg_replication_slots AS s ON s.active_pid = r.pid
+WHERE s.slot_type IS DISTINCT FROM 'logical' AND r.state IN ('catchup', 'streaming')
+  -- Clones of moves are promoted by these only.
+  AND r.application_name NOT IN ('pg_basebackup', 'pg_receivewal', %(purpose)s)
+  AND r.application_name !~ '^shardctl_[0-9a-f]{{8}}$'
+ORDER BY 1, 2
+
 -- check: replica identities
 -- about: a stream can name each row that clients update or delete
 -- at: source

@@ -160,13 +160,9 @@ def notes(context: Context) -> Iterator[str]:
             "they read the map again"
         )
     for looked in found:
-        yield from notes_of(looked)
-
-
-def notes_of(looked: Looked) -> Iterator[str]:
-    """Report what the operator should know of one pooler."""
-    most = looked.config.get("max_client_conn", "")
-    if looked.fact is not None and most.isdecimal():
+        most = looked.config.get("max_client_conn", "")
+        if looked.fact is None or not most.isdecimal():
+            continue
         room = int(most) - looked.fact.clients
         if room < ROOM:
             yield (
@@ -227,25 +223,18 @@ def _look_at_console(topology: Topology, plan: MovePlan, looked: Looked, *, purp
 def _held(looked: Looked, aliases: tuple[str, ...]) -> Iterator[PoolerUnfit]:
     """Refuse aliases that are already paused or disabled: the cutover would resume them."""
     name = looked.pooler.name
-    if looked.held:
-        yield PoolerUnfit(
-            name,
-            "paused",
-            "the whole pooler is paused: its clients wait",
-            hint="check that no operator needs the pause, then run RESUME on its console",
-        )
     there = [looked.offered[alias] for alias in aliases if alias in looked.offered]
+    paused = ["the whole pooler"] if looked.held else [one.name for one in there if one.paused]
     for code, found, verb in (
-        ("paused", [one.name for one in there if one.paused], "RESUME"),
+        ("paused", paused, "RESUME"),
         ("disabled", [one.name for one in there if one.disabled], "ENABLE"),
     ):
         if found:
             yield PoolerUnfit(
                 name,
                 code,
-                f"aliases are already {code}: {listed(found)}",
-                hint="check that no operator needs this, then run on its console: "
-                f'{verb} "{found[0]}"',
+                f"it has {code}: {listed(found)}",
+                hint=f"check that no operator needs this, then run {verb} on its console",
             )
 
 

@@ -119,19 +119,11 @@ SELECT count(*) FROM pg_catalog.pg_class
 WHERE relkind IN ('r', 'm')
   AND relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)
 
--- name: standbys
--- Physical standbys that stream from here, but for the move's own
-SELECT r.application_name, coalesce(host(r.client_addr), 'a socket')
-FROM pg_stat_replication AS r
-LEFT JOIN pg_replication_slots AS s ON s.active_pid = r.pid
-WHERE s.slot_type IS DISTINCT FROM 'logical' AND r.state IN ('catchup', 'streaming')
-  AND r.application_name NOT IN ('pg_basebackup', 'pg_receivewal', %(slot)s, %(purpose)s)
-ORDER BY 1
-
 -- name: transactions
 -- Transactions of this database that are older, and whether they hold or await locks here
-SELECT a.pid, coalesce(nullif(a.application_name, ''), a.usename::text, ''),
-       extract(epoch FROM clock_timestamp() - a.xact_start)::double precision,
+SELECT a.pid, format('pid %%s (%%s, %%s s old)', a.pid,
+                     coalesce(nullif(a.application_name, ''), a.usename::text, ''),
+                     extract(epoch FROM clock_timestamp() - a.xact_start)::integer),
        coalesce(l.writes, false), l.pid IS NOT NULL
 FROM pg_stat_activity AS a
 LEFT JOIN (SELECT pid, bool_or(mode NOT IN ('AccessShareLock', 'RowShareLock')) AS writes

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
 
 _WITH_DATABASE_COLLATIONS = 150_000
-_KEYWORDS = ("all", "sameuser", "samerole", "samegroup", "replication")  # of pg_hba.conf
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +126,16 @@ def judge_copied(context: Context) -> Iterator[ShardctlError]:
             )
     if not context.plan.options.duplicate_shared:
         yield from _shared(node, there)
+    user = context.topology.database.user
     for name, reason in there.closed.items():
         yield SourceUnfit(
             node,
             "database_closed",
             f"cannot connect to database {name}, which a clone would copy: {reason}",
-            hint=way_in(context.topology.database.user, name),
+            hint=f"add `host {name} {user} ADDRESS scram-sha-256` to pg_hba.conf there and reload, "
+            f"and run GRANT CONNECT ON DATABASE {quote_identifier(name)} TO "
+            f"{quote_identifier(user)}",
         )
-
-
-def way_in(user: str, database: str) -> str:
-    """Return the hint for a database that a role cannot connect to: pg_hba.conf, and a grant."""
-    named = f'"{database}"' if database in _KEYWORDS else database
-    return (
-        f"add `host {named} {user} ADDRESS scram-sha-256` to pg_hba.conf there and reload, and run "
-        f"GRANT CONNECT ON DATABASE {quote_identifier(database)} TO {quote_identifier(user)}"
-    )
 
 
 def notes(context: Context) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 
@@ -35,8 +35,6 @@ class Shards:
 
     sizes: Mapping[str, int | None]
     """Bytes of live and retired schemas; None where a lock prevents the measurement."""
-    tables: int = 0
-    """How many the fence locks; 0 where it only renames their schemas."""
     moved: int = 0
     """How many tables move."""
     copied: int = 0
@@ -51,7 +49,6 @@ def look(context: Context) -> Shards:
         (copied,) = queries.one(context.session, QUERIES["all_tables"])
     return Shards(
         _sizes(context.session, owned),
-        tables=moved if context.streams else 0,
         moved=moved,
         copied=copied,
     )
@@ -106,21 +103,16 @@ def _locked(node: NodeName, locked: Sequence[str]) -> SourceUnfit:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """A transaction that is older than the cutover may take; `seconds` is its age.
+class Transaction(NamedTuple):
+    """A transaction that is older than the cutover may take; `said` names it and its age.
 
     `writes`: it holds or awaits a write lock on a moved table; `reads`: it has any lock there.
     """
 
     pid: int
-    who: str
-    seconds: float
+    said: str
     writes: bool
     reads: bool
-
-    def __str__(self) -> str:
-        return f"pid {self.pid} ({self.who}, {self.seconds:.0f} s old)"
 
 
 def look_for_transactions(context: Context) -> tuple[Transaction, ...]:
@@ -140,7 +132,7 @@ def judge_transactions(context: Context) -> Iterator[SourceUnfit]:
             context.plan.source,
             "old_transactions",
             f"transactions on the moved shards are older than --max-pause ({pause_s:g} s), so the "
-            f"cutover would time out: {listed([str(one) for one in found])}",
+            f"cutover would time out: {listed([one.said for one in found])}",
             hint="wait until they end, or end them with pg_terminate_backend(PID) there",
         )
 
@@ -148,7 +140,7 @@ def judge_transactions(context: Context) -> Iterator[SourceUnfit]:
 def note_transactions(context: Context) -> Iterator[str]:
     """Report old transactions that the cutover does not wait for."""
     readers = [
-        str(one) for one in context.need(look_for_transactions) if one.reads and not one.writes
+        one.said for one in context.need(look_for_transactions) if one.reads and not one.writes
     ]
     if readers:
         yield f"the cutover does not wait for transactions that only read: {listed(readers)}"
@@ -156,7 +148,8 @@ def note_transactions(context: Context) -> Iterator[str]:
 
 def judge_locks(context: Context) -> Iterator[PreflightRefused]:
     """Refuse a source whose lock table has no room for the fence."""
-    locks = len(context.plan.schemas) + context.need(look).tables
+    # The fence of a clone only renames.
+    locks = len(context.plan.schemas) + (context.need(look).moved if context.streams else 0)
     settings = context.need(server.look).settings
     yield from lock_table(context.plan.source, settings, locks, "the fence")
 
@@ -179,9 +172,7 @@ def judge_standby(context: Context) -> Iterator[PreflightRefused]:
             )
             wanted[name] = there.settings[name]
     renamed = len(context.plan.schemas) + len(planning.leaving(context.topology, context.plan))
-    # Dropping a trigger locks it, its table, and what they depend on.
-    locks = renamed + 3 * context.need(look).tables
-    yield from lock_table(node.name, wanted, locks, "the claim")
+    yield from lock_table(node.name, wanted, renamed, "the claim")
 
 
 def lock_table(

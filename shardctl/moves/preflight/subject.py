@@ -142,11 +142,4 @@ def refused(node: Node, user: str, error: psycopg.Error) -> ShardctlError:
             f"{user} may not run a check: {reason_of(error)}",
             hint="set `database.user` to the role that ran `shardctl init`, or to a superuser",
         )
-    if isinstance(error, psycopg.errors.LockNotAvailable):
-        return PreflightRefused(
-            f"node {node.name}",
-            "locked",
-            "another session holds a lock on a table of the shards, for longer than --max-pause",
-            hint="find it in pg_locks there, wait until it ends or end it, then try again",
-        )
     return unavailable(node, error)

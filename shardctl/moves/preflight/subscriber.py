@@ -10,7 +10,6 @@ the catalogs: it meets some of them only past its point of no return.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -28,9 +27,8 @@ from shardctl.postgres.logical import subscription
 from shardctl.topology import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from shardctl.errors import ShardctlError
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.connection import Connection
@@ -41,29 +39,32 @@ _NOT_ASKED = "does not exist"
 """What a server reports of a role that it lacks, if it asks for its password, and if not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
-    """Why the login failed, None where it did not; `own` is whether it is by a role of its own."""
-
-    reason: str | None
-    own: bool
-
-
 def look_for_maker(context: Context) -> str | None:
     """Try on the source to make a role for the stream's login; return why that failed."""
     return subscription.why_no_login(context.session, context.plan.slot)
 
 
-def try_login(context: Context) -> Login:
-    """Try it; raises Unknown of a target that could not make a subscription anyhow."""
+def try_login(context: Context) -> bool:
+    """Log in to the source by a subscription; return whether that is by a role of its own.
+
+    Raises TargetUnfit, SourceUnfit; and Unknown of a target that could not make a subscription
+    anyhow.
+    """
     if context.need(member.look).in_recovery or context.need(server.look_for_rights_of_target):
         raise Unknown
-    if context.need(look_at_triggers_of_target).refused is not None:  # as it would this statement
-        raise Unknown
-    name = context.plan.slot
+    context.need(look_at_triggers_of_target)  # they refuse this statement, too
+    name, plan, database = context.plan.slot, context.plan, context.topology.database
     own = subscription.needs_login(context.member)
     role = {"user": name, "password": "unknown"} if own else {}
-    database = context.topology.database
+    if own and (why := context.need(look_for_maker)) is not None:
+        raise SourceUnfit(
+            plan.source,
+            "stream_role",
+            f"{database.user} may not create the role for the stream's login, which the move needs "
+            f"because {database.user} is not a superuser on node {plan.target}: {why}",
+            hint=f"ALTER ROLE {quote_identifier(database.user)} CREATEROLE REPLICATION, or before "
+            "16 SUPERUSER on one of the nodes",
+        )
     conninfo = libpq.for_replication(context.source, database, name, dbname=database.name, **role)
     statement = QUERIES["try_subscription"].format(
         name=sql.Identifier(name),
@@ -71,7 +72,16 @@ def try_login(context: Context) -> Login:
         conninfo=sql.Literal(conninfo),
     )
     error = blocking.error_of(context.member, statement)
-    return Login(None if error is None else _reason(error, own=own), own)
+    reason = None if error is None else _reason(error, own=own)
+    if reason is not None:
+        raise TargetUnfit(
+            plan.target,
+            "replication_login",
+            f"its server cannot log in to node {plan.source} as "
+            f"{name if own else database.replication_user}: {reason}",
+            hint=_hint(context, own=own),
+        )
+    return own
 
 
 def _reason(error: psycopg.Error, *, own: bool) -> str | None:
@@ -83,28 +93,6 @@ def _reason(error: psycopg.Error, *, own: bool) -> str | None:
     if own and _NOT_ASKED in reason:
         return "pg_hba.conf does not ask for its password"
     return reason
-
-
-def judge_login(context: Context) -> Iterator[ShardctlError]:
-    """Refuse a target whose server cannot log in to the source."""
-    found, database, source = context.need(try_login), context.topology.database, context.source
-    if found.own and (why := context.need(look_for_maker)) is not None:
-        yield SourceUnfit(
-            context.plan.source,
-            "stream_role",
-            f"{database.user} may not create the role for the stream's login, which the move needs "
-            f"because {database.user} is not a superuser on node {context.plan.target}: {why}",
-            hint=f"ALTER ROLE {quote_identifier(database.user)} CREATEROLE REPLICATION, or before "
-            "16 SUPERUSER on one of the nodes",
-        )
-    if found.reason is not None:
-        user = context.plan.slot if found.own else database.replication_user
-        yield TargetUnfit(
-            context.plan.target,
-            "replication_login",
-            f"its server cannot log in to node {source.name} as {user}: {found.reason}",
-            hint=_hint(context, own=found.own),
-        )
 
 
 def _hint(context: Context, *, own: bool) -> str:
@@ -129,7 +117,7 @@ def _hint(context: Context, *, own: bool) -> str:
 
 def note_login(context: Context) -> Iterator[str]:
     """Say where a password is stored."""
-    if context.need(try_login).own:
+    if context.need(try_login):
         plan, user = context.plan, context.topology.database.user
         yield (
             f"{user} is not a superuser on node {plan.target}, so PostgreSQL stores the password "
@@ -138,66 +126,40 @@ def note_login(context: Context) -> Iterator[str]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
-    """Names of enabled event triggers, and why one of them refuses a move's statements."""
-
-    triggers: Sequence[str] = ()
-    refused: str | None = None
-
-
-def look_at_triggers(context: Context) -> Events:
-    """List the event triggers of the source, and rehearse a move's statements if it has any."""
+def look_at_triggers(context: Context) -> None:
+    """Rehearse a move's statements on a source with event triggers; raises PreflightRefused."""
     if context.need(server.look_for_rights):
         raise Unknown
-    return _tried(context, context.session, subscribes=False)
+    _rehearse(context.plan, context.plan.source, context.session, subscribes=False)
 
 
-def look_at_triggers_of_target(context: Context) -> Events:
+def look_at_triggers_of_target(context: Context) -> None:
     """Do the same on the target, which makes a subscription, too."""
     if context.need(server.look_for_rights_of_target):
         raise Unknown
-    return _tried(context, context.member, subscribes=True)
+    _rehearse(context.plan, context.plan.target, context.member, subscribes=True)
 
 
-def _tried(context: Context, session: Connection, *, subscribes: bool) -> Events:
-    """Rehearse the statements in a session with either node, if that has event triggers."""
-    plan = context.plan
-    triggers = blocking.event_triggers(session)
-    if not triggers:
-        return Events()
+def _rehearse(plan: MovePlan, node: NodeName, session: Connection, *, subscribes: bool) -> None:
+    if not (triggers := blocking.event_triggers(session)):
+        return
     statements = QUERIES["event_rehearsal"].format(
         schema=sql.Identifier(names.retired(plan.schemas[0], plan.id)),
         renamed=sql.Identifier(f"shardctl_{plan.id}"),
         publish=_part(plan, "event_rehearsal_publish", wanted=plan.streams),
         subscribe=_part(plan, "event_rehearsal_subscribe", wanted=plan.streams and subscribes),
     )
-    error = blocking.error_of(session, statements)
-    return Events(triggers, None if error is None else reason_of(error))
+    if (error := blocking.error_of(session, statements)) is not None:
+        raise PreflightRefused(
+            f"node {node}",
+            "event_trigger",
+            f"an event trigger ({listed(triggers)}) refuses the move's statements: "
+            f"{reason_of(error)}",
+            hint="make its function accept statements of database.user, or disable it during the "
+            "move: ALTER EVENT TRIGGER ... DISABLE",
+        )
 
 
 def _part(plan: MovePlan, query: str, *, wanted: bool) -> sql.Composable:
     """Compose a part of the statements that not every move has."""
     return QUERIES[query].format(name=sql.Identifier(plan.slot)) if wanted else sql.SQL("")
-
-
-def judge_triggers(context: Context) -> Iterator[PreflightRefused]:
-    """Refuse an event trigger that would stop the move."""
-    return _refused(context.plan.source, context.need(look_at_triggers))
-
-
-def judge_triggers_of_target(context: Context) -> Iterator[PreflightRefused]:
-    """Refuse one of the target."""
-    return _refused(context.plan.target, context.need(look_at_triggers_of_target))
-
-
-def _refused(node: NodeName, found: Events) -> Iterator[PreflightRefused]:
-    if found.refused is not None:
-        yield PreflightRefused(
-            f"node {node}",
-            "event_trigger",
-            f"an event trigger ({listed(found.triggers)}) refuses the move's statements: "
-            f"{found.refused}",
-            hint="make its function accept statements of database.user, or disable it during the "
-            "move: ALTER EVENT TRIGGER ... DISABLE",
-        )

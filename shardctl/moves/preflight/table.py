@@ -176,6 +176,8 @@ def _given(context: Context, *, at_target: bool = False) -> dict[str, Any]:
     return {
         "schemas": list(plan.schemas),
         "slot": plan.slot,
+        "target": plan.target,
+        "ignores": plan.options.ignore_standby,
         "purpose": context.purpose,
         "streams_as": database.user if at_target else database.replication_user,
         # When the move has begun, the tables that it lends it to have it.

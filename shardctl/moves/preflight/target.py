@@ -103,28 +103,23 @@ def control(context: Context) -> None:
         )
 
 
-def libc(context: Context) -> str:
-    """Give the version of the host's GNU C library, which orders indexes; none has another one."""
-    machine = context.need(look)
+def libc(context: Context) -> None:
+    """See that the host's C library sorts as the source's did; raises TargetUnfit."""
+    machine, known = context.need(look), context.need(schemas.look).collations
     try:
-        return machine.host.run(["getconf", "GNU_LIBC_VERSION"], timeout=_SECONDS).stdout.strip()
+        said = machine.host.run(["getconf", "GNU_LIBC_VERSION"], timeout=_SECONDS).stdout.strip()
     except CommandFailed:
-        return ""
-
-
-def judge_libc(context: Context) -> Iterator[TargetUnfit]:
-    """Refuse a C library that may sort otherwise than collations that the source uses."""
-    there, known = context.need(libc), context.need(schemas.look).collations
+        said = "no glibc"
     differing = [
         f"{one.name} ({one.actual})"
         for one in known
-        if one.of_libc and there != f"glibc {one.actual}"
+        if one.of_libc and said != f"glibc {one.actual}"
     ]
     if differing:
-        yield TargetUnfit(
+        raise TargetUnfit(
             context.target.name,
             "libc",
-            f"its host has {there or 'no glibc'}, and may sort otherwise than collations of node "
+            f"its host has {said}, and may sort otherwise than collations of node "
             f"{context.plan.source}, which corrupts indexes: {listed(differing)}",
             hint="install the same version of the operating system on both hosts first",
         )
@@ -160,35 +155,30 @@ def judge_clocks(context: Context) -> Iterator[PreflightRefused]:
             )
 
 
-def look_for_modules(context: Context) -> list[str] | None:
-    """Name those that the target's host lacks; None where that is unknown."""
-    settings, wanted = context.need(server.look).settings, list(context.need(schemas.look).modules)
+def look_for_modules(context: Context) -> bool:
+    """See that the host has the libraries without which applications' statements would fail.
+
+    Returns whether it is known where libraries are. Raises TargetUnfit.
+    """
+    needed, settings = context.need(schemas.look).modules, context.need(server.look).settings
     there, machine = context.need(programs), context.need(look)
-    if not wanted:
-        return []
     # The clone gets the source's settings where the node has none of its own.
     own = {name.lower(): value for name, value in context.target.settings.items()}
     path = {**settings, **own}.get("dynamic_library_path", "$libdir")
-    argv = scripts.argv("libraries", str(there.directory), path, *wanted)
+    argv = scripts.argv("libraries", str(there.directory), path, *needed)
     said = machine.host.run(argv, user=machine.account, timeout=_SECONDS).stdout.splitlines()
-    return said[1:] if said else None
-
-
-def judge_modules(context: Context) -> Iterator[TargetUnfit]:
-    """Refuse a host that lacks files without which applications' statements would fail."""
-    needed = context.need(schemas.look).modules
-    if lacking := context.need(look_for_modules):
-        shown = [f"{file} ({needed[file]})" for file in lacking]
-        yield TargetUnfit(
+    if lacking := [f"{file} ({needed[file]})" for file in said[1:]]:
+        raise TargetUnfit(
             context.target.name,
             "extension_libraries",
             f"its host lacks libraries that functions of node {context.plan.source} need: "
-            f"{listed(shown)}; statements that use them would fail after the cutover",
+            f"{listed(lacking)}; statements that use them would fail after the cutover",
             hint="install the extensions' packages there, or drop these objects on the source",
         )
+    return bool(said) or not needed
 
 
 def note_modules(context: Context) -> Iterator[str]:
     """Report that the files could not be checked."""
-    if context.need(look_for_modules) is None:
+    if not context.need(look_for_modules):
         yield f"node {context.target.name}: not checked: whether it has the extensions' libraries"

@@ -12,14 +12,14 @@ import pytest
 from shardctl.checks.clock import Offset
 from shardctl.hosts.local import Local
 from shardctl.moves import plan as planning
-from shardctl.moves.plan import Options
+from shardctl.moves.plan import Options, TargetUnfit
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight import (
     directory,
     fleet,
     member,
+    patroni,
     poolers,
-    replication,
     schemas,
     server,
     shards,
@@ -40,6 +40,7 @@ from shardctl.moves.preflight.target import Machine
 from shardctl.moves.wal import Wal
 from shardctl.pgbouncer import faults, render
 from shardctl.pgbouncer.console import Alias
+from shardctl.postgres import binaries
 from shardctl.postgres.binaries import Binaries
 from shardctl.topology.model import NodeName, PoolerName, ShardId
 from tests.fixtures.fleets.facts import POOLER
@@ -116,21 +117,19 @@ def fit(owned: int = 4, moved: Sequence[int] = (2, 3)) -> Facts:
         poolers.look: [],
         server.look: Server(150_020, "15.20", False, 20 * MB, SETTINGS),
         server.look_for_rights: (),
-        replication.look: (),
-        replication.look_for_patroni: None,
+        patroni.look: None,
         shards.look_for_transactions: (),
         target.clock_of_source: Offset(0.0, 0.0),
         shards.look: Shards({f"shard{n}": 8192 for n in range(4)}),
         schemas.look: Contents(),
-        subscriber.look_at_triggers: subscriber.Events(),
         wal.look: Wal(free_bytes=2**40, unknown="", keep_bytes=None),
         target.look: Machine(Local()),
         target.programs: PROGRAMS,
         directory.look: Directory("absent", False, "/srv", free_bytes=2**40, holds=()),
         target.clock_of_target: Offset(0.0, 0.0),
-        target.libc: "glibc 2.36",
+        target.libc: None,
         trial.look: False,
-        target.look_for_modules: [],
+        target.look_for_modules: True,
     }
     return Facts(topology, found, moved)
 
@@ -162,12 +161,10 @@ def streamed() -> Facts:
         member.look: seen[server.look],
         server.look_for_owners: (),
         server.look_for_rights_of_target: (),
-        subscriber.look_at_triggers_of_target: subscriber.Events(),
         member.role_settings_of_source: {},
         member.role_settings: {},
         member.look_at_disk: 2**40,
-        subscriber.try_login: subscriber.Login(None, own=False),
-        subscriber.look_for_maker: None,
+        subscriber.try_login: False,
         member.find_programs: PROGRAMS,
     }
     seen |= {one.look_at_target: {} for one in table.CHECKS}
@@ -176,14 +173,12 @@ def streamed() -> Facts:
 
 Changes = dict[str, Any]
 
-MODULES = {"$libdir/pg_trgm": "extension pg_trgm", "/srv/own": "function own(oid)"}
 FEW_LOCKS = {
     "max_connections": "20", "max_locks_per_transaction": "10", "max_prepared_transactions": "0",
 }  # fmt: skip
-GERMAN = Version("german", "153.120", "153.120", of_libc=False)
-SWISS = Version("swiss", "2.36", "2.36", of_libc=True)
+(STANDBYS,) = [one.look for one in table.CHECKS if one.name == "standbys"]
+REPLICA: Changes = {"found": {STANDBYS: {"standbys": ["replica (127.0.0.1)"]}}}
 SOME = Wal(free_bytes=10_000 * MB, unknown="", keep_bytes=None)
-REPLICA: Changes = {"found": {replication.look: (("replica", "127.0.0.1"),)}}
 LITTLE = {"found": {wal.look: SOME}}
 UNKNOWN = {"found": {wal.look: replace(SOME, free_bytes=None, unknown="no route to host")}}
 
@@ -222,13 +217,9 @@ def changed(seen: Facts, changes: Changes) -> Facts:
 
 many_shards = partial(fit, owned=200, moved=range(180))
 CLONED: list[tuple[str, Changes]] = [
-    ("extension_libraries", {"found": {schemas.look: Contents(modules=MODULES),
-                                       target.look_for_modules: list(MODULES)}}),
-    ("synchronous_clone", {"server": {"settings": {"synchronous_standby_names": "1 (other, C)"}}}),
-    ("", {"server": {"settings": {"synchronous_standby_names": "FIRST 2 (s1, s2)"}}}),
     ("standbys", REPLICA),
-    ("", REPLICA | {"choose": {"ignore_standby": True}}),
-    ("patroni_failover", {"found": {replication.look_for_patroni: False}}),
+    ("", {"found": {STANDBYS: {"standbys_ignored": ["replica (127.0.0.1)"]}}}),
+    ("patroni_failover", {"found": {patroni.look: False}}),
     ("standby", {"server": {"in_recovery": True}}),
     ("wal_room", LITTLE | {"choose": {"max_wal_bytes": 10_001 * MB}}),
     ("", LITTLE | {"choose": {"max_wal_bytes": 10_000 * MB}}),
@@ -244,10 +235,6 @@ CLONED: list[tuple[str, Changes]] = [
     ("disk", placed("absent", free_bytes=8 * MB, seen="/srv/small")),
     ("settings", {"node": {"settings": {"max_connections": "50"}}}),
     ("lock_table", {"server": {"settings": FEW_LOCKS | {"max_locks_per_transaction": "0"}}}),
-    ("libc", {"found": {target.libc: "glibc 2.31",
-                        schemas.look: Contents(collations=(GERMAN, SWISS))}}),
-    ("", {"found": {target.libc: "", schemas.look: Contents(collations=(GERMAN,))}}),
-    ("", {"found": {schemas.look: Contents(collations=(GERMAN, SWISS))}}),
 ]  # fmt: skip
 POOLED: list[tuple[str, Changes]] = [
     ("session_pooling", {"pooler": {"config": POOLING | {"pool_mode": "session"}}}),
@@ -256,12 +243,11 @@ POOLED: list[tuple[str, Changes]] = [
     ("guard_login", {"pooler": {"unasked": "it could not query node a: no password supplied"}}),
 ]
 TWO_GB = {"shards": {"sizes": {"shard2": 1000 * MB, "shard3": 1000 * MB}}}
-OWN_ROLE = {subscriber.try_login: subscriber.Login(None, own=True)}
 
 
 STREAMED: list[tuple[str, Changes]] = [
     ("too_old", {"server": {"version_number": 140_020}}),
-    ("lock_table", {"shards": {"tables": 100_000}}),
+    ("lock_table", {"shards": {"moved": 100_000}}),
     ("schema_in_the_way", {"peer": {"live": ("shard2",)}}),
     ("no_streams", {"peer": {"is_member": False}}),
     ("target_standby", {"member": {"in_recovery": True}}),
@@ -270,9 +256,6 @@ STREAMED: list[tuple[str, Changes]] = [
     ("rights", {"found": {server.look_for_rights_of_target: ("pg_create_subscription",)}}),
     ("disk", TWO_GB | {"found": {member.look_at_disk: 3000 * MB}}),
     ("", TWO_GB | {"found": {member.look_at_disk: 3224 * MB}}),
-    ("", {"found": OWN_ROLE}),
-    ("replication_login", {"found": {subscriber.try_login: subscriber.Login("none", own=True)}}),
-    ("stream_role", {"found": OWN_ROLE | {subscriber.look_for_maker: "permission denied"}}),
 ]  # fmt: skip
 
 
@@ -294,8 +277,10 @@ def test_a_fact_is_refused_by_its_code_or_not_at_all(
 @pytest.mark.parametrize(
     ("make", "changes", "named"),
     [
-        (fit, REPLICA | {"choose": {"ignore_standby": True}}, "replica"),
-        (fit, {"found": {replication.look_for_patroni: True}}, "patronictl"),
+        (fit, {"found": {STANDBYS: {"standbys_ignored": ["replica"]}}}, "replica"),
+        (fit, {"found": {patroni.look: True}}, "patronictl"),
+        (fit, {"found": {target.look_for_modules: False}}, "extensions' libraries"),
+        (streamed, {"found": {subscriber.try_login: True}}, "pg_subscription"),
         (pooled, {"pooler": {"config": POOLING | {"max_client_conn": "99"}}}, "max_client_conn"),
     ],
 )  # fmt: skip
@@ -306,9 +291,22 @@ def test_what_is_not_refused_is_noted(make: Any, changes: Changes, named: str) -
     assert named in seen.notes()
 
 
-def test_libraries_that_could_not_be_looked_for_are_noted_and_not_refused() -> None:
+def test_a_c_library_that_sorts_otherwise_is_refused_where_a_collation_is_its_own() -> None:
+    german = Version("german", "153.120", "153.120", of_libc=False)
     seen = fit()
-    before = seen.notes()
-    seen.found[target.look_for_modules] = None
-    assert seen.refused() == {}
-    assert len(seen.notes()) > len(before)
+    seen.found[schemas.look] = Contents(collations=(german,))
+    target.libc(seen.context)
+    seen.found[schemas.look] = Contents(collations=(german, Version("swiss", "1", "1", True)))
+    with pytest.raises(TargetUnfit, match=r"swiss \(1\)") as caught:
+        target.libc(seen.context)
+    assert caught.value.code == "libc"
+
+
+def test_libraries_that_the_targets_host_lacks_are_refused() -> None:
+    seen = fit()
+    programs = seen.found[target.programs] = binaries.find(None, account=None)
+    assert programs.major
+    seen.found[schemas.look] = Contents(modules={"$libdir/none": "extension none", "plpgsql": "f"})
+    with pytest.raises(TargetUnfit, match=r"\$libdir/none \(extension none\)") as caught:
+        target.look_for_modules(seen.context)
+    assert caught.value.code == "extension_libraries"
