@@ -88,8 +88,7 @@ def put_up(
     lost: `lift` settles that.
     """
     statement = QUERIES["fence"].format(
-        move=sql.Literal(move),
-        to_fenced=to_fenced(move, revision=revision, lock_timeout_ms=_LOCK_TIMEOUT_MS),
+        first=to_fenced(move, revision=revision, lock_timeout_ms=_LOCK_TIMEOUT_MS),
         renaming=renaming(move, wanted=sql.SQL("true"), not_after=sql.Literal(not_after)),
     )
     _rename(session, node, move, statement, deadline)
@@ -115,9 +114,9 @@ def close(session: Connection, node: str, move: str, *, deadline: float) -> None
 
     A failover of the source may have given them their names back. Raises what `put_up` raises.
     """
-    statement = QUERIES["close"].format(
-        move=sql.Literal(move),
-        lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
+    timeout = sql.Literal(f"{_LOCK_TIMEOUT_MS}ms")
+    statement = QUERIES["fence"].format(
+        first=QUERIES["decided"].format(move=sql.Literal(move), lock_timeout=timeout),
         renaming=renaming(move, wanted=QUERIES["has_name"], not_after=sql.NULL),
     )
     _rename(session, node, move, statement, deadline)

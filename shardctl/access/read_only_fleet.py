@@ -9,7 +9,7 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -291,8 +291,7 @@ class Piece:
         return [table.oid for table in self.tables]
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What came of a node: shards that are left, and why; whether anything was changed."""
 
     left: Mapping[ShardId, str]

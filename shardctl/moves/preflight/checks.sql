@@ -301,9 +301,6 @@ WHERE name = 'idle_replication_slot_timeout' AND setting <> '0'
 --     says: it has populated materialized views in moved shards, which would arrive empty
 --     hint: DROP them, or REFRESH MATERIALIZED VIEW ... WITH NO DATA, until the move is over, then REFRESH
 --       them on the target; or use `move-shards --method clone`
---   enum_hashes:
---     says: it has tables that are hash-partitioned by an enum, whose hash differs between servers
---     hint: use `move-shards --method clone`
 --   forced_row_security:
 --     says: it has tables with FORCE ROW LEVEL SECURITY, which hides rows from the copy
 --     hint: ALTER TABLE ... NO FORCE ROW LEVEL SECURITY until the move is over, or use `move-shards --method clone`
@@ -329,28 +326,16 @@ WITH RECURSIVE {held}, moved AS MATERIALIZED (
 ), relation AS MATERIALIZED (
     SELECT c.*, m.nspname || '.' || c.relname AS name
     FROM pg_class AS c JOIN moved AS m ON m.oid = c.relnamespace
-), used (kind, name, type) AS (
-    -- Of columns, and of hash keys with PostgreSQL's own hash: the types that values are made of.
-    SELECT 'oid_columns', r.name || '.' || a.attname, a.atttypid FROM relation AS r
+), used (name, type) AS (
+    -- The types that values of columns are made of.
+    SELECT r.name || '.' || a.attname, a.atttypid FROM relation AS r
     JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
     WHERE r.relkind IN ('r', 'm')
     UNION
-    SELECT 'enum_hashes', r.name, given.type FROM relation AS r
-    JOIN pg_partitioned_table AS p ON p.partrelid = r.oid AND p.partstrat = 'h'
-    CROSS JOIN LATERAL unnest(p.partattrs::smallint[], p.partclass::oid[]) AS k (number, class)
-    JOIN pg_opclass AS o ON o.oid = k.class AND o.oid < 16384
-    JOIN pg_type AS i ON i.oid = o.opcintype
-    -- What an expression is made of is not written down: as if of all columns.
-    LEFT JOIN pg_attribute AS a ON a.attrelid = r.oid AND NOT a.attisdropped
-        AND (a.attnum = k.number OR k.number = 0 AND i.typtype = 'p' AND a.attnum > 0)
-    CROSS JOIN LATERAL (VALUES (i.oid), (a.atttypid)) AS given (type)
-    UNION
-    SELECT u.kind, u.name, h.inside FROM used AS u JOIN held AS h ON h.outside = u.type
+    SELECT u.name, h.inside FROM used AS u JOIN held AS h ON h.outside = u.type
 )
-SELECT u.kind, u.name FROM used AS u JOIN pg_type AS t ON t.oid = u.type
-WHERE CASE u.kind WHEN 'enum_hashes' THEN t.typtype = 'e' OR t.oid = 'anyenum'::regtype
-                  ELSE t.typnamespace = 'pg_catalog'::regnamespace AND t.typtype = 'b'
-                       AND t.typname LIKE 'reg%%' END
+SELECT 'oid_columns', u.name FROM used AS u JOIN pg_type AS t ON t.oid = u.type
+WHERE t.typnamespace = 'pg_catalog'::regnamespace AND t.typtype = 'b' AND t.typname LIKE 'reg%%'
 UNION SELECT 'foreign_tables', name FROM relation WHERE relkind = 'f'
 UNION SELECT 'materialized_views', name FROM relation WHERE relkind = 'm' AND relispopulated
 UNION SELECT 'forced_row_security', name FROM relation WHERE relforcerowsecurity

@@ -120,20 +120,16 @@ WHERE relkind IN ('r', 'm')
   AND relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)
 
 -- name: transactions
--- Transactions of this database that are older, and whether they hold or await locks here
+-- Transactions of this database that are older, and whether they hold or await locks that writes take
 SELECT a.pid, format('pid %%s (%%s, %%s s old)', a.pid,
                      coalesce(nullif(a.application_name, ''), a.usename::text, ''),
                      extract(epoch FROM clock_timestamp() - a.xact_start)::integer),
-       coalesce(l.writes, false), l.pid IS NOT NULL
+       a.pid IN (SELECT l.pid FROM pg_locks AS l
+                 JOIN pg_class AS c ON c.oid = l.relation JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                 WHERE l.locktype = 'relation' AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+                   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                   AND n.nspname = ANY (%(schemas)s::name[]))
 FROM pg_stat_activity AS a
-LEFT JOIN (SELECT pid, bool_or(mode NOT IN ('AccessShareLock', 'RowShareLock')) AS writes
-           FROM pg_locks
-           WHERE locktype = 'relation'
-             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-             AND relation IN (SELECT c.oid FROM pg_class AS c
-                              JOIN pg_namespace AS n ON n.oid = c.relnamespace
-                              JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname)
-           GROUP BY pid) AS l ON l.pid = a.pid
 WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
   AND a.xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)
   AND a.backend_type NOT IN ('autovacuum worker', 'walsender')

@@ -70,32 +70,27 @@ def at_source(session: Connection, plan: MovePlan) -> Iterator[SourceUnfit]:
 
 def at_target(session: Connection, plan: MovePlan) -> Iterator[TargetUnfit]:
     """Find what was done to the retired copies, and whether it is the server that had them."""
-    node, now = plan.target, names(session, plan)
+    now = names(session, plan)
+
+    def unfit(code: str, what: str) -> TargetUnfit:
+        return TargetUnfit(plan.target, code, what, hint=COPY_INSTEAD)
+
     if missing := sorted({*now} - catalog.present(session, now)):
-        yield TargetUnfit(
-            node,
-            "retired_missing",
-            f"it lacks retired copies: {listed(missing)}",
-            hint=COPY_INSTEAD,
-        )
+        yield unfit("retired_missing", f"it lacks retired copies: {listed(missing)}")
         return
     noted = marks.last(session, plan.id, reverse_kept.SOURCE_KEPT)
     if noted is None:
-        yield TargetUnfit(
-            node,
+        yield unfit(
             "retired_unknown",
             "it has no record of its retired copies, as of another server or an older backup",
-            hint=COPY_INSTEAD,
         )
         return
     seen = reverse_kept.look_at(session, now)
     if seen["timeline"] != noted["timeline"]:
-        yield TargetUnfit(
-            node,
+        yield unfit(
             "retired_on_another_timeline",
             f"its server is on timeline {seen['timeline']} and was on {noted['timeline']} when its "
             "copies were retired: after a failover they may lack rows",
-            hint=COPY_INSTEAD,
         )
     altered = ddl.changes(noted["parts"], session, now, named=retired(plan))
     before = dict(zip(retired(plan), now, strict=True))
@@ -105,12 +100,10 @@ def at_target(session: Connection, plan: MovePlan) -> Iterator[TargetUnfit]:
         if seen["files"].get(_under(name, before)) not in (None, file)
     ]
     if altered or emptied:
-        yield TargetUnfit(
-            node,
+        yield unfit(
             "retired_touched",
             "its retired copies are not as the move left them: "
             f"{listed(list(dict.fromkeys([*altered, *emptied])))}",
-            hint=COPY_INSTEAD,
         )
 
 

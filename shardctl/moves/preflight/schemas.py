@@ -138,17 +138,6 @@ def judge_copied(context: Context) -> Iterator[ShardctlError]:
         )
 
 
-def notes(context: Context) -> Iterator[str]:
-    """Report what will be on both nodes."""
-    there = context.need(look)
-    if context.plan.options.duplicate_shared:
-        both = "will be on both nodes and change independently (--duplicate-shared): "
-        if there.tables.total:
-            yield f"tables of database {context.topology.database.name} {both}{there.tables}"
-        for name, some in there.databases.items():
-            yield f"tables of database {name} {both}{some}"
-
-
 def _shared(node: str, there: Contents) -> Iterator[SourceUnfit]:
     """Refuse data that would exist on both nodes afterwards and diverge."""
     hint = "move it elsewhere or drop it, or give --duplicate-shared to keep it on both nodes"

@@ -106,13 +106,12 @@ def _locked(node: NodeName, locked: Sequence[str]) -> SourceUnfit:
 class Transaction(NamedTuple):
     """A transaction that is older than the cutover may take; `said` names it and its age.
 
-    `writes`: it holds or awaits a write lock on a moved table; `reads`: it has any lock there.
+    `writes`: it holds or awaits a write lock on a moved table.
     """
 
     pid: int
     said: str
     writes: bool
-    reads: bool
 
 
 def look_for_transactions(context: Context) -> tuple[Transaction, ...]:
@@ -135,15 +134,6 @@ def judge_transactions(context: Context) -> Iterator[SourceUnfit]:
             f"cutover would time out: {listed([one.said for one in found])}",
             hint="wait until they end, or end them with pg_terminate_backend(PID) there",
         )
-
-
-def note_transactions(context: Context) -> Iterator[str]:
-    """Report old transactions that the cutover does not wait for."""
-    readers = [
-        one.said for one in context.need(look_for_transactions) if one.reads and not one.writes
-    ]
-    if readers:
-        yield f"the cutover does not wait for transactions that only read: {listed(readers)}"
 
 
 def judge_locks(context: Context) -> Iterator[PreflightRefused]:

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.binaries import Binaries
 
-PROGRAMS = ("pg_basebackup", "psql")
-"""What a clone needs besides the server's own programs."""
-
 TRIAL = ".trial"
 """The end of the name of a trial's directory, which is beside the data directory."""
 
@@ -55,22 +52,9 @@ def measure(context: Context) -> float:
 
 
 def programs(context: Context) -> Binaries:
-    """Find the node's PostgreSQL programs; raises TargetUnfit where some are missing."""
+    """Find the node's PostgreSQL programs; raises what `binaries.find` raises."""
     node, machine = context.target, context.need(look)
-    found = binaries.find(node.bin_directory, account=machine.account, host=machine.host)
-    for name in PROGRAMS:
-        argv = [found.program(name), "--version"]
-        try:
-            machine.host.run(argv, user=machine.account, timeout=_SECONDS)
-        except CommandFailed as error:
-            raise TargetUnfit(
-                node.name,
-                "programs",
-                f"{found.directory} has no working {name}, which a clone needs",
-                hint="install PostgreSQL's client and server programs there, or give the node "
-                "another bin_directory",
-            ) from error
-    return found
+    return binaries.find(node.bin_directory, account=machine.account, host=machine.host)
 
 
 def judge_version(context: Context) -> Iterator[TargetUnfit]:

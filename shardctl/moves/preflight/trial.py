@@ -192,7 +192,16 @@ def _logins(context: Context, asked: _Asked) -> Iterator[ShardctlError]:
         # Without shardctl's password, the trial does not know that of the pooler's host.
         unknown = not asked.secret and "password authentication failed" in why
         if why and proof not in why and not unknown:
-            return [_unasked(context, looked, why)]
+            return [
+                PoolerUnfit(
+                    looked.pooler.name,
+                    "guard_login",
+                    "a guard on its host could not log in to a server with the clone's settings: "
+                    f"{why}",
+                    hint=f"check {node.pooler_host}:{node.port} from that host, ~/.pgpass of the "
+                    "user who runs the pooler, and the files that database.options name",
+                )
+            ]
         if looked.config.get("server_tls_sslmode") != "verify-full":
             return []
         ca = looked.config.get("server_tls_ca_file", "")
@@ -201,33 +210,21 @@ def _logins(context: Context, asked: _Asked) -> Iterator[ShardctlError]:
             address = next(iter(ports.addresses(context.source.pooler_host)), "")
             tls |= {"hostaddr": address, "port": str(context.source.port)}
         why = poolers.why_unasked(context.plan, looked.pooler, make_conninfo(dsn, **tls), node.name)
-        return [_untrusted(context, looked, why)] if "certificate" in why or "SSL" in why else []
+        if "certificate" not in why and "SSL" not in why:
+            return []
+        return [
+            PoolerUnfit(
+                looked.pooler.name,
+                "tls_name",
+                f"it would refuse the certificate of node {node.name} (verify-full): {why}",
+                hint=f"give node {node.name} a certificate with {node.pooler_host} in its "
+                "subjectAltName, issued by an authority that the pooler trusts",
+            )
+        ]
 
     found = fanout.run(context.of(poolers.look) or (), from_pooler, width=poolers.WIDTH)
     for outcome in found:
         yield from outcome.result()
-
-
-def _unasked(context: Context, looked: Looked, why: str) -> PoolerUnfit:
-    node = context.target
-    return PoolerUnfit(
-        looked.pooler.name,
-        "guard_login",
-        f"a guard on its host could not log in to a server with the clone's settings: {why}",
-        hint=f"check {node.pooler_host}:{node.port} from that host, ~/.pgpass of the user who "
-        "runs the pooler, and the files that database.options name",
-    )
-
-
-def _untrusted(context: Context, looked: Looked, why: str) -> PoolerUnfit:
-    node = context.target
-    return PoolerUnfit(
-        looked.pooler.name,
-        "tls_name",
-        f"it would refuse the certificate of node {node.name} (verify-full): {why}",
-        hint=f"give node {node.name} a certificate with {node.pooler_host} in its "
-        "subjectAltName, issued by an authority that the pooler trusts",
-    )
 
 
 def try_replication(context: Context) -> None:
