@@ -6,8 +6,6 @@ import socketserver
 import threading
 from typing import TYPE_CHECKING
 
-from shardctl.hosts.local import Local
-from shardctl.moves.preflight import directory as directories
 from tests.fixtures.moves.harm import small_disk
 
 if TYPE_CHECKING:
@@ -26,8 +24,8 @@ def test_what_is_seen_of_no_place_a_small_disk_and_where_it_is_mounted(
     with small_disk(small, "8m"):
         preflight_fleet.change(data_directory=small / "below" / "data")
         assert str(small) in preflight_fleet.only("disk", "target")
-        account = preflight_fleet.fleet.servers["a"].server.account
-        assert directories.look_at(Local(), small, account=account).kind == "mount"
+        preflight_fleet.change(data_directory=small)
+        assert "mount point" in preflight_fleet.refused(part="target")["directory_unfit"]
 
 
 def test_a_port_that_something_else_has(preflight_fleet: Movable) -> None:

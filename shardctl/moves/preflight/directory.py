@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING
 
 from shardctl.hosts import accounts, files, scripts
 from shardctl.meter import listed
@@ -12,13 +12,8 @@ from shardctl.moves.preflight import server, target, wal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-    from shardctl.hosts.host import Host
     from shardctl.moves.preflight.subject import Context
-
-Kind = Literal["absent", "empty", "other", "file", "link", "mount", "closed"]
-"""`closed`: its user may not enter or read it."""
 
 LEFTOVER = ".clone"
 """The suffix of a clone's working directory, which is beside the data directory."""
@@ -28,9 +23,12 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """The data directory as it is; `seen` is its deepest parent directory that exists."""
+    """The data directory as it is; `seen` is its deepest parent directory that exists.
 
-    kind: Kind
+    `kind` is absent, empty, other, file, link, mount or closed: its user may not enter or read it.
+    """
+
+    kind: str
     leftover: bool
     """Whether a clone's working directory is beside it."""
     seen: str
@@ -53,27 +51,11 @@ def look(context: Context) -> Directory:
         )
     machine = context.need(target.look)
     accounts.changes_folder(machine.host, path.parent, machine.account)
-    return look_at(machine.host, path, account=machine.account)
-
-
-def look_at(host: Host, path: Path, *, account: str | None) -> Directory:
-    """Look at a data directory as `account`, who runs its server; None is the current user.
-
-    Raises CommandFailed, CommandTimedOut.
-    """
     argv = scripts.argv("directory", "of_clone", str(path), LEFTOVER)
-    lines = host.run(argv, user=account, timeout=_SECONDS).stdout.splitlines()
+    lines = machine.host.run(argv, user=machine.account, timeout=_SECONDS).stdout.splitlines()
     kind, leftover, seen, disk, *holds = lines
-    if kind not in get_args(Kind):  # pragma: no cover  # the script prints no other
-        raise AssertionError(kind)
     measured = files.of_df(disk)
-    return Directory(
-        cast("Kind", kind),
-        bool(leftover),
-        seen,
-        measured[1] if measured else None,
-        tuple(holds),
-    )
+    return Directory(kind, bool(leftover), seen, measured and measured[1], tuple(holds))
 
 
 def judge(context: Context) -> Iterator[TargetUnfit]:

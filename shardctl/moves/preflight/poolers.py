@@ -119,23 +119,17 @@ def judge(context: Context) -> Iterator[ShardctlError]:
             known = (copy.move.id for peer in seen.peers.values() for copy in peer.copies)
             if strange := apply.in_no_journal(looked.pooler, looked.staged, known):
                 yield apply.FileStaged(looked.pooler, strange[0])
-        yield from _of_guard(context, looked)
+        if looked.unasked:
+            yield PoolerUnfit(
+                looked.pooler.name,
+                "guard_login",
+                f"a guard on its host could not log in to the target: {looked.unasked}",
+                hint=f"let {context.topology.database.user} log in from there to source and target "
+                "(psql, ~/.pgpass of the pooler's user, database.options, pooler_host, rules)",
+            )
         if looked.fact is not None:
             yield from _held(looked, looked.fact.paused)
             yield from _configured(context.plan, looked)
-
-
-def _of_guard(context: Context, looked: Looked) -> Iterator[PoolerUnfit]:
-    """Refuse a host from which a guard could not query the target; the source is asked instead."""
-    if looked.unasked:
-        source, target, user = context.source, context.target, context.topology.database.user
-        yield PoolerUnfit(
-            looked.pooler.name,
-            "guard_login",
-            f"a guard on its host could not log in to the target: {looked.unasked}",
-            hint=f"let {user} log in from there to nodes {source.name} and {target.name}: psql, "
-            "~/.pgpass of the pooler's user, files of database.options, pooler_host, pg_hba.conf",
-        )
 
 
 def require_patience(topology: Topology, plan: MovePlan, *, purpose: str) -> None:
@@ -265,7 +259,7 @@ def _impatient(
 ) -> Iterator[PoolerUnfit]:
     needed = plan.options.max_pause_s + MARGIN_S
     for key in ("query_wait_timeout", "client_login_timeout"):
-        seconds = _seconds(config, key)
+        seconds = float(config.get(key) or 0)
         if 0 < seconds < needed:  # 0 is never
             yield PoolerUnfit(
                 name,
@@ -283,7 +277,3 @@ def _named(pooler: Pooler) -> Iterator[None]:
         yield
     except ShardctlError as error:
         raise faults.named(pooler.name, error) from error
-
-
-def _seconds(config: Mapping[str, str], key: str) -> float:
-    return float(config.get(key) or 0)
