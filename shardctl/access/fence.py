@@ -57,8 +57,8 @@ class WritersLeft(ShardctlError):
         super().__init__(
             f"node {node}: transactions on the moved shards did not end in time (pids {named})"
             + more,
-            hint="run `shardctl moves resume` when they have ended (for a prepared one: COMMIT "
-            "PREPARED or ROLLBACK PREPARED), or add --terminate to end the others",
+            hint="run `shardctl moves resume` when they have ended, or add --terminate to end "
+            "them; only COMMIT PREPARED or ROLLBACK PREPARED ends a prepared one",
         )
         self.pids = tuple(pids)
 

@@ -82,7 +82,7 @@ def judge(context: Context) -> Iterator[TargetUnfit]:
             node.name,
             code,
             f"{node.data_directory} {what}",
-            hint="stop a server that is there, move its contents away and let its user enter it "
+            hint="stop a server that uses it, move its contents away and let its user enter it "
             "(chmod); or give the node another data_directory, such as one below it",
         )
     if source is not None:

@@ -167,9 +167,9 @@ def judge_reverses(context: Context) -> Iterator[PreflightRefused]:
         yield PreflightRefused(
             f"move {move.id}",
             "reverse_open" if reverse.state == "open" else "identity_left",
-            f"until {reverse.until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC and its end, it keeps "
-            f"what gives shards {ranges.of(move.shards)} back from {move.target} to {move.source}, "
-            "and replica identities that it has lent",
+            f"it keeps what gives shards {ranges.of(move.shards)} back from {move.target} to "
+            f"{move.source} until {reverse.until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, and what "
+            "its tables were lent until it is finished",
             hint=f"{finish}; to have the shards back, run `shardctl moves reverse {move.id}`",
         )
 

@@ -190,6 +190,6 @@ def _refused(context: Context, node: NodeName, missing: Sequence[str]) -> Iterat
             node,
             "rights",
             f"{user} lacks rights that a move needs: {'; '.join(missing)}",
-            hint=f"run on node {node} as a superuser: GRANT ... TO {role} for each of them, "
-            f"ALTER ROLE {role} REPLICATION; a target needs none of that with --keep-reverse 0",
+            hint=f"run on node {node} as a superuser GRANT ... TO {role} for each of them, or "
+            f"ALTER ROLE {role} REPLICATION, which a target needs for --keep-reverse only",
         )
