@@ -124,8 +124,16 @@ def judge_copied(context: Context) -> Iterator[ShardctlError]:
                 hint="run REINDEX on its indexes, then ALTER DATABASE (or COLLATION) ... REFRESH "
                 "COLLATION VERSION",
             )
-    if not context.plan.options.duplicate_shared:
-        yield from _shared(node, there)
+    hint = "move it elsewhere or drop it, or give --duplicate-shared to keep it on both nodes"
+    if there.tables.total and not context.plan.options.duplicate_shared:
+        yield SourceUnfit(
+            node, "shared_tables", f"it has tables outside the shards: {there.tables}", hint=hint
+        )
+    if there.databases and not context.plan.options.duplicate_shared:
+        shown = [f"{name} ({some})" for name, some in there.databases.items()]
+        yield SourceUnfit(
+            node, "other_databases", f"it has other databases with data: {listed(shown)}", hint=hint
+        )
     user = context.topology.database.user
     for name, reason in there.closed.items():
         yield SourceUnfit(
@@ -135,20 +143,6 @@ def judge_copied(context: Context) -> Iterator[ShardctlError]:
             hint=f"add `host {name} {user} ADDRESS scram-sha-256` to pg_hba.conf there and reload, "
             f"and run GRANT CONNECT ON DATABASE {quote_identifier(name)} TO "
             f"{quote_identifier(user)}",
-        )
-
-
-def _shared(node: str, there: Contents) -> Iterator[SourceUnfit]:
-    """Refuse data that would exist on both nodes afterwards and diverge."""
-    hint = "move it elsewhere or drop it, or give --duplicate-shared to keep it on both nodes"
-    if there.tables.total:
-        yield SourceUnfit(
-            node, "shared_tables", f"it has tables outside the shards: {there.tables}", hint=hint
-        )
-    if there.databases:
-        shown = [f"{name} ({some})" for name, some in there.databases.items()]
-        yield SourceUnfit(
-            node, "other_databases", f"it has other databases with data: {listed(shown)}", hint=hint
         )
 
 

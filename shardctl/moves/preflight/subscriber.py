@@ -74,12 +74,15 @@ def try_login(context: Context) -> bool:
     error = blocking.error_of(context.member, statement)
     reason = None if error is None else _reason(error, own=own)
     if reason is not None:
+        user, whose = (name, '"/^shardctl_"') if own else [database.replication_user] * 2
         raise TargetUnfit(
             plan.target,
             "replication_login",
-            f"its server cannot log in to node {plan.source} as "
-            f"{name if own else database.replication_user}: {reason}",
-            hint=_hint(context, own=own),
+            f"its server cannot log in to node {plan.source} as {user}: {reason}",
+            hint=f"on node {plan.source}, let {user} log in with REPLICATION, and add a line `host "
+            f"{database.name} {whose} ADDRESS scram-sha-256` to pg_hba.conf (`all` for a pattern "
+            f"before 16); on node {plan.target}, check ~/.pgpass of the server's user, "
+            f"database.subscription_options, and {context.source.host}:{context.source.port}",
         )
     return own
 
@@ -93,26 +96,6 @@ def _reason(error: psycopg.Error, *, own: bool) -> str | None:
     if own and _NOT_ASKED in reason:
         return "pg_hba.conf does not ask for its password"
     return reason
-
-
-def _hint(context: Context, *, own: bool) -> str:
-    """Say how a login becomes possible."""
-    database, source, target = context.topology.database, context.source, context.plan.target
-    at = f"{source.host}:{source.port}"
-    if own:
-        return (
-            f'on node {source.name}, add a line `host {database.name} "/^shardctl_" ADDRESS '
-            "scram-sha-256` to pg_hba.conf (`all` in place of the pattern before 16); on node "
-            f"{target}, check that it can connect to {at}, "
-            "and that database.subscription_options names files of its host"
-        )
-    user = database.replication_user
-    return (
-        f"on node {source.name}, give {user} REPLICATION and LOGIN, and add a line `host "
-        f"{database.name} {user} ADDRESS scram-sha-256` to pg_hba.conf; on node {target}, add the "
-        "password to ~/.pgpass of the user who runs the server, and check that it can connect to "
-        f"{at}"
-    )
 
 
 def note_login(context: Context) -> Iterator[str]:
