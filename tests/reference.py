@@ -21,7 +21,8 @@ from shardctl.cli.app import app
 from shardctl.cli.command import ANYWHERE
 from shardctl.moves import clone_cutover, stream_cutover, undoing
 from shardctl.moves.methods import METHODS, REVERSE
-from shardctl.moves.preflight.registry import CLONED, STREAMED
+from shardctl.moves.preflight.registry import of_kind
+from shardctl.moves.preflight.subject import Kind
 from shardctl.state.journal import TRANSITIONS, MoveState
 from tests import reference_errors
 
@@ -223,8 +224,10 @@ def render_moves() -> str:
 def render_preflight() -> str:
     """Compose the page of the subjects, in the order of the registry."""
     parts = [_PREFLIGHT_HEAD]
-    for title, subjects in (("A clone", CLONED), ("A stream", STREAMED)):
-        lines = [f"| {one.name} | {one.place.name} | {_cell(one.about)} |\n" for one in subjects]
+    for title, kind in (("A clone", Kind.clone), ("A stream", Kind.stream)):
+        lines = [
+            f"| {one.name} | {one.place.name} | {_cell(one.about)} |\n" for one in of_kind(kind)
+        ]
         parts += [f"## {title}\n\n", _SUBJECTS_HEAD, *lines, "\n"]
     return "".join(parts).rstrip("\n") + "\n"
 

@@ -48,55 +48,19 @@ class FenceRefused(ShardctlError):
         )
 
 
-class NotAtCutover(ShardctlError):
-    """The journal has the move past its fence: another command continued it."""
-
-    def __init__(self, node: str, move: str) -> None:
-        super().__init__(
-            f"node {node}: move {move} is already past its fence",
-            hint=f"run `shardctl moves show {move}` to see its phase",
-        )
-
-
 class WritersLeft(ShardctlError):
     """Transactions that write to moved shards and did not end in time."""
 
-    def __init__(
-        self,
-        node: str,
-        pids: Sequence[int | None],
-        holding: Sequence[str] = (),
-        *,
-        endable: bool = True,
-    ) -> None:
-        """`endable` is whether `--terminate` would end them; it ends no prepared transaction."""
-        hint = "run `shardctl moves resume` to try again; add --terminate to end them"
-        if None in pids:
-            hint = (
-                "run COMMIT PREPARED or ROLLBACK PREPARED for each in pg_prepared_xacts, then "
-                "`shardctl moves resume`"
-            )
-        elif not endable:
-            hint = "run `shardctl moves resume` when they have ended"
+    def __init__(self, node: str, pids: Sequence[int | None], holding: Sequence[str] = ()) -> None:
         named = ", ".join("a prepared transaction" if p is None else str(p) for p in pids)
         more = f": {'; '.join(holding)}" if holding else ""
         super().__init__(
             f"node {node}: transactions on the moved shards did not end in time (pids {named})"
             + more,
-            hint=hint,
+            hint="run `shardctl moves resume` when they have ended, or add --terminate to end "
+            "them; only COMMIT PREPARED or ROLLBACK PREPARED ends a prepared one",
         )
         self.pids = tuple(pids)
-
-
-class UnloggedMade(ShardctlError):
-    """Unlogged tables in moved shards, made since the preflight: the target has them empty."""
-
-    def __init__(self, node: str, tables: Sequence[str]) -> None:
-        super().__init__(
-            f"node {node}: {listed(tables, most=1)} in moved shards became unlogged during "
-            "the cutover, and would be empty on the target",
-            hint="run ALTER TABLE ... SET LOGGED, or drop it; then run `shardctl moves resume`",
-        )
 
 
 def not_after(session: Connection, deadline: float) -> datetime:
@@ -120,12 +84,11 @@ def put_up(
     `revision` is the journal's at the begin of this attempt: once another session has aborted that,
     nothing is renamed. `deadline` is on the monotonic clock: DDL that is in the way is tried again
     until then. `not_after` is on the server's: one that hung until then renames nothing. Raises
-    FenceRefused, fence_too_late, NotAtCutover, and psycopg.OperationalError where the answer was
+    FenceRefused, fence_too_late, not_at_cutover, and psycopg.OperationalError where the answer was
     lost: `lift` settles that.
     """
     statement = QUERIES["fence"].format(
-        move=sql.Literal(move),
-        to_fenced=to_fenced(move, revision=revision, lock_timeout_ms=_LOCK_TIMEOUT_MS),
+        first=to_fenced(move, revision=revision, lock_timeout_ms=_LOCK_TIMEOUT_MS),
         renaming=renaming(move, wanted=sql.SQL("true"), not_after=sql.Literal(not_after)),
     )
     _rename(session, node, move, statement, deadline)
@@ -151,9 +114,9 @@ def close(session: Connection, node: str, move: str, *, deadline: float) -> None
 
     A failover of the source may have given them their names back. Raises what `put_up` raises.
     """
-    statement = QUERIES["close"].format(
-        move=sql.Literal(move),
-        lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
+    timeout = sql.Literal(f"{_LOCK_TIMEOUT_MS}ms")
+    statement = QUERIES["fence"].format(
+        first=QUERIES["decided"].format(move=sql.Literal(move), lock_timeout=timeout),
         renaming=renaming(move, wanted=QUERIES["has_name"], not_after=sql.NULL),
     )
     _rename(session, node, move, statement, deadline)
@@ -205,7 +168,7 @@ def drain(session: Connection, node: str, move: str, *, deadline: float) -> bool
 
     Before that, new statements still resolve the old names. Returns whether it had to wait: those
     that it waited for may have committed what is bound to relations there. Raises WritersLeft,
-    UnloggedMade.
+    unlogged_made.
     """
     waited = False
     while True:
@@ -217,7 +180,12 @@ def drain(session: Connection, node: str, move: str, *, deadline: float) -> bool
             raise WritersLeft(node, pids)
         time.sleep(_POLL)
     if unlogged:
-        raise UnloggedMade(node, unlogged)
+        raise Refused(
+            "unlogged_made",
+            f"node {node}: {listed(unlogged, most=1)} in moved shards became unlogged during "
+            "the cutover, and would be empty on the target",
+            hint="run ALTER TABLE ... SET LOGGED, or drop it; then run `shardctl moves resume`",
+        )
     return waited
 
 
@@ -277,7 +245,7 @@ def _rename(
 
 
 def require_in_time(error: psycopg.Error, node: str, move: str) -> None:
-    """Raise fence_too_late or NotAtCutover where that is what a server has answered."""
+    """Raise fence_too_late or not_at_cutover where that is what a server has answered."""
     if error.sqlstate == _TOO_LATE:
         raise Refused(
             "fence_too_late",
@@ -285,4 +253,8 @@ def require_in_time(error: psycopg.Error, node: str, move: str) -> None:
             hint="find out why that server hung, then run `shardctl moves resume`",
         ) from error
     if error.sqlstate == _WRONG_STATE:
-        raise NotAtCutover(node, move) from error
+        raise Refused(
+            "not_at_cutover",
+            f"node {node}: move {move} is already past its fence",
+            hint=f"run `shardctl moves show {move}` to see its phase",
+        ) from error

@@ -1,5 +1,5 @@
 -- name: fence
--- Take the moved schemas' names away and report it in the journal, at once
+-- Take moved schemas' names away, and do something first, at once
 BEGIN;
 DO $fence$
 DECLARE
@@ -7,7 +7,7 @@ DECLARE
 BEGIN
     -- A rename takes no table's lock. Some releases of PostgreSQL let it wait for what is made in
     -- the schema and not committed, other sessions do not: `making` finds that afterwards.
-    {to_fenced}
+    {first}
     {renaming}
 END
 $fence$;
@@ -106,25 +106,14 @@ BEGIN
 END
 $lift$
 
--- name: close
--- Take their names from moved schemas that a failover has given them back to, past the decision
-BEGIN;
-DO $close$
-DECLARE
-    one record;
-BEGIN
-    PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
-    PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
-    PERFORM FROM shardctl.move
-    WHERE id = {move} AND state IN ('promoting', 'claimed')
-    FOR UPDATE;
-    IF NOT FOUND THEN -- or long past it: the names may belong to what a later move has brought
-        RAISE EXCEPTION 'move % is not past its point of no return', {move} USING ERRCODE = 'SH002';
-    END IF;
-    {renaming}
-END
-$close$;
-COMMIT
+-- name: decided
+-- Part of other queries: see that a move is past its decision, and keep it where it is
+PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
+PERFORM pg_catalog.set_config('synchronous_commit', 'local', true);
+PERFORM FROM shardctl.move WHERE id = {move} AND state IN ('promoting', 'claimed') FOR UPDATE;
+IF NOT FOUND THEN -- or long past it: the names may belong to what a later move has brought
+    RAISE EXCEPTION 'move % is not past its point of no return', {move} USING ERRCODE = 'SH002';
+END IF;
 
 -- name: schemas
 -- Part of other queries: the names that the schemas of a move have behind its fence

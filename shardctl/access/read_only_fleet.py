@@ -9,7 +9,7 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -34,7 +34,7 @@ from shardctl.state.lock import who
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from shardctl.access.read_only import Table
     from shardctl.fanout import Outcome, Progress
@@ -46,19 +46,6 @@ _SHOWN = 3
 _SLOWEST_MS = 400
 """How long writers wait behind shardctl where a session holds the lock all the time."""
 _MAKING_POLL_S = 0.01
-
-
-def tables_not_ours(node: NodeName, user: str, tables: Sequence[str]) -> Refused:
-    """Report tables whose owner the login role is not, nor a member of."""
-    return Refused(
-        "tables_not_ours",
-        f"node {node}: {user} does not own {listed(tables, most=_SHOWN)}",
-        hint="set `database.user` to their owner, a member of that role, or a superuser",
-    )
-
-
-_STREAM = "`read-only` would change tables that the stream follows"
-"""A stream does not replicate triggers, and stops at them."""
 
 
 def shards_left(
@@ -154,23 +141,15 @@ def carry_out(
             changing = Changing(session, one.node, wanted, since, deadline, stop, progress)
             return changing.run(one.todo, {topology.schema(shard): shard for shard in one.todo})
 
-        _report(_all(now, change, stop, wanted), wanted)
-
-
-def _all(
-    plans: Sequence[NodePlan],
-    change: Callable[[NodePlan], Result],
-    stop: threading.Event,
-    wanted: Wanted,
-) -> list[Outcome[NodePlan, Result]]:
-    try:
-        return fanout.run([p for p in plans if p.todo], change, stop=stop)
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted(
-            "interrupted: some shards may be changed, and some not",
-            hint=f"run `shardctl {wanted.command}` again to do the rest; `shardctl status` "
-            "shows the read-only shards",
-        ) from interrupt
+        try:
+            outcomes = fanout.run([one for one in now if one.todo], change, stop=stop)
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted(
+                "interrupted: some shards may be changed, and some not",
+                hint=f"run `shardctl {wanted.command}` again to do the rest; `shardctl status` "
+                "shows the read-only shards",
+            ) from interrupt
+        _report(outcomes, wanted)
 
 
 def _report(outcomes: Sequence[Outcome[NodePlan, Result]], wanted: Wanted) -> None:
@@ -209,8 +188,12 @@ def _look(
     for one in ledger.copies(session, topology, node.name, state):
         streamed = chosen.intersection(one.move.shards)
         if one.move.streams and streamed and not one.move.state.closed:
-            streams = f": it streams shards {ranges.of(sorted(streamed))}, and {_STREAM}"
-            raise ledger.in_the_way(one, streams)
+            # A stream does not replicate triggers, and stops at them.
+            raise ledger.in_the_way(
+                one,
+                f": it streams shards {ranges.of(sorted(streamed))}, and `read-only` would change "
+                "tables that the stream follows",
+            )
     owners = cluster.read_map(session)
     schemas = {topology.schema(shard): shard for shard in node.shards if shard in chosen}
     found = read_only.tables(session, list(schemas))
@@ -255,7 +238,12 @@ def _decide(
             todo[shard] = needed
     foreign = [f"{t.schema}.{t.name}" for found in todo.values() for t in found if not t.ours]
     if foreign:
-        raise tables_not_ours(node.name, topology.database.user, foreign)
+        raise Refused(
+            "tables_not_ours",
+            f"node {node.name}: {topology.database.user} does not own "
+            f"{listed(foreign, most=_SHOWN)}",
+            hint="set `database.user` to their owner, a member of that role, or a superuser",
+        )
     return NodePlan(node.name, todo, tuple(sorted(tables.keys() - todo.keys())))
 
 
@@ -300,8 +288,7 @@ class Piece:
         return [table.oid for table in self.tables]
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What came of a node: shards that are left, and why; whether anything was changed."""
 
     left: Mapping[ShardId, str]

@@ -107,7 +107,7 @@ def left(session: Connection, move: str, schemas: Sequence[str]) -> Left:
 def prepare(session: Connection, move: str, *, revision: int) -> None:
     """Let the session plan the fence before clients wait, where it may make a function for that.
 
-    `revision` is the journal's. Raises NotAtCutover.
+    `revision` is the journal's. Raises not_at_cutover.
     """
     try:
         session.execute(QUERIES["function"].format(body=_body(move)))
@@ -158,7 +158,7 @@ def put_up(
     All of it is one message: a shardctl that is stopped leaves no lock behind. The parameters are
     those of `fence.put_up`; `attempt` is the number in the mark, and `tables` are the OIDs of
     those that are there. The server goes on with the queries of `behind` when it has committed:
-    returns the rows of each. Raises WritersLeft, FenceRefused, fence_too_late, NotAtCutover.
+    returns the rows of each. Raises WritersLeft, FenceRefused, fence_too_late, not_at_cutover.
     """
     began, timeout_ms = time.monotonic(), _QUICK_MS
     while True:

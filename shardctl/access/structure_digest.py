@@ -112,11 +112,6 @@ def known(session: Connection, schemas: Sequence[str]) -> tuple[str, Versions]:
     return found, Versions(total, tuple(namespaces), asked)
 
 
-def now(session: Connection, versions: Versions) -> str:
-    """Read the rows again, as `versions` did."""
-    return str(queries.rows_of_last(session, versions.query)[0][0])
-
-
 def _versions(
     namespaces: Sequence[int], oids: Sequence[int], classes: Sequence[str], since: str
 ) -> sql.Composed:

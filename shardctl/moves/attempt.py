@@ -338,7 +338,7 @@ def run(context: MoveContext) -> None:
         return
     with one_at_a_time.turn(context):
         problems = [
-            *preflight.again(context.topology, context.plan, purpose=context.purpose),
+            *preflight.again(context.topology, context.plan, "cutover", purpose=context.purpose),
             *file.problems(context.topology, context.plan),
         ]
         if problems:

@@ -105,7 +105,7 @@ def drain(at: Attempt) -> None:
     """Wait for sessions that write directly on the source; terminate them with `--terminate`.
 
     What they have committed may depend on moved tables: a view elsewhere would bypass the fence.
-    Raises SourceUnfit for that, WritersLeft, and UnloggedMade.
+    Raises SourceUnfit for that, WritersLeft, and unlogged_made.
     """
     with at.context.on(at.plan.source):
         if cutover.await_writers(at):

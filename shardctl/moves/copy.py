@@ -245,7 +245,7 @@ def _publish(context: MoveContext, session: Connection) -> None:
     identity would refuse its clients' UPDATE from now on), and publication_blocked.
     """
     plan = context.plan
-    found = preflight.published(context.topology, plan, purpose=context.purpose)
+    found = preflight.again(context.topology, plan, "copy", purpose=context.purpose)
     if found:
         raise together(found)
     tables = publication.tables(session, plan.schemas)

@@ -120,7 +120,7 @@ def hold(at: Attempt, until: float) -> None:
 
 
 def await_writers(at: Attempt) -> bool:
-    """Wait for them, and return whether there were any; raises WritersLeft, UnloggedMade."""
+    """Wait for them, and return whether there were any; raises WritersLeft, unlogged_made."""
     plan, until = at.plan, at.budget.latest_after("drain")
     return at.without_writers(
         lambda kept_s: fence.drain(at.source, plan.source, plan.id, deadline=until - kept_s)

@@ -405,12 +405,6 @@ def connected_standbys(session: Connection) -> str:
     return str(queries.one(session, QUERIES["connected"])[0])
 
 
-def standbys_away(session: Connection) -> frozenset[str]:
-    """Name those that are not connected."""
-    there = {name for (name,) in session.execute(QUERIES["flushed"], {"lsn": "0/0"})}
-    return expected_standbys(session) - there
-
-
 def await_flushed(
     session: Connection,
     node: str,

@@ -1,7 +1,6 @@
 # shardctl's trial: a server as the clone will be one, without data, beside the data directory. It
 # needs nothing of shardctl's: a POSIX shell, coreutils, setsid and flock (util-linux), and /proc.
 #
-#   idle    waits until another one has ended
 #   make    makes its directory for the user who runs the server
 #   try     makes and starts the server, prints `ready`, and stops and removes it after `over`; prints
 #           empty lines until then, so that it notices when they are not read any more
@@ -24,10 +23,6 @@ refuse() { # code, reason
 make() { # user, or nothing for oneself
     mkdir -- "$new" 2>/dev/null || return 0
     [ -z "$1" ] || chown -h -- "$1:" "$new"
-}
-
-idle() {
-    [ ! -d "$new" ] || flock -w 60 "$base" true || :
 }
 
 unmake() {

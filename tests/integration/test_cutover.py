@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.access import fence
-from shardctl.access.fence import NotAtCutover, WritersLeft
+from shardctl.access.fence import WritersLeft
 from shardctl.moves import claims
 from shardctl.moves.marks import StandbysBehind
 from shardctl.state import journal
@@ -61,7 +61,7 @@ def test_a_writer_keeps_the_fence_of_a_stream_from_going_up(fenced: Fenced) -> N
 def test_a_fence_is_undone_up_to_the_decision_and_comes_not_after_that(fenced: Fenced) -> None:
     before = fenced.revision
     fenced.call_off()
-    with pytest.raises(NotAtCutover):
+    with raises_code("not_at_cutover"):
         fenced.put_up(revision=before)
     fenced.put_up()
     fenced.call_off()

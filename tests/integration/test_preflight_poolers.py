@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.fixtures.moves.preflight import Movable
 
 
@@ -69,26 +64,4 @@ def test_a_name_that_the_poolers_host_does_not_know(preflight_pooled: Movable) -
 
     preflight_pooled.change(pooler_host="no-such-name.invalid")
     offer(preflight_pooled)
-    told = preflight_pooled.only("target_unresolved", "poolers")
-    assert "name.invalid" in told
-    preflight_pooled.change(pooler_host="localhost")
-    offer(preflight_pooled)
-    assert fit(preflight_pooled)
-
-
-def test_a_host_on_which_no_guard_could_run(
-    preflight_pooled: Movable, monkeypatch: pytest.MonkeyPatch, server_directory: Path
-) -> None:
-    folder = server_directory / "bin"
-    folder.mkdir()
-    folder.chmod(0o755)
-    for directory in map(Path, os.environ["PATH"].split(":")):
-        if not os.access(directory, os.R_OK | os.X_OK):
-            continue  # it is missing, or another user's
-        for program in directory.iterdir():
-            link = folder / program.name
-            if program.name not in ("setsid", "awk") and not link.is_symlink():
-                link.symlink_to(program)
-    monkeypatch.setenv("PATH", str(folder))
-    preflight_pooled.only("guard_programs", "poolers")
-    assert shutil.which("psql") is not None
+    assert "name.invalid" in preflight_pooled.only("guard_login")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.access.fence import FenceRefused, UnloggedMade, WritersLeft
+from shardctl.access.fence import FenceRefused, WritersLeft
+from tests.fixtures.refusals import raises_code
 
 if TYPE_CHECKING:
     from tests.fixtures.moves.fenced import Fenced
@@ -33,6 +34,6 @@ def test_what_is_made_and_not_committed_is_waited_for(fenced: Fenced, kind: str)
 def test_what_was_made_unlogged_meanwhile_is_refused(fenced: Fenced) -> None:
     fenced.other.execute("CREATE UNLOGGED TABLE shard2.made ()")
     fenced.other.commit()
-    with pytest.raises(UnloggedMade):
+    with raises_code("unlogged_made"):
         fenced.cut()
     fenced.call_off()

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from shardctl import fanout
-from shardctl.errors import ShardctlError, together
+from shardctl.errors import ShardctlError, named, together
 from shardctl.moves import prediction
-from shardctl.moves.plan import TargetUnfit
 from shardctl.moves.preflight import (
     directory,
     fleet,
@@ -30,16 +29,15 @@ from shardctl.moves.preflight import (
 )
 from shardctl.moves.preflight.subject import Context, Place, Unknown, refused
 from shardctl.moves.sub_step import RoundTrips
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.connection import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight.poolers import PoolerFact
-    from shardctl.moves.preflight.subject import Subject
-    from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, ShardId, Topology
+    from shardctl.moves.preflight.subject import Before, Subject
+    from shardctl.topology.model import ShardId, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +88,13 @@ def look(context: Context, subjects: Iterable[Subject] | None = None) -> Context
     rows = [subject for subject in given if subject.look is not None]
     at = {place: [one for one in rows if one.place is place] for place in Place}
     works: list[Callable[[], None]] = [
-        partial(_look_at_source, context, at[Place.source]),
+        partial(_look_over, context, Place.source, at[Place.source]),
         partial(_look_at_each, context, at[Place.target]),
         *(partial(_look_at_each, context, [one]) for one in at[Place.fleet]),
     ]
     fanout.at_once(*works)
     _look_at_each(context, at[Place.clone])
-    _look_at_member(context, at[Place.member])
+    _look_over(context, Place.member, at[Place.member])
     if at[Place.trial] and not list(judge(context)):
         _look_at_each(context, at[Place.trial])
     return context
@@ -122,77 +120,44 @@ def judge(context: Context) -> Iterator[ShardctlError]:
 def notes(context: Context) -> Iterator[str]:
     """Report what the operator should know besides refusals."""
     for subject in registry.of(context.plan):
-        if subject.notes is not None:
-            with suppress(Unknown):
-                yield from subject.notes(context)
+        with suppress(Unknown):
+            yield from subject.notes(context)
 
 
-def again(topology: Topology, plan: MovePlan, *, purpose: str) -> list[ShardctlError]:
-    """Find what has appeared since the preflight and would bypass the fence or be lost."""
-    context = Context(topology, plan, purpose)
-    rows = [one for one in registry.of(plan) if one.again is not None]
-    return _found_since(context, rows, lambda one: one.again(context) if one.again else ())
-
-
-def published(topology: Topology, plan: MovePlan, *, purpose: str) -> list[ShardctlError]:
-    """Find what has appeared since the preflight and that no publication must have."""
-    context = Context(topology, plan, purpose)
-    rows = [one for one in registry.of(plan) if one.published]
-    return _found_since(context, rows, lambda one: one.judge(context))
-
-
-def _found_since(
-    context: Context, rows: Sequence[Subject], judge: Callable[[Subject], Iterable[ShardctlError]]
+def again(
+    topology: Topology, plan: MovePlan, before: Before, *, purpose: str
 ) -> list[ShardctlError]:
-    """Look at the source once more for some subjects, and judge that."""
+    """Find what has appeared since the preflight, and must not be there before copy or cutover.
+
+    It would bypass the fence or be lost, or no publication may have it.
+    """
+    context = Context(topology, plan, purpose)
+    rows = [one for one in registry.of(plan) if one.again == before]
     basis = [one for one in registry.of(context.plan) if one.look is server.look]
-    _look_at_source(context, [*basis, *rows])
+    _look_over(context, Place.source, [*basis, *rows])
     found = [error for _, error in context.problems]
     for one in rows:
         with suppress(Unknown):
-            found += judge(one)
+            found += one.judge(context)
     return found
 
 
-def _look_at_source(context: Context, subjects: Sequence[Subject]) -> None:
-    def over(session: Connection) -> None:
-        context.session = session
-        _look_at_each(context, subjects)
-
-    _look_over(context, context.source, Place.source, over if subjects else None)
-
-
-def _look_at_member(context: Context, subjects: Sequence[Subject]) -> None:
-    def over(session: Connection) -> None:
-        context.member = session
-        _look_at_each(context, subjects)
-
-    _look_over(context, context.target, Place.member, over if subjects else None)
-    context.problems = [(place, _for_clone(context, error)) for place, error in context.problems]
-
-
-def _for_clone(context: Context, error: ShardctlError) -> ShardctlError:
-    """Name the other method where a target that may never have had a server does not answer."""
-    plan = context.plan
-    down = isinstance(error, NodeUnavailable) and error.node == plan.target and not error.answered
-    if down and context.streams and not context.target.shards and plan.reverses is None:
-        error.hint += "; if it has no server, use `move-shards --method clone`, which makes one"
-    return error
-
-
-def _look_over(
-    context: Context, node: Node, place: Place, over: Callable[[Connection], None] | None
-) -> None:
-    """Look over a session that changes nothing; why there is none is kept."""
-    database = context.topology.database
-    if over is None:
+def _look_over(context: Context, place: Place, subjects: Sequence[Subject]) -> None:
+    """Look over a session with a node that changes nothing; why there is none is kept."""
+    if not subjects:
         return
+    database = context.topology.database
+    node = context.source if place is Place.source else context.target
     try:
         with connect(
             node, database, purpose=context.purpose, autocommit=True, observing=True
         ) as session:
             server.keep_out(session, seconds=context.plan.options.max_pause_s)
-            over(session)
+            if place is Place.source:
+                context.session = session
+            else:
+                context.member = session
+            _look_at_each(context, subjects)
     except psycopg.Error as error:
         context.problems.append((place, refused(node, database.user, error)))
     except ShardctlError as error:
@@ -208,15 +173,11 @@ def _look_at_each(context: Context, subjects: Iterable[Subject]) -> None:
         except Unknown:
             context.unknown.append(one.name)
         except ShardctlError as error:
-            context.problems += [(one.place, _named(context, one, e)) for e in error.parts()]
-
-
-def _named(context: Context, subject: Subject, error: ShardctlError) -> ShardctlError:
-    """Add the node's name to errors of the target's host that lack it."""
-    node, at_target = context.target.name, subject.place in (Place.target, Place.clone)
-    if not at_target or error.message.startswith(f"node {node}"):
-        return error
-    return TargetUnfit(node, "host", error.message, hint=error.hint)
+            at_host = one.place in (Place.target, Place.clone)
+            context.problems += [
+                (one.place, named(f"node {context.target.name}", part) if at_host else part)
+                for part in error.parts()
+            ]
 
 
 def _facts(context: Context) -> Facts:
@@ -247,6 +208,6 @@ def _round_trips(context: Context) -> RoundTrips:
     clock = context.of(target.clock_of_source)
     return RoundTrips(
         source=2 * clock.uncertainty * 1000 if clock is not None else 0.0,
-        target=context.of(target.measure) or context.of(member.measure) or 0.0,
+        target=context.of(target.measure) or 0.0,
         pooler=max((one.round_trip_ms for one in context.of(poolers.look) or ()), default=0.0),
     )

@@ -58,6 +58,119 @@ FROM pg_replication_slots
 WHERE slot_name <> %(slot)s AND (slot_type = 'logical' OR NOT active)
 ORDER BY 1, 2
 
+-- check: room of replication
+-- about: the server decodes its WAL for a stream, and has free what feeds one copy more
+-- at: each
+-- any:
+--   wal_level:
+--     says: the WAL cannot be decoded
+--     hint: run ALTER SYSTEM SET wal_level = logical there and restart the server; or use --method clone; or
+--       give --keep-reverse 0 for a target
+--   decoding_broken:
+--     says: logical decoding of this version is known to run out of memory
+--     hint: install its next minor release, and restart it; or use --method clone; or give --keep-reverse 0
+--       for a target
+--   wal_senders:
+--     says: it has too few WAL senders free for a move
+--     hint: run ALTER SYSTEM SET max_wal_senders to as much there, then restart it; or give --keep-reverse 0
+--       for a target
+--   replication_slots:
+--     says: it has no replication slot free for a move
+--     hint: run ALTER SYSTEM SET max_replication_slots to as much there, then restart it; or `shardctl moves
+--       finish` for a move that need not be reversed; or give --keep-reverse 0 for a target
+SELECT 'wal_level', 'wal_level = ' || current_setting('wal_level')
+WHERE %(decodes)s AND current_setting('wal_level') <> 'logical'
+UNION ALL
+-- It needs ever more memory where DDL runs beside open transactions ("invalid memory alloc request size").
+SELECT 'decoding_broken', current_setting('server_version')
+WHERE %(decodes)s AND current_setting('server_version_num') IN ('150013', '160009', '170005')
+UNION ALL
+SELECT code, format('%%s = %%s, %%s in use, and %%s has to be free', name, setting, used, wanted)
+FROM (SELECT 'wal_senders', 'max_wal_senders', %(senders)s::integer,
+             (SELECT count(*) FROM pg_stat_get_wal_senders() AS w
+              LEFT JOIN pg_stat_activity AS a ON a.pid = w.pid
+              -- But for those that try the login at this moment.
+              WHERE a.application_name IS DISTINCT FROM %(purpose)s)
+      UNION ALL
+      SELECT 'replication_slots', 'max_replication_slots', %(slots)s::integer,
+             (SELECT count(*) FROM pg_replication_slots)) AS u (code, name, wanted, used)
+JOIN pg_settings USING (name)
+WHERE setting::bigint - used < wanted
+
+-- check: room of a subscription
+-- about: the target has workers and an origin free, which apply the stream's rows as they are
+-- at: target
+-- stream:
+--   workers:
+--     says: it has no free background worker
+--     hint: run ALTER SYSTEM SET max_worker_processes to more there, then restart the server
+--   appliers:
+--     says: it has no free worker for a subscription
+--     hint: run ALTER SYSTEM SET max_logical_replication_workers to more there, then restart the server
+--   origins:
+--     says: it has no free replication origin
+--     hint: run ALTER SYSTEM SET of this parameter to more there, then restart the server
+--   apply_settings:
+--     says: settings would stop the worker of a subscription, or change the values that it reads
+--     hint: RESET them for the database, the role and the server until the move is over; pg_db_role_setting
+--       and pg_settings show where they are set
+SELECT code, format('%%s = %%s, and %%s are in use', name, setting, used)
+FROM (SELECT 'workers', 'max_worker_processes',
+             (SELECT count(*) FROM pg_stat_activity WHERE backend_type NOT IN (
+                  'client backend', 'autovacuum launcher', 'autovacuum worker', 'background writer',
+                  'checkpointer', 'startup', 'walreceiver', 'walsender', 'walwriter', 'walsummarizer',
+                  'archiver', 'logger', 'standalone backend', 'slotsync worker', 'io worker'))
+      UNION ALL
+      SELECT 'appliers', 'max_logical_replication_workers',
+             (SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL)
+      UNION ALL
+      SELECT 'origins', CASE WHEN current_setting('server_version_num')::integer < 180000
+                             THEN 'max_replication_slots' ELSE 'max_active_replication_origins' END,
+             (SELECT count(*) FROM pg_replication_origin)) AS u (code, name, used)
+JOIN pg_settings USING (name)
+WHERE setting::bigint - used < 1
+UNION ALL
+SELECT 'apply_settings', setting
+FROM (SELECT s.setting FROM pg_db_role_setting AS d CROSS JOIN unnest(d.setconfig) AS s (setting)
+      WHERE d.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+        AND d.setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = current_user))
+      -- Sessions of shardctl's leave these two as they are.
+      UNION
+      SELECT name || '=' || setting FROM pg_settings WHERE name IN ('array_nulls', 'xmloption')) AS of_any
+WHERE setting ~* '^(array_nulls=(off|false|no|0)|xmloption=document|lock_timeout=(?!0(ms)?$)|'
+                 'session_replication_role=(?!origin$)|default_transaction_read_only=(on|true|yes|1))'
+ORDER BY 1, 2
+
+-- check: standbys
+-- about: no standby could be promoted, nor is the target one that commits wait for
+-- at: source
+-- again: cutover
+-- any:
+--   synchronous_clone:
+--     says: 'synchronous_standby_names has {names}, so commits would wait for the target'
+--     hint: list only permanent standbys there, by their application_name or cluster_name
+--   standbys_ignored:
+--     says: 'standbys are ignored: {names}; promoted now, they know no fence'
+-- clone:
+--   standbys:
+--     says: 'it has standbys: {names}; one that is promoted during the cutover ignores the fence and would
+--       accept writes for shards of node {target}'
+--     hint: disable failover (Patroni, repmgr, ...), then give --ignore-standby
+SELECT 'synchronous_clone', word[1]
+FROM regexp_matches(current_setting('synchronous_standby_names'), '"[^"]*"|[^\s,()"]+', 'g') AS word
+WHERE lower(trim('"' FROM word[1])) IN ('*', %(slot)s, lower(%(target)s), 'walreceiver', 'pg_basebackup')
+UNION ALL
+-- A streamed move waits in its cutover until they have flushed the fence.
+SELECT CASE WHEN %(ignores)s THEN 'standbys_ignored' ELSE 'standbys' END,
+       format('%%s (%%s)', r.application_name, coalesce(host(r.client_addr), 'a socket'))
+FROM pg_stat_replication AS r
+LEFT JOIN pg_replication_slots AS s ON s.active_pid = r.pid
+WHERE s.slot_type IS DISTINCT FROM 'logical' AND r.state IN ('catchup', 'streaming')
+  -- Clones of moves are promoted by these only.
+  AND r.application_name NOT IN ('pg_basebackup', 'pg_receivewal', %(purpose)s)
+  AND r.application_name !~ '^shardctl_[0-9a-f]{{8}}$'
+ORDER BY 1, 2
+
 -- check: replica identities
 -- about: a stream can name each row that clients update or delete
 -- at: source
@@ -165,6 +278,17 @@ JOIN pg_namespace AS n ON n.oid = s.pnnspid
 WHERE n.nspname = 'shardctl' OR n.nspname = ANY (%(schemas)s::name[])
 ORDER BY 2
 
+-- check: unused slots
+-- about: the source keeps the slot while no stream follows
+-- at: source
+-- stream:
+--   slot_timeout:
+--     says: 'node {source} drops a slot that is unused for {names} (idle_replication_slot_timeout), as one
+--       is during the copy: set it to 0 until the move is over, and on node {target} until it need not be
+--       reversed'
+SELECT 'slot_timeout', setting || coalesce(' ' || unit, '') FROM pg_settings
+WHERE name = 'idle_replication_slot_timeout' AND setting <> '0'
+
 -- check: kinds of objects
 -- about: no object of the shards would be lost, run twice, or mean something else on the target
 -- at: source
@@ -177,9 +301,6 @@ ORDER BY 2
 --     says: it has populated materialized views in moved shards, which would arrive empty
 --     hint: DROP them, or REFRESH MATERIALIZED VIEW ... WITH NO DATA, until the move is over, then REFRESH
 --       them on the target; or use `move-shards --method clone`
---   enum_hashes:
---     says: it has tables that are hash-partitioned by an enum, whose hash differs between servers
---     hint: use `move-shards --method clone`
 --   forced_row_security:
 --     says: it has tables with FORCE ROW LEVEL SECURITY, which hides rows from the copy
 --     hint: ALTER TABLE ... NO FORCE ROW LEVEL SECURITY until the move is over, or use `move-shards --method clone`
@@ -205,28 +326,16 @@ WITH RECURSIVE {held}, moved AS MATERIALIZED (
 ), relation AS MATERIALIZED (
     SELECT c.*, m.nspname || '.' || c.relname AS name
     FROM pg_class AS c JOIN moved AS m ON m.oid = c.relnamespace
-), used (kind, name, type) AS (
-    -- Of columns, and of hash keys with PostgreSQL's own hash: the types that values are made of.
-    SELECT 'oid_columns', r.name || '.' || a.attname, a.atttypid FROM relation AS r
+), used (name, type) AS (
+    -- The types that values of columns are made of.
+    SELECT r.name || '.' || a.attname, a.atttypid FROM relation AS r
     JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
     WHERE r.relkind IN ('r', 'm')
     UNION
-    SELECT 'enum_hashes', r.name, given.type FROM relation AS r
-    JOIN pg_partitioned_table AS p ON p.partrelid = r.oid AND p.partstrat = 'h'
-    CROSS JOIN LATERAL unnest(p.partattrs::smallint[], p.partclass::oid[]) AS k (number, class)
-    JOIN pg_opclass AS o ON o.oid = k.class AND o.oid < 16384
-    JOIN pg_type AS i ON i.oid = o.opcintype
-    -- What an expression is made of is not written down: as if of all columns.
-    LEFT JOIN pg_attribute AS a ON a.attrelid = r.oid AND NOT a.attisdropped
-        AND (a.attnum = k.number OR k.number = 0 AND i.typtype = 'p' AND a.attnum > 0)
-    CROSS JOIN LATERAL (VALUES (i.oid), (a.atttypid)) AS given (type)
-    UNION
-    SELECT u.kind, u.name, h.inside FROM used AS u JOIN held AS h ON h.outside = u.type
+    SELECT u.name, h.inside FROM used AS u JOIN held AS h ON h.outside = u.type
 )
-SELECT u.kind, u.name FROM used AS u JOIN pg_type AS t ON t.oid = u.type
-WHERE CASE u.kind WHEN 'enum_hashes' THEN t.typtype = 'e' OR t.oid = 'anyenum'::regtype
-                  ELSE t.typnamespace = 'pg_catalog'::regnamespace AND t.typtype = 'b'
-                       AND t.typname LIKE 'reg%%' END
+SELECT 'oid_columns', u.name FROM used AS u JOIN pg_type AS t ON t.oid = u.type
+WHERE t.typnamespace = 'pg_catalog'::regnamespace AND t.typtype = 'b' AND t.typname LIKE 'reg%%'
 UNION SELECT 'foreign_tables', name FROM relation WHERE relkind = 'f'
 UNION SELECT 'materialized_views', name FROM relation WHERE relkind = 'm' AND relispopulated
 UNION SELECT 'forced_row_security', name FROM relation WHERE relforcerowsecurity

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from shardctl.errors import together
 from shardctl.meter import listed
 from shardctl.moves import file
 from shardctl.moves import plan as planning
@@ -160,32 +161,17 @@ def judge_reverses(context: Context) -> Iterator[PreflightRefused]:
     if context.plan.options.finish_reverse:
         return
     for move, reverse in in_the_way(context):
-        moved = f"it moved shards {ranges.of(move.shards)} from {move.source} to {move.target} and"
         finish = f"run `shardctl moves finish {move.id}`"
         if context.plan.group is None:  # `rebalance` and `node drain` have no such option
             finish += ", or give --finish-reverse"
-        if reverse.state != "open":
-            yield PreflightRefused(
-                f"move {move.id}",
-                "identity_left",
-                f"{moved} has not put back the replica identities of their tables",
-                hint=finish,
-            )
-            continue
         yield PreflightRefused(
             f"move {move.id}",
-            "reverse_open",
-            f"{moved} can be reversed until {reverse.until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, "
-            "which this move would end",
+            "reverse_open" if reverse.state == "open" else "identity_left",
+            f"it keeps what gives shards {ranges.of(move.shards)} back from {move.target} to "
+            f"{move.source} until {reverse.until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, and what "
+            "its tables were lent until it is finished",
             hint=f"{finish}; to have the shards back, run `shardctl moves reverse {move.id}`",
         )
-
-
-def notes_on_reverses(context: Context) -> Iterator[str]:
-    """Say which moves can no longer be reversed when this one begins."""
-    if context.plan.options.finish_reverse:
-        for move, _ in in_the_way(context):
-            yield f"move {move.id} can no longer be reversed then (--finish-reverse)"
 
 
 def in_the_way(context: Context) -> list[tuple[Move, Reverse]]:
@@ -215,16 +201,7 @@ def others(context: Context) -> list[Entry]:
     return [one for one in entries if one.open and one.move.id != context.plan.id]
 
 
-def look_at_file(context: Context) -> list[PreflightRefused]:
-    """Check whether the new owners could be written into the topology file."""
-    return file.problems(context.topology, context.plan)
-
-
-def judge_file(context: Context) -> list[PreflightRefused]:
-    """Refuse a file that could not be written."""
-    return context.need(look_at_file)
-
-
-def note_new_node(context: Context) -> Iterator[str]:
-    """Report what the new node will not have."""
-    yield f"node {context.plan.target} will have no standby and no backup"
+def look_at_file(context: Context) -> None:
+    """See that the new owners could be written into the topology file; raises PreflightRefused."""
+    if problems := file.problems(context.topology, context.plan):
+        raise together(problems)

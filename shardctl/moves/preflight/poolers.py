@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl import fanout
-from shardctl.checks import hosts
 from shardctl.errors import Refused, ShardctlError, together
-from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
 from shardctl.moves import paused_poolers
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from shardctl.hosts.host import Host
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight.subject import Context
     from shardctl.pgbouncer.console import Alias
@@ -34,13 +30,9 @@ if TYPE_CHECKING:
 
 MARGIN_S = 5.0
 """How much longer than the budget clients must be able to wait: a guard fires after it."""
-RETRY_S = 2.0
-"""More `server_login_retry` than this is worth a note."""
 ROOM = 100
 """Free client connections of a pooler: with fewer, waiting logins could soon fill it."""
 WIDTH = 16
-_SECONDS = 10.0
-_NOT_FOUND = 2  # getent's exit code for a name that does not resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +65,8 @@ class Looked:
     config: Mapping[str, str] = field(default_factory=dict)
     busy: frozenset[int] = frozenset()
     """Backends of the source that serve a transaction through an alias to be paused."""
-    unresolved: bool = False
-    """Whether its host cannot resolve the target's name."""
-    lacking: tuple[str, ...] = ()
-    """Programs that a guard needs and its host lacks."""
     unasked: str = ""
     """Why a guard on its host could not query the source, or a target that serves already."""
-    notes: list[str] = field(default_factory=list)
 
 
 def look(context: Context) -> list[Looked]:
@@ -96,7 +83,7 @@ def look_at(context: Context, pooler: Pooler) -> Looked:
     looked = Looked(pooler)
     with collected(looked.problems), _named(pooler):
         host = host_of(pooler)
-        _look_at_host(topology, plan, host, looked)
+        looked.unasked = _unasked(topology, plan, pooler)
         looked.staged = apply.staged_there(pooler, host)
         try:
             seen = apply.observe(topology, pooler, host, purpose=purpose)
@@ -105,7 +92,15 @@ def look_at(context: Context, pooler: Pooler) -> Looked:
             return looked
         wanted = apply.plan(topology, seen, plan.map_version, force=False)
         if wanted.action != "none":
-            looked.problems.append(_outdated(pooler, plan, wanted.action))
+            looked.problems.append(
+                PoolerUnfit(
+                    pooler.name,
+                    "file_outdated",
+                    f"{pooler.databases_file} or what it has read of it is not that of map version "
+                    f"{plan.map_version}",
+                    hint="run `shardctl pgbouncer diff`, then `shardctl pgbouncer apply`",
+                )
+            )
     with collected(looked.problems):
         try:
             _look_at_console(topology, plan, looked, purpose=purpose)
@@ -123,48 +118,17 @@ def judge(context: Context) -> Iterator[ShardctlError]:
             known = (copy.move.id for peer in seen.peers.values() for copy in peer.copies)
             if strange := apply.in_no_journal(looked.pooler, looked.staged, known):
                 yield apply.FileStaged(looked.pooler, strange[0])
-        yield from _of_host(context, looked)
-        yield from _of_guard(context, looked)
+        if looked.unasked:
+            yield PoolerUnfit(
+                looked.pooler.name,
+                "guard_login",
+                f"a guard on its host could not log in to the target: {looked.unasked}",
+                hint=f"let {context.topology.database.user} log in from there to source and target "
+                "(psql, ~/.pgpass of the pooler's user, database.options, pooler_host, rules)",
+            )
         if looked.fact is not None:
             yield from _held(looked, looked.fact.paused)
             yield from _configured(context.plan, looked)
-
-
-def _of_host(context: Context, looked: Looked) -> Iterator[PoolerUnfit]:
-    """Refuse a host that lacks what the pooler needs."""
-    pooler, node = looked.pooler, context.target
-    if looked.unresolved:
-        yield PoolerUnfit(
-            pooler.name,
-            "target_unresolved",
-            f"its host cannot resolve {node.pooler_host}, the pooler_host of node {node.name}",
-            hint="correct the node's pooler_host in the topology, or add the name to DNS or "
-            "/etc/hosts there",
-        )
-    if looked.lacking:
-        yield PoolerUnfit(
-            pooler.name,
-            "guard_programs",
-            f"its host lacks {', '.join(looked.lacking)}, which the guard needs",
-            hint="install them there: setsid is in util-linux, psql in postgresql-client, timeout "
-            "in coreutils; awk is mawk or gawk",
-        )
-
-
-def _of_guard(context: Context, looked: Looked) -> Iterator[PoolerUnfit]:
-    """Refuse a host from which a guard could not query the target; the source is asked instead."""
-    if looked.unasked:
-        source, target, user = context.source, context.target, context.topology.database.user
-        streams = context.plan.streams
-        rules = "of both nodes" if streams else "of the source, which the clone gets"
-        yield PoolerUnfit(
-            looked.pooler.name,
-            "guard_login",
-            f"a guard on its host could not log in to the target: {looked.unasked}",
-            hint=f"allow {user} to log in from that host to nodes {source.name} and {target.name}: "
-            "add both to ~/.pgpass of the user who runs the pooler, install the files that "
-            f"database.options name, and check pg_hba.conf {rules}",
-        )
 
 
 def require_patience(topology: Topology, plan: MovePlan, *, purpose: str) -> None:
@@ -182,32 +146,16 @@ def require_patience(topology: Topology, plan: MovePlan, *, purpose: str) -> Non
 
 def notes(context: Context) -> Iterator[str]:
     """Report what the operator should know of the poolers besides refusals."""
-    found, plan = context.need(look), context.plan
-    if found and not context.streams:
-        yield (
-            f"pooler logins to node {plan.target} cannot be tested yet: it gets the pg_hba.conf "
-            f"of node {plan.source}"
-        )
-    elif not found:
+    found = context.need(look)
+    if not found:
         yield (
             "the topology has no poolers: clients of moved shards get errors from the fence until "
             "they read the map again"
         )
     for looked in found:
-        yield from notes_of(plan, looked)
-
-
-def notes_of(plan: MovePlan, looked: Looked) -> Iterator[str]:
-    """Report what the operator should know of one pooler."""
-    yield from looked.notes
-    retry = _seconds(looked.config, "server_login_retry")
-    if retry > RETRY_S:
-        yield (
-            f"pooler {looked.pooler.name}: if one login to node {plan.target} fails, its clients "
-            f"wait {retry:g} s (server_login_retry)"
-        )
-    most = looked.config.get("max_client_conn", "")
-    if looked.fact is not None and most.isdecimal():
+        most = looked.config.get("max_client_conn", "")
+        if looked.fact is None or not most.isdecimal():
+            continue
         room = int(most) - looked.fact.clients
         if room < ROOM:
             yield (
@@ -217,29 +165,13 @@ def notes_of(plan: MovePlan, looked: Looked) -> Iterator[str]:
             )
 
 
-def _look_at_host(topology: Topology, plan: MovePlan, host: Host, looked: Looked) -> None:
-    name = topology.nodes[plan.target].pooler_host
-    user = looked.pooler.os_user
-    looked.lacking = hosts.missing(host, hosts.TOOLS_OF_GUARDS, user)
-    if "psql" not in looked.lacking:
-        # A clone is asked as its source is, and is not there yet.
-        nodes, database = topology.nodes, topology.database
-        asked = [plan.source, *([plan.target] if plan.streams else [])]
-        reasons = (
-            why_unasked(plan, looked.pooler, paused_poolers.guard_dsn(nodes[node], database), node)
-            for node in asked
-        )
-        looked.unasked = next((reason for reason in reasons if reason), "")
-    if name.startswith("/") or _is_address(name):
-        return
-    try:
-        host.run(["getent", "ahosts", name], user=user, timeout=_SECONDS)
-    except CommandFailed as error:
-        looked.unresolved = error.completed.code == _NOT_FOUND
-        if not looked.unresolved:
-            looked.notes.append(
-                f"pooler {looked.pooler.name}: not checked: whether its host resolves {name}"
-            )
+def _unasked(topology: Topology, plan: MovePlan, pooler: Pooler) -> str:
+    """Ask as a guard would, a clone by its source; return why that failed."""
+    for node in (plan.source, *([plan.target] if plan.streams else [])):
+        dsn = paused_poolers.guard_dsn(topology.nodes[node], topology.database)
+        if why := why_unasked(plan, pooler, dsn, node):
+            return why
+    return ""
 
 
 def why_unasked(plan: MovePlan, pooler: Pooler, dsn: str, node: NodeName) -> str:
@@ -283,25 +215,18 @@ def _look_at_console(topology: Topology, plan: MovePlan, looked: Looked, *, purp
 def _held(looked: Looked, aliases: tuple[str, ...]) -> Iterator[PoolerUnfit]:
     """Refuse aliases that are already paused or disabled: the cutover would resume them."""
     name = looked.pooler.name
-    if looked.held:
-        yield PoolerUnfit(
-            name,
-            "paused",
-            "the whole pooler is paused: its clients wait",
-            hint="check that no operator needs the pause, then run RESUME on its console",
-        )
     there = [looked.offered[alias] for alias in aliases if alias in looked.offered]
+    paused = ["the whole pooler"] if looked.held else [one.name for one in there if one.paused]
     for code, found, verb in (
-        ("paused", [one.name for one in there if one.paused], "RESUME"),
+        ("paused", paused, "RESUME"),
         ("disabled", [one.name for one in there if one.disabled], "ENABLE"),
     ):
         if found:
             yield PoolerUnfit(
                 name,
                 code,
-                f"aliases are already {code}: {listed(found)}",
-                hint="check that no operator needs this, then run on its console: "
-                f'{verb} "{found[0]}"',
+                f"it has {code}: {listed(found)}",
+                hint=f"check that no operator needs this, then run {verb} on its console",
             )
 
 
@@ -317,8 +242,7 @@ def _configured(plan: MovePlan, looked: Looked) -> Iterator[PoolerUnfit]:
             hint="run one process with so_reuseport = 0, or list each process as a pooler with a "
             "port of its own",
         )
-    reported = any(isinstance(one, faults.PoolingUnfit) for one in looked.problems)
-    if config.get("pool_mode") == "session" and not reported:
+    if config.get("pool_mode") == "session":
         yield PoolerUnfit(
             name,
             "session_pooling",
@@ -333,7 +257,7 @@ def _impatient(
 ) -> Iterator[PoolerUnfit]:
     needed = plan.options.max_pause_s + MARGIN_S
     for key in ("query_wait_timeout", "client_login_timeout"):
-        seconds = _seconds(config, key)
+        seconds = float(config.get(key) or 0)
         if 0 < seconds < needed:  # 0 is never
             yield PoolerUnfit(
                 name,
@@ -344,16 +268,6 @@ def _impatient(
             )
 
 
-def _outdated(pooler: Pooler, plan: MovePlan, action: str) -> PoolerUnfit:
-    problem = "does not match" if action == "write" else "was not reloaded since it matches"
-    return PoolerUnfit(
-        pooler.name,
-        "file_outdated",
-        f"{pooler.databases_file} {problem} map version {plan.map_version}",
-        hint="run `shardctl pgbouncer diff`, then `shardctl pgbouncer apply`",
-    )
-
-
 @contextmanager
 def _named(pooler: Pooler) -> Iterator[None]:
     """Add the pooler's name to errors that lack it."""
@@ -361,15 +275,3 @@ def _named(pooler: Pooler) -> Iterator[None]:
         yield
     except ShardctlError as error:
         raise faults.named(pooler.name, error) from error
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _seconds(config: Mapping[str, str], key: str) -> float:
-    return float(config.get(key) or 0)

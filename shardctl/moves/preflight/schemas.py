@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from shardctl.postgres.connection import Connection
 
 _WITH_DATABASE_COLLATIONS = 150_000
-_KEYWORDS = ("all", "sameuser", "samerole", "samegroup", "replication")  # of pg_hba.conf
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A collation's recorded version; `actual` is the system's."""
+    """A collation's recorded version; `actual` is the system's, by the C library or not."""
 
     name: str
     recorded: str
     actual: str | None
+    of_libc: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ class Contents:
     closed: Mapping[str, str] = field(default_factory=dict)
     """Databases that shardctl could not connect to, and why."""
     collations: tuple[Version, ...] = ()
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """The libraries that functions in C need, each with one of these functions."""
 
 
 def look(context: Context) -> Contents:
@@ -59,14 +61,38 @@ def look(context: Context) -> Contents:
     found = Contents(catalog.read_shadows(session, topology, plan.schemas), crossings)
     if context.streams:
         return found
-    databases, closed = _other_databases(context)
+    databases: dict[str, Some] = {}
+    closed: dict[str, str] = {}
+    modules = _modules(session)
+    for (name,) in session.execute(QUERIES["databases"]).fetchall():
+        try:
+            with connect(
+                context.source,
+                topology.database,
+                purpose=context.purpose,
+                dbname=name,
+                autocommit=True,
+                observing=True,
+            ) as other:
+                there = tables(other, [])
+                modules = {**_modules(other), **modules}
+        except NodeUnavailable as error:
+            closed[name] = error.reason
+        else:
+            if there.total:
+                databases[name] = there
     return replace(
         found,
         tables=tables(session, [topology.schema(shard) for shard in context.source.shards]),
         databases=databases,
         closed=closed,
         collations=_collations(session),
+        modules=modules,
     )
+
+
+def _modules(session: Connection) -> dict[str, str]:
+    return dict(session.execute(QUERIES["modules"]).fetchall())
 
 
 def tables(session: Connection, known: Sequence[str]) -> Some:
@@ -76,29 +102,18 @@ def tables(session: Connection, known: Sequence[str]) -> Some:
     )
 
 
-def _other_databases(context: Context) -> tuple[dict[str, Some], dict[str, str]]:
-    """Query the source's other databases; return those with data, and the unreachable ones."""
-    node, database, purpose = context.source, context.topology.database, context.purpose
-    found: dict[str, Some] = {}
-    closed: dict[str, str] = {}
-    for (name,) in context.session.execute(QUERIES["databases"]).fetchall():
-        try:
-            with connect(
-                node, database, purpose=purpose, dbname=name, autocommit=True, observing=True
-            ) as other:
-                there = tables(other, [])
-        except NodeUnavailable as error:
-            closed[name] = error.reason
-        else:
-            if there.total:
-                found[name] = there
-    return found, closed
-
-
 def judge(context: Context) -> Iterator[ShardctlError]:
-    """Refuse what would bypass the fence, or be on both nodes afterwards."""
+    """Refuse what would bypass the fence."""
     node, there = context.plan.source, context.need(look)
-    yield from unfenced(context)
+    if there.crossings.total:
+        yield ddl.crossing_refused(node, there.crossings)
+    for schema, table in there.shadows:
+        yield table_shadowed(node, schema, table)
+
+
+def judge_copied(context: Context) -> Iterator[ShardctlError]:
+    """Refuse what would be on both nodes after a clone, or is corrupt there."""
+    node, there = context.plan.source, context.need(look)
     for one in there.collations:
         if one.recorded != one.actual:
             yield SourceUnfit(
@@ -109,57 +124,25 @@ def judge(context: Context) -> Iterator[ShardctlError]:
                 hint="run REINDEX on its indexes, then ALTER DATABASE (or COLLATION) ... REFRESH "
                 "COLLATION VERSION",
             )
-    if not context.plan.options.duplicate_shared:
-        yield from _shared(node, there)
+    hint = "move it elsewhere or drop it, or give --duplicate-shared to keep it on both nodes"
+    if there.tables.total and not context.plan.options.duplicate_shared:
+        yield SourceUnfit(
+            node, "shared_tables", f"it has tables outside the shards: {there.tables}", hint=hint
+        )
+    if there.databases and not context.plan.options.duplicate_shared:
+        shown = [f"{name} ({some})" for name, some in there.databases.items()]
+        yield SourceUnfit(
+            node, "other_databases", f"it has other databases with data: {listed(shown)}", hint=hint
+        )
+    user = context.topology.database.user
     for name, reason in there.closed.items():
         yield SourceUnfit(
             node,
             "database_closed",
             f"cannot connect to database {name}, which a clone would copy: {reason}",
-            hint=way_in(context.topology.database.user, name),
-        )
-
-
-def way_in(user: str, database: str) -> str:
-    """Return the hint for a database that a role cannot connect to: pg_hba.conf, and a grant."""
-    named = f'"{database}"' if database in _KEYWORDS else database
-    return (
-        f"add `host {named} {user} ADDRESS scram-sha-256` to pg_hba.conf there and reload, and run "
-        f"GRANT CONNECT ON DATABASE {quote_identifier(database)} TO {quote_identifier(user)}"
-    )
-
-
-def unfenced(context: Context) -> Iterator[ShardctlError]:
-    """Refuse what would bypass the fence; it may appear until the cutover."""
-    node, there = context.plan.source, context.need(look)
-    if there.crossings.total:
-        yield ddl.crossing_refused(node, there.crossings)
-    for schema, table in there.shadows:
-        yield table_shadowed(node, schema, table)
-
-
-def notes(context: Context) -> Iterator[str]:
-    """Report what will be on both nodes."""
-    there = context.need(look)
-    if context.plan.options.duplicate_shared:
-        both = "will be on both nodes and change independently (--duplicate-shared): "
-        if there.tables.total:
-            yield f"tables of database {context.topology.database.name} {both}{there.tables}"
-        for name, some in there.databases.items():
-            yield f"tables of database {name} {both}{some}"
-
-
-def _shared(node: str, there: Contents) -> Iterator[SourceUnfit]:
-    """Refuse data that would exist on both nodes afterwards and diverge."""
-    hint = "move it elsewhere or drop it, or give --duplicate-shared to keep it on both nodes"
-    if there.tables.total:
-        yield SourceUnfit(
-            node, "shared_tables", f"it has tables outside the shards: {there.tables}", hint=hint
-        )
-    if there.databases:
-        shown = [f"{name} ({some})" for name, some in there.databases.items()]
-        yield SourceUnfit(
-            node, "other_databases", f"it has other databases with data: {listed(shown)}", hint=hint
+            hint=f"add `host {name} {user} ADDRESS scram-sha-256` to pg_hba.conf there and reload, "
+            f"and run GRANT CONNECT ON DATABASE {quote_identifier(name)} TO "
+            f"{quote_identifier(user)}",
         )
 
 
@@ -167,5 +150,5 @@ def _collations(session: Connection) -> tuple[Version, ...]:
     found = session.execute(QUERIES["collations"]).fetchall()
     if session.info.server_version >= _WITH_DATABASE_COLLATIONS:
         rows = session.execute(QUERIES["database_collations"]).fetchall()
-        found += [(f"database {name}", recorded, actual) for name, recorded, actual in rows]
+        found += [(f"database {name}", *versions) for name, *versions in rows]
     return tuple(Version(*row) for row in found)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardctl.ids.generator import quote_identifier
-from shardctl.moves.plan import SourceUnfit
-from shardctl.moves.preflight.subject import QUERIES
+from shardctl.moves.plan import NodeUnfit, SourceUnfit
+from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.postgres import OLDEST_MAJOR, queries
+from shardctl.postgres.logical import structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.connection import Connection
+    from shardctl.topology.model import NodeName
 
 STANDBY_CRITICAL = (
     "max_connections",
@@ -27,18 +29,14 @@ STANDBY_CRITICAL = (
 
 _SETTINGS = (
     *STANDBY_CRITICAL,
-    "archive_mode",
-    "config_file",
     "data_directory",
     "dynamic_library_path",
-    "max_active_replication_origins",
-    "max_logical_replication_workers",
-    "max_replication_slots",
     "max_wal_size",
     "synchronous_standby_names",
-    "wal_level",
-    "wal_retrieve_retry_interval",
 )
+
+OLDEST_STREAMED = 15
+"""The first major version whose publications can be filtered by rows."""
 
 MONITOR = "pg_monitor"
 
@@ -55,6 +53,11 @@ _FUNCTIONS = (
     "pg_stat_file(text,boolean)",
 )
 _VIEWS = ("pg_file_settings", "pg_hba_file_rules")
+_OF_REVERSES = (
+    "pg_replication_origin_advance(text,pg_lsn)",
+    "pg_replication_origin_progress(text,boolean)",
+)
+"""By which a reverse begins where it should."""
 _TABLES = ("shardctl.cluster", "shardctl.map", "shardctl.move", "shardctl.move_step")
 
 
@@ -98,12 +101,14 @@ def read(session: Connection) -> Server:
 def judge(context: Context) -> Iterator[SourceUnfit]:
     """Refuse a standby, and a server that is too old."""
     node, server = context.source, context.need(look)
-    if server.major < OLDEST_MAJOR:
+    oldest = OLDEST_STREAMED if context.streams else OLDEST_MAJOR
+    if server.major < oldest:
         yield SourceUnfit(
             node.name,
             "too_old",
-            f"PostgreSQL {server.version} is too old: shardctl needs {OLDEST_MAJOR} or newer",
-            hint=f"upgrade it to PostgreSQL {OLDEST_MAJOR} or newer",
+            f"PostgreSQL {server.version} is too old: the move needs {oldest} or newer",
+            hint=f"upgrade it to PostgreSQL {oldest} or newer, or use `move-shards --method clone` "
+            f"from {OLDEST_MAJOR} on",
         )
     if server.in_recovery:
         yield SourceUnfit(
@@ -114,77 +119,77 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
         )
 
 
-def notes(context: Context) -> Iterator[str]:
-    """Report what the new node will lack."""
-    if context.need(look).settings.get("archive_mode", "off") != "off":
-        yield (
-            f"node {context.plan.target} will not archive WAL: set up archiving there, not into "
-            f"the archive of node {context.plan.source}"
-        )
+def require_streams(context: Context) -> None:
+    """See that the source's catalogs are those of a version that streams; raises Unknown."""
+    if context.need(look).major < OLDEST_STREAMED:
+        raise Unknown
 
 
 def look_for_rights(context: Context) -> tuple[str, ...]:
-    """List the rights that the session's role lacks."""
+    """List the rights that the role lacks on the source."""
     plan, streams = context.plan, context.streams
     # The owner of a table publishes it, the move's own control table too.
     published = [*plan.schemas, "shardctl"] if streams else []
     owned = published or [context.topology.schema(shard) for shard in context.source.shards]
-    found = context.session.execute(
-        QUERIES["rights"],
-        {
-            "schemas": [*{*owned, *plan.schemas}],
-            "terminate": plan.options.terminate,
-            "functions": [] if streams else list(_FUNCTIONS),
-            "views": [] if streams else list(_VIEWS),
-            "tables": list(_TABLES),
-            "published": published,
-            "streams": streams,
-            "replication_user": context.topology.database.replication_user,
-        },
+    return _lacking(
+        context.session,
+        schemas=[*{*owned, *plan.schemas}],
+        replicates=True,
+        terminate=plan.options.terminate,
+        functions=[] if streams else list(_FUNCTIONS),
+        views=[] if streams else list(_VIEWS),
+        tables=list(_TABLES),
+        published=published,
+        replication_user=context.topology.database.replication_user,
+        files=not streams,
     )
-    return tuple(what for (what,) in found)
 
 
-def judge_rights(context: Context) -> Iterator[SourceUnfit]:
-    """Refuse a role without these rights, with the statements that grant them."""
-    node, user, missing = (
-        context.plan.source,
-        context.topology.database.user,
-        context.need(look_for_rights),
+def look_for_owners(context: Context) -> tuple[str, ...]:
+    """Ask the source which roles own what is moved."""
+    return structure.owners(context.session, context.plan.schemas)
+
+
+def look_for_rights_of_target(context: Context) -> tuple[str, ...]:
+    """List the rights that the role lacks on a target to which shards are streamed."""
+    plan = context.plan
+    return _lacking(
+        context.member,
+        schemas=["shardctl"],
+        replicates=plan.reverse is not None,
+        functions=list(_OF_REVERSES) if plan.reverses is not None else [],
+        subscribes=True,
+        owners=list(context.of(look_for_owners) or ()),
     )
+
+
+def _lacking(session: Connection, **given: Any) -> tuple[str, ...]:
+    asked: dict[str, Any] = {
+        **{name: [] for name in ("functions", "views", "tables", "published", "owners")},
+        **dict.fromkeys(("terminate", "subscribes", "files"), False),
+        "replication_user": None,
+    }
+    return tuple(what for (what,) in session.execute(QUERIES["rights"], asked | given))
+
+
+def judge_rights(context: Context) -> Iterator[NodeUnfit]:
+    """Refuse a role without these rights."""
+    return _refused(context, context.plan.source, context.need(look_for_rights))
+
+
+def judge_rights_of_target(context: Context) -> Iterator[NodeUnfit]:
+    """Refuse a role without those on the target."""
+    return _refused(context, context.plan.target, context.need(look_for_rights_of_target))
+
+
+def _refused(context: Context, node: NodeName, missing: Sequence[str]) -> Iterator[NodeUnfit]:
+    """Refuse missing rights."""
+    user, role = context.topology.database.user, quote_identifier(context.topology.database.user)
     if missing:
-        yield SourceUnfit(
+        yield NodeUnfit(
             node,
             "rights",
             f"{user} lacks rights that a move needs: {'; '.join(missing)}",
-            hint=f"run on node {node} as a superuser: {'; '.join(grants(user, missing))}",
+            hint=f"run on node {node} as a superuser GRANT ... TO {role} for each of them, or "
+            f"ALTER ROLE {role} REPLICATION, which a target needs for --keep-reverse only",
         )
-
-
-def grants(user: str, missing: Sequence[str]) -> list[str]:
-    """Return the statements that grant rights; rights on applications' objects in words.
-
-    >>> grants("ops", ["REPLICATION", "pg_monitor", "pg_read_server_files (for /etc/hba)"])
-    ['ALTER ROLE "ops" REPLICATION', 'GRANT pg_monitor, pg_read_server_files TO "ops"']
-    >>> grants("ops", ["EXECUTE on pg_ls_dir(text)", "SELECT on table shard0.photos and 3 more"])
-    ['GRANT EXECUTE ON FUNCTION pg_ls_dir(text) TO "ops"', 'then grant the other rights to ops']
-    """
-    role = quote_identifier(user)
-    roles = [what.partition(" ")[0] for what in missing if what.startswith("pg_")]
-    functions = _named(missing, "EXECUTE on ")
-    views = [view for view in _named(missing, "SELECT on ") if view in _VIEWS]
-    said = ["REPLICATION"] if "REPLICATION" in missing else []
-    statements = [f"ALTER ROLE {role} REPLICATION"] if said else []
-    if roles:
-        statements.append(f"GRANT {', '.join(roles)} TO {role}")
-    if functions:
-        statements.append(f"GRANT EXECUTE ON FUNCTION {', '.join(functions)} TO {role}")
-    if views:
-        statements.append(f"GRANT SELECT ON {', '.join(views)} TO {role}")
-    if len(said) + len(roles) + len(functions) + len(views) < len(missing):
-        statements.append(f"then grant the other rights to {user}")
-    return statements
-
-
-def _named(missing: Sequence[str], verb: str) -> list[str]:
-    return [what.removeprefix(verb) for what in missing if what.startswith(verb)]

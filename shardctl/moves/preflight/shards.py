@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 
 from shardctl.access import fence
 from shardctl.checks.status_look import QUERIES as STATUS
-from shardctl.ids import generator
 from shardctl.meter import listed
-from shardctl.moves import claims
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import PreflightRefused, SourceUnfit, TargetUnfit
 from shardctl.moves.preflight import poolers, server
@@ -37,34 +35,22 @@ class Shards:
 
     sizes: Mapping[str, int | None]
     """Bytes of live and retired schemas; None where a lock prevents the measurement."""
-    tables: int = 0
-    """How many the fence locks; 0 where it only renames their schemas."""
     moved: int = 0
     """How many tables move."""
     copied: int = 0
     """How many are copied: these, or all of the database with a clone."""
-    sequences: int = 0
-    """How many a stream's claim sets; 0 where a clone has them as they are."""
-    applications: int = 0
-    """How many sequences do not make ids."""
 
 
 def look(context: Context) -> Shards:
     """Measure the source's schemas, and count the tables that move and that are copied."""
-    schemas = {"schemas": list(context.plan.schemas)}
     moved = copied = len(fence.oids(context.session, context.plan.schemas))
     owned = [context.topology.schema(shard) for shard in context.source.shards]
-    given = schemas | {"generator": [generator.COUNTER, generator.REGISTER]}
-    sequences, applications = queries.one(context.session, QUERIES["sequences"], given)
     if not context.streams:
         (copied,) = queries.one(context.session, QUERIES["all_tables"])
     return Shards(
         _sizes(context.session, owned),
-        tables=moved if context.streams else 0,
         moved=moved,
         copied=copied,
-        sequences=sequences if context.streams else 0,
-        applications=applications,
     )
 
 
@@ -73,27 +59,6 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
     sizes = context.need(look).sizes
     if locked := [s for s in context.plan.schemas if s in sizes and sizes[s] is None]:
         yield _locked(context.plan.source, locked)
-
-
-def notes(context: Context) -> Iterator[str]:
-    """Report retired schemas, which the clone copies, too."""
-    live = {context.topology.schema(shard) for shard in context.topology.owners()}
-    retired = len(context.need(look).sizes.keys() - live)
-    if retired:
-        yield (
-            f"node {context.plan.source} has {retired:,} retired schemas, which are copied, too: "
-            "run `shardctl prune` first to drop them"
-        )
-    yield from note_sequences(context)
-
-
-def note_sequences(context: Context) -> Iterator[str]:
-    """Report that sequences skip values, as they do after a crash."""
-    if found := context.need(look).applications:
-        yield (
-            f"the application's sequences in moved shards ({found:,}) skip up to {claims.MARGIN} "
-            f"values each, as after a crash; those near their end skip none"
-        )
 
 
 def reclaimed(context: Context) -> int:
@@ -138,21 +103,15 @@ def _locked(node: NodeName, locked: Sequence[str]) -> SourceUnfit:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """A transaction that is older than the cutover may take; `seconds` is its age.
+class Transaction(NamedTuple):
+    """A transaction that is older than the cutover may take; `said` names it and its age.
 
-    `writes`: it holds or awaits a write lock on a moved table; `reads`: it has any lock there.
+    `writes`: it holds or awaits a write lock on a moved table.
     """
 
     pid: int
-    who: str
-    seconds: float
+    said: str
     writes: bool
-    reads: bool
-
-    def __str__(self) -> str:
-        return f"pid {self.pid} ({self.who}, {self.seconds:.0f} s old)"
 
 
 def look_for_transactions(context: Context) -> tuple[Transaction, ...]:
@@ -172,23 +131,15 @@ def judge_transactions(context: Context) -> Iterator[SourceUnfit]:
             context.plan.source,
             "old_transactions",
             f"transactions on the moved shards are older than --max-pause ({pause_s:g} s), so the "
-            f"cutover would time out: {listed([str(one) for one in found])}",
+            f"cutover would time out: {listed([one.said for one in found])}",
             hint="wait until they end, or end them with pg_terminate_backend(PID) there",
         )
 
 
-def note_transactions(context: Context) -> Iterator[str]:
-    """Report old transactions that the cutover does not wait for."""
-    readers = [
-        str(one) for one in context.need(look_for_transactions) if one.reads and not one.writes
-    ]
-    if readers:
-        yield f"the cutover does not wait for transactions that only read: {listed(readers)}"
-
-
 def judge_locks(context: Context) -> Iterator[PreflightRefused]:
     """Refuse a source whose lock table has no room for the fence."""
-    locks = len(context.plan.schemas) + context.need(look).tables
+    # The fence of a clone only renames.
+    locks = len(context.plan.schemas) + (context.need(look).moved if context.streams else 0)
     settings = context.need(server.look).settings
     yield from lock_table(context.plan.source, settings, locks, "the fence")
 
@@ -210,17 +161,8 @@ def judge_standby(context: Context) -> Iterator[PreflightRefused]:
                 "the source's value",
             )
             wanted[name] = there.settings[name]
-    if given.get("wal_level") == "minimal":
-        yield TargetUnfit(
-            node.name,
-            "settings",
-            "settings: wal_level is minimal, and a standby does not start with it",
-            hint="remove it: the clone then has the source's value",
-        )
     renamed = len(context.plan.schemas) + len(planning.leaving(context.topology, context.plan))
-    # Dropping a trigger locks it, its table, and what they depend on.
-    locks = renamed + 3 * context.need(look).tables
-    yield from lock_table(node.name, wanted, locks, "the claim")
+    yield from lock_table(node.name, wanted, renamed, "the claim")
 
 
 def lock_table(

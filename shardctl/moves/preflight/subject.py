@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 import psycopg
 
@@ -14,7 +14,8 @@ from shardctl.postgres import queries
 from shardctl.postgres.connection import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Never
 
     from shardctl.errors import ShardctlError
     from shardctl.moves.plan import MovePlan
@@ -43,13 +44,25 @@ class Place(Enum):
     """Over a session with the target, which serves already, with findings from the source."""
 
 
+class Kind(Enum):
+    """What is looked at differs by these."""
+
+    clone = auto()
+    stream = auto()
+    reverse = auto()
+    """A stream without a copy, which gives shards back."""
+
+
 class Unknown(Exception):  # preflight itself catches it, no operator sees it
     """A finding that a subject needs is missing; another refusal reports why."""
 
 
-def nothing(_context: Context) -> Iterable[ShardctlError]:
-    """Refuse nothing."""
+def nothing(_context: Context) -> Iterable[Never]:
+    """Refuse and report nothing."""
     return ()
+
+
+Before = Literal["copy", "cutover"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +70,7 @@ class Subject:
     """One row of the registry.
 
     `look` queries and changes nothing. The others use what it and other looks have found: `judge`
-    returns refusals, `again` those that may appear until the cutover, `notes` what the plan
-    reports besides refusals.
+    returns refusals, `notes` what the plan reports besides refusals.
     """
 
     name: str
@@ -66,10 +78,10 @@ class Subject:
     place: Place
     look: Callable[[Context], object] | None = None
     judge: Callable[[Context], Iterable[ShardctlError]] = nothing
-    again: Callable[[Context], Iterable[ShardctlError]] | None = None
-    notes: Callable[[Context], Iterable[str]] | None = None
-    published: bool = False
-    """Whether a move by stream judges it again, right before it publishes the tables."""
+    notes: Callable[[Context], Iterable[str]] = nothing
+    of: Sequence[Kind] = tuple(Kind)
+    again: Before | None = None
+    """Before what it is looked at and judged again; `copy` is of streams."""
 
 
 @dataclass(slots=True)
@@ -129,12 +141,5 @@ def refused(node: Node, user: str, error: psycopg.Error) -> ShardctlError:
             "rights",
             f"{user} may not run a check: {reason_of(error)}",
             hint="set `database.user` to the role that ran `shardctl init`, or to a superuser",
-        )
-    if isinstance(error, psycopg.errors.LockNotAvailable):
-        return PreflightRefused(
-            f"node {node.name}",
-            "locked",
-            "another session holds a lock on a table of the shards, for longer than --max-pause",
-            hint="find it in pg_locks there, wait until it ends or end it, then try again",
         )
     return unavailable(node, error)

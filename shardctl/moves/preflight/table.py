@@ -3,61 +3,47 @@
 A block is `-- check: NAME`, then YAML in comment lines, then what is asked:
 
 - `about`: what has to be true, for the reference.
-- `at`: `source`, or `each` node, whose answers are rows of a key and a name. Or `both`: the first
-  query gives rows of a kind and a name, of what the source has or needs. The second, after
-  `-- then`, is asked of both nodes and defines these: kind, name, what is compared, what is shown.
+- `at`: `source`, `target` or `each` node, whose answers are rows of a key and a name. Or `both`:
+  the first query gives rows of a kind and a name, of what the source has or needs. The second,
+  after `-- then`, is asked of both nodes and defines these: kind, name, what is compared, shown.
   The keys are `KIND_missing` and `KIND_differs`, and `KIND_newer` where that is known.
 - `again`: the step before which the source is asked once more, `copy` or `cutover`.
 - `any`, `clone` or `stream`: for each key, what a move of that method `says` and with which `hint`;
   without a hint it is a note. The key is the refusal's code unless a `code` is given.
-
-One thing no query answers: expressions of moved tables that a search_path explains. Checks (also of
-domains), generated columns, indexes and partition keys are computed again on the target, and what
-applies a stream has none. Whether a function in one of them fails there is tried on the source,
-with a row, as `database.user`: only where that role and superusers own all of the code.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple, cast
 
-import psycopg
 import yaml
 from psycopg import sql
 
+from shardctl.checks import settings as checked
 from shardctl.ids.generator import quote_identifier
-from shardctl.libpq import reason_of
 from shardctl.meter import listed
+from shardctl.moves import plan as planning
 from shardctl.moves.plan import SourceUnfit, TargetUnfit
-from shardctl.moves.preflight import member, replication
-from shardctl.moves.preflight.subject import QUERIES, Place, Subject, Unknown
+from shardctl.moves.preflight import member, server
+from shardctl.moves.preflight.subject import Kind, Place, Subject, Unknown
 from shardctl.postgres import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from shardctl.moves.preflight.subject import Context
+    from shardctl.moves.preflight.subject import Before, Context
 
     Answers = Mapping[str, list[str]]
     Look = Callable[[Context], Answers]
     Definitions = dict[tuple[str, str], tuple[Any, str]]
 
 _BLOCK = re.compile(r"^-- check: (.+)\n((?:-- .*\n)+)((?:(?!^-- check: ).*\n?)*)", re.MULTILINE)
-
-_ATTEMPTS = 20
-"""In how many tables a row is looked for, with which the same expression can be tried."""
-_UNKNOWN_NAMES = (
-    psycopg.errors.UndefinedTable,
-    psycopg.errors.UndefinedFunction,
-    psycopg.errors.UndefinedObject,
-    psycopg.errors.InvalidSchemaName,
-)
 
 
 class Said(NamedTuple):
@@ -75,7 +61,7 @@ class Check:
     name: str
     about: str
     at: str
-    again: str | None
+    again: Before | None
     said: Mapping[str, Mapping[str, Said]]
     asked: tuple[sql.Composed, ...]
 
@@ -83,36 +69,39 @@ class Check:
         """Give what is said in moves of a method, by key."""
         return {**self.said.get("any", {}), **self.said.get(method, {})}
 
-    def subjects(self, method: str, place: Place) -> Iterator[Subject]:
-        """Give the row of the registry, if a method asks this there."""
-        if not self.of(method) or (self.at == "source" and place is Place.member):
+    def subjects(self, place: Place) -> Iterator[Subject]:
+        """Give the row of the registry, if this is asked there."""
+        methods = [Kind.stream, Kind.reverse] if self.of(planning.STREAM) else []
+        if place is Place.source and self.of(planning.CLONE):
+            methods.append(Kind.clone)
+        if {"source": Place.member, "target": Place.source}.get(self.at) is place or not methods:
             return
         if self.at == "both" and place is Place.source:
-            yield Subject(f"source's {self.name}", "with what it is compared", place, self.define)
+            name, about = f"source's {self.name}", "with what it is compared"
+            yield Subject(name, about, place, self.define, of=methods)
             return
         look = self.look if place is Place.source else self.look_at_target
-        judge = partial(self.judge, look)
+        whose = f"{'source' if place is Place.source else 'target'}'s "
         yield Subject(
-            {"each": f"{'source' if place is Place.source else 'target'}'s "}.get(self.at, "")
-            + self.name,
+            (whose if self.at == "each" else "") + self.name,
             self.about,
             place,
             look,
-            judge,
-            judge if self.again == "cutover" else None,
+            partial(self.judge, look),
             partial(self.notes, look),
-            published=self.again == "copy" and place is Place.source,
+            methods,
+            self.again if place is Place.source else None,
         )
 
     def look(self, context: Context) -> Answers:
         """Ask the source; raises Unknown of one that is too old for a stream."""
         if context.streams:
-            replication.require_streams(context)
+            server.require_streams(context)
         return self._answers(context.session.execute(self.asked[0], _given(context)))
 
     def define(self, context: Context) -> Definitions:
         """Define on the source what it has or needs; raises Unknown as `look`."""
-        replication.require_streams(context)
+        server.require_streams(context)
         named = context.session.execute(self.asked[0], _given(context)).fetchall()
         given = _given(context) | {"named": json.dumps(named)}
         rows = context.session.execute(self.asked[1], given)
@@ -120,10 +109,10 @@ class Check:
 
     def look_at_target(self, context: Context) -> Answers:
         """Ask the target; raises Unknown of one that is too old for a stream."""
-        if context.need(member.look).major < replication.OLDEST:
+        if context.need(member.look).major < server.OLDEST_STREAMED:
             raise Unknown
-        given = _given(context) | {"streams_as": context.topology.database.user}
-        if self.at == "each":
+        given = _given(context, at_target=True)
+        if self.at != "both":
             return self._answers(context.member.execute(self.asked[0], given))
         here = context.need(self.define)
         rows = context.member.execute(self.asked[1], given | {"named": json.dumps(list(here))})
@@ -176,14 +165,27 @@ class Check:
                 yield f"{kind}_{'newer' if newer else 'differs'}", said
 
 
-def _given(context: Context) -> dict[str, Any]:
-    """Give what queries know of a move; `streams_as` is who writes or reads the stream's rows."""
+def _given(context: Context, *, at_target: bool = False) -> dict[str, Any]:
+    """Give what queries know of a move.
+
+    `streams_as` is who writes or reads the stream's rows there. For the move, or for its reverse,
+    WAL is decoded, and senders and slots have to be free.
+    """
+    plan, database = context.plan, context.topology.database
+    kept = plan.reverse is not None
     return {
-        "schemas": list(context.plan.schemas),
-        "slot": context.plan.slot,
-        "streams_as": context.topology.database.replication_user,
+        "schemas": list(plan.schemas),
+        "slot": plan.slot,
+        "target": plan.target,
+        "ignores": plan.options.ignore_standby,
+        "purpose": context.purpose,
+        "streams_as": database.user if at_target else database.replication_user,
         # When the move has begun, the tables that it lends it to have it.
-        "lends": context.plan.options.identity_full and not context.plan.systems,
+        "lends": plan.options.identity_full and not plan.systems,
+        "decodes": kept if at_target else plan.streams,
+        "senders": int(kept) if at_target else checked.SENDERS,
+        # The slot of a reverse is there already.
+        "slots": int(kept if at_target else plan.reverses is None),
     }
 
 
@@ -212,86 +214,6 @@ CHECKS = tuple(
 )
 
 
-def of(method: str, place: Place) -> Iterator[Subject]:
-    """List the subjects of a method in a place, in the order of the file."""
-    return (subject for one in CHECKS for subject in one.subjects(method, place))
-
-
-@dataclass(frozen=True, slots=True)
-class Expressions:
-    """Functions in expressions, with their tables: those that fail, and those that were not tried.
-
-    The latter are in tables without rows, or of another role than ours.
-    """
-
-    failing: tuple[str, ...] = ()
-    untried: tuple[str, ...] = ()
-
-
-def look_at_expressions(context: Context) -> Expressions:
-    """Compute each such expression for a row, once for all tables that have it.
-
-    Raises Unknown of a source that is too old.
-    """
-    replication.require_streams(context)
-    given = {"schemas": list(context.plan.schemas)}
-    failing: list[str] = []
-    untried: dict[tuple[str, str], str] = {}
-    proved: set[tuple[str, str]] = set()
-    attempts: Counter[tuple[str, str]] = Counter()
-    # The session's search_path is pg_catalog, and it cannot write.
-    asked = QUERIES["expressions"].format(held=catalog.QUERIES["held"])
-    found_there = context.session.execute(asked, given)
-    for table, expression, function, condition, ours in found_there:
-        one = (expression, function)
-        if not ours:
-            untried.setdefault(one, f"{function} in {table}")
-            continue
-        attempts[one] += 1
-        if one in proved or attempts[one] > _ATTEMPTS:
-            continue  # shards have the same tables
-        statement = QUERIES["evaluate"].format(
-            expression=sql.SQL(cast("LiteralString", expression)),  # as the server wrote it
-            table=sql.SQL(cast("LiteralString", table)),
-            condition=sql.SQL(cast("LiteralString", condition)),
-        )
-        found = None
-        try:
-            found = context.session.execute(statement).fetchone()
-        except _UNKNOWN_NAMES as error:
-            failing.append(f"{function} in {table} ({reason_of(error)})")
-            continue
-        except (psycopg.DataError, psycopg.IntegrityError):
-            pass  # of that row; another table's may do
-        if found is None:
-            untried.setdefault(one, f"{function} in {table}")
-        else:
-            proved.add(one)
-    return Expressions(
-        tuple(failing), tuple(name for one, name in untried.items() if one not in proved)
-    )
-
-
-def judge_expressions(context: Context) -> Iterator[SourceUnfit]:
-    """Refuse functions that fail without a search_path: the stream would stop at the first row."""
-    if failing := context.need(look_at_expressions).failing:
-        yield SourceUnfit(
-            context.plan.source,
-            "search_path",
-            "checks, indexes, generated columns or partition keys call functions that rely on "
-            "search_path: "
-            f"{listed(failing)}",
-            hint="ALTER FUNCTION ... SET search_path = SCHEMA, or write the schema into the "
-            "function's text",
-        )
-
-
-def note_expressions(context: Context) -> Iterator[str]:
-    """Say which functions could not be tried."""
-    if untried := context.need(look_at_expressions).untried:
-        yield (
-            "preflight could not try whether these functions of checks, indexes, generated columns "
-            "and partition keys rely on search_path, because their tables have no row, or because "
-            f"another role than {context.topology.database.user} owns them: "
-            f"{listed(untried)}"
-        )
+def of(place: Place) -> Iterator[Subject]:
+    """List the subjects in a place, in the order of the file."""
+    return (subject for one in CHECKS for subject in one.subjects(place))

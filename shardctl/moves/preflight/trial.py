@@ -1,6 +1,6 @@
 """The trial: a server as the clone will be one, started without data, and logged in to.
 
-And the clone's own login to the source, and the rules by which it admits others.
+And the clone's own login to the source.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from shardctl.hosts import accounts, ports, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.ids.generator import quote_identifier
 from shardctl.moves import paused_poolers
-from shardctl.moves.plan import PoolerUnfit, TargetUnfit, collected
-from shardctl.moves.preflight import directory, poolers, server, target
+from shardctl.moves.plan import PoolerUnfit, TargetUnfit
+from shardctl.moves.preflight import directory, poolers, target
 from shardctl.moves.preflight.subject import QUERIES
 from shardctl.postgres import clone as clones
 from shardctl.postgres import configuration, copying, hosted
@@ -47,7 +47,6 @@ _CERTIFICATES = re.compile(rb"\b(?:cert|clientcert)\b")
 _REJECT = b"host all all all reject\n"
 _SECONDS = 120.0
 _LOGIN_S = 30.0
-_ABSENT = 127  # the shell's exit code for a missing program
 # Neither the copy nor the standby will have the variables of this environment.
 _AS_THE_CLONE = 'unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS; exec "$@"'
 
@@ -61,8 +60,6 @@ class _Asked:
     """Whether the clone uses TLS files that come with its data."""
     secret: str = field(repr=False)
     """The stored form of the password by which shardctl is logged in to the source, if any."""
-    hostaddr: str
-    """The source's address as this machine sees it."""
 
     @property
     def can_log_in(self) -> bool:
@@ -89,14 +86,13 @@ def look(context: Context) -> bool:
     """
     node, machine, data = context.target, context.need(target.look), context.target.data_directory
     programs, place = context.need(target.programs), context.need(directory.look)
-    context.need(target.look_at_port)
     if data is None:  # pragma: no cover  # `directory` refuses it
         raise AssertionError(node)
     server = hosted.of_node(
         node, data, machine=machine.host, account=machine.account, programs=programs
     )
     asked = _ask(context, server)
-    problems: list[ShardctlError] = list(_names(context, asked)) if asked.copied else []
+    problems: list[ShardctlError] = []
     parent = Path(place.seen) if place.kind == "absent" else data.parent
     where = str(parent / f"{data.name}{target.TRIAL}"), str(data)
     options = [*_LOGGING, *(["ssl=off"] if asked.copied else [])]
@@ -149,7 +145,7 @@ def _ask(context: Context, server: HostedServer) -> _Asked:
         if session.pgconn.used_password:
             password, user = session.pgconn.password or b"", database.user.encode()
             secret = session.pgconn.encrypt_password(password, user, b"scram-sha-256")
-        return _Asked(files, copied, secret.decode(), session.info.hostaddr)
+        return _Asked(files, copied, secret.decode())
 
 
 def notes(context: Context) -> Iterator[str]:
@@ -159,11 +155,6 @@ def notes(context: Context) -> Iterator[str]:
         yield (
             f"node {node.name}: not checked: its TLS files and logins by TLS: the clone copies "
             "files from its source"
-        )
-    if node.control and node.control.start:
-        yield (
-            f"node {node.name}: not checked: parameters that only the configuration of its "
-            "control.start sets"
         )
 
 
@@ -177,25 +168,6 @@ def _is_copied(node: Node, settings: Mapping[str, str]) -> bool:
     return any(not path.is_absolute() or path.is_relative_to(data) for path in paths)
 
 
-def _names(context: Context, asked: _Asked) -> Iterator[TargetUnfit]:
-    """Log in to the source by the target's name: libpq judges the certificate that is copied."""
-    node, source, database = context.target, context.source, context.topology.database
-    if not asked.hostaddr or node.host.startswith("/"):
-        return
-    by_name = replace(database, options={**database.options, "hostaddr": asked.hostaddr})
-    try:
-        connect(replace(source, host=node.host), by_name, purpose=context.purpose).close()
-    except NodeUnavailable as error:
-        if not error.answered and not error.asked_password:
-            yield TargetUnfit(
-                node.name,
-                "tls_name",
-                f"its certificate, copied from node {source.name}, is refused: {error.reason}",
-                hint=f"give node {node.name} files of its own with `settings: {{ssl_cert_file: "
-                f"..., ssl_key_file: ...}}`, with {node.host} in the certificate's subjectAltName",
-            )
-
-
 def _logins(context: Context, asked: _Asked) -> Iterator[ShardctlError]:
     """Log in from here and from every pooler's host, to a database that the trial does not have."""
     node, database = context.target, context.topology.database
@@ -205,23 +177,13 @@ def _logins(context: Context, asked: _Asked) -> Iterator[ShardctlError]:
     try:
         connect(node, database, purpose=context.purpose).close()
     except NodeUnavailable as error:
-        where = f"{node.host}:{node.port}:{database.name}:{database.user}"
-        if error.asked_password:
-            yield TargetUnfit(
-                node.name,
-                "password",
-                f"the passfile has no line for {where}: shardctl could not log in to the clone, "
-                "which asks for a password as its source does",
-                hint=f"add `{where}:PASSWORD` to ~/.pgpass (or PGPASSFILE) here, and to ~/.pgpass "
-                "of the user who runs each pooler",
-            )
-        elif proof not in error.reason:
+        if proof not in error.reason:
             yield TargetUnfit(
                 node.name,
                 "trial_login",
                 f"shardctl could not log in to a server with the clone's settings: {error.reason}",
-                hint="correct the node's host, port or `settings`, its TLS files, the line of "
-                "~/.pgpass, or `database.options`",
+                hint="correct the node's host, port or `settings`, its TLS files, its line "
+                f"`{node.host}:{node.port}:...` in ~/.pgpass here, or `database.options`",
             )
 
     def from_pooler(looked: Looked) -> list[ShardctlError]:
@@ -230,7 +192,16 @@ def _logins(context: Context, asked: _Asked) -> Iterator[ShardctlError]:
         # Without shardctl's password, the trial does not know that of the pooler's host.
         unknown = not asked.secret and "password authentication failed" in why
         if why and proof not in why and not unknown:
-            return [_unasked(context, looked, why)]
+            return [
+                PoolerUnfit(
+                    looked.pooler.name,
+                    "guard_login",
+                    "a guard on its host could not log in to a server with the clone's settings: "
+                    f"{why}",
+                    hint=f"check {node.pooler_host}:{node.port} from that host, ~/.pgpass of the "
+                    "user who runs the pooler, and the files that database.options name",
+                )
+            ]
         if looked.config.get("server_tls_sslmode") != "verify-full":
             return []
         ca = looked.config.get("server_tls_ca_file", "")
@@ -239,87 +210,45 @@ def _logins(context: Context, asked: _Asked) -> Iterator[ShardctlError]:
             address = next(iter(ports.addresses(context.source.pooler_host)), "")
             tls |= {"hostaddr": address, "port": str(context.source.port)}
         why = poolers.why_unasked(context.plan, looked.pooler, make_conninfo(dsn, **tls), node.name)
-        return [_untrusted(context, looked, why)] if "certificate" in why or "SSL" in why else []
+        if "certificate" not in why and "SSL" not in why:
+            return []
+        return [
+            PoolerUnfit(
+                looked.pooler.name,
+                "tls_name",
+                f"it would refuse the certificate of node {node.name} (verify-full): {why}",
+                hint=f"give node {node.name} a certificate with {node.pooler_host} in its "
+                "subjectAltName, issued by an authority that the pooler trusts",
+            )
+        ]
 
     found = fanout.run(context.of(poolers.look) or (), from_pooler, width=poolers.WIDTH)
     for outcome in found:
         yield from outcome.result()
 
 
-def _unasked(context: Context, looked: Looked, why: str) -> PoolerUnfit:
-    node = context.target
-    return PoolerUnfit(
-        looked.pooler.name,
-        "guard_login",
-        f"a guard on its host could not log in to a server with the clone's settings: {why}",
-        hint=f"check {node.pooler_host}:{node.port} from that host, ~/.pgpass of the user who "
-        "runs the pooler, and the files that database.options name",
-    )
-
-
-def _untrusted(context: Context, looked: Looked, why: str) -> PoolerUnfit:
-    node = context.target
-    return PoolerUnfit(
-        looked.pooler.name,
-        "tls_name",
-        f"it would refuse the certificate of node {node.name} (verify-full): {why}",
-        hint=f"give node {node.name} a certificate with {node.pooler_host} in its "
-        "subjectAltName, issued by an authority that the pooler trusts",
-    )
-
-
-def read_files(context: Context) -> None:
-    """Read the source's files from which the run makes the clone's."""
-    if context.need(server.look_for_rights):
-        return
-    problems: list[ShardctlError] = []
-    with collected(problems):
-        copying.login_files(context.source.name, context.session)
-    with collected(problems):
-        there = addresses(context.topology, context.target, context.session)
-        copying.rules(context.topology.database.user, context.session, there)
-    if problems:
-        raise together(problems)
-
-
-def try_replication(context: Context) -> str | None:
+def try_replication(context: Context) -> None:
     """Log in to the source for replication, from the target's host as its server's user.
 
-    The password comes from that user's passfile there. Returns why the login could not be tried,
-    None when it succeeded. Raises TargetUnfit when it failed.
+    The password comes from that user's passfile there. Raises TargetUnfit when it failed.
     """
-    machine, programs = context.need(target.look), context.of(target.programs)
+    machine, programs = context.need(target.look), context.need(target.programs)
     database = context.topology.database
     conninfo = libpq.for_replication(context.source, database, context.purpose, replication="true")
-    for program in (programs.program("psql") if programs else "psql", "psql"):
-        argv = ["sh", "-c", _AS_THE_CLONE, "sh", program, "-X", "-w", "-q", "-t"]
-        argv += ["-d", conninfo, "-c", "IDENTIFY_SYSTEM"]
-        try:
-            machine.host.run(argv, user=machine.account, env={"LC_ALL": "C"}, timeout=_LOGIN_S)
-        except CommandFailed as error:
-            if error.completed.code == _ABSENT:
-                continue
-            said = error.completed.stderr.strip().splitlines() or ["psql printed nothing"]
-            raise TargetUnfit(
-                context.plan.target,
-                "replication_login",
-                f"{database.replication_user} cannot log in from its host to node "
-                f"{context.plan.source} for replication: {said[0]}",
-                hint="cloning needs a replication login: run ALTER ROLE "
-                f"{quote_identifier(database.replication_user)} REPLICATION on the source, add a "
-                f"line `host replication {database.replication_user} ...` to its pg_hba.conf, and "
-                f"the password to ~/.pgpass of {machine.account or 'the server user'} on the "
-                "target's host",
-            ) from error
-        else:
-            return None
-    return "its host has no psql"
-
-
-def note_login(context: Context) -> Iterator[str]:
-    """Report why the replication login could not be tried."""
-    if (why := context.of(try_replication)) is not None:
-        yield f"node {context.plan.target}: not checked: its replication login to the source: {why}"
+    argv = ["sh", "-c", _AS_THE_CLONE, "sh", programs.program("psql"), "-X", "-w", "-q", "-t"]
+    argv += ["-d", conninfo, "-c", "IDENTIFY_SYSTEM"]
+    try:
+        machine.host.run(argv, user=machine.account, env={"LC_ALL": "C"}, timeout=_LOGIN_S)
+    except CommandFailed as error:
+        raise TargetUnfit(
+            context.plan.target,
+            "replication_login",
+            f"{database.replication_user} cannot log in from its host to node "
+            f"{context.plan.source} for replication: {' '.join(error.lines)}",
+            hint=f"run ALTER ROLE {quote_identifier(database.replication_user)} REPLICATION on the "
+            f"source, add `host replication {database.replication_user} ...` to its pg_hba.conf, "
+            f"and the password to ~/.pgpass of {machine.account or 'the server user'} there",
+        ) from error
 
 
 def addresses(topology: Topology, target: Node, source: Connection) -> list[str]:

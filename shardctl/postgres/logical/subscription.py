@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from shardctl.errors import Incomplete, Refused
 from shardctl.libpq import reason_of
-from shardctl.postgres import queries
+from shardctl.postgres import blocking, queries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +28,6 @@ _QUERIES = queries.load("shardctl.postgres.logical", "subscription.sql")
 _WITH_ORIGIN = 160_000
 _DROP_S = 10
 
-LOGINS_SINCE = 16
-"""The first major version where roles other than superusers make roles with REPLICATION."""
 _PASSWORD_BYTES = 32
 
 
@@ -154,11 +152,18 @@ def make_login(source: Connection, name: str) -> dict[str, str]:
     """
     password = secrets.token_urlsafe(_PASSWORD_BYTES)
     verifier = source.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256")
-    statement = _QUERIES["make_login"].format(
-        name=sql.Literal(name), verifier=sql.Literal(verifier.decode())
-    )
-    source.execute(statement)
+    source.execute(_making_login(name, verifier.decode()))
     return {"user": name, "password": password}
+
+
+def why_no_login(source: Connection, name: str) -> str | None:
+    """Return why a role cannot be made that way; tries it, without a password, and rolls back."""
+    error = blocking.error_of(source, _making_login(name, ""))
+    return None if error is None else reason_of(error)
+
+
+def _making_login(name: str, verifier: str) -> sql.Composed:
+    return _QUERIES["make_login"].format(name=sql.Literal(name), verifier=sql.Literal(verifier))
 
 
 def drop_login(source: Connection, name: str) -> None:

@@ -12,15 +12,14 @@ import pytest
 from shardctl.checks.clock import Offset
 from shardctl.hosts.local import Local
 from shardctl.moves import plan as planning
-from shardctl.moves.plan import Options
+from shardctl.moves.plan import Options, TargetUnfit
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight import (
     directory,
     fleet,
-    managers,
     member,
+    patroni,
     poolers,
-    replication,
     schemas,
     server,
     shards,
@@ -33,17 +32,17 @@ from shardctl.moves.preflight import (
 from shardctl.moves.preflight.directory import Directory
 from shardctl.moves.preflight.fleet import Fleet, Peer
 from shardctl.moves.preflight.poolers import Looked, PoolerFact
-from shardctl.moves.preflight.replication import Replication
 from shardctl.moves.preflight.schemas import Contents, Version
 from shardctl.moves.preflight.server import Server
 from shardctl.moves.preflight.shards import Shards
 from shardctl.moves.preflight.subject import Context
-from shardctl.moves.preflight.target import Debian, Machine
+from shardctl.moves.preflight.target import Machine
 from shardctl.moves.wal import Wal
 from shardctl.pgbouncer import faults, render
 from shardctl.pgbouncer.console import Alias
+from shardctl.postgres import binaries
 from shardctl.postgres.binaries import Binaries
-from shardctl.topology.model import Control, NodeName, PoolerName, ShardId
+from shardctl.topology.model import NodeName, PoolerName, ShardId
 from tests.fixtures.fleets.facts import POOLER
 from tests.fixtures.refusals import by_code
 from tests.fixtures.servers.postgres import local_node, local_topology
@@ -59,31 +58,21 @@ P1 = PoolerName("p1")
 MB = 1024 * 1024
 PROGRAMS = Binaries(Path("/usr/lib/postgresql/15/bin"), 15)
 SETTINGS = {
-    "archive_mode": "off",
     "data_directory": "/srv/a",
     "dynamic_library_path": "$libdir",
     "max_connections": "100",
     "max_locks_per_transaction": "64",
     "max_prepared_transactions": "4",
-    "max_replication_slots": "10",
     "max_slot_wal_keep_size": "-1",
     "max_wal_senders": "10",
     "max_wal_size": "1024",
     "max_worker_processes": "8",
     "synchronous_standby_names": "",
-    "wal_level": "replica",
-}
-OF_STREAMS = {
-    "max_active_replication_origins": "10",
-    "max_logical_replication_workers": "4",
-    "wal_level": "logical",
-    "wal_retrieve_retry_interval": "5000",
 }
 POOLING = {
     "pool_mode": "transaction",
     "query_wait_timeout": "120",
     "client_login_timeout": "60",
-    "server_login_retry": "1",
 }
 
 
@@ -128,23 +117,19 @@ def fit(owned: int = 4, moved: Sequence[int] = (2, 3)) -> Facts:
         poolers.look: [],
         server.look: Server(150_020, "15.20", False, 20 * MB, SETTINGS),
         server.look_for_rights: (),
-        replication.look: Replication(senders=0, slots=0, standbys=()),
+        patroni.look: None,
         shards.look_for_transactions: (),
         target.clock_of_source: Offset(0.0, 0.0),
         shards.look: Shards({f"shard{n}": 8192 for n in range(4)}),
         schemas.look: Contents(),
-        managers.look: None,
-        subscriber.look_at_triggers: subscriber.Events(),
-        target.look_for_functions: {},
         wal.look: Wal(free_bytes=2**40, unknown=""),
         target.look: Machine(Local()),
         target.programs: PROGRAMS,
         directory.look: Directory("absent", False, "/srv", free_bytes=2**40, holds=()),
-        target.look_for_debian: None,
         target.clock_of_target: Offset(0.0, 0.0),
-        target.libc: ("glibc 2.36", "glibc 2.36"),
+        target.libc: None,
         trial.look: False,
-        target.look_for_modules: [],
+        target.look_for_modules: True,
     }
     return Facts(topology, found, moved)
 
@@ -170,24 +155,16 @@ def streamed() -> Facts:
     made = fit()
     made.method = planning.STREAM
     seen = made.found
-    seen[server.look] = replace(seen[server.look], settings=SETTINGS | OF_STREAMS)
     peers = seen[fleet.look].peers
     seen[fleet.look] = Fleet({**peers, C: peers[B]}, ())
     seen |= {
-        fleet.look_at_file: [],
-        replication.look_for_timeout: 0,
-        replication.look_for_standbys: (),
-        table.look_at_expressions: table.Expressions(),
         member.look: seen[server.look],
-        member.measure: 0.1,
-        member.clock_of: Offset(0.0, 0.0),
-        subscriber.look_at_triggers_of_target: subscriber.Events(),
+        server.look_for_owners: (),
+        server.look_for_rights_of_target: (),
         member.role_settings_of_source: {},
         member.role_settings: {},
         member.look_at_disk: 2**40,
-        subscriber.look: subscriber.Subscriber(),
-        subscriber.try_login: subscriber.Login(None, own=False),
-        subscriber.look_for_maker: subscriber.Maker(may_make=True, may_connect=True),
+        subscriber.try_login: False,
         member.find_programs: PROGRAMS,
     }
     seen |= {one.look_at_target: {} for one in table.CHECKS}
@@ -196,13 +173,11 @@ def streamed() -> Facts:
 
 Changes = dict[str, Any]
 
-CONTROL = Control(start="sudo -n pg_ctlcluster 15 c start", stop=None, reload=None, status=None)
-OF_DEBIAN = {"config_file": "/etc/postgresql/15/main/postgresql.conf"}
-MODULES = {"$libdir/pg_trgm": "extension pg_trgm", "/srv/own": "function own(oid)"}
 FEW_LOCKS = {
     "max_connections": "20", "max_locks_per_transaction": "10", "max_prepared_transactions": "0",
 }  # fmt: skip
-GERMAN = (Version("german", "153.120", "153.120"),)
+(STANDBYS,) = [one.look for one in table.CHECKS if one.name == "standbys"]
+REPLICA: Changes = {"found": {STANDBYS: {"standbys": ["replica (127.0.0.1)"]}}}
 SOME = Wal(free_bytes=10_000 * MB, unknown="")
 LITTLE = {"found": {wal.look: SOME}}
 UNKNOWN = {"found": {wal.look: replace(SOME, free_bytes=None, unknown="no route to host")}}
@@ -212,14 +187,9 @@ def placed(kind: str, **more: Any) -> Changes:
     return {"place": {"kind": kind, **more}}
 
 
-def on_debian(cluster: str | None, start: str | None = CONTROL.start) -> Changes:
-    changes: Changes = {"found": {target.look_for_debian: Debian(cluster)}}
-    return changes | ({"node": {"control": replace(CONTROL, start=start)}} if start else {})
-
-
 LOOKS = {
-    "server": server.look, "member": member.look, "replication": replication.look,
-    "shards": shards.look, "place": directory.look, "machine": target.look,
+    "server": server.look, "member": member.look, "shards": shards.look, "place": directory.look,
+    "machine": target.look,
 }  # fmt: skip
 
 
@@ -247,20 +217,10 @@ def changed(seen: Facts, changes: Changes) -> Facts:
 
 many_shards = partial(fit, owned=200, moved=range(180))
 CLONED: list[tuple[str, Changes]] = [
-    ("debian_cluster", on_debian("15 photos", start=None)),
-    ("", on_debian("15 c")),
-    ("", on_debian(None, start=None)),
-    ("debian_unlisted", on_debian(None, start=None) | {"server": {"settings": OF_DEBIAN}}),
-    ("", {"server": {"settings": OF_DEBIAN}}),
-    ("debian_other", on_debian("15 photos")),
-    ("extension_libraries", {"found": {target.look_for_functions: MODULES,
-                                       target.look_for_modules: list(MODULES)}}),
-    ("synchronous_clone", {"server": {"settings": {"synchronous_standby_names": "1 (other, C)"}}}),
-    ("", {"server": {"settings": {"synchronous_standby_names": "FIRST 2 (s1, s2)"}}}),
-    ("standbys", {"replication": {"standbys": (("replica", "127.0.0.1"),)}}),
-    ("", {"replication": {"standbys": (("r", "127.0.0.1"),)}, "choose": {"ignore_standby": True}}),
+    ("standbys", REPLICA),
+    ("", {"found": {STANDBYS: {"standbys_ignored": ["replica (127.0.0.1)"]}}}),
+    ("patroni_failover", {"found": {patroni.look: False}}),
     ("standby", {"server": {"in_recovery": True}}),
-    ("wal_level", {"server": {"settings": {"wal_level": "minimal", "max_wal_senders": "0"}}}),
     ("wal_room", LITTLE | {"choose": {"max_wal_bytes": 10_001 * MB}}),
     ("", LITTLE | {"choose": {"max_wal_bytes": 10_000 * MB}}),
     ("wal_room_unknown", UNKNOWN),
@@ -275,8 +235,6 @@ CLONED: list[tuple[str, Changes]] = [
     ("disk", placed("absent", free_bytes=8 * MB, seen="/srv/small")),
     ("settings", {"node": {"settings": {"max_connections": "50"}}}),
     ("lock_table", {"server": {"settings": FEW_LOCKS | {"max_locks_per_transaction": "0"}}}),
-    ("libc", {"found": {target.libc: ("glibc 2.36", "2.17"),
-                        schemas.look: Contents(collations=GERMAN)}}),
 ]  # fmt: skip
 POOLED: list[tuple[str, Changes]] = [
     ("session_pooling", {"pooler": {"config": POOLING | {"pool_mode": "session"}}}),
@@ -284,50 +242,20 @@ POOLED: list[tuple[str, Changes]] = [
     ("so_reuseport", {"pooler": {"config": POOLING | {"so_reuseport": "1"}}}),
     ("guard_login", {"pooler": {"unasked": "it could not query node a: no password supplied"}}),
 ]
-# 100 s at the rate of COPY_RATE
-LARGE = {"shards": {"sizes": {"shard2": 200 * MB * 100, "shard3": 0}}}
 TWO_GB = {"shards": {"sizes": {"shard2": 1000 * MB, "shard3": 1000 * MB}}}
-OWN_ROLE = {subscriber.try_login: subscriber.Login(None, own=True)}
-
-
-def subscribing(**used: Any) -> Changes:
-    return {"found": {subscriber.look: subscriber.Subscriber(**used)}}
-
-
-def made_by(**may: bool) -> Changes:
-    maker = subscriber.Maker(**{"may_make": True, "may_connect": True, **may})
-    return {"found": OWN_ROLE | {subscriber.look_for_maker: maker}}
 
 
 STREAMED: list[tuple[str, Changes]] = [
-    ("wal_level", {"server": {"settings": {"wal_level": "replica"}}}),
-    ("replication_slots", {"server": {"settings": {"max_replication_slots": "0"}}}),
-    ("wal_senders", {"server": {"settings": {"max_wal_senders": "1"}}}),
-    *(
-        (code, {"member": {"version_number": 180_004}, "server": {"version_number": number}})
-        for code, number in (("decoding_broken", 170_005), ("too_old", 140_020))
-    ),
-    ("slot_timeout", LARGE | {"found": {replication.look_for_timeout: 299}}),
-    ("", LARGE | {"found": {replication.look_for_timeout: 300}}),
-    ("", {"found": {replication.look_for_standbys: ("of_standby",)}}),
-    ("lock_table", {"shards": {"tables": 100_000}}),
+    ("too_old", {"server": {"version_number": 140_020}}),
+    ("lock_table", {"shards": {"moved": 100_000}}),
     ("schema_in_the_way", {"peer": {"live": ("shard2",)}}),
     ("no_streams", {"peer": {"is_member": False}}),
     ("target_standby", {"member": {"in_recovery": True}}),
     ("version", {"server": {"version_number": 180_004}}),
-    ("clock_skew", {"found": {member.clock_of: Offset(0.9, 0.01)}}),
-    ("workers", subscribing(workers=2) | {"member": {"settings": {"max_worker_processes": "2"}}}),
-    ("appliers", subscribing(appliers=1)
-     | {"member": {"settings": {"max_logical_replication_workers": "1"}}}),
-    ("origins", subscribing(origins=1) | {"member": {
-        "version_number": 180_004, "settings": {"max_active_replication_origins": "1"}}}),
-    ("rights", subscribing(lacking=("the right to create subscriptions",))),
-    ("apply_settings", subscribing(settings=("lock_timeout=2s", "array_nulls=off"))),
+    ("clock_skew", {"found": {target.clock_of_target: Offset(0.9, 0.01)}}),
+    ("rights", {"found": {server.look_for_rights_of_target: ("pg_create_subscription",)}}),
     ("disk", TWO_GB | {"found": {member.look_at_disk: 3000 * MB}}),
     ("", TWO_GB | {"found": {member.look_at_disk: 3224 * MB}}),
-    ("", {"found": OWN_ROLE}),
-    ("replication_login", {"found": {subscriber.try_login: subscriber.Login("none", own=True)}}),
-    ("stream_role", made_by(may_make=False)),
 ]  # fmt: skip
 
 
@@ -349,12 +277,11 @@ def test_a_fact_is_refused_by_its_code_or_not_at_all(
 @pytest.mark.parametrize(
     ("make", "changes", "named"),
     [
-        (fit, {"replication": {"standbys": (("replica", "127.0.0.1"),)},
-               "choose": {"ignore_standby": True}}, "replica"),
-        (fit, {"found": {trial.try_replication: "no-psql"}}, "no-psql"),
-        (fit, {"node": {"control": CONTROL}}, "control.start"),
+        (fit, {"found": {STANDBYS: {"standbys_ignored": ["replica"]}}}, "replica"),
+        (fit, {"found": {patroni.look: True}}, "patronictl"),
+        (fit, {"found": {target.look_for_modules: False}}, "extensions' libraries"),
+        (streamed, {"found": {subscriber.try_login: True}}, "pg_subscription"),
         (pooled, {"pooler": {"config": POOLING | {"max_client_conn": "99"}}}, "max_client_conn"),
-        (streamed, {"found": {replication.look_for_standbys: ("of_standby",)}}, "of_standby"),
     ],
 )  # fmt: skip
 def test_what_is_not_refused_is_noted(make: Any, changes: Changes, named: str) -> None:
@@ -364,9 +291,22 @@ def test_what_is_not_refused_is_noted(make: Any, changes: Changes, named: str) -
     assert named in seen.notes()
 
 
-def test_libraries_that_could_not_be_looked_for_are_noted_and_not_refused() -> None:
+def test_a_c_library_that_sorts_otherwise_is_refused_where_a_collation_is_its_own() -> None:
+    german = Version("german", "153.120", "153.120", of_libc=False)
     seen = fit()
-    before = seen.notes()
-    seen.found[target.look_for_modules] = None
-    assert seen.refused() == {}
-    assert len(seen.notes()) > len(before)
+    seen.found[schemas.look] = Contents(collations=(german,))
+    target.libc(seen.context)
+    seen.found[schemas.look] = Contents(collations=(german, Version("swiss", "1", "1", True)))
+    with pytest.raises(TargetUnfit, match=r"swiss \(1\)") as caught:
+        target.libc(seen.context)
+    assert caught.value.code == "libc"
+
+
+def test_libraries_that_the_targets_host_lacks_are_refused() -> None:
+    seen = fit()
+    programs = seen.found[target.programs] = binaries.find(None, account=None)
+    assert programs.major
+    seen.found[schemas.look] = Contents(modules={"$libdir/none": "extension none", "plpgsql": "f"})
+    with pytest.raises(TargetUnfit, match=r"\$libdir/none \(extension none\)") as caught:
+        target.look_for_modules(seen.context)
+    assert caught.value.code == "extension_libraries"
