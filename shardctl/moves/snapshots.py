@@ -121,8 +121,7 @@ class _Waiting:
         left = fence.lasting(self._session, self.tables, since=self._began)
         if left:
             if not options.terminate or options.rehearse_only or None in left:
-                endable = not options.rehearse_only
-                raise fence.WritersLeft(source, left, there, endable=endable) from error
+                raise fence.WritersLeft(source, left, there) from error
             for pid in left:
                 self._session.execute("SELECT pg_terminate_backend(%s)", [pid])
             return

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple, cast
 import yaml
 from psycopg import sql
 
-from shardctl.checks import settings as checked
 from shardctl.ids.generator import quote_identifier
 from shardctl.meter import listed
 from shardctl.moves import plan as planning
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     Look = Callable[[Context], Answers]
     Definitions = dict[tuple[str, str], tuple[Any, str]]
 
+_SENDERS = 2
+"""A clone takes them: pg_basebackup one for the files and one for the WAL in the meantime."""
 _BLOCK = re.compile(r"^-- check: (.+)\n((?:-- .*\n)+)((?:(?!^-- check: ).*\n?)*)", re.MULTILINE)
 
 
@@ -183,7 +184,7 @@ def _given(context: Context, *, at_target: bool = False) -> dict[str, Any]:
         # When the move has begun, the tables that it lends it to have it.
         "lends": plan.options.identity_full and not plan.systems,
         "decodes": kept if at_target else plan.streams,
-        "senders": int(kept) if at_target else checked.SENDERS,
+        "senders": int(kept) if at_target else _SENDERS,
         # The slot of a reverse is there already.
         "slots": int(kept if at_target else plan.reverses is None),
     }
