@@ -273,10 +273,12 @@ def doctor(
 
     Slots, publications, subscriptions, roles, triggers and guards, copies that were never opened,
     rows about streams. Safe at any time and repeatable: what an open move owns stays, and so do
-    what a reverse needs and everything of a move whose journal cannot be read. Exit code 3 if a
-    node could not be read.
+    what a reverse needs and everything of a move whose journal cannot be read. Where a server
+    restart has ended the guard of a slot that is kept for a reverse, it is started again. Exit code
+    3 if a node could not be read.
     """
     from shardctl.moves import doctor as looking
+    from shardctl.moves import reversing
     from shardctl.provision.agreement import NodeLeftOut
     from shardctl.state import lock
 
@@ -286,20 +288,26 @@ def doctor(
     found = looking.left(fleet)
     chosen = [one for one in found if one.why_not is None]
     where = "the nodes that could be read" if skipped else "any node"
+    unguarded = reversing.unguarded(fleet.ledger.entries)
+    for entry in unguarded:
+        say(f"move {entry.move.id}: the slot for its reverse has lost its guard")
+    again = f" and start {plural(len(unguarded), 'guard')} again" if unguarded else ""
 
     def clear(_: Progress) -> int:
+        for entry in unguarded:
+            reversing.guard(topology, entry)
         cleared: list[Left] = []
         looking.clear(topology, chosen, cleared.append)
         return len(cleared)
 
     changing.run(
         ctx,
-        pending=chosen,
+        pending=[*chosen, *unguarded],
         header=_LEFT,
         rows=map(_left_row, found),
-        nothing=f"nothing to clear: moves have left nothing on {where}",
+        nothing="" if unguarded else f"nothing to clear: moves have left nothing on {where}",
         plan={"left": [one.as_json() for one in found]},
-        question=f"Clear {plural(len(chosen), 'object')}?",
+        question=f"Clear {plural(len(chosen), 'object')}{again}?",
         carry_out=clear,
         done=lambda count: f"done: {plural(count, 'object')} cleared",
         left_out=skipped,

@@ -229,7 +229,7 @@ def _show_report(report: dict[str, Any]) -> None:
     if (found := report.get("rehearsal")) is not None:
         _show_rehearsal(found)
     for pooler, waited in report.get("pooler_waits_ms", {}).items():
-        print(f"clients at pooler {pooler} waited at most {waited:.0f} ms")
+        print(f"longest wait at pooler {pooler}: {waited:.0f} ms")
     for line in _result(report):
         print_line(line)
 
@@ -239,7 +239,11 @@ def _result(report: Mapping[str, Any]) -> Iterator[str]:
     if (pause := report.get("pause_ms")) is not None:
         predicted = report.get("predicted_pause_ms")
         beside = "" if predicted is None else f" (predicted: {predicted:.0f} ms)"
-        yield f"clients waited at most {pause:.0f} ms{beside}"
+        waits = report.get("pooler_waits_ms", {}).values()
+        if waits and not any(waits):
+            yield f"pause {pause:.0f} ms{beside}; no client waited"
+        else:
+            yield f"clients waited at most {pause:.0f} ms{beside}"
     if report.get("proof") == "compared":
         yield f"compared: {plural(report['tables'], 'table')}, {plural(report['rows'], 'row')}"
     if limit := report.get("wal_limit"):

@@ -17,7 +17,7 @@ from shardctl.meter import listed
 from shardctl.moves import plan as planning
 from shardctl.moves.sub_step import shortest_ms
 from shardctl.pgbouncer import apply, guard, render, serving
-from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable, conninfo
+from shardctl.pgbouncer.console import SHOW_POOLS, Console, PoolerLost, PoolerUnavailable, conninfo
 from shardctl.pgbouncer.guard import Guard, Question, Staged
 from shardctl.postgres import connection
 
@@ -66,7 +66,7 @@ class PausedPoolers:
         self.waits_ms: dict[str, float] = {}
         """For each pooler, the time from the first PAUSE until no client waited for a connection.
 
-        No client waited longer.
+        No client waited longer; 0 where none waited at the RESUME.
         """
 
     def __enter__(self) -> Self:
@@ -219,8 +219,9 @@ class PausedPoolers:
         """
 
         def one(paused: PausedPooler) -> None:
+            beside = paused.ask_who_waits()
             paused.put_in_place()
-            self._reload_and_resume(paused)
+            self._reload_and_resume(paused, waits=paused.any_waits(beside))
 
         self._each(one)
 
@@ -228,8 +229,9 @@ class PausedPoolers:
         """Do what `route` does, however much of it is done; repeatable."""
 
         def one(paused: PausedPooler) -> None:
+            beside = paused.ask_who_waits()
             paused.write()
-            self._reload_and_resume(paused)
+            self._reload_and_resume(paused, waits=paused.any_waits(beside))
             files.remove(paused.host, paused.staged, user=paused.pooler.os_user)
 
         self._each(one)
@@ -246,7 +248,8 @@ class PausedPoolers:
             left = paused.end_serving(self._watcher(paused))
             if paused.serving.resumed:
                 since = paused.serving.at if self.held_at is None else self.held_at
-                self.waits_ms[paused.pooler.name] = round((time.monotonic() - since) * 1000, 1)
+                waited = time.monotonic() - since if paused.serving.waits else 0.0
+                self.waits_ms[paused.pooler.name] = round(waited * 1000, 1)
             return left
 
         return [alias for left in self._each(one) for alias in left]
@@ -308,10 +311,10 @@ class PausedPoolers:
         paused.guard = None
         return found
 
-    def _reload_and_resume(self, paused: PausedPooler) -> None:
+    def _reload_and_resume(self, paused: PausedPooler, *, waits: bool) -> None:
         """Send both in one packet; raises route_failed, ResumeFailed, PoolerLost."""
         console = self._watcher(paused)
-        refused = paused.begin_serving(console, reload=True)
+        refused = paused.begin_serving(console, reload=True, waits=waits)
         offered = console.databases()
         wrong = apply.differences(render.entries(self._after, paused.pooler), offered)
         paused.require_resumed(offered)
@@ -403,6 +406,8 @@ class Serving:
     """When it had resumed all aliases, on the monotonic clock."""
     resumed: int
     """How many aliases were still paused until then."""
+    waits: bool
+    """Whether clients of these aliases were waiting."""
 
 
 @dataclass(slots=True)
@@ -443,18 +448,41 @@ class PausedPooler:
         if now != self.text and not render.is_newer(now, self.text):
             files.write(self.host, place, self.text, user=user)
 
+    def ask_who_waits(self) -> Console | None:
+        """Send the query for waiting clients; `any_waits` reads its answer."""
+        beside = next((one for one in self.consoles if not one.closed), None)
+        try:
+            if beside is not None:
+                beside.send(SHOW_POOLS)
+        except PoolerLost as error:  # serving the clients does not need this session
+            logger.info("pooler %s: %s", self.pooler.name, error.message)
+            return None
+        return beside
+
+    def any_waits(self, asked: Console | None) -> bool:
+        """Return whether clients wait for paused aliases, or log in to them; True if unknown."""
+        if asked is None:
+            return True
+        try:
+            rows = asked.finish()
+        except PoolerLost as error:
+            logger.info("pooler %s: %s", self.pooler.name, error.message)
+            return True
+        return any(int(r["cl_waiting"] or 0) for r in rows if r["database"] in self.aliases)
+
     def begin_serving(
-        self, console: Console, *, reload: bool, shorten: bool = True
+        self, console: Console, *, reload: bool, shorten: bool = True, waits: bool = False
     ) -> list[CommandRefused]:
         """Reload on request, and resume; return what was refused. Raises PoolerLost.
 
-        `end_serving` must follow if this is to `shorten` `server_login_retry`.
+        `waits` says that clients are waiting. `end_serving` must follow if this is to `shorten`
+        `server_login_retry`.
         """
         if self.retry is None:
             self.retry = serving.retry_of(console)
         refused = serving.begin(console, self.aliases, reload=reload, shorten=shorten)
         idle = sum(error.not_paused for error in refused)
-        self.serving = Serving(time.monotonic(), len(self.aliases) - idle)
+        self.serving = Serving(time.monotonic(), len(self.aliases) - idle, waits)
         return refused
 
     def end_serving(self, console: Console) -> list[str]:

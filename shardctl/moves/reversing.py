@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,10 @@ from shardctl.errors import Refused
 from shardctl.moves import ledger, reverse_kept
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import COPY_INSTEAD, Reversed
-from shardctl.postgres.connection import NodeUnavailable
+from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.postgres.logical import publication
 from shardctl.provision import maps
-from shardctl.state import events, journal, lock, reverses
+from shardctl.state import events, journal, leash, lock, reverses
 from shardctl.topology import routes
 from shardctl.topology.model import NodeName
 
@@ -134,3 +135,39 @@ def finish_each(
         if entry.reverse is not None and "finish" in entry.reverse.can:
             finish(topology, entry, notice=notice)
             notice(f"move {move} can no longer be reversed")
+
+
+def unguarded(entries: Iterable[Entry]) -> list[Entry]:
+    """List the moves whose slot for a reverse nothing bounds, as after a restart of its server."""
+    return [
+        entry
+        for entry in entries
+        if (reverse := entry.reverse) is not None
+        if reverse.state == "open" and reverse.held_bytes is not None and not reverse.watched
+    ]
+
+
+def guard(topology: Topology, entry: Entry) -> None:
+    """Start the guard of a move's slot for a reverse again; raises NodeUnavailable.
+
+    A reverse that has begun since has a guard of its own, which does not drop the slot in time.
+    """
+    purpose = lock.purpose("moves doctor")
+    now = ledger.read(topology, purpose=purpose).entry(entry.move.id)
+    move, reverse = now.move, now.reverse
+    if reverse is None or not unguarded([now]):
+        return
+    node = topology.nodes[NodeName(move.target)]
+    with (
+        closing(connect(node, topology.database, purpose=purpose, autocommit=True)) as own,
+        closing(connect(node, topology.database, purpose=purpose, autocommit=True)) as beside,
+    ):
+        leash.arm(
+            own,
+            beside,
+            node.name,
+            move=move.id,
+            slot=reverse.slot,
+            limit_bytes=reverse.limit_bytes or 0,
+            keep_s=move.plan["options"]["keep_reverse_s"],
+        )

@@ -80,9 +80,13 @@ def test_a_reverse_waits_for_an_old_source_that_is_away_and_outlives_restarts(
     fleet_own.server("b").stop(mode="immediate")  # it sets the slot back, and ends its guard
     fleet_own.server("b").start()
     put = fleet_own.put(2)
+    every = service.read(fleet_own.topology).entries
+    assert [one.move.id for one in reversing.unguarded(every)] == [there.move.id]
     found = verify(fleet_own.topology, ["leftovers"], deep=False, progress=Silent()).findings
     [unwatched] = [one for one in found if one.code == "slot_unwatched"]
     assert unwatched.object == there.reverse.slot
+    reversing.guard(fleet_own.topology, there)
+    assert reversing.unguarded(service.read(fleet_own.topology).entries) == []
     reverse(fleet_own, there.move.id)
     assert (put,) in fleet_own.ask("a", "SELECT id FROM shard2.photos")
     assert fleet_own.problems() == []
