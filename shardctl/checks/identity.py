@@ -47,7 +47,7 @@ RULES = Rules(
             "{actual}",
             "{expected}",
             "restore it in the topology: it is fixed for the life of the cluster (`init` can "
-            "change `shards.key` before the first row, and the generator)",
+            "change the generator)",
         ),
     },
 )

@@ -20,14 +20,12 @@ from shardctl.moves.plan import PreflightRefused
 from shardctl.topology import edit, loader, ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from shardctl.moves.plan import MovePlan
     from shardctl.topology.model import NodeName, ShardId, Topology
 
 _LOCK_S, _POLL_S = 10.0, 0.01
-_LONG = 60
-"""Longer lists of ranges get spaces, at which `edit` folds lines."""
 _WRITABLE = (
     "write `shards` without anchors and aliases, make the file and its directory writable for "
     "this user, or copy the file to a writable directory and give the copy with --topology"
@@ -177,15 +175,10 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _values(before: Topology, after: Topology) -> dict[tuple[str, ...], str]:
     return {
-        ("nodes", node.name, "shards"): _listed(node.shards)
+        ("nodes", node.name, "shards"): ranges.of(node.shards)
         for node in after.nodes.values()
         if node.shards != before.nodes[node.name].shards
     }
-
-
-def _listed(shards: Iterable[ShardId]) -> str:
-    text = ranges.of(shards)
-    return text.replace(",", ", ") if len(text) > _LONG else text
 
 
 def _edited(topology: Topology, values: dict[tuple[str, ...], str]) -> tuple[str, str]:
