@@ -6,6 +6,7 @@ And the shell script around a command on another machine: what the SSH protocol 
 from __future__ import annotations
 
 import base64
+import binascii
 import re
 import secrets
 import shlex
@@ -13,7 +14,7 @@ from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostUnreachable
 from shardctl.hosts.local import Local
@@ -31,7 +32,7 @@ _NEXT = "[%h]:%p"
 _ALONE = ("-o", "BatchMode=yes", "-o", "ControlPath=none")
 # Lines of an authority's keys are marked CA; they do not concern the host's own.
 _FOUND = re.compile(
-    r"^# Host \S+ found: line \d+ ?(|REVOKED) ?\n(?:@revoked\s+)?\S+\s+(\S+)\s+(\S+)",
+    r"^# Host \S+ found: line (\d+) ?(|REVOKED) ?\n(?:@revoked\s+)?\S+\s+(\S+)\s+(\S+)",
     re.MULTILINE,
 )
 
@@ -73,46 +74,54 @@ class SshSettings:
     connect_timeout: float = 10.0
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HostKey:
+    """The key that a host shows."""
+
+    kind: str
+    """As files name it, such as `ssh-ed25519`."""
+    blob: bytes
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
     """A line of a known_hosts file that speaks of a host."""
 
-    mark: str
+    file: Path
+    line: int
     kind: str
-    coded: str
-    """The key, in base64."""
-
-    @property
-    def revoked(self) -> bool:
-        """Whether no host may show this key."""
-        return self.mark == "REVOKED"
+    blob: bytes
+    revoked: bool
 
 
 class HostKeyUnknown(HostUnreachable):
     """A host whose key is in no known_hosts file."""
 
-    def __init__(self, host: str, address: str, key: str, files: Sequence[Path]) -> None:
+    def __init__(self, host: str, address: str, key: HostKey, files: Sequence[Path]) -> None:
         scan = f"-p {address.rpartition(']:')[2]} " if address.startswith("[") else ""
         name = address.rpartition("]:")[0].lstrip("[") or address
         super().__init__(
             host,
-            f"unknown host key {key}",
+            f"unknown host key {key.kind} {key.fingerprint}",
             hint="compare it with the host's key (`ssh-keygen -lf` on the host), then add "
-            f"it with `ssh-keyscan {scan}{name} >> {files[0] if files else '~/.ssh/known_hosts'}`; "
-            "or accept new host keys with `ssh: {accept_new: true}`",
+            f"it with `ssh-keyscan {scan}{name} >> {_first(files)}`; or accept new "
+            "host keys with `ssh: {accept_new: true}`",
         )
 
 
 class HostKeyChanged(HostUnreachable):
     """A host that shows another key than it is known by, or one that was revoked."""
 
-    def __init__(self, host: str, address: str, key: str, files: Sequence[Path]) -> None:
+    def __init__(self, host: str, address: str, key: HostKey, entry: Entry) -> None:
+        where = f"{entry.file}:{entry.line}"
+        why = f"{where} revokes it" if entry.revoked else f"it differs from {where}"
         super().__init__(
             host,
-            f"it presents the host key {key}, which is not the one in "
-            f"{' or '.join(map(str, files))}, or is revoked there: the connection may be "
-            "intercepted, or the host was reinstalled",
+            f"it presents the host key {key.kind} {key.fingerprint}, but {why}: the "
+            "connection may be intercepted, or the host was reinstalled",
             hint="find out which; if the host was reinstalled, remove its old key with "
-            f"`ssh-keygen -R '{address}'`, and add the new one",
+            f"`ssh-keygen -f {entry.file} -R '{address}'`, and add the new one",
         )
 
 
@@ -208,11 +217,36 @@ def entries(files: Iterable[Path], address: str) -> list[Entry]:
     """
     found = []
     for file in files:
-        # It fails where the file is missing, or does not have the host.
-        with suppress(CommandFailed):
+        try:
             printed = _ask(address, ["ssh-keygen", "-F", address, "-f", str(file)])
-            found += [Entry(*line) for line in _FOUND.findall(printed)]
+        except CommandFailed:  # the file is missing, or does not have the host
+            continue
+        for line, mark, kind, coded in _FOUND.findall(printed):
+            with suppress(binascii.Error):
+                blob = base64.b64decode(coded, validate=True)
+                found.append(Entry(file, int(line), kind, blob, revoked=mark == "REVOKED"))
     return found
+
+
+def vouch(
+    host: str, address: str, key: HostKey, known: Sequence[Entry], files: Sequence[Path]
+) -> None:
+    """Compare the key that a host shows with what is known of it.
+
+    Raises HostKeyChanged, and HostKeyUnknown where nothing is known.
+    """
+    same = [entry for entry in known if entry.blob == key.blob]
+    for entry in same:
+        if entry.revoked:
+            raise HostKeyChanged(host, address, key, entry)
+    others = [entry for entry in known if not entry.revoked]
+    if same:
+        return
+    if not others:
+        raise HostKeyUnknown(host, address, key, files)
+    # A host known by keys of other kinds only is one that another session may stand in for.
+    of_its_kind = [entry for entry in others if entry.kind == key.kind]
+    raise HostKeyChanged(host, address, key, (of_its_kind or others)[0])
 
 
 def _ask(host: str, argv: Sequence[str]) -> str:
@@ -227,6 +261,10 @@ def _ask(host: str, argv: Sequence[str]) -> str:
             f"{argv[0]} is not installed on this machine",
             hint="install the OpenSSH client",
         ) from error
+
+
+def _first(files: Sequence[Path]) -> Path:
+    return files[0] if files else Path("~/.ssh/known_hosts")
 
 
 def _new_mark() -> str:

@@ -13,18 +13,21 @@ import subprocess
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fabric  # type: ignore[import-untyped]  # neither brings types
 import paramiko  # type: ignore[import-untyped]
 
+from shardctl import inputs
 from shardctl.hosts import openssh
 from shardctl.hosts.host import TAIL, HostUnreachable
+from shardctl.hosts.openssh import HostKey
 from shardctl.hosts.ssh_remote import BROKEN, QUIET, Remote
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from shardctl.hosts.host import Text
     from shardctl.hosts.openssh import SshSettings, Wrapped
 
@@ -37,6 +40,7 @@ DEAD_AFTER = 45.0
 _DEAD_AFTER_MS = 60_000
 _REFUSED_FOR = 5.0
 _POLL = 0.05
+_MOST_BYTES = 1 << 20
 
 # Without a handler Python writes a library's errors to the terminal; what matters of them is
 # in the errors raised here.
@@ -194,48 +198,122 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
 
 
 class _HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no types
-    """Gives a connection the keys by which its host is known, and refuses all others."""
+    """Vouches for a host's key; paramiko itself knows no patterns, and no revoked keys."""
 
     def __init__(self, connection: Connection) -> None:
-        settings, host, port = connection.settings, connection.host, connection.port
+        settings = connection.settings
         self.host = settings.host
         self.files = openssh.known_hosts(connection.options)
         alias = next(iter(connection.options.get("hostkeyalias", ())), None)
-        self.address = openssh.address(alias or host, openssh.SSH_PORT if alias else port)
+        self.address = openssh.address(
+            alias or connection.host, openssh.SSH_PORT if alias else connection.port
+        )
         self.known = openssh.entries(self.files, self.address)
+        # As ssh does, a key known of the host counts for its other ports, if it is the same.
+        others = () if self.known or alias else (connection.host.lower(),)
+        self.elsewhere = [entry for name in others for entry in openssh.entries(self.files, name)]
         if settings.accept_new and all(entry.revoked for entry in self.known):
             jump = connection.gateway if "proxyjump" in connection.options else None
-            openssh.learn(settings.host, connection.user, port, jump)
+            openssh.learn(settings.host, connection.user, connection.port, jump)
             self.known = openssh.entries(self.files, self.address)
-        # As ssh does, a key known of the host counts for its other ports, if it is the same.
-        found = self.known or ([] if alias else openssh.entries(self.files, host.lower()))
-        revoked = {entry.coded for entry in found if entry.revoked}
-        name = host if port == openssh.SSH_PORT else f"[{host}]:{port}"  # as paramiko asks for it
-        for entry in found:
-            if entry.coded not in revoked:
-                with suppress(binascii.Error, paramiko.SSHException, paramiko.UnknownKeyType):
-                    key = paramiko.PKey.from_type_string(
-                        entry.kind, base64.b64decode(entry.coded, validate=True)
-                    )
-                    connection.client.get_host_keys().add(name, entry.kind, key)
 
-    def refused(self, key: paramiko.PKey) -> HostUnreachable:
-        """Report a key that is none of those."""
-        refusal = openssh.HostKeyChanged if self.known else openssh.HostKeyUnknown
-        return refusal(self.host, self.address, f"{key.get_name()} {key.fingerprint}", self.files)
+    def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
+        """Make the transport, which asks for a key of the kinds that are known first."""
+        transport = paramiko.Transport(sock, **options)
+        kinds = {entry.kind for entry in self.known or self.elsewhere if not entry.revoked}
+        if "ssh-rsa" in kinds:
+            kinds |= {"rsa-sha2-512", "rsa-sha2-256"}
+        security = transport.get_security_options()
+        security.key_types = sorted(security.key_types, key=lambda kind: kind not in kinds)
+        return transport
 
-    def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
-        """Refuse the key of a host of which none is known."""
+    def missing_host_key(self, client: object, hostname: str, key: Any) -> None:
+        """Raise HostKeyUnknown or HostKeyChanged; paramiko asks, for it was given no key."""
         del client, hostname
-        raise self.refused(key)
+        shown = HostKey(key.get_name(), key.asbytes(), key.fingerprint)
+        known = self.known or [entry for entry in self.elsewhere if entry.blob == shown.blob]
+        openssh.vouch(self.host, self.address, shown, known, self.files)
 
 
-def _key_files(connection: Connection) -> list[str]:
-    """List the files with keys for a host: the one that was named, then those of ssh's options."""
-    named = connection.settings.key_file
-    others = [Path(name).expanduser() for name in connection.options["identityfile"]]
-    files = [*([named] if named else []), *(path for path in others if path.exists())]
-    return [str(path) for path in files if path.suffix != ".pub"]
+class _Keys:
+    """Offers the key that was named, then as ssh: the agent's keys, then those in files.
+
+    Paramiko's own asks for a password in the end, and offers an agent's keys in any order.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.tried: list[str] = []
+        self.unusable: list[str] = []
+
+    def authenticate(self, transport: paramiko.Transport) -> None:
+        """Offer the keys one by one; raises HostUnreachable."""
+        user = self.connection.user
+        for name, key in self._offered():
+            self.tried.append(name)
+            try:
+                if not transport.auth_publickey(user, key):
+                    return
+            except paramiko.SSHException:
+                if not transport.is_active():
+                    break  # the host has seen enough of them
+        raise HostUnreachable(
+            self.connection.settings.host,
+            f"the host accepts no key for the user {user} "
+            f"({', '.join(self.tried) or 'no keys to offer'}"
+            f"{''.join(f'; {text}' for text in self.unusable)})",
+            hint="add the public key to the user's authorized_keys on the host, or set the "
+            "right key (`ssh: {user: ..., key_file: ...}`); add a key with a "
+            "passphrase to an agent (`ssh-add`)",
+        )
+
+    def _offered(self) -> Iterator[tuple[str, paramiko.PKey]]:
+        """Give what to offer, each loaded when its turn comes."""
+        options, named = self.connection.options, self.connection.settings.key_file
+        files = [Path(name).expanduser() for name in options["identityfile"]]
+        if named is not None:
+            yield from self._from_file(named)
+        public = {path: _public(path) for path in (*([named] if named else ()), *files)}
+        wanted = {blob for blob in public.values() if blob is not None}
+        agent = paramiko.Agent()
+        try:
+            held = sorted(agent.get_keys(), key=lambda key: key.asbytes() not in wanted)
+            if options["identitiesonly"] == ["yes"]:
+                held = [key for key in held if key.asbytes() in wanted]
+            for key in held:
+                yield f"of the agent {key.fingerprint}", key
+            offered = {key.asbytes() for key in held}
+            for path in files:
+                if path != named and public[path] not in offered and path.exists():
+                    yield from self._from_file(path)
+        finally:
+            agent.close()
+
+    def _from_file(self, path: Path) -> Iterator[tuple[str, paramiko.PKey]]:
+        if path.suffix == ".pub":
+            return
+        try:
+            inputs.read(path, _MOST_BYTES)  # a FIFO in its place would hold up paramiko
+            key = paramiko.PKey.from_path(path)
+        except OSError as error:
+            self.unusable.append(f"{path}: {error.strerror}")
+        # cryptography's words for a passphrase that is needed differ by the file's format.
+        except (TypeError, ValueError, paramiko.SSHException) as error:
+            locked = isinstance(error, TypeError | paramiko.PasswordRequiredException)
+            self.unusable.append(f"{path}: {'has a passphrase' if locked else 'cannot be used'}")
+        except paramiko.UnknownKeyType:
+            self.unusable.append(f"{path}: this kind of key is not supported")
+        else:
+            yield str(path), key
+
+
+def _public(path: Path) -> bytes | None:
+    """Read the public half of a key file; None where it does not lie beside."""
+    public = path if path.suffix == ".pub" else path.with_name(f"{path.name}.pub")
+    try:
+        return base64.b64decode(inputs.read(public, _MOST_BYTES).split()[1])
+    except (OSError, IndexError, binascii.Error):
+        return None
 
 
 def connect(settings: SshSettings) -> Connection:
@@ -244,19 +322,19 @@ def connect(settings: SshSettings) -> Connection:
     connection.client.set_missing_host_key_policy(connection.policy)
     names = ("timeout", "banner_timeout", "auth_timeout", "channel_timeout")
     connection.connect_kwargs = dict.fromkeys(names, settings.connect_timeout) | {
-        "key_filename": _key_files(connection),
-        "look_for_keys": False,
+        "transport_factory": connection.policy.transport,
+        "auth_strategy": _Keys(connection),
     }
     began = time.monotonic()
     try:
         connection.open()
     except BaseException as error:
         late = time.monotonic() - began >= settings.connect_timeout
-        refused = _refused(connection, error, late=late) if isinstance(error, BROKEN) else None
+        reason = _reason(connection, error, late=late) if isinstance(error, BROKEN) else None
         connection.shut()
-        if refused is None:
+        if reason is None:
             raise
-        raise refused from error
+        raise HostUnreachable(settings.host, reason) from error
     connection.transport.set_keepalive(KEEP_ALIVE)
     _tune(connection.transport.sock)
     return connection
@@ -270,23 +348,6 @@ def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_AFTER_MS)
-
-
-def _refused(connection: Connection, error: Exception, *, late: bool) -> HostUnreachable:
-    """Report why a connection did not come about; `late` if its time was over."""
-    host, transport = connection.settings.host, connection.client.get_transport()
-    if isinstance(error, paramiko.BadHostKeyException):
-        policy: _HostKeys = connection.policy
-        return policy.refused(error.key)
-    if transport is not None and transport.initial_kex_done and not late:
-        offered = ", ".join(["the agent's", *_key_files(connection)])
-        return HostUnreachable(
-            host,
-            f"the host accepts no key for the user {connection.user} (keys: {offered})",
-            hint="add the public key to the user's authorized_keys on the host, or name another "
-            "key (`ssh: {user: ..., key_file: ...}`); `ssh-add` a key with a passphrase",
-        )
-    return HostUnreachable(host, _reason(connection, error, late=late))
 
 
 def _reason(connection: Connection, error: Exception, *, late: bool) -> str:
