@@ -217,13 +217,14 @@ def source() -> Path:
     return wheel if wheel.is_dir() else package.parent
 
 
-def lay_out(directory: Path, *, poolers: bool) -> Path:
-    """Copy the talk's example into `directory`, with free ports; return its topology file.
+def lay_out(directory: Path, *, poolers: bool, example: Path | None = None) -> Path:
+    """Copy the talk's example, or another, with free ports; return its topology file.
 
     Removes the poolers on request; the rest of the file stays the same.
     """
-    shutil.copytree(source() / "migrations", directory / "migrations")
-    text = (source() / "topology.yaml").read_text(encoding="utf-8")
+    example = example or source()
+    shutil.copytree(example / "migrations", directory / "migrations")
+    text = (example / "topology.yaml").read_text(encoding="utf-8")
     if not poolers:
         text = _POOLERS.sub("", text)
     file = directory / "topology.yaml"

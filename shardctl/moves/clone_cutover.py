@@ -19,9 +19,11 @@ from shardctl.access import fence
 from shardctl.errors import Incomplete, Refused, Unfinished
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
+from shardctl.meter import listed
 from shardctl.moves import claims, cutover, undoing
 from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
+from shardctl.moves.plan import SourceUnfit
 from shardctl.moves.sub_step import Cutover, SubStep
 from shardctl.postgres import clone as clones
 from shardctl.postgres import connection, queries, slots, standby
@@ -157,10 +159,18 @@ def look_again(at: Attempt) -> None:
     """Check, before the decision, that every alias is still paused, and the source's lock held.
 
     The session that has just reported the replay position holds the target's lock. Raises
-    PauseLost, NodeLost.
+    PauseLost, NodeLost, and prepared_transactions, which would stop the claim.
     """
     locked = partial(at.context.require_lock, at.plan.source)
     with at.context.on(at.plan.source):
+        if foreign := [named for (named,) in at.source.execute(QUERIES["foreign"])]:
+            raise SourceUnfit(
+                at.plan.source,
+                "prepared_transactions",
+                f"it has prepared transactions: {listed(foreign)}",
+                hint="end them by COMMIT PREPARED or ROLLBACK PREPARED, then run `shardctl moves "
+                "resume`",
+            )
         if at.round_trips.source and at.round_trips.pooler:
             fanout.at_once(locked, at.pauses.require_held)
         else:  # starting threads takes longer than the round trip that they would save

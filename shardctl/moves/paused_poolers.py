@@ -206,7 +206,7 @@ class PausedPoolers:
         """Check that every alias is still paused; raises PauseLost, PoolerLost."""
 
         def one(paused: PausedPooler) -> None:
-            held = paused.paused(self._watcher(paused).databases())
+            held = set(paused.paused(self._watcher(paused).databases()))
             if gone := tuple(alias for alias in paused.aliases if alias not in held):
                 raise PauseLost(paused.pooler.name, gone)
 
@@ -468,7 +468,8 @@ class PausedPooler:
         except PoolerLost as error:
             logger.info("pooler %s: %s", self.pooler.name, error.message)
             return True
-        return any(int(r["cl_waiting"] or 0) for r in rows if r["database"] in self.aliases)
+        ours = set(self.aliases)
+        return any(int(row["cl_waiting"] or 0) for row in rows if row["database"] in ours)
 
     def begin_serving(
         self, console: Console, *, reload: bool, shorten: bool = True, waits: bool = False

@@ -32,6 +32,12 @@ SELECT (SELECT stats_reset FROM pg_stat_bgwriter)
 -- Prepared transactions that the clone has copied, and their owners
 SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database()
 
+-- name: foreign
+-- Prepared transactions of the source that only another role than this one may end
+SELECT quote_literal(gid) || ' of ' || owner FROM pg_prepared_xacts
+WHERE database = current_database() AND owner <> session_user
+  AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = session_user)
+
 -- name: claim
 -- Moved schemas get their names back and take writes, and the map says so: one transaction, which
 -- commits what the blocks have written, too

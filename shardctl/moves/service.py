@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import UsageError
-from shardctl.moves import copy, cutover, file, follow, methods, rehearsal, reserve
+from shardctl.moves import copy, cutover, file, follow, methods, rehearsal, reserve, wal
 from shardctl.moves import ledger as ledgers
 from shardctl.moves import plan as planning
 from shardctl.moves.context import MoveContext
@@ -24,6 +24,7 @@ from shardctl.moves.stopped import (
     require_source_gone,
     stopped,
 )
+from shardctl.postgres import slots
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.state import cluster, identity, leash, lock
@@ -219,8 +220,13 @@ def abort(
     context = at_work(before, decided, progress, notice, command="moves abort")
     with closing(context):
         context.lock(decided.source)
-        context.session(decided.source)
+        source = context.session(decided.source)
         with stopped(context):
+            with context.on(decided.source):
+                if slots.keeps(source, decided.slot) and not leash.is_armed(source, decided.slot):
+                    # It stays where the target is away, and a restart has ended its guard.
+                    limit = decided.options.max_wal_bytes or 0
+                    wal.bound(context, decided.source, decided.slot, limit)
             if target_destroyed:
                 require_silent(context.target)
                 context.target_lost = True
@@ -269,7 +275,11 @@ def require_abortable(topology: Topology, entry: Entry, *, with_target: bool = T
     if not entry.move.state.undoable:
         raise NotAbortable(entry.move.id, entry.move.state.value)
     decided = _decided(topology, entry, command="moves abort")
-    lock.require_all_free(topology, [decided.source], command="moves abort")
+    try:
+        lock.require_all_free(topology, [decided.source], command="moves abort")
+    except NodeUnavailable as error:
+        error.hint = f"{error.hint}; if {ledgers.FULL}"
+        raise
     if with_target and entry.holder:
         lock.require_all_free(topology, decided.locked, command="moves abort", may_be_away=True)
     return decided

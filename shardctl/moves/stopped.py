@@ -11,13 +11,13 @@ from shardctl.moves import wal
 from shardctl.moves.context import NodeRefused
 from shardctl.moves.rehearsal import RehearsalRefused
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
+from shardctl.state import leash
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shardctl.moves.context import MoveContext
-    from shardctl.moves.plan import MovePlan
     from shardctl.state.journal import Move
     from shardctl.topology.model import Node
 
@@ -35,21 +35,22 @@ _UNKNOWN = (
 class MoveStopped(Unfinished):
     """The state of a stopped move, reported after the error that stopped it; None is unknown."""
 
-    def __init__(self, plan: MovePlan, state: MoveState | None, error: ShardctlError) -> None:
+    def __init__(
+        self, move: str, state: MoveState | None, error: ShardctlError, *, kept: str = ""
+    ) -> None:
         if state is None:
             hint = _UNKNOWN
         elif state.undoable:
             hint = _UNDOABLE if all(part.resumable for part in error.parts()) else _ABORT
         elif state.closed:
-            hint = f"run `shardctl moves show {plan.id}` to see how it ended"
+            hint = f"run `shardctl moves show {move}` to see how it ended"
         else:
             hint = _DECIDED
         known = "its state cannot be read" if state is None else f"its state is {state.value}"
-        limit = plan.options.max_wal_bytes
-        if limit is not None and (state is None or state.undoable):
-            known += f"; node {plan.source} keeps up to {wal.megabytes(limit)} of WAL for it"
+        if state is not None and state.undoable:
+            known += kept
         how = "is not finished" if state is None or not state.closed else "is over"
-        super().__init__(f"move {plan.id} {how}: {known}", hint=hint)
+        super().__init__(f"move {move} {how}: {known}", hint=hint)
         self.state = state
         self.error = error
         if isinstance(error, Interrupted):
@@ -78,10 +79,23 @@ def stopped(context: MoveContext) -> Iterator[None]:
             context.look_for_target()
             found = context.journal()
         except (NodeUnavailable, NodeLost, NodeRefused):
-            raise MoveStopped(context.plan, None, error) from caught
+            raise MoveStopped(context.plan.id, None, error) from caught
         if found is None or found.state is MoveState.aborted:
             raise error from caught  # nothing of it is left
-        raise MoveStopped(context.plan, found.state, error) from caught
+        raise MoveStopped(context.plan.id, found.state, error, kept=_kept(context)) from caught
+
+
+def _kept(context: MoveContext) -> str:
+    """Return how much WAL the source keeps for the move, if it bounds that at this moment."""
+    source, limit = context.plan.source, context.plan.options.max_wal_bytes
+    try:
+        with context.on(source):
+            armed = leash.is_armed(context.session(source), context.plan.slot)
+    except ShardctlError:
+        return ""
+    if limit is None or not armed:
+        return ""
+    return f"; node {source} keeps up to {wal.megabytes(limit)} of WAL for it"
 
 
 @contextmanager

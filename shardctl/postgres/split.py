@@ -139,8 +139,15 @@ def without_passwords(text: str) -> str:
     "ALTER ROLE ann PASSWORD '***'; SELECT '***' AS x '***'"
     >>> without_passwords("psql postgresql://ann:hunter2@h/app; PGPASSWORD=hunter2 psql")
     "psql postgresql://ann:***@h/app; PGPASSWORD='***' psql"
+
+    What a string has in it begins and ends no other one.
+
+    >>> without_passwords("SELECT dblink('password=a'), dblink('ALTER ROLE b PASSWORD ''c''')")
+    "SELECT dblink('***'), dblink('***')"
+    >>> without_passwords("SET app.password TO E'a hunter2'; SELECT f(password=>$a$ b c $a$)")
+    "SET app.password TO '***'; SELECT f(password=>'***')"
     """
     text = _URI.sub(r"\1***@", text)
     if not _WORD.search(text):
         return text
-    return _LITERAL.sub(_STARS, _VALUE.sub(rf"\1{_STARS}", text))
+    return _VALUE.sub(rf"\1{_STARS}", _LITERAL.sub(_STARS, text))

@@ -182,8 +182,11 @@ class Server:
         """
         if self.made() != "ours":
             return (), None
-        names = [self.log, self.pid_file, self.pooler.config, self.users]
-        names += [self.users.with_name(_HBA), self.pooler.databases_file]
+        written = (self.pooler.config, self.users, self.users.with_name(_HBA))
+        names = [self.log, self.pid_file, *(p for p in written if self.made(p) != "foreign")]
+        aliases = self._read(self.pooler.databases_file) or ""
+        if not aliases.strip() or not render.is_edited(aliases):
+            names.append(self.pooler.databases_file)
         own = self._read(self.own)
         kept = self.own if own not in (None, render.OWN_SETTINGS) else None
         names += [self.own] if kept is None else []

@@ -80,7 +80,7 @@ def test_shards_go_to_a_node_that_serves(fleet_own: Lab, monkeypatch: pytest.Mon
     assert found["time"] == found["first_time"]
     assert report["predicted_pause_ms"] == found["predicted_pause_ms"] > 0
     assert left(fleet_own) == []
-    assert fleet_own.problems() == ["future: b photos"]  # by `put_ids_ahead`
+    assert fleet_own.problems() == ["not_generated: b photos"]  # by `put_ids_ahead`
     assert context.timeline.pause_ms is not None
 
 

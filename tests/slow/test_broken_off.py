@@ -76,7 +76,8 @@ def test_a_configuration_that_the_pooler_rejects_leaves_the_aliases_before(
     pooler = fleet_pooled.pg_bouncer
     text, file = pooler.config.read_text(), pooler.databases_file.read_text()
     events = fleet_pooled.events()
-    pooler.config.write_text(f"{text}no setting at all\n")
+    included = text.rindex("%include")
+    pooler.config.write_text(f"{text[:included]}no setting at all\n{text[included:]}")
     fleet_pooled.raise_map_version()
     fleet_pooled.change(aliases=("node",))
     with pooler.connect("shard1") as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,7 +40,7 @@ def test_a_row_that_is_there_already_stops_the_move_which_goes_on_without_it(
 
     error = fails(fleet_quick, follow=collide)
     assert isinstance(error, marks.MarkNotSeen)
-    assert "it failed 3 times" in error.message
+    assert re.search(r"it failed \d+ times at position", error.message)
     assert fleet_quick.put(2)  # clients have not noticed
     fleet_quick.ask("b", BY_HAND.replace("INSERT", "DELETE FROM shard2.photos WHERE id = -7; --"))
     fleet_quick.resume()

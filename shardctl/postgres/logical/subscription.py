@@ -151,19 +151,22 @@ def make_login(source: Connection, name: str) -> dict[str, str]:
     One that is there gets another password. The role of `source` may end its sessions.
     """
     password = secrets.token_urlsafe(_PASSWORD_BYTES)
-    verifier = source.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256")
-    source.execute(_making_login(name, verifier.decode()))
+    source.execute(_making_login(source, name, password))
     return {"user": name, "password": password}
 
 
 def why_no_login(source: Connection, name: str) -> str | None:
-    """Return why a role cannot be made that way; tries it, without a password, and rolls back."""
-    error = blocking.error_of(source, _making_login(name, ""))
+    """Return why a role cannot be made that way; tries it, and rolls back."""
+    tried = secrets.token_urlsafe(_PASSWORD_BYTES)  # a server may judge what it gets
+    error = blocking.error_of(source, _making_login(source, name, tried))
     return None if error is None else reason_of(error)
 
 
-def _making_login(name: str, verifier: str) -> sql.Composed:
-    return _QUERIES["make_login"].format(name=sql.Literal(name), verifier=sql.Literal(verifier))
+def _making_login(source: Connection, name: str, password: str) -> sql.Composed:
+    verifier = source.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256")
+    return _QUERIES["make_login"].format(
+        name=sql.Literal(name), verifier=sql.Literal(verifier.decode())
+    )
 
 
 def drop_login(source: Connection, name: str) -> None:
