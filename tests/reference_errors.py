@@ -49,15 +49,19 @@ def render() -> str:
     for file in sorted(Path(shardctl.__path__[0]).rglob("*.py")):
         nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
         reports = {node: said for one in nodes for node, said in _reported(one)}
+        # Inner functions come later, so each node has the innermost one around it.
+        around = {node: f for f in nodes if isinstance(f, ast.FunctionDef) for node in ast.walk(f)}
         for node in nodes:
             if not isinstance(node, ast.Call):
                 continue
             kind, at = places.get(last_name(node.func), (None, None))
             if at is not None:
                 code, message = node.args[at : at + 2]
-                if isinstance(code, ast.Constant) and isinstance(code.value, str):
-                    exits = str(getattr(kind, "exit_code", "1 or 3"))
-                    rows.add((code.value, exits, reports.get(node) or said(message)))
+                exits = str(getattr(kind, "exit_code", "1 or 3"))
+                rows |= {
+                    (one, exits, reports.get(node) or told)
+                    for one, told in _codes(code, message, around.get(node), nodes)
+                }
     rows |= {
         (one.code, "1", re.sub(r"{\w+}", "…", one.says))
         for check in table.CHECKS
@@ -77,6 +81,44 @@ def classes() -> dict[str, type[ShardctlError]]:
         if not found.name.endswith("__main__") and (not django or found.name.endswith(".errors")):
             importlib.import_module(found.name)
     return {one.__name__: one for one in _subclasses(ShardctlError)}
+
+
+def _codes(
+    code: ast.expr, message: ast.expr, function: ast.FunctionDef | None, file: list[ast.AST]
+) -> Iterator[tuple[str, str]]:
+    """Give all codes that an argument may be, itself or what its name stands for, and messages."""
+    if isinstance(code, ast.Constant) and isinstance(code.value, str):
+        yield code.value, said(message)
+    elif isinstance(code, ast.IfExp):
+        for one in (code.body, code.orelse):
+            yield from _codes(one, message, function, file)
+    elif isinstance(code, ast.Name) and function is not None:
+        for given in _given(code.id, function, file):
+            told = said(message)
+            if len(given) > 1 and not any(map(str.isalpha, told)):  # it is given with the code
+                told = said(given[1])
+            yield from ((one, told) for one, _ in _codes(given[0], message, None, file))
+
+
+def _given(name: str, function: ast.FunctionDef, file: list[ast.AST]) -> Iterator[list[ast.expr]]:
+    """Give the values of a name of a function, each with what is beside it there."""
+    parameters = [one.arg for one in function.args.args]
+    if name in parameters:
+        for call in file:
+            if isinstance(call, ast.Call) and last_name(call.func) == function.name:
+                yield call.args[parameters.index(name) :]
+    for one in ast.walk(function):
+        if isinstance(one, ast.For) and isinstance(one.iter, ast.Tuple):
+            target, rows = one.target, one.iter.elts
+        elif isinstance(one, ast.Assign) and isinstance(one.value, ast.Subscript):
+            dicts = (n for n in ast.walk(function) if isinstance(n, ast.Dict))
+            target, rows = one.targets[0], [value for n in dicts for value in n.values]
+        else:
+            continue
+        names = [last_name(n) for n in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        if name in names:
+            for row in rows:
+                yield row.elts[names.index(name) :] if isinstance(row, ast.Tuple) else [row]
 
 
 def _subclasses(of: type[ShardctlError]) -> Iterator[type[ShardctlError]]:

@@ -35,8 +35,8 @@ SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database
 -- name: foreign
 -- Prepared transactions of the source that only another role than this one may end
 SELECT quote_literal(gid) || ' of ' || owner FROM pg_prepared_xacts
-WHERE database = current_database() AND owner <> session_user
-  AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = session_user)
+WHERE database = current_database() AND owner <> current_user
+  AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)
 
 -- name: claim
 -- Moved schemas get their names back and take writes, and the map says so: one transaction, which

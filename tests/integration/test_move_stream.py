@@ -31,7 +31,7 @@ from shardctl.moves.stopped import MoveStopped
 from shardctl.postgres import slots
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.provision import poolers as pooling
-from shardctl.state import journal, lock
+from shardctl.state import journal, leash, lock
 from shardctl.state.journal import MoveState
 from shardctl.topology.model import NodeName
 from tests.fixtures.moves.own import lose
@@ -334,11 +334,16 @@ def test_an_abort_serves_clients_though_its_target_cannot_be_reached_and_ends_wh
         fleet_own.abort()
     assert len(on_source(fleet_own)) == 2
     fleet_own.ask("a", ping.format(before) + " RETURNING 1")
+    fleet_own.server("a").stop(mode="fast")  # which ends the guard of the slot
+    fleet_own.server("a").start()
     for _ in range(2):
         with pytest.raises(MoveStopped) as caught:
             fleet_own.abort()
         assert caught.value.exit_code == 3
         assert isinstance(caught.value.error, NodeUnavailable)
+        assert "node a keeps up to" in caught.value.message
+        with fleet_own.connect("a") as source:
+            assert leash.is_armed(source, fleet_own.entry().slot)
         assert fleet_own.copy("a").state is MoveState.undone
         assert fleet_own.put(2)
     fleet_own.server("b").start()

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from shardctl.errors import ShardctlError
 from shardctl.moves import clone_cutover
 from shardctl.moves.step import NotAbortable
+from shardctl.moves.stopped import MoveStopped
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import lose, messages
@@ -81,7 +83,18 @@ def test_a_prepared_transaction_that_could_write_to_moved_shards_stops_the_claim
 
     monkeypatch.setattr(journal, "mark_drained", late)
     monkeypatch.setattr(clone_cutover, "_end_prepared", as_another)
+    foreign = clone_cutover.QUERIES["foreign"]
+    of_app = sql.SQL(foreign.as_string().replace("current_user", "'app'"))
+    monkeypatch.setitem(clone_cutover.QUERIES, "foreign", of_app)
     error = fleet_own_bare.stopped([2, 3], "c", max_pause_s=3.0)
+    assert "prepared_transactions: node a" in messages(error)
+    assert error.state is MoveState.undone
+    fleet_own_bare.ask("a", "ROLLBACK PREPARED 'late'")
+    fleet_own_bare.put(2)
+    monkeypatch.setitem(clone_cutover.QUERIES, "foreign", foreign)  # it comes a moment later
+    with pytest.raises(MoveStopped) as caught:
+        fleet_own_bare.resume()
+    error = caught.value
     assert "prepared_left: node c: only postgres or a superuser may end prepared" in messages(error)
     assert error.exit_code == 3
     monkeypatch.undo()

@@ -157,7 +157,7 @@ def make_login(source: Connection, name: str) -> dict[str, str]:
 
 def why_no_login(source: Connection, name: str) -> str | None:
     """Return why a role cannot be made that way; tries it, and rolls back."""
-    tried = secrets.token_urlsafe(_PASSWORD_BYTES)  # a server may judge what it gets
+    tried = secrets.token_hex(_PASSWORD_BYTES)  # a server may judge what it gets
     error = blocking.error_of(source, _making_login(source, name, tried))
     return None if error is None else reason_of(error)
 
