@@ -226,10 +226,10 @@ class Console:
         Raises PoolerUnavailable.
         """
         self.pooler = pooler.name
-        given = conninfo(pooler, database, purpose=purpose, dbname=dbname, user=user)
         try:
+            given = conninfo(pooler, database, purpose=purpose, dbname=dbname, user=user)
             self._session = psycopg.connect(given, autocommit=True)
-        except psycopg.Error as error:  # also a keyword with a value that libpq does not take
+        except psycopg.Error as error:  # also a keyword or a value that libpq does not take
             raise PoolerUnavailable(pooler, reason_of(error), error) from error
         self._pq = self._session.pgconn
 
