@@ -140,14 +140,19 @@ def without_passwords(text: str) -> str:
     >>> without_passwords("psql postgresql://ann:hunter2@h/app; PGPASSWORD=hunter2 psql")
     "psql postgresql://ann:***@h/app; PGPASSWORD='***' psql"
 
-    What a string has in it begins and ends no other one.
+    A string may have such a value in it, and a value in a shell may have a quote before it.
 
-    >>> without_passwords("SELECT dblink('password=a'), dblink('ALTER ROLE b PASSWORD ''c''')")
-    "SELECT dblink('***'), dblink('***')"
-    >>> without_passwords("SET app.password TO E'a hunter2'; SELECT f(password=>$a$ b c $a$)")
-    "SET app.password TO '***'; SELECT f(password=>'***')"
+    >>> without_passwords("CONNECTION 'password=a' PUBLICATION p; ALTER ROLE b PASSWORD 'c'")
+    "CONNECTION '***' PUBLICATION p; ALTER ROLE b PASSWORD '***'"
     """
     text = _URI.sub(r"\1***@", text)
     if not _WORD.search(text):
         return text
-    return _VALUE.sub(rf"\1{_STARS}", _LITERAL.sub(_STARS, text))
+    spans = [found.span() for found in _LITERAL.finditer(text)]
+    spans += [(found.end(1), found.end()) for found in _VALUE.finditer(text)]
+    masked, at = "", 0
+    for begin, end in sorted(spans):
+        if begin >= at:
+            masked += text[at:begin] + _STARS
+        at = max(at, end)
+    return masked + text[at:]

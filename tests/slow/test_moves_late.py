@@ -87,7 +87,7 @@ def test_a_prepared_transaction_that_could_write_to_moved_shards_stops_the_claim
     of_app = sql.SQL(foreign.as_string().replace("current_user", "'app'"))
     monkeypatch.setitem(clone_cutover.QUERIES, "foreign", of_app)
     error = fleet_own_bare.stopped([2, 3], "c", max_pause_s=3.0)
-    assert "prepared_transactions: node a" in messages(error)
+    assert "SourceUnfit: node a: it has prepared transactions: 'late'" in messages(error)
     assert error.state is MoveState.undone
     fleet_own_bare.ask("a", "ROLLBACK PREPARED 'late'")
     fleet_own_bare.put(2)
