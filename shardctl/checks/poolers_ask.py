@@ -144,8 +144,10 @@ def _ask_pool(
             # It takes no more clients.
         try:
             _read(sessions, paths)
-        except (PoolerLost, CommandRefused) as error:
+        except CommandRefused as error:
             return _unanswered(alias, user, error.reason)
+        except PoolerLost as error:  # a pooler that restarts refuses nobody
+            return Asked(alias, user, untried=error.reason)
     return Asked(alias, user, tuple(paths))
 
 

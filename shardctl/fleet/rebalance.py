@@ -257,8 +257,16 @@ def _changes(plan: Plan, topology: Topology) -> Iterator[str]:
     if plan.cluster != topology.cluster:
         yield f"the plan is of cluster {plan.cluster}, and this is {topology.cluster}"
         return
-    nodes = dict.fromkeys(node for move in plan.moves for node in (move.source, move.target))
-    yield from (f"node {name} is not in the topology" for name in nodes.keys() - topology.nodes)
+    then = dict.fromkeys(node for move in plan.moves for node in (move.source, move.target))
+    then |= {node.name: node.address for node in plan.nodes}
+    now = {name: f"{node.host}:{node.port}" for name, node in topology.nodes.items()}
+    for name in {**then, **now}:
+        if name not in now:
+            yield f"node {name} is not in the topology"
+        elif name not in then:
+            yield f"node {name} has been added"
+        elif then[name] != now[name]:
+            yield f"node {name} was at {then[name]} and is at {now[name]}"
     targets = {shard: move.target for move in plan.moves for shard in move.shards}
     owners, moved = topology.owners(), defaultdict(list)
     planned = {shard: node.name for node in plan.nodes for shard in node.shards}

@@ -55,6 +55,7 @@ ROOM = 2
 _SHOWN = 3
 _LOCK_TIMEOUT = "1s"
 _PROGRAM = "pg_repack"
+_WITH_TRANSACTION_TIMEOUT = 17
 _SETTINGS = {
     # A role's own limits would end sessions that wait on purpose.
     "statement_timeout": "0",
@@ -138,6 +139,7 @@ class View:
 
     tables: tuple[Table, ...]
     leftovers: tuple[Leftover, ...]
+    major: int
     program: str
     free_bytes: int | None
     unknown: str | None
@@ -226,10 +228,12 @@ def _view(session: Connection, node: Node, of_node: Iterable[Place]) -> View:
         for schema, *rest in session.execute(QUERIES["tables"], given)
     ]
     free, unknown = _room(session, node)
+    major = session.info.server_version // 10_000
     return View(
         tables=tuple(tables),
         leftovers=catalog.repack_leftovers(session),
-        program=_program(session.info.server_version // 10_000),
+        major=major,
+        program=_program(major),
         free_bytes=free,
         unknown=unknown,
     )
@@ -274,11 +278,12 @@ def judge(views: Mapping[NodeName, View], options: Options) -> list[Table]:
 def _judged(table: Table, view: View, options: Options) -> Table:
     if table.done_s is not None and table.done_s < options.recent_s:
         return replace(table, verdict="recent")
-    if options.min_bloat > 0:
-        if table.bloat_bytes is None:
-            return replace(table, verdict="unknown")
-        if not table.bloat_bytes or table.bloat_bytes < options.min_bloat * table.size_bytes:
-            return replace(table, verdict="little")
+    # A session has the table locked where its size is unknown, too.
+    if table.bloat_bytes is None and (options.min_bloat > 0 or not table.size_bytes):
+        return replace(table, verdict="unknown")
+    least = options.min_bloat * table.size_bytes
+    if options.min_bloat > 0 and (not table.bloat_bytes or table.bloat_bytes < least):
+        return replace(table, verdict="little")
     need, free = ROOM * table.size_bytes, view.free_bytes
     if free is not None and need > free:
         why = f"repacking it needs {size(need)} of free disk, and the node has {size(free)}"
@@ -431,7 +436,8 @@ class _Work:
         options, view = self._plan.options, self._plan.views[one.node]
         node, database = self._topology.nodes[one.node], self._topology.database
         # Other runs of pg_repack know by its application_name that they need not wait for it.
-        login = connection.whole(node, database, _PROGRAM, _SETTINGS, dbname=database.name)
+        more = {"transaction_timeout": "0"} if view.major >= _WITH_TRANSACTION_TIMEOUT else {}
+        login = connection.whole(node, database, _PROGRAM, _SETTINGS | more, dbname=database.name)
         name = sql.Identifier(one.schema, one.name).as_string()
         argv = [view.program, "--no-password", f"--dbname={login}", f"--table={name}"]
         argv += [f"--wait-timeout={options.wait_timeout_s}"]

@@ -113,19 +113,26 @@ class Applied:
     errors: tuple[Exception, ...]
 
 
-def prepare(topology: Topology, plan: NodePlan, *, command: str) -> None:
-    """Make the roles and the database that are missing; what exists is left alone."""
+def prepare(
+    topology: Topology, plan: NodePlan, *, command: str, made: Callable[[], object]
+) -> None:
+    """Make the roles and the database that are missing; what exists is left alone.
+
+    Calls `made` for each that was made.
+    """
     if not plan.roles and not plan.database:
         return
     node = topology.nodes[plan.node]
     with connect_for_maintenance(topology, node, lock.purpose(command)) as connection:
         for role in plan.roles:
             statement = sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role))
-            _create(connection, statement, node)
+            if _create(connection, statement, node):
+                made()
         if plan.database:
             name = sql.Identifier(topology.database.name)
             new = _create(connection, sql.SQL("CREATE DATABASE {}").format(name), node)
             if new:
+                made()
                 _close_to_strangers(connection, topology)
                 _close_public(topology, node, command)
 

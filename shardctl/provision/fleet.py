@@ -6,6 +6,7 @@ import logging
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -317,10 +318,14 @@ def _write_maps(plan: FleetPlan, locks: Mapping[NodeName, Connection]) -> list[S
 
 def _prepare(plan: FleetPlan) -> bool:
     """Make roles and databases, which the locks need to be taken in; tell whether it had to."""
-    outcomes = fanout.run(
-        plan.nodes, lambda node: applying.prepare(plan.topology, node, command=plan.command)
-    )
-    made = any(o.item.roles or o.item.database for o in outcomes if not o.error)
+    new: list[NodeName] = []
+
+    def work(node: NodePlan) -> None:
+        made = partial(new.append, node.node)
+        applying.prepare(plan.topology, node, command=plan.command, made=made)
+
+    outcomes = fanout.run(plan.nodes, work)
+    made = bool(new) or any(o.item.roles or o.item.database for o in outcomes if not o.error)
     if errors := [_as_ours(o.item.node, o.error) for o in outcomes if o.error]:
         raise Problems(errors, exit_code=Incomplete.exit_code if made else None)
     return made

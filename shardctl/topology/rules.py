@@ -214,8 +214,19 @@ def _brief(found: Iterable[ranges.Range]) -> str:
 
 
 def addresses(data: Any) -> Iterator[Finding]:
-    """Find two servers at one host and port, nodes and poolers alike."""
+    """Find two servers at one host and port, nodes and poolers alike, or nodes in one directory."""
     owners: dict[tuple[str, int], str] = {}
+    folders: dict[tuple[str, int | None, str], str] = {}
+    for name in section(data, "nodes"):
+        at = dig(data, "nodes", name, "ssh", "host") or dig(data, "nodes", name, "host")
+        host, path = _host(at), tried(fields.path, dig(data, "nodes", name, "data_directory"))
+        if host is not None and path is not None:
+            port = tried(fields.port, dig(data, "nodes", name, "ssh", "port"))
+            owner = folders.setdefault((host, port, str(path)), name)
+            if owner != name:
+                yield Finding(
+                    ("nodes", name, "data_directory"), f"node {owner} already uses it on {host}"
+                )
     for kind, noun in (("nodes", "node"), ("poolers", "pooler")):
         for name in section(data, kind):
             host = _host(dig(data, kind, name, "host"))

@@ -93,6 +93,7 @@ CHANGES = [
     # places
     (("h, port: 1", "h, port: 99999"), "6:22: nodes.a.port: 99999 is not a port (1-65535)"),
     (("host: i", "host: H"), "7:22: nodes.b.port: node a already uses h:1"),
+    (("4-7}", "4-7}\n  c: {host: c, port: 3, shards: none, data_directory: /d}\n  d: {host: C, port: 4, shards: none, data_directory: /d}"), "9:55: nodes.d.data_directory: node c already uses it on c"),
     (("p.ini", "~/p.ini"), "9:33: poolers.p.config: '~/p.ini': ~ is not expanded here; write the absolute path"),
     (("p.ini}", "p.ini, aliases: []}"), "9:49: poolers.p.aliases: List should have at least 1 item after validation, not 0"),
     # ownership
