@@ -45,7 +45,7 @@ class Progress(Protocol):
 
 
 class Silent(Meters):
-    """A progress that nobody looks at."""
+    """Progress that is not shown."""
 
 
 WIDTH = 16

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _RETIRED = "__retired_"
 _OF_MOVE = re.compile("shardctl_[0-9a-f]{8}")
 _KINDS = ("slot", "subscription", "publication", "triggers", "role")
-"""What holds something up, takes space or lets somebody in; rows about streams do not."""
+"""What blocks others, takes space or allows a login; rows about streams do not."""
 
 RULES = Rules(
     "leftovers",

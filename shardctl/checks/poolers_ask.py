@@ -146,7 +146,7 @@ def _ask_pool(
             _read(sessions, paths)
         except CommandRefused as error:
             return _unanswered(alias, user, error.reason)
-        except PoolerLost as error:  # a pooler that restarts refuses nobody
+        except PoolerLost as error:  # as of a pooler that restarts
             return Asked(alias, user, untried=error.reason)
     return Asked(alias, user, tuple(paths))
 

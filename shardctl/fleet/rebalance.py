@@ -196,7 +196,7 @@ def _require_measured(measured: Loads) -> None:
 
 
 def _room(topology: Topology, session: Connection, node: Node) -> float | None:
-    """Return how many bytes of shards may come to a node; None where it is no member.
+    """Return how many bytes of shards may come to a node; None if it is not a member.
 
     Infinite where its host does not report its disk. As preflight's, without the WAL.
     """

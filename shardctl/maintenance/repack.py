@@ -55,7 +55,6 @@ ROOM = 2
 _SHOWN = 3
 _LOCK_TIMEOUT = "1s"
 _PROGRAM = "pg_repack"
-_WITH_TRANSACTION_TIMEOUT = 17
 _SETTINGS = {
     # A role's own limits would end sessions that wait on purpose.
     "statement_timeout": "0",
@@ -139,7 +138,8 @@ class View:
 
     tables: tuple[Table, ...]
     leftovers: tuple[Leftover, ...]
-    major: int
+    version: int
+    """Of its server, as libpq has it, such as 150012."""
     program: str
     free_bytes: int | None
     unknown: str | None
@@ -228,12 +228,12 @@ def _view(session: Connection, node: Node, of_node: Iterable[Place]) -> View:
         for schema, *rest in session.execute(QUERIES["tables"], given)
     ]
     free, unknown = _room(session, node)
-    major = session.info.server_version // 10_000
+    version = session.info.server_version
     return View(
         tables=tuple(tables),
         leftovers=catalog.repack_leftovers(session),
-        major=major,
-        program=_program(major),
+        version=version,
+        program=_program(version // 10_000),
         free_bytes=free,
         unknown=unknown,
     )
@@ -436,8 +436,10 @@ class _Work:
         options, view = self._plan.options, self._plan.views[one.node]
         node, database = self._topology.nodes[one.node], self._topology.database
         # Other runs of pg_repack know by its application_name that they need not wait for it.
-        more = {"transaction_timeout": "0"} if view.major >= _WITH_TRANSACTION_TIMEOUT else {}
-        login = connection.whole(node, database, _PROGRAM, _SETTINGS | more, dbname=database.name)
+        settings = _SETTINGS
+        if view.version >= connection.WITH_TRANSACTION_TIMEOUT:
+            settings = settings | {"transaction_timeout": "0"}
+        login = connection.whole(node, database, _PROGRAM, settings, dbname=database.name)
         name = sql.Identifier(one.schema, one.name).as_string()
         argv = [view.program, "--no-password", f"--dbname={login}", f"--table={name}"]
         argv += [f"--wait-timeout={options.wait_timeout_s}"]

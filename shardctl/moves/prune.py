@@ -323,7 +323,7 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
 
 
 def view_of(topology: Topology, session: Connection, node: Node) -> View | None:
-    """Read a node's map, and which shards' schemas are live there; None where it is no member.
+    """Read a node's map, and which shards' schemas are live there; None for a stranger.
 
     A clone that has claimed nothing yet is none. Raises what `identity.check` raises.
     """

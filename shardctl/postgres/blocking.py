@@ -123,7 +123,7 @@ def yields_ms(session: psycopg.Connection[Any], schemas: Sequence[str]) -> int |
 
 
 def event_triggers(session: psycopg.Connection[Any]) -> list[str]:
-    """Name the event triggers of a server that is no standby."""
+    """Name the event triggers of a server that is not a standby."""
     return [name for (name,) in session.execute(QUERIES["triggers"])]
 
 

@@ -62,7 +62,8 @@ _SETTINGS = {
     "standard_conforming_strings": "on",
 }
 
-_WITH_TRANSACTION_TIMEOUT = 170_000
+WITH_TRANSACTION_TIMEOUT = 170_000
+"""The oldest server that knows `transaction_timeout`, as libpq writes versions."""
 
 
 def ask_again(read: Callable[[], Read]) -> Read:
@@ -160,7 +161,7 @@ def connect(
         # Of a clone that catches up, replay may break off a login, too.
         connection = ask_again(lambda: _opened(dsn, observing=observing))
         # As an option of the login it would be refused by older servers.
-        if connection.info.server_version >= _WITH_TRANSACTION_TIMEOUT:
+        if connection.info.server_version >= WITH_TRANSACTION_TIMEOUT:
             connection.execute("SET transaction_timeout = 0")
         if not (connection.info.parameter_status("DateStyle") or "").startswith("ISO"):
             connection.execute("SET DateStyle = 'ISO'")  # PGDATESTYLE goes before `options`

@@ -90,7 +90,7 @@ class Watch:
             found = blocking.holders(session, ours)
             self.holders |= {waiting: str(holder) for waiting, holder in found}
             now = {holder for _, holder in found}
-            # A transaction that is in the way twice is no short one.
+            # A transaction that blocks twice is not a short one.
             for holder in (now & seen) - reported:
                 self.notice(f"node {self.node}: waits for a lock of {holder}")
             reported |= now & seen

@@ -196,7 +196,7 @@ class _Flattener:
         return data
 
     def _checked(self, node: Any, loc: Loc) -> Mark:
-        """Give a node's mark; raises BadYaml for what is no text."""
+        """Give a node's mark; raises BadYaml for what is not text."""
         place = node.start_mark
         mark = Mark(place.index, place.line + 1, place.column + 1)
         if node.tag not in _TAGS[type(node)]:

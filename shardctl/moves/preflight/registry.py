@@ -51,7 +51,7 @@ SUBJECTS: tuple[Subject, ...] = (
             SOURCE, shards.look, shards.judge),
     Subject("beside the shards", "no object binds shards from elsewhere",
             SOURCE, schemas.look, schemas.judge, again="cutover"),
-    Subject("other data", "there is no other data, and collations are what they were",
+    Subject("other data", "there is no other data, and no collation has changed its version",
             SOURCE, judge=schemas.judge_copied, of=OF_CLONES),
     *table.of(SOURCE),
     Subject("stream's role", "the login role may make a role on the source, where it needs one",

@@ -7,7 +7,7 @@ SELECT u.live::text,
        CASE a.grantee WHEN 0 THEN '' ELSE pg_catalog.pg_get_userbyid(a.grantee)::text END,
        a.privilege_type, a.is_grantable AND a.grantee <> n.nspowner
 FROM ROWS FROM (unnest(%(schemas)s::name[]), unnest(%(retired)s::name[])) AS u (live, retired)
--- A live name behind the fence is of what somebody has made there meanwhile.
+-- A live name behind the fence is that of a schema made there since.
 JOIN pg_catalog.pg_namespace AS n ON n.nspname = coalesce(
     (SELECT r.nspname FROM pg_catalog.pg_namespace AS r WHERE r.nspname = u.retired), u.live)
 CROSS JOIN LATERAL pg_catalog.aclexplode(

@@ -30,7 +30,7 @@ def table(name: str, bloat: int | None, **changes: Any) -> Table:
 def verdicts(
     *tables: Table, free: int | None = None, min_bloat: float = 0.2
 ) -> list[tuple[str, str]]:
-    view = View(tables, (), 15, "pg_repack", free, None)
+    view = View(tables, (), 150_000, "pg_repack", free, None)
     options = Options(min_bloat, 3600, 1, 60, terminate=False, superuser_check=True)
     return [(one.name, one.verdict) for one in judge({NodeName("a"): view}, options)]
 
