@@ -219,21 +219,35 @@ class Run:
         self.found += [Violation("broken", one) for one in self.world.broken]
         self.found += [Violation("left_over", one) for one in self.world.left_over()]
         self.found += [Violation("disagree", one) for one in self.world.disagreements()]
+        marks = "SELECT move, attempt, what, at::text FROM shardctl.stream ORDER BY at"
+        self.say("marks", **{node: self.world.ask(node, marks) for node in self.world.nodes()})
         # What a node has that was away when a reverse ended is not seen by `left_over`.
         code, said = self.world.call("moves", "doctor", "--yes", "-o", "json")
         self.say("moves doctor", result=code, said=said)
-        self.found += unowned(json.JSONDecoder().raw_decode(said)[0]["left"])
+        left = json.JSONDecoder().raw_decode(said)[0]["left"]
+        self.found += unowned(left, self.world.moves())
         code, said = self.world.call("verify", "-o", "json")
         self.say("verify", result=code, said=said)
         self.found += wrong(json.JSONDecoder().raw_decode(said)[0]["findings"])
 
 
-def unowned(left: list[dict[str, Any]]) -> list[Violation]:
-    """Choose of what `moves doctor` lists what no killed guard and no absent node explains."""
+def unowned(left: list[dict[str, Any]], moves: list[dict[str, Any]]) -> list[Violation]:
+    """Choose of what `moves doctor` lists what no killed guard and no absent node explains.
+
+    `finish` goes on without a source that is away, or busy with another move: its retired copies
+    stay closed, and the rows of the reverse that was given up stay there.
+    """
+    sources = {
+        one["reverse"]["move"]: one["source"]
+        for one in moves
+        if one["reverse"] is not None and one["reverse"]["state"] == "finished"
+    }
     return [
-        Violation("left_over", f"{one['node']}: {one['kind']} {one['name']}")
+        Violation("left_over", f"{one['node']}: {one['kind']} {one['name']} of {one['move']}")
         for one in left
-        if one["kind"] != "guard" and (one["kind"] != "triggers" or "__retired_" not in one["name"])
+        if one["kind"] != "guard"
+        and (one["kind"] != "triggers" or "__retired_" not in one["name"])
+        and (one["kind"] != "records" or sources.get(one["move"]) != one["node"])
     ]
 
 
