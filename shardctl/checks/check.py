@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from shardctl.fanout import Silent
 from shardctl.postgres import catalog, queries
-from shardctl.postgres.cancelling import Running
 from shardctl.state import cluster, ledger
 from shardctl.state.cluster import FORMAT
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from shardctl.fanout import Progress
-    from shardctl.postgres.catalog import Intruder, Schema
+    from shardctl.postgres.catalog import Schema
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
     from shardctl.state.ledger import Copy, Entry
@@ -36,8 +35,7 @@ class Basics:
     system's, so also other nodes' shards, strays and retired copies.
     """
 
-    version_number: int
-    version: str
+    major: int
     in_recovery: bool
     started: datetime
     state: ClusterRow | None
@@ -45,10 +43,6 @@ class Basics:
     schemas: Mapping[str, Schema]
     shadows: tuple[tuple[str, str], ...]
     journal: tuple[Copy, ...]
-    missing: tuple[str, ...] = ()
-    """Tables of schema shardctl that were dropped; without its journal none is read."""
-    intruders: tuple[Intruder, ...] = ()
-    """By what a role could run its code in shardctl's sessions."""
 
     def live(self, topology: Topology, node: Node) -> dict[str, ShardId]:
         """Give the shards that the topology gives to the node and that live there."""
@@ -61,14 +55,12 @@ class Basics:
 
 def read_basics(connection: Connection, topology: Topology, node: Node) -> Basics:
     """Ask one node; the number of questions does not depend on its shards."""
-    number, version, in_recovery, started = queries.one(connection, QUERIES["server"])
+    major, in_recovery, started = queries.one(connection, QUERIES["server"])
     state = cluster.read(connection) if cluster.is_present(connection) else None
     # A newer journal may have other columns.
-    missing = cluster.missing(connection, state)
-    known = state if state is not None and state.format <= FORMAT and not missing else None
+    known = state if state is not None and state.format <= FORMAT else None
     return Basics(
-        version_number=number,
-        version=version,
+        major=major,
         in_recovery=in_recovery,
         started=started,
         state=state,
@@ -76,8 +68,6 @@ def read_basics(connection: Connection, topology: Topology, node: Node) -> Basic
         schemas=catalog.read_schemas(connection, topology.database.app_roles),
         shadows=catalog.read_shadows(connection, topology),
         journal=ledger.copies(connection, topology, node.name, known),
-        missing=missing,
-        intruders=catalog.read_intruders(connection),
     )
 
 
@@ -155,6 +145,14 @@ class Rules:
         place = (node, pooler, tuple(shards), object)
         return Finding(self.check, code, severity, actual, expected, hint, *place)
 
+    def ask(self, place: Place, question: str) -> list[Finding]:
+        """Ask a node a question whose rows are findings: code, object, words of the texts."""
+        rows = place.connection.execute(QUERIES[question])
+        return [
+            self.finding(code, node=place.node.name, object=thing, **words)
+            for code, thing, words in rows
+        ]
+
 
 Seen = TypeVar("Seen")
 
@@ -174,8 +172,6 @@ class Place:
     basics: Basics
     shards: Mapping[str, ShardId]
     deep: bool
-    running: Running = field(default_factory=Running)
-    """What Ctrl-C cancels."""
     progress: Progress = field(default_factory=Silent)
     """What a look that takes long reports to, under the node's name."""
 

@@ -33,8 +33,7 @@ RULES = Rules(
             ERROR,
             "{actual}",
             "{wanted}",
-            "correct the node's host and port in the topology, or use the topology of that "
-            "cluster; shardctl does not write to this server",
+            "correct the node's host and port, or use the topology of that cluster",
         ),
         "format_newer": Rule(
             ERROR,
@@ -46,8 +45,7 @@ RULES = Rules(
             ERROR,
             "{actual}",
             "{expected}",
-            "restore it in the topology: it is fixed for the life of the cluster (`init` can "
-            "change the generator)",
+            "restore it in the topology (only the generator can be changed, by `shardctl init`)",
         ),
     },
 )

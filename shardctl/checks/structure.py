@@ -65,12 +65,8 @@ _GENERATOR = [generator.COUNTER, generator.REGISTER]
 RELATIONS = frozenset({"table", "view", "sequence"})
 
 
-class Key(NamedTuple):
-    """What distinguishes the things of a shard; `name` is the relation's own where it is one."""
-
-    kind: str
-    relation: str
-    name: str
+Key = tuple[str, str, str]
+"""Kind, relation and name of a thing; the name is the relation's own where it is one."""
 
 
 class Thing(NamedTuple):
@@ -87,11 +83,6 @@ class Thing(NamedTuple):
     description: str
     needs: frozenset[str] = frozenset()
 
-    @property
-    def key(self) -> Key:
-        """Give what distinguishes it from the rest."""
-        return Key(self.kind, self.relation, self.name)
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -102,7 +93,7 @@ class Group:
 
     def has(self, relation: str) -> bool:
         """Return whether a table, view or sequence of this name exists."""
-        return any(Key(kind, relation, relation) in self.things for kind in RELATIONS)
+        return any((kind, relation, relation) in self.things for kind in RELATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +121,7 @@ def compare(groups: Sequence[Group]) -> list[Difference]:
         voters = [
             (number, group)
             for number, group in enumerate(groups)
-            if key.kind in RELATIONS or group.has(key.relation)
+            if key[0] in RELATIONS or group.has(key[1])
         ]
         expected, model = _majority(key, [group for _, group in voters])
         for number, group in voters:
@@ -222,36 +213,35 @@ def _needs(actual: Thing | None, expected: Thing | None) -> set[str]:
 
 def finding(topology: Topology, difference: Difference) -> Finding:
     """Name which shards differ, in what, and how to fix it."""
-    key = difference.key
-    if key.kind in {"grant", "owner"}:
+    kind, relation, _ = difference.key
+    if kind in {"grant", "owner"}:
         change = "differs"
     elif difference.actual is None:
         change = "missing"
     else:
         change = "extra" if difference.expected is None else "differs"
     return RULES.finding(
-        f"{key.kind}_{change}",
+        f"{kind}_{change}",
         shards=difference.shards,
         object=_name(difference),
         actual=_described(difference, difference.actual),
         expected=_described(difference, difference.expected),
-        model=f"{quote_identifier(topology.schema(difference.model))}."
-        f"{quote_identifier(key.relation)}",
+        model=f"{quote_identifier(topology.schema(difference.model))}.{quote_identifier(relation)}",
         where=topology.owners()[difference.model],
     )
 
 
 def _name(difference: Difference) -> str:
     """Name a relation or index by its name, and parts of a table with the table's."""
-    key = difference.key
-    if key.kind in RELATIONS or key.kind == "index" or not key.name:
-        return key.name or key.relation
-    return f"{key.relation}.{key.name}"
+    kind, relation, name = difference.key
+    if kind in RELATIONS or kind == "index" or not name:
+        return name or relation
+    return f"{relation}.{name}"
 
 
 def _described(difference: Difference, thing: Thing | None) -> str:
     if thing is None:
-        return "nothing granted" if difference.key.kind == "grant" else "absent"
+        return "nothing granted" if difference.key[0] == "grant" else "absent"
     return " ".join(thing.description.split())
 
 
@@ -338,7 +328,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     for node, seen in view.seen.items():
         details |= seen.details
         digests |= seen.digests
-        majors |= dict.fromkeys(seen.digests, view.basics[node].version_number // 10_000)
+        majors |= dict.fromkeys(seen.digests, view.basics[node].major)
         for file, shards in seen.ran.items():
             for shard in shards:
                 files.setdefault(shard, set()).add(file)
@@ -348,7 +338,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         of_same.setdefault(digest, []).append(shard)
     for of_same in alike.values():
         groups = [
-            Group(tuple(found), {thing.key: thing for thing in details[digest]})
+            Group(tuple(found), {thing[:3]: thing for thing in details[digest]})
             for digest, found in of_same.items()
             if digest in details
         ]
