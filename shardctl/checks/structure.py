@@ -96,21 +96,7 @@ class Group:
         return any((kind, relation, relation) in self.things for kind in RELATIONS)
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Something that is otherwise in `shards` than in most; None: it is missing.
-
-    `model` is the lowest shard of those that have it as most do.
-    """
-
-    key: Key
-    actual: Thing | None
-    expected: Thing | None
-    shards: tuple[ShardId, ...]
-    model: ShardId
-
-
-def compare(groups: Sequence[Group]) -> list[Difference]:
+def compare(topology: Topology, groups: Sequence[Group]) -> Iterator[Finding]:
     """Find what differs from the majority of shards, each fault once.
 
     What is asked of each thing is how most of those shards have it that have its table. A
@@ -127,8 +113,7 @@ def compare(groups: Sequence[Group]) -> list[Difference]:
         for number, group in voters:
             if _said(group.things.get(key)) != _said(expected):
                 found[number][key] = (expected, model)
-    merged: dict[tuple[Key, str | None, str | None], list[tuple[int, Thing | None, ShardId]]]
-    merged = defaultdict(list)
+    merged: dict[tuple[Key, str | None, str | None], list[tuple[int, ShardId]]] = defaultdict(list)
     for number, (group, differing) in enumerate(zip(groups, found, strict=True)):
         broken = {
             name
@@ -138,17 +123,10 @@ def compare(groups: Sequence[Group]) -> list[Difference]:
         for key, (expected, model) in differing.items():
             actual = group.things.get(key)
             if not broken & _needs(actual, expected):
-                merged[key, _said(actual), _said(expected)].append((number, expected, model))
-    return [
-        Difference(
-            key,
-            actual=groups[where[0][0]].things.get(key),
-            expected=where[0][1],
-            shards=tuple(sorted(s for number, _, _ in where for s in groups[number].shards)),
-            model=where[0][2],
-        )
-        for (key, _, _), where in sorted(merged.items(), key=lambda item: item[0][0])
-    ]
+                merged[key, _said(actual), _said(expected)].append((number, model))
+    for (key, actually, wanted), where in sorted(merged.items(), key=lambda item: item[0][0]):
+        shards = sorted(shard for number, _ in where for shard in groups[number].shards)
+        yield _finding(topology, key, actually, wanted, shards=shards, model=where[0][1])
 
 
 def _said(thing: Thing | None) -> str | None:
@@ -211,38 +189,35 @@ def _needs(actual: Thing | None, expected: Thing | None) -> set[str]:
     return needs - {itself}
 
 
-def finding(topology: Topology, difference: Difference) -> Finding:
-    """Name which shards differ, in what, and how to fix it."""
-    kind, relation, _ = difference.key
+def _finding(
+    topology: Topology,
+    key: Key,
+    actual: str | None,
+    expected: str | None,
+    *,
+    shards: Sequence[ShardId],
+    model: ShardId,
+) -> Finding:
+    """Name which shards differ, in what, and how to fix it; `model` has it as most do."""
+    kind, relation, name = key
     if kind in {"grant", "owner"}:
         change = "differs"
-    elif difference.actual is None:
+    elif actual is None:
         change = "missing"
     else:
-        change = "extra" if difference.expected is None else "differs"
+        change = "extra" if expected is None else "differs"
+    absent = "nothing granted" if kind == "grant" else "absent"
+    # A relation or index by its name, and parts of a table with the table's.
+    whole = kind in RELATIONS or kind == "index" or not name
     return RULES.finding(
         f"{kind}_{change}",
-        shards=difference.shards,
-        object=_name(difference),
-        actual=_described(difference, difference.actual),
-        expected=_described(difference, difference.expected),
-        model=f"{quote_identifier(topology.schema(difference.model))}.{quote_identifier(relation)}",
-        where=topology.owners()[difference.model],
+        shards=shards,
+        object=name or relation if whole else f"{relation}.{name}",
+        actual=" ".join((actual or absent).split()),
+        expected=" ".join((expected or absent).split()),
+        model=f"{quote_identifier(topology.schema(model))}.{quote_identifier(relation)}",
+        where=topology.owners()[model],
     )
-
-
-def _name(difference: Difference) -> str:
-    """Name a relation or index by its name, and parts of a table with the table's."""
-    kind, relation, name = difference.key
-    if kind in RELATIONS or kind == "index" or not name:
-        return name or relation
-    return f"{relation}.{name}"
-
-
-def _described(difference: Difference, thing: Thing | None) -> str:
-    if thing is None:
-        return "nothing granted" if difference.key[0] == "grant" else "absent"
-    return " ".join(thing.description.split())
 
 
 class Seen(NamedTuple):
@@ -342,8 +317,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
             for digest, found in of_same.items()
             if digest in details
         ]
-        for difference in compare(groups):
-            yield finding(view.topology, difference)
+        yield from compare(view.topology, groups)
         unlike = sorted(
             shard for digest, found in of_same.items() if digest not in details for shard in found
         )
