@@ -13,7 +13,6 @@ from shardctl.state.cluster import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
 
     from shardctl.fanout import Progress
     from shardctl.postgres.catalog import Schema
@@ -37,7 +36,6 @@ class Basics:
 
     major: int
     in_recovery: bool
-    started: datetime
     state: ClusterRow | None
     map: Mapping[ShardId, NodeName]
     schemas: Mapping[str, Schema]
@@ -55,14 +53,13 @@ class Basics:
 
 def read_basics(connection: Connection, topology: Topology, node: Node) -> Basics:
     """Ask one node; the number of questions does not depend on its shards."""
-    major, in_recovery, started = queries.one(connection, QUERIES["server"])
+    major, in_recovery = queries.one(connection, QUERIES["server"])
     state = cluster.read(connection) if cluster.is_present(connection) else None
     # A newer journal may have other columns.
     known = state if state is not None and state.format <= FORMAT else None
     return Basics(
         major=major,
         in_recovery=in_recovery,
-        started=started,
         state=state,
         map=cluster.read_map(connection) if state else {},
         schemas=catalog.read_schemas(connection, topology.database.app_roles),

@@ -1,7 +1,6 @@
 -- name: server
--- The server; its start distinguishes it from every other server
-SELECT current_setting('server_version_num')::integer / 10000, pg_is_in_recovery(),
-       pg_postmaster_start_time()
+-- The server's major version, and whether it is a standby
+SELECT current_setting('server_version_num')::integer / 10000, pg_is_in_recovery()
 
 -- name: registers
 -- What registers and counters hold, each register before its counter: it never seems ahead
