@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from shardctl.fanout import Silent
 from shardctl.postgres import catalog, queries
 from shardctl.state import cluster, ledger
 from shardctl.state.cluster import FORMAT
@@ -169,7 +168,7 @@ class Place:
     basics: Basics
     shards: Mapping[str, ShardId]
     deep: bool
-    progress: Progress = field(default_factory=Silent)
+    progress: Progress
     """What a look that takes long reports to, under the node's name."""
 
 
@@ -185,9 +184,9 @@ class View(Generic[Seen]):
     basics: Mapping[NodeName, Basics]
     seen: Mapping[NodeName, Seen]
     deep: bool
-    poolers: Mapping[PoolerName, Any] = field(default_factory=dict)
+    poolers: Mapping[PoolerName, Any]
     """What was seen of poolers, for the one check that is about them."""
-    moves: Sequence[Entry] = ()
+    moves: Sequence[Entry]
     """All moves of the cluster, as all journals together have them, the newest first."""
 
     def clone(self, node: NodeName) -> bool:
