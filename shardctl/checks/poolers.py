@@ -202,13 +202,13 @@ def judge(view: View[None]) -> Iterator[Finding]:
                 "unreachable",
                 pooler=name,
                 object=f"{pooler.host}:{pooler.port}",
-                error=_bare(looked.error, pooler),
+                error=looked.error.message,
                 hint=looked.error.hint,
             )
             continue
         entries = render.entries(topology, pooler)
         if looked.refused is not None:
-            error, hint = _bare(looked.refused, pooler), looked.refused.hint
+            error, hint = looked.refused.message, looked.refused.hint
             yield RULES.finding("refused", pooler=name, error=error, hint=hint)
         if not version or newest == owners:  # or `map` reports that the topology is older
             yield from _file(topology, pooler, looked, version)
@@ -326,12 +326,6 @@ def _of_aliases(
     return RULES.finding(
         code, None, node=None, pooler=pooler.name, shards=shards, object=shown, **words
     )
-
-
-def _bare(error: ShardctlError, pooler: Pooler) -> str:
-    """Take the pooler's name off an error that is reported with it."""
-    message = error.message.removeprefix(f"pooler {pooler.name}").lstrip()
-    return message.removeprefix(f"({pooler.host}:{pooler.port})").removeprefix(":").strip()
 
 
 CHECK = Check(RULES, "every pooler offers the aliases of the map and serves all its clients", judge)
