@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from shardctl.fanout import Silent
 from shardctl.postgres import catalog, queries
-from shardctl.postgres.cancelling import Running
 from shardctl.state import cluster, ledger
 from shardctl.state.cluster import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
 
     from shardctl.fanout import Progress
-    from shardctl.postgres.catalog import Intruder, Schema
+    from shardctl.postgres.catalog import Schema
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
     from shardctl.state.ledger import Copy, Entry
@@ -36,19 +33,13 @@ class Basics:
     system's, so also other nodes' shards, strays and retired copies.
     """
 
-    version_number: int
-    version: str
+    major: int
     in_recovery: bool
-    started: datetime
     state: ClusterRow | None
     map: Mapping[ShardId, NodeName]
     schemas: Mapping[str, Schema]
     shadows: tuple[tuple[str, str], ...]
     journal: tuple[Copy, ...]
-    missing: tuple[str, ...] = ()
-    """Tables of schema shardctl that were dropped; without its journal none is read."""
-    intruders: tuple[Intruder, ...] = ()
-    """By what a role could run its code in shardctl's sessions."""
 
     def live(self, topology: Topology, node: Node) -> dict[str, ShardId]:
         """Give the shards that the topology gives to the node and that live there."""
@@ -61,23 +52,18 @@ class Basics:
 
 def read_basics(connection: Connection, topology: Topology, node: Node) -> Basics:
     """Ask one node; the number of questions does not depend on its shards."""
-    number, version, in_recovery, started = queries.one(connection, QUERIES["server"])
+    major, in_recovery = queries.one(connection, QUERIES["server"])
     state = cluster.read(connection) if cluster.is_present(connection) else None
     # A newer journal may have other columns.
-    missing = cluster.missing(connection, state)
-    known = state if state is not None and state.format <= FORMAT and not missing else None
+    known = state if state is not None and state.format <= FORMAT else None
     return Basics(
-        version_number=number,
-        version=version,
+        major=major,
         in_recovery=in_recovery,
-        started=started,
         state=state,
         map=cluster.read_map(connection) if state else {},
         schemas=catalog.read_schemas(connection, topology.database.app_roles),
         shadows=catalog.read_shadows(connection, topology),
         journal=ledger.copies(connection, topology, node.name, known),
-        missing=missing,
-        intruders=catalog.read_intruders(connection),
     )
 
 
@@ -155,6 +141,14 @@ class Rules:
         place = (node, pooler, tuple(shards), object)
         return Finding(self.check, code, severity, actual, expected, hint, *place)
 
+    def ask(self, place: Place, question: str) -> list[Finding]:
+        """Ask a node a question whose rows are findings: code, object, words of the texts."""
+        rows = place.connection.execute(QUERIES[question])
+        return [
+            self.finding(code, node=place.node.name, object=thing, **words)
+            for code, thing, words in rows
+        ]
+
 
 Seen = TypeVar("Seen")
 
@@ -174,9 +168,7 @@ class Place:
     basics: Basics
     shards: Mapping[str, ShardId]
     deep: bool
-    running: Running = field(default_factory=Running)
-    """What Ctrl-C cancels."""
-    progress: Progress = field(default_factory=Silent)
+    progress: Progress
     """What a look that takes long reports to, under the node's name."""
 
 
@@ -192,9 +184,9 @@ class View(Generic[Seen]):
     basics: Mapping[NodeName, Basics]
     seen: Mapping[NodeName, Seen]
     deep: bool
-    poolers: Mapping[PoolerName, Any] = field(default_factory=dict)
+    poolers: Mapping[PoolerName, Any]
     """What was seen of poolers, for the one check that is about them."""
-    moves: Sequence[Entry] = ()
+    moves: Sequence[Entry]
     """All moves of the cluster, as all journals together have them, the newest first."""
 
     def clone(self, node: NodeName) -> bool:

@@ -1,15 +1,26 @@
 -- name: server
--- The server; its start distinguishes it from every other server
-SELECT current_setting('server_version_num')::integer, current_setting('server_version'),
-       pg_is_in_recovery(), pg_postmaster_start_time()
+-- The server's major version, and whether it is a standby
+SELECT current_setting('server_version_num')::integer / 10000, pg_is_in_recovery()
+
+-- name: registers
+-- What registers and counters hold, each register before its counter: it never seems ahead
+SELECT n.nspname::text, pg_sequence_last_value(r.oid), pg_sequence_last_value(c.oid),
+       'u' IN (r.relpersistence, c.relpersistence)
+FROM pg_namespace AS n
+JOIN pg_class AS r ON r.relnamespace = n.oid AND r.relname = %(register)s AND r.relkind = 'S'
+JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = %(counter)s AND c.relkind = 'S'
+WHERE n.nspname = ANY (%(schemas)s)
 
 -- name: public
--- Whether every role may log in to this database
-SELECT has_database_privilege('public', current_database(), 'CONNECT')
+-- That every role may log in to this database, as a finding
+SELECT 'public_connects', current_database()::text,
+       jsonb_build_object('database', quote_ident(current_database()))
+WHERE has_database_privilege('public', current_database(), 'CONNECT')
 
 -- name: unsafe_settings
--- Parameters with which data is lost: name, value, the right one, and what happens
-SELECT s.name, s.setting, CASE s.setting WHEN 'on' THEN 'off' ELSE 'on' END, u.harm
+-- Parameters with which data is lost, as findings
+SELECT 'unsafe', s.name, jsonb_build_object(
+    'value', s.setting, 'right', CASE s.setting WHEN 'on' THEN 'off' ELSE 'on' END, 'harm', u.harm)
 FROM pg_settings AS s JOIN (VALUES
     ('fsync', 'off', 'after a crash the server''s data is lost'),
     ('full_page_writes', 'off', 'a crash can corrupt pages'),
@@ -20,22 +31,17 @@ FROM pg_settings AS s JOIN (VALUES
 ) AS u (name, setting, harm) USING (name, setting)
 ORDER BY s.name
 
--- name: prepared
--- Prepared transactions of this database, and their ages in s
-SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::bigint
+-- name: leftovers
+-- Slots of no move and without a client, and prepared transactions of this database, as findings
+SELECT 'slot_inactive', slot_name::text, jsonb_build_object('kind', slot_type, 'held',
+           coalesce(pg_size_pretty(pg_wal_lsn_diff(wal.at, restart_lsn)) || ' of WAL', 'no WAL'))
+FROM pg_replication_slots, (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                                        ELSE pg_current_wal_lsn() END AS at) AS wal
+WHERE NOT active AND slot_name !~ '^shardctl_[0-9a-f]{8}'
+UNION ALL
+SELECT 'prepared_transaction', gid,
+       jsonb_build_object('age', date_trunc('second', clock_timestamp() - prepared))
 FROM pg_prepared_xacts WHERE database = current_database()
-
--- name: may_read_secrets
--- Whether this role may read the secrets by which roles log in
-SELECT has_column_privilege('pg_catalog.pg_authid', 'rolname', 'SELECT')
-       AND has_column_privilege('pg_catalog.pg_authid', 'rolpassword', 'SELECT')
-
--- name: secrets
--- Digests of the SCRAM secrets of these roles, none for secrets of another kind
-SELECT rolname::text,
-       CASE WHEN starts_with(rolpassword, 'SCRAM-SHA-256$')
-            THEN encode(sha256(convert_to(rolpassword, 'UTF8')), 'hex') END
-FROM pg_catalog.pg_authid WHERE rolname = ANY (%(roles)s::name[])
 
 -- name: blocks
 -- How many blocks these tables have; of one that is being altered, what was known: its size waits
@@ -95,22 +101,15 @@ ORDER BY c.oid
 -- The oldest and the newest id of one table, each from an end of the primary key's index
 SELECT {number}, min({id}), max({id}) FROM ONLY {table}
 
--- name: odd_id
--- An id that a shard's generator cannot have made by now
+-- name: odd_row
+-- A row that its shard's generator cannot have made by now, or whose key is of another shard or of none
 {id} >= {limit} OR (({id} >> {sequence_bits}) & {sign_and_shard}) <> {shard}
-
--- name: odd_key
--- A key of another shard
-{belongs} <> {shard}
-
--- name: no_key
--- A key of no shard
-{key} IS NOT NULL AND {belongs} IS NULL
+OR ({key} IS NOT NULL AND {belongs} IS DISTINCT FROM {shard})
 
 -- name: judged_rows
--- The odd rows of a part of a table by what is odd about them: whose shard they are of, and which
-SELECT code, CASE code WHEN 'other_shard' THEN made ELSE belongs END,
-       array_agg(CASE WHEN code IN ('other_key', 'no_key') THEN key ELSE id END)
+-- The odd rows of a part of a table by what is odd about them: how many, one, and whose shard it is of
+SELECT code, count(*), (array_agg(CASE WHEN code IN ('other_key', 'no_key') THEN key ELSE id END))[1],
+       (array_agg(CASE code WHEN 'other_shard' THEN made ELSE belongs END))[1]
 FROM (
     SELECT id, key, made, belongs,
            -- One fault a row: a misplaced row's key is elsewhere with it.
@@ -124,9 +123,5 @@ FROM (
     ) AS each
 ) AS judged
 WHERE code IS NOT NULL
-GROUP BY 1, 2
-ORDER BY 1, 2
-
--- name: present_ids
--- Which of these ids a table holds
-SELECT {id} FROM ONLY {table} WHERE {id} = ANY ({wanted})
+GROUP BY 1
+ORDER BY 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import ERROR, WARNING, Check, Rule, Rules, Severity
@@ -57,16 +57,7 @@ def of_server(session: Connection) -> Offset:
 
 def of_host(host: Host) -> Offset:
     """Compare a host's clock with the one here; raises CommandFailed, CommandTimedOut."""
-    whole = False
-
-    def ask() -> float:
-        nonlocal whole
-        seconds, _, fraction = host.run(["date", "+%s.%N"], timeout=_SECONDS).stdout.partition(".")
-        whole = not fraction.strip().isdigit()  # not every `date` knows %N
-        return float(seconds) + 0.5 if whole else float(f"{seconds}.{fraction}")
-
-    offset = _measured(ask)
-    return replace(offset, uncertainty=offset.uncertainty + 0.5) if whole else offset
+    return _measured(lambda: float(host.run(["date", "+%s.%N"], timeout=_SECONDS).stdout))
 
 
 def _measured(ask: Callable[[], float]) -> Offset:

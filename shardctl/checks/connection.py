@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.checks.check import ERROR, NOTE, QUERIES, WARNING, Check, Rule, Rules
+from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
 from shardctl.hosts import ports
-from shardctl.ids.generator import quote_identifier
-from shardctl.postgres import queries
+from shardctl.postgres import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,10 +34,9 @@ RULES = Rules(
         ),
         "version_differs": Rule(
             WARNING,
-            "PostgreSQL {version}",
+            "PostgreSQL {major}",
             "PostgreSQL {usual}, the version of most nodes",
-            "move shards to the newer version, by streamed moves; until then `structure` compares "
-            "only shards of one version",
+            "move shards to the newer version (docs/howto/upgrade-postgresql.md)",
         ),
         "public_open": Rule(
             ERROR,
@@ -75,55 +72,37 @@ def unreachable(node: Node, error: NodeUnavailable) -> Finding:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A session's sslmode, None where no other machine is at its end, and who may log in."""
-
-    sslmode: str | None
-    public: bool
-    """Whether every role may."""
-
-
-def look(place: Place) -> Seen:
-    """Ask the session, and one question."""
-    session = place.connection
-    sslmode = session.info.get_parameters().get("sslmode") or "prefer"
-    (public,) = queries.one(session, QUERIES["public"])
-    return Seen(None if ports.is_here(place.node.host) else sslmode, public)
-
-
-def judge(view: View[Seen]) -> Iterator[Finding]:
-    """Find standbys, versions that differ, servers that prove nothing, intruders."""
-    for name, seen in view.seen.items():
-        if seen.public:
-            database = view.topology.database.name
-            quoted = quote_identifier(database)
-            yield RULES.finding("public_connects", node=name, object=database, database=quoted)
-        if seen.sslmode not in (None, "verify-full"):
-            yield RULES.finding("server_unproven", node=name, mode=seen.sslmode)
-    for name, basics in view.basics.items():
-        for one in basics.intruders:
-            yield RULES.finding(
+def look(place: Place) -> list[Finding]:
+    """Find intruders, that every role may log in, and a server elsewhere that proves nothing."""
+    sslmode = place.connection.info.get_parameters().get("sslmode") or "prefer"
+    found, user = RULES.ask(place, "public"), place.topology.database.user
+    for one in catalog.read_intruders(place.connection):
+        found.append(
+            RULES.finding(
                 "public_open",
-                node=name,
+                node=place.node.name,
                 object="public",
                 what=one.what,
-                user=view.topology.database.user,
+                user=user,
                 remedy=one.remedy,
             )
-    majors = Counter(b.version_number // 10_000 for b in view.basics.values())
+        )
+    if sslmode != "verify-full" and not ports.is_here(place.node.host):
+        found.append(RULES.finding("server_unproven", node=place.node.name, mode=sslmode))
+    return found
+
+
+def judge(view: View[list[Finding]]) -> Iterator[Finding]:
+    """Find standbys and versions that differ, and give what nodes were found with."""
+    for seen in view.seen.values():
+        yield from seen
+    majors = Counter(one.major for one in view.basics.values())
     usual = max(majors, key=lambda major: (majors[major], -major), default=0)
     for name, basics in view.basics.items():
-        major = basics.version_number // 10_000
         if basics.in_recovery and not view.clone(name):
             yield RULES.finding("standby", node=name)
-        if major != usual:
-            yield RULES.finding(
-                "version_differs",
-                node=name,
-                version=basics.version,
-                usual=usual,
-            )
+        if basics.major != usual:
+            yield RULES.finding("version_differs", node=name, major=basics.major, usual=usual)
 
 
 CHECK = Check(

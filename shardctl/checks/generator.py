@@ -5,27 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardctl.checks.check import ERROR, Check, Rule, Rules
+from shardctl.checks.check import ERROR, QUERIES, Check, Rule, Rules
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
-from shardctl.postgres import catalog, patient, queries
+from shardctl.postgres import catalog, patient
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from shardctl.checks.check import Finding, Place, View
+    from shardctl.postgres.catalog import Schema
     from shardctl.topology.model import NodeName, ShardId, Topology
 
 
-QUERIES = queries.load("shardctl.checks", "generator.sql")
-
-_SEQUENCES = [generator.COUNTER, generator.REGISTER]
 _INIT = "run `shardctl init`"
 RULES = Rules(
     "generator",
     {
         "function_differs": Rule(
-            ERROR, "{what}", "the function of shardctl for {generator} ids", _INIT
+            ERROR, "missing, or changed", "the function of shardctl for {generator} ids", _INIT
         ),
         "next_id_differs": Rule(
             ERROR,
@@ -40,13 +38,7 @@ RULES = Rules(
             f"{_INIT}: ids can repeat or run out; then `shardctl verify` again. An unlogged "
             "sequence restarts after a crash: ALTER SEQUENCE ... SET LOGGED",
         ),
-        "not_granted": Rule(ERROR, "{role} lacks {what}", "granted to {role}", _INIT),
-        "granted_too_much": Rule(
-            ERROR,
-            "{role} has {what}",
-            "no right to change the sequences that make ids",
-            f"{_INIT}: with it, the role can stop this shard's ids for ever",
-        ),
+        "grants_differ": Rule(ERROR, "{what}", "the rights that `shardctl init` grants", _INIT),
         "register_ahead": Rule(
             ERROR,
             f"up to {{blocks}} blocks ahead of {generator.COUNTER}: the counter was set back",
@@ -65,76 +57,34 @@ class Held(NamedTuple):
 
     register: int | None
     counter: int | None
-
-
-class _Fault(NamedTuple):
-    """What is wrong in shards alike: a rule's code, the object, and words for the texts."""
-
-    code: str
-    name: str
-    what: str
-    role: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Lack:
-    """One privilege that a role lacks on an object; `schema` is None where it is the node's.
-
-    Or, as `excess`, one that it must not have.
-    """
-
-    schema: str | None
-    role: str
-    object: str
-    privilege: str
-    excess: bool = False
+    unlogged: bool = False
+    """Whether one of them starts again after a crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What makes ids on one node, as far as `Basics` does not show.
 
-    `odd` has, by (schema, sequence), what keeps it from drawing one value after the other; `held`
-    are what (register, counter) hold, by schema.
+    `ungranted` are roles that lack a right to the database or to schema shardctl; `held` is what
+    registers and counters hold, by schema.
     """
 
     functions: Mapping[str, str]
-    lacks: Sequence[Lack]
-    odd: Mapping[tuple[str, str], str]
+    ungranted: Sequence[str]
     held: Mapping[str, Held]
 
 
 def look(place: Place) -> Seen:
-    """Ask three questions, and for the registers as many as the lock table requires."""
-    session, shards = place.connection, list(place.shards)
-    wanted: dict[str, object] = {
-        "roles": list(place.topology.database.app_roles),
-        "schemas": [schema for schema in shards if place.basics.schemas[schema].ungranted],
-        "sequences": _SEQUENCES,
-        "register": generator.REGISTER,
-        "wrapper": generator.WRAPPER,
-    }
-    lacks = [Lack(*row) for row in session.execute(QUERIES["lacking"], wanted)]
-    odd: dict[tuple[str, str], str] = {}
+    """Ask two questions, and for the registers as many as the lock table requires."""
+    session = place.connection
     held: dict[str, Held] = {}
     if place.topology.id.generator == "strict":
-        oids: dict[str, dict[str, int]] = {}
-        wanted["schemas"] = shards
-        for schema, name, oid, oddity in session.execute(QUERIES["sequences"], wanted):
-            oids.setdefault(schema, {})[name] = oid
-            if oddity:
-                odd[schema, name] = oddity
-        pairs = {
-            schema: (both[generator.REGISTER], both[generator.COUNTER])
-            for schema, both in oids.items()
-            if len(both) == 2
-        }
-        for chunk in patient.chunks(pairs, patient.lockable(session) // 2):
-            registers, counters = zip(*(pairs[schema] for schema in chunk), strict=True)
-            given = {"registers": list(registers), "counters": list(counters)}
-            rows = session.execute(QUERIES["registers"], given)
-            held |= {s: Held(*row) for s, row in zip(chunk, rows, strict=True)}
-    return Seen(catalog.read_functions(session), lacks, odd, held)
+        names = {"counter": generator.COUNTER, "register": generator.REGISTER}
+        for chunk in patient.chunks(list(place.shards), patient.lockable(session) // 2):
+            rows = session.execute(QUERIES["registers"], {**names, "schemas": chunk})
+            held |= {schema: Held(*row) for schema, *row in rows}
+    ungranted = catalog.read_ungranted(session, place.topology.database.app_roles)
+    return Seen(catalog.read_functions(session), ungranted, held)
 
 
 def judge(view: View[Seen]) -> Iterator[Finding]:
@@ -145,33 +95,39 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
             topology.id, topology.id.generator, topology.shard_count, topology.key_rule
         )
     )
-    for name, seen in view.seen.items():
-        yield from _functions(view, name, wanted)
-        for fault in _of_grants(topology, seen, {None}):
-            yield RULES.finding(
-                fault.code, node=name, object=fault.role, what=fault.what, role=fault.role
-            )
-    found: dict[_Fault, list[ShardId]] = {}
+    found: dict[tuple[str, str, str], list[ShardId]] = {}
     held: dict[ShardId, Held] = {}
     for name, seen in view.seen.items():
+        yield from _functions(view, name, wanted)
+        for role in seen.ungranted:
+            what = "the role is missing, or lacks a right to the database or to schema shardctl"
+            yield RULES.finding("grants_differ", node=name, object=role, what=what)
         basics = view.basics[name]
-        shards = basics.live(topology, topology.nodes[name])
-        for schema, shard in shards.items():
-            there = basics.schemas[schema]
-            for key in _of_sequences(seen, schema, counter=there.counter, register=there.register):
-                found.setdefault(key, []).append(shard)
-            if there.wrapper != generator.wrapper_body(schema, shard):
-                what = "absent" if there.wrapper is None else "the body differs from shardctl's"
-                key = _Fault("next_id_differs", f"{generator.WRAPPER}()", what)
-                found.setdefault(key, []).append(shard)
-        for key, schemas in _of_grants(topology, seen, shards).items():
-            found.setdefault(key, []).extend(shards[schema] for schema in schemas if schema)
-        held |= {shards[schema]: one for schema, one in seen.held.items()}
-    for (code, thing, what, role), numbers in sorted(found.items()):
-        yield RULES.finding(
-            code, shards=sorted(numbers), object=thing or None, what=what, role=role
-        )
+        for schema, shard in basics.live(topology, topology.nodes[name]).items():
+            if schema in seen.held:
+                held[shard] = seen.held[schema]
+            right = generator.wrapper_body(schema, shard)
+            for fault in _of_shard(basics.schemas[schema], held.get(shard), right):
+                found.setdefault(fault, []).append(shard)
+    for (code, thing, what), numbers in sorted(found.items()):
+        yield RULES.finding(code, shards=sorted(numbers), object=thing, what=what)
     yield from judge_registers(topology, held)
+
+
+def _of_shard(there: Schema, held: Held | None, wrapper: str) -> Iterator[tuple[str, str, str]]:
+    """Give code, object and what is wrong of each fault of a shard's generator."""
+    for name, present in ((generator.COUNTER, there.counter), (generator.REGISTER, there.register)):
+        if not present:
+            yield "sequence_differs", name, "absent"
+    if there.unfit or (held is not None and held.unlogged):
+        names = f"{generator.COUNTER}, {generator.REGISTER}"
+        yield "sequence_differs", names, "one has other parameters, or is unlogged"
+    if there.wrapper != wrapper:
+        what = "absent" if there.wrapper is None else "the body differs from shardctl's"
+        yield "next_id_differs", f"{generator.WRAPPER}()", what
+    whole = there.counter and there.register and there.wrapper is not None
+    for role in there.ungranted if whole else ():
+        yield "grants_differ", role, "the role lacks a right, or may set a sequence that makes ids"
 
 
 def _functions(view: View[Seen], node: NodeName, wanted: Mapping[str, str]) -> Iterator[Finding]:
@@ -183,41 +139,14 @@ def _functions(view: View[Seen], node: NodeName, wanted: Mapping[str, str]) -> I
     if state is None or state.differences(topology) or state.generator != topology.id.generator:
         return
     there = view.seen[node].functions
-    missing = generator.names(one for one in wanted if one not in there)
-    other = generator.names(one for one, body in wanted.items() if there.get(one, body) != body)
-    for what, names in (("absent", missing), ("the body differs from shardctl's", other)):
-        if names:
-            yield RULES.finding(
-                "function_differs",
-                node=node,
-                object=", ".join(f"shardctl.{name}" for name in names),
-                what=what,
-                generator=topology.id.generator,
-            )
-
-
-def _of_sequences(seen: Seen, schema: str, *, counter: bool, register: bool) -> Iterator[_Fault]:
-    for name, there in ((generator.COUNTER, counter), (generator.REGISTER, register)):
-        if what := seen.odd.get((schema, name)) if there else "absent":
-            yield _Fault("sequence_differs", name, what)
-
-
-def _of_grants(
-    topology: Topology, seen: Seen, schemas: Collection[str | None]
-) -> dict[_Fault, list[str | None]]:
-    """Group what roles lack there, or have too much: one finding for a role and all of it."""
-    lacks: dict[tuple[str | None, str, bool], dict[str, list[str]]] = {}
-    for lack in seen.lacks:
-        if lack.schema in schemas and lack.role in topology.database.app_roles:
-            of_role = lacks.setdefault((lack.schema, lack.role, lack.excess), {})
-            of_role.setdefault(lack.object, []).append(lack.privilege)
-    groups: dict[_Fault, list[str | None]] = {}
-    for (schema, role, excess), objects in lacks.items():
-        what = "; ".join(f"{', '.join(every)} on {one}" for one, every in objects.items())
-        name = next(iter(objects)) if len(objects) == 1 else ""
-        code = "granted_too_much" if excess else "not_granted"
-        groups.setdefault(_Fault(code, name, what, role), []).append(schema)
-    return groups
+    names = generator.names(one for one, body in wanted.items() if there.get(one) != body)
+    if names:
+        yield RULES.finding(
+            "function_differs",
+            node=node,
+            object=", ".join(f"shardctl.{name}" for name in names),
+            generator=topology.id.generator,
+        )
 
 
 def ahead(layout: Layout, held: Held) -> int:

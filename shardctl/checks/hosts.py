@@ -5,14 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from shardctl import fanout
 from shardctl.errors import ShardctlError
-from shardctl.hosts import accounts, files, reach, scripts
+from shardctl.hosts import accounts, files, reach
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 from shardctl.hosts.ssh import Ssh
@@ -31,24 +30,11 @@ if TYPE_CHECKING:
 
 
 _SECONDS = 30.0
-_TOOLS = (
-    "awk",
-    "base64",
-    "cp",
-    "date",
-    "dd",
-    "df",
-    "flock",
-    "head",
-    "ln",
-    "mv",
-    "readlink",
-    "setsid",
-)
+_TOOLS = ("awk", "flock", "setsid")
+"""Of what shardctl runs there, what a host can be without."""
 TOOLS_OF_GUARDS = ("psql", "setsid", "timeout", "awk")
-_NOT_RUN = (126, 127)
 _STOPPED = 3
-"""What a shell ends with for a program that it cannot run, or find."""
+"""How a status command ends where the server is stopped."""
 _CLONING = ("pg_basebackup", "psql")
 _MISSING = 'for tool; do command -v -- "$tool" > /dev/null || printf "%s " "$tool"; done'
 
@@ -119,107 +105,71 @@ def _login(settings: SshSettings) -> str:
     return f"{user}{settings.host}{port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The result of a test; with a hint it is a fault."""
-
-    output: str
-    hint: str = ""
-
-
-def way(host: Host) -> Found:
-    """Run something; raises what keeps shardctl from it."""
+def _way(host: Host) -> str:
     began = time.monotonic()
     name = host.run(["id", "-un"], timeout=_SECONDS).stdout.strip()
     took_ms = (time.monotonic() - began) * 1000
-    return Found(f"local, as {name}" if isinstance(host, Local) else f"{name}, {took_ms:.0f} ms")
+    return f"local, as {name}" if isinstance(host, Local) else f"{name}, {took_ms:.0f} ms"
 
 
-def _tools(host: Host) -> Found:
-    return _commands(host, _TOOLS, "install coreutils, util-linux and an awk on that host")
-
-
-def missing(host: Host, names: Sequence[str], user: str | None = None) -> tuple[str, ...]:
-    """List the programs that a user of a host does not find there."""
+def _commands(host: Host, names: tuple[str, ...], hint: str, user: str | None = None) -> str:
+    """See that a user of a host finds these programs there."""
     argv = ["sh", "-c", _MISSING, "sh", *names]
-    return tuple(host.run(argv, user=user, timeout=_SECONDS).stdout.split())
+    if lacking := host.run(argv, user=user, timeout=_SECONDS).stdout.split():
+        raise ShardctlError(f"lacks {', '.join(lacking)}", hint=hint)
+    return ", ".join(names)
 
 
-def _commands(host: Host, names: tuple[str, ...], hint: str, user: str | None = None) -> Found:
-    lacking = missing(host, names, user)
-    return Found(f"lacks {', '.join(lacking)}", hint) if lacking else Found(", ".join(names))
-
-
-def account(host: Host, server: Server) -> tuple[str | None, Found]:
-    """See that commands can be run as the server's user; None is shardctl's login user.
-
-    Raises account_refused, OsUserRefused, SudoRefused, and what else keeps shardctl from it.
-    """
+def _user(host: Host, server: Server) -> str:
+    """See that commands can be run as the server's user."""
     if isinstance(server, Node):
-        name = accounts.account_on(host, server.os_user)
+        account = accounts.account_on(host, server.os_user)
     else:
-        name = server.os_user
-        host = reach.host_of(server)  # refuses users as which shardctl cannot run commands here
-    mine = host.run(["id", "-un"], user=name, timeout=_SECONDS).stdout.strip()
-    return name, Found(mine)
+        account, host = server.os_user, reach.host_of(server)
+    return host.run(["id", "-un"], user=account, timeout=_SECONDS).stdout.strip()
 
 
-def _programs(host: Host, node: Node, account: str | None) -> Found:
+def _programs(host: Host, node: Node) -> str:
+    account = accounts.account_on(host, node.os_user)
     found = binaries.find(node.bin_directory, account=account, host=host)
     programs = tuple(found.program(name) for name in _CLONING)
-    lacking = _commands(
-        host, programs, "install PostgreSQL's client programs on that host", account
-    )
-    if lacking.hint:
-        return lacking
-    return Found(f"PostgreSQL {found.major} in {found.directory}")
+    _commands(host, programs, "install PostgreSQL's client programs on that host", account)
+    return f"PostgreSQL {found.major} in {found.directory}"
 
 
-def why_no_status(host: Host, node: Node, account: str | None) -> str | None:
+def why_no_status(host: Host, node: Node) -> str | None:
     """Run the operator's command for a server's status, which changes nothing, for all of them.
 
-    Gives why it does not show whether the server runs; None where it does, or there is none. One
-    that misses the data directory is enough for a directory that a clone will use.
+    Gives why it does not show whether the server runs; None where it does, or there is none.
     """
     if node.control is None or node.control.status is None:
         return None
     try:
         host.run(["sh", "-c", node.control.status], timeout=_SECONDS)
     except CommandFailed as error:
-        by_sudo = [line for line in error.lines if line.startswith("sudo:")]
-        code, reason = error.completed.code, (by_sudo or error.lines or ["no output"])[-1]
-        if code in _NOT_RUN or by_sudo:
-            return f"the status command cannot be run: {reason}"
-        path = str(node.data_directory or "")
-        misses = (
-            path and any(path in line for line in error.lines) and _is_bare(host, path, account)
-        )
+        path, code = str(node.data_directory or ""), error.completed.code
+        # It may miss the directory that a clone will use.
+        misses = path and any(path in line for line in error.lines)
         if code != _STOPPED and not misses:
             return (
                 f"the status command exited with code {code}; expected 0 (server "
-                f"running) or 3 (server stopped): {reason}"
+                f"running) or 3 (server stopped): {(error.lines or ['no output'])[-1]}"
             )
     return None
 
 
-def _is_bare(host: Host, path: str, account: str | None) -> bool:
-    argv = scripts.argv("directory", "of_node", path)
-    return host.run(argv, user=account, timeout=_SECONDS).stdout.startswith(("absent", "empty"))
-
-
-def _control(host: Host, node: Node, account: str | None) -> Found:
+def _control(host: Host, node: Node) -> str:
     """See that the operator's own commands can be run, by the one that changes nothing."""
-    if (why := why_no_status(host, node, account)) is not None:
-        return Found(
+    if (why := why_no_status(host, node)) is not None:
+        raise ShardctlError(
             why,
-            "correct `control` in the topology: shardctl runs it with `sh -c` on that "
+            hint="correct `control` in the topology: shardctl runs it with `sh -c` on that "
             "host, as its login user",
         )
-    status = node.control.status if node.control else None
-    return Found(status or ("no status command" if node.control else "pg_ctl"))
+    return (node.control.status or "no status command") if node.control else "pg_ctl"
 
 
-def _guard(host: Host, pooler: Pooler) -> Found:
+def _guard(host: Host, pooler: Pooler) -> str:
     hint = (
         "install them on that host for the guard of a move: util-linux, postgresql-client, "
         "coreutils, mawk or gawk"
@@ -227,21 +177,14 @@ def _guard(host: Host, pooler: Pooler) -> Found:
     return _commands(host, TOOLS_OF_GUARDS, hint, pooler.os_user)
 
 
-def _files(host: Host, pooler: Pooler) -> Found:
+def _files(host: Host, pooler: Pooler) -> str:
     """See that the configuration can be read, and the file of aliases be written."""
     if files.read(host, pooler.config, user=pooler.os_user) is None:
-        return Found(
-            f"{pooler.config}: no such file", "correct `config` of the pooler in the topology"
+        raise ShardctlError(
+            f"{pooler.config}: no such file", hint="correct `config` of the pooler in the topology"
         )
     files.place(host, Path(pooler.databases_file), user=pooler.os_user)
-    return Found(f"{pooler.config}, {pooler.databases_file}")
-
-
-class State(StrEnum):
-    """How a test ended."""
-
-    ok = "ok"
-    error = "error"
+    return f"{pooler.config}, {pooler.databases_file}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +194,7 @@ class Tested:
     host: str
     server: str | None
     test: str
-    state: State
+    state: Literal["ok", "error"]
     found: str
     hint: str = ""
 
@@ -284,47 +227,38 @@ def test(topology: Topology, progress: Progress) -> list[Tested]:
 
 def ok(found: Sequence[Tested]) -> bool:
     """Return whether no error was found."""
-    return not any(one.state is State.error for one in found)
+    return all(one.state == "ok" for one in found)
 
 
 def _machine(machine: Machine) -> Iterator[Tested]:
-    reached = _tested(machine, None, "way", lambda: way(machine.host))
-    yield reached
-    if reached.state is State.error:
+    yield (reached := _tested(machine, None, "way", partial(_way, machine.host)))
+    if reached.state == "error":
         return
-    yield _tested(machine, None, "tools", partial(_tools, machine.host))
+    hint = "install util-linux and an awk on that host"
+    yield _tested(machine, None, "tools", partial(_commands, machine.host, _TOOLS, hint))
     for server in machine.servers:
         yield from _server(machine, server)
 
 
 def _server(machine: Machine, server: Server) -> Iterator[Tested]:
-    host, name_there = machine.host, None
-
-    def user() -> Found:
-        nonlocal name_there
-        name_there, found = account(host, server)
-        return found
-
-    tested = _tested(machine, server, "user", user)
-    yield tested
-    if tested.state is State.error:
+    host = machine.host
+    yield (tested := _tested(machine, server, "user", partial(_user, host, server)))
+    if tested.state == "error":
         return
     if isinstance(server, Node):
-        for name, of_node in (("programs", _programs), ("control", _control)):
-            yield _tested(machine, server, name, partial(of_node, host, server, name_there))
+        yield _tested(machine, server, "programs", partial(_programs, host, server))
+        yield _tested(machine, server, "control", partial(_control, host, server))
     else:
         own = reach.host_of(server)
-        for name, of_pooler in (("guard", _guard), ("files", _files)):
-            yield _tested(machine, server, name, partial(of_pooler, own, server))
+        yield _tested(machine, server, "guard", partial(_guard, own, server))
+        yield _tested(machine, server, "files", partial(_files, own, server))
 
 
-def _tested(machine: Machine, server: Server | None, name: str, run: Callable[[], Found]) -> Tested:
+def _tested(machine: Machine, server: Server | None, name: str, run: Callable[[], str]) -> Tested:
     """Run one test; what it raises is what it found."""
     of = None if server is None else server.name
     try:
-        found = run()
+        return Tested(machine.name, of, name, "ok", run())
     except ShardctlError as error:
         reason = error.reason if isinstance(error, CommandFailed) else error.message
-        return Tested(machine.name, of, name, State.error, reason, error.hint)
-    state = State.error if found.hint else State.ok
-    return Tested(machine.name, of, name, state, found.output, found.hint)
+        return Tested(machine.name, of, name, "error", reason, error.hint)

@@ -23,18 +23,11 @@ RULES = Rules(
             "node {node} of cluster {cluster}",
             "run `shardctl init`",
         ),
-        "same_server": Rule(
-            ERROR,
-            "the same server as node {first}",
-            "a separate server",
-            "correct the host and port of one of the two nodes in the topology",
-        ),
         "other_node": Rule(
             ERROR,
             "{actual}",
             "{wanted}",
-            "correct the node's host and port in the topology, or use the topology of that "
-            "cluster; shardctl does not write to this server",
+            "correct the node's host and port, or use the topology of that cluster",
         ),
         "format_newer": Rule(
             ERROR,
@@ -46,17 +39,15 @@ RULES = Rules(
             ERROR,
             "{actual}",
             "{expected}",
-            "restore it in the topology: it is fixed for the life of the cluster (`init` can "
-            "change the generator)",
+            "restore it in the topology (only the generator can be changed, by `shardctl init`)",
         ),
     },
 )
 
 
 def judge(view: View[None]) -> Iterator[Finding]:
-    """Find rows of other nodes and clusters, one server under two names, other layouts."""
+    """Find rows of other nodes and clusters, and other layouts."""
     topology = view.topology
-    twins = same_server(view.basics)
     others: dict[str, list[NodeName]] = {}
     for name, basics in view.basics.items():
         state = basics.state
@@ -67,8 +58,6 @@ def judge(view: View[None]) -> Iterator[Finding]:
                 yield RULES.finding("not_initialised", node=name, cluster=topology.cluster)
         elif state.cluster != topology.cluster:
             others.setdefault(state.cluster, []).append(name)
-        elif (first := twins.get(name)) is not None:
-            yield RULES.finding("same_server", node=name, first=first)
         elif state.node != name:
             actual, wanted = f"node {state.node} of the cluster", f"node {name}"
             yield RULES.finding("other_node", node=name, actual=actual, wanted=wanted)
@@ -97,32 +86,12 @@ def _differences(topology: Topology, node: NodeName, state: ClusterRow) -> Itera
         )
 
 
-def same_server(basics: Mapping[NodeName, Basics]) -> dict[NodeName, NodeName]:
-    """Pair each node that is another one's server with the one that it rightly is.
-
-    A clone shares its source's system identifier, so what counts is the random identity of
-    the row and the moment of the postmaster's start.
-    """
-    servers: dict[tuple[str, object], list[NodeName]] = {}
-    for name, one in basics.items():
-        if one.state is not None:
-            servers.setdefault((one.state.identity, one.started), []).append(name)
-    pairs: dict[NodeName, NodeName] = {}
-    for names in servers.values():
-        rows = {name: basics[name].state for name in names}
-        right = next((n for n, row in rows.items() if row and row.node == n), names[0])
-        pairs |= {name: right for name in names if name != right}
-    return pairs
-
-
 def strangers(topology: Topology, basics: Mapping[NodeName, Basics]) -> set[NodeName]:
     """Name the nodes whose server is another one: nothing else about them makes sense."""
-    twins = same_server(basics)
-    rows = {name: one.state for name, one in basics.items()}
-    return set(twins) | {
+    return {
         name
-        for name, row in rows.items()
-        if (row is None and topology.nodes[name].shards)
+        for name, one in basics.items()
+        if ((row := one.state) is None and topology.nodes[name].shards)
         or (row and ((row.cluster, row.node) != (topology.cluster, name) or row.format > FORMAT))
     }
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC
 from typing import TYPE_CHECKING
 
 from shardctl.access import read_only
-from shardctl.checks.check import ERROR, NOTE, QUERIES, WARNING, Check, Rule, Rules, Severity
-from shardctl.checks.status_look import QUERIES as STATUS
-from shardctl.checks.status_look import Slot
-from shardctl.meter import duration, size
+from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules, Severity
+from shardctl.meter import size
 from shardctl.postgres import catalog
 from shardctl.state import leash, move_objects
 from shardctl.state.journal import MoveState
@@ -21,19 +18,16 @@ from shardctl.topology import ranges
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from shardctl.access.read_only import Mark
     from shardctl.checks.check import Basics, Finding, Place, View
-    from shardctl.postgres.catalog import Leftover
     from shardctl.state.ledger import Entry
-    from shardctl.state.move_objects import MoveObject, Stream
+    from shardctl.state.move_objects import MoveObject
 
 _RETIRED = "__retired_"
-_OF_MOVE = re.compile("shardctl_[0-9a-f]{8}")
 _KINDS = ("slot", "subscription", "publication", "triggers", "role")
-"""What blocks others, takes space or allows a login; rows about streams do not."""
+"""What blocks others, takes space or allows a login; records do not."""
 
 RULES = Rules(
     "leftovers",
@@ -42,15 +36,13 @@ RULES = Rules(
             WARNING + ERROR,
             "unfinished at {state}: {way}, started by {who} on {started}{held}",
             "a running or finished move",
-            "run `shardctl moves resume {object}` to continue it; `shardctl moves show {object}` "
-            "shows whether it can be aborted",
+            "run `shardctl moves resume {object}`, or `abort` where `moves show` names that",
         ),
         "move_unconfirmed": Rule(
             WARNING,
             "unconfirmed: rows were not compared after the move {way}",
             "compared rows",
-            "if you trust the target, run `shardctl prune --accept-unconfirmed` to drop the "
-            "retired schemas",
+            "if you trust the target, run `shardctl prune --accept-unconfirmed`",
         ),
         "copies_differ": Rule(
             ERROR,
@@ -67,8 +59,7 @@ RULES = Rules(
         ),
         "slot_unwatched": Rule(
             WARNING,
-            "slot {object} retains {held}, and its guard is not running (a server restart ends the "
-            "guard)",
+            "slot {object} retains {held}, and its guard is not running",
             "a guard that drops the slot before it fills the disk",
             "run `shardctl moves {again}`: it starts the guard again",
         ),
@@ -78,13 +69,6 @@ RULES = Rules(
             "less than half of the limit",
             "find out why it is not read faster; `shardctl moves resume --max-wal SIZE` gives a "
             "stopped move more, `shardctl moves finish` gives up what is kept for a reverse",
-        ),
-        "stream_stuck": Rule(
-            WARNING + ERROR,
-            "the stream of move {move} {why}",
-            "a stream that flows: until then the source keeps its WAL",
-            "the log of the target's server has the cause, and its worker tries again by itself; "
-            "else run `shardctl moves resume` to copy again, or `shardctl moves abort`",
         ),
         "left_by_move": Rule(
             WARNING,
@@ -104,13 +88,6 @@ RULES = Rules(
             "all tables of a shard refuse writes, or none",
             "run `shardctl read-only on {ranges}` to finish it, or `off` to undo it",
         ),
-        "table_missing": Rule(
-            ERROR,
-            "the table is missing",
-            "the table: without it shardctl cannot read or start moves",
-            "restore it from a backup, or create it as another node has it "
-            "(docs/operations/failures.md)",
-        ),
         "prepared_transaction": Rule(
             WARNING,
             "prepared for {age}",
@@ -121,8 +98,7 @@ RULES = Rules(
             WARNING,
             "a killed pg_repack left {objects}",
             "nothing: the trigger that was left slows every write and fills a log table",
-            "when no pg_repack is running, run `DROP EXTENSION pg_repack CASCADE`, then `CREATE "
-            "EXTENSION pg_repack`",
+            "when no pg_repack runs: DROP EXTENSION pg_repack CASCADE; CREATE EXTENSION pg_repack",
         ),
     },
 )
@@ -130,38 +106,49 @@ RULES = Rules(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one node has.
+    """What one node has; it bounds what the slots in `watched` hold back.
 
-    `slots` are those of no move and without a client, `prepared` are transactions and their ages
-    in s, `read_only` are shards that are so, at least in part, and `shards` all by their schemas.
-    The server bounds what the slots in `watched` hold back.
+    `faults` are findings as they are, whatever journals have.
     """
 
-    slots: tuple[Slot, ...]
-    watched: frozenset[str]
-    prepared: Sequence[tuple[str, int]]
-    read_only: Mapping[ShardId, Mark]
-    repacked: tuple[Leftover, ...]
-    shards: Mapping[str, ShardId]
-    of_moves: tuple[MoveObject, ...] = ()
-    streams: tuple[Stream, ...] = ()
+    faults: Sequence[Finding]
+    watched: frozenset[str] = frozenset()
+    of_moves: Sequence[MoveObject] = ()
 
 
 def look(place: Place) -> Seen:
     """Ask for slots, prepared transactions, read-only shards, and what moves and repack left."""
-    ask = place.connection.execute
-    marks = read_only.marks(place.connection, list(place.shards))
-    slots = [Slot(*row) for row in ask(STATUS["slots"])]
-    return Seen(
-        slots=tuple(one for one in slots if not one.active and not _OF_MOVE.match(one.name)),
-        watched=frozenset(leash.watched(place.connection, [slot.name for slot in slots])),
-        prepared=ask(QUERIES["prepared"]).fetchall(),
-        read_only={place.shards[schema]: mark for schema, mark in marks.items()},
-        repacked=catalog.repack_leftovers(place.connection),
-        shards=place.shards,
-        of_moves=tuple(move_objects.read(place.connection).objects),
-        streams=move_objects.streams(place.connection),
-    )
+    session, node = place.connection, place.node.name
+    of_moves = move_objects.read(session).objects
+    faults = RULES.ask(place, "leftovers")
+    marks = read_only.marks(session, list(place.shards))
+    of_shards = {place.shards[schema]: mark for schema, mark in marks.items()}
+    for mark, shards in read_only.alike(of_shards).items():
+        if not mark.whole:
+            faults.append(
+                RULES.finding(
+                    "read_only_in_part",
+                    node=node,
+                    shards=shards,
+                    refusing=mark.refusing,
+                    tables=mark.tables,
+                    by=mark.by,
+                    ranges=ranges.of(shards),
+                )
+            )
+    for remains in catalog.repack_leftovers(session):
+        shard = place.shards.get(remains.schema or "")
+        faults.append(
+            RULES.finding(
+                "repack_left",
+                node=node,
+                shards=() if shard is None else (shard,),
+                object=remains.name or f"table {remains.oid}, which no longer exists",
+                objects=", ".join(remains.objects),
+            )
+        )
+    slots = [one.name for one in of_moves if one.kind == "slot"]
+    return Seen(faults, leash.watched(session, slots), of_moves)
 
 
 def retired_schemas(basics: Basics, *, known: bool) -> list[str]:
@@ -182,39 +169,9 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     left = {name[-8:] for found in every for name in found}
     for entry in view.moves:
         yield from _move(entry, held.get(entry.slot), left=entry.move.id in left)
-    for node, basics in view.basics.items():
-        for table in basics.missing:
-            yield RULES.finding("table_missing", node=node, object=table)
-    yield from _streams(view)
     for node, seen in view.seen.items():
         yield from _of_moves(node, seen, view.moves)
-        for mark, shards in read_only.alike(seen.read_only).items():
-            if not mark.whole:
-                yield RULES.finding(
-                    "read_only_in_part",
-                    node=node,
-                    shards=shards,
-                    refusing=mark.refusing,
-                    tables=mark.tables,
-                    by=mark.by,
-                    ranges=ranges.of(shards),
-                )
-        for one in seen.slots:
-            held_there = _wal(one.retained_bytes)
-            yield RULES.finding(
-                "slot_inactive", node=node, object=one.name, kind=one.type, held=held_there
-            )
-        for gid, age_s in seen.prepared:
-            yield RULES.finding("prepared_transaction", node=node, object=gid, age=duration(age_s))
-        for remains in seen.repacked:
-            shard = seen.shards.get(remains.schema or "")
-            yield RULES.finding(
-                "repack_left",
-                node=node,
-                shards=() if shard is None else (shard,),
-                object=remains.name or f"table {remains.oid}, which no longer exists",
-                objects=", ".join(remains.objects),
-            )
+        yield from seen.faults
 
 
 def _move(entry: Entry, held_bytes: int | None, *, left: bool) -> Iterator[Finding]:
@@ -292,28 +249,6 @@ def _bounds(
     if leash.is_near(held_bytes, limit_bytes):
         limit = size(limit_bytes)
         yield RULES.finding("slot_near_limit", node=node, object=slot, held=held, limit=limit)
-
-
-def _streams(view: View[Seen]) -> Iterator[Finding]:
-    """Find slots and subscriptions of open moves that do not do what they are for."""
-    entries = {entry.move.id: entry for entry in view.moves}
-    every = [(node, one) for node, seen in view.seen.items() for one in seen.streams]
-    followed = {one.move for _, one in every if one.status == "enabled"}
-    for node, one in every:
-        why = None
-        if one.kind == "slot" and one.status == "lost":
-            why = "has lost its WAL (max_slot_wal_keep_size or idle_replication_slot_timeout)"
-        elif one.kind == "slot" and one.move in followed and not one.works:
-            why = f"is not read; the target is {size(one.lag_bytes)} behind"
-        elif one.errors:
-            why = f"has failed {one.errors:,} times"
-        elif one.status == "enabled" and not one.works:
-            why = "has no worker"
-        if why is not None and one.move in entries and entries[one.move].open:
-            severity = Severity.error if one.status == "lost" else Severity.warning
-            yield RULES.finding(
-                "stream_stuck", severity, node=node, object=one.name, move=one.move, why=why
-            )
 
 
 def _wal(held_bytes: int | None) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardctl.checks import status_look
+from shardctl.checks import status
 from shardctl.postgres import queries
 from shardctl.state import ledger, observer
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class ShardLoad:
     """One shard on the node that the topology gives it to; None is what could not be measured.
 
-    `size_bytes` adds up the main files of tables, indexes, sequences and TOAST, and `rows` is an
-    estimate of ANALYZE. PostgreSQL counts transactions by database only, so the load of a shard is
+    `size_bytes` adds up the main files of tables, indexes, sequences and TOAST, and `rows_estimate`
+    is ANALYZE's. PostgreSQL counts transactions by database only, so the load of a shard is
     what its tables report: `writes_per_s` are the rows that were inserted, updated and deleted,
     committed or not, and `scans_per_s` the scans of tables and indexes that began. `last_move` is
     when a move brought the shard to its node.
@@ -34,7 +34,7 @@ class ShardLoad:
     schema: str
     node: NodeName
     size_bytes: int | None = None
-    rows: int | None = None
+    rows_estimate: int | None = None
     writes_per_s: float | None = None
     scans_per_s: float | None = None
     last_move: datetime | None = None
@@ -48,12 +48,7 @@ class ShardLoad:
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
-        return {
-            "shard": self.shard,
-            "schema": self.schema,
-            "node": self.node,
-            "size_bytes": self.size_bytes,
-            "rows_estimate": self.rows,
+        return asdict(self) | {
             "writes_per_s": _rounded(self.writes_per_s),
             "scans_per_s": _rounded(self.scans_per_s),
             "last_move": ledger.written(self.last_move),
@@ -80,15 +75,6 @@ class _Count(NamedTuple):
     at: float
 
 
-class _Seen(NamedTuple):
-    """What a node gave, by schema; `moved` by shard."""
-
-    measured: dict[str, tuple[int | None, int | None]]
-    moved: dict[ShardId, datetime]
-    before: dict[str, _Count]
-    after: dict[str, _Count]
-
-
 def measure(
     topology: Topology, *, sample_s: float, purpose: str, nodes: Iterable[Node] | None = None
 ) -> Loads:
@@ -100,41 +86,39 @@ def measure(
     """
     chosen = [one for one in (topology.nodes.values() if nodes is None else nodes) if one.shards]
 
-    def look(session: Connection, node: Node) -> _Seen:
-        status_look.only_read(session)
-        schemas = [topology.schema(shard) for shard in node.shards]
-        before = _counts(session, schemas) if sample_s > 0 else {}
+    def look(session: Connection, node: Node) -> list[ShardLoad]:
+        status.only_read(session)
+        shards = {topology.schema(shard): shard for shard in node.shards}
+        before = _counts(session, list(shards)) if sample_s > 0 else {}
         until = time.monotonic() + sample_s
-        measured = status_look.read_schemas(session, schemas)
+        measured = status.read_schemas(session, list(shards))
         moved = _moved(session, node)
-        status_look.wait(until)
-        return _Seen(measured, moved, before, _counts(session, schemas) if before else {})
+        status.wait(until)
+        after = _counts(session, list(shards)) if before else {}
+        rates = {schema: _rates(before.get(schema), after.get(schema)) for schema in shards}
+        return [
+            ShardLoad(s, schema, node.name, *measured[schema], *rates[schema], moved.get(s))
+            for schema, s in shards.items()
+            if schema in measured
+        ]
 
     asked = observer.ask(topology, look, purpose=purpose, nodes=chosen, width=len(chosen))
-    found, missing = [], []
-    for node in chosen:
-        one = asked.values.get(node.name)
-        for shard in node.shards:
-            schema = topology.schema(shard)
-            if one is not None and schema not in one.measured:
-                missing.append(shard)
-            size, rows = one.measured.get(schema, (None, None)) if one else (None, None)
-            rates = _rates(one.before.get(schema), one.after.get(schema)) if one else (None, None)
-            moved = one.moved.get(shard) if one else None
-            found.append(ShardLoad(shard, schema, node.name, size, rows, *rates, last_move=moved))
-    found.sort(key=lambda load: load.shard)
-    return Loads(tuple(found), tuple(sorted(missing)), asked.errors)
+    found = {one.shard: one for loads in asked.values.values() for one in loads}
+    shards = sorted((shard, node.name) for node in chosen for shard in node.shards)
+    every = (found.get(s) or ShardLoad(s, topology.schema(s), node) for s, node in shards)
+    missing = (s for s, node in shards if node in asked.values and s not in found)
+    return Loads(tuple(every), tuple(missing), asked.errors)
 
 
 def _counts(session: Connection, schemas: list[str]) -> dict[str, _Count]:
-    rows = session.execute(status_look.QUERIES["counters"], {"schemas": schemas})
+    rows = session.execute(status.QUERIES["counters"], {"schemas": schemas})
     return {schema: _Count(*rest) for schema, *rest in rows}
 
 
 def _moved(session: Connection, node: Node) -> dict[ShardId, datetime]:
-    (readable,) = queries.one(session, status_look.QUERIES["readable"])
+    (readable,) = queries.one(session, status.QUERIES["readable"])
     given = {"node": node.name}
-    return dict(session.execute(status_look.QUERIES["last_moves"], given)) if readable else {}
+    return dict(session.execute(status.QUERIES["last_moves"], given)) if readable else {}
 
 
 def _rates(before: _Count | None, after: _Count | None) -> tuple[float | None, float | None]:

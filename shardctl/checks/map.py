@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from shardctl.checks import leftovers
 from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
-from shardctl.meter import listed
-from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardctl.checks.check import Finding, View
+    from shardctl.topology.model import NodeName, ShardId
 
 RULES = Rules(
     "map",
@@ -36,12 +35,6 @@ RULES = Rules(
             "live on {owner} only",
             "check that the owner has all data of this copy, then drop the copy",
         ),
-        "stray_schema": Rule(
-            WARNING,
-            "schema {strays}",
-            "only shards 0-{last}",
-            "find out what the schema is for, then drop or rename it",
-        ),
         "map_differs": Rule(
             ERROR,
             "shardctl.map: {listed}",
@@ -58,15 +51,13 @@ RULES = Rules(
             NOTE,
             "a schema with the name of a retired one",
             "nothing after `shardctl prune`",
-            "no move in the node's journal retired it, so `shardctl prune` keeps it: check it, "
-            "then drop it by hand",
+            "check it, then drop it by hand: `shardctl prune` keeps what no move has retired",
         ),
         "table_shadowed": Rule(
             ERROR,
             "table {object}",
             "no table of this name in a schema behind the shards' on the search_path",
-            "rename or drop it: after a shard has moved, statements for that shard would use this "
-            "table",
+            "rename or drop it: statements for a shard that has moved would use this table",
         ),
     },
 )
@@ -74,9 +65,10 @@ RULES = Rules(
 
 def judge(view: View[None]) -> Iterator[Finding]:
     """Compare the topology with the schemas that live, and with every node's map."""
-    yield from _shards(view)
-    yield from _strays(view)
-    yield from _maps(view)
+    # Of an unfinished move, nodes and file do not agree on these yet.
+    between = {shard for move in view.moves if move.changing_hands for shard in move.move.shards}
+    yield from _shards(view, between)
+    yield from _maps(view, between)
     for name, basics in view.basics.items():
         for schema in leftovers.retired_schemas(basics, known=False):
             yield RULES.finding("retired_schema", node=name, object=schema)
@@ -84,12 +76,20 @@ def judge(view: View[None]) -> Iterator[Finding]:
             yield RULES.finding("table_shadowed", node=name, object=f"{schema}.{table}")
 
 
-def _shards(view: View[None]) -> Iterator[Finding]:
-    owners = view.topology.owners()
-    lives = _lives(view)
-    between, copied = _changing_hands(view), _being_copied(view)
+def _shards(view: View[None], between: set[int]) -> Iterator[Finding]:
+    lives: dict[int | None, list[NodeName]] = {}
+    for name, basics in view.basics.items():
+        for schema in basics.schemas:
+            lives.setdefault(view.topology.schema_pattern.shard(schema), []).append(name)
+    # Where unfinished streamed moves have closed copies under the shards' own names.
+    copied = {
+        (entry.move.target, shard)
+        for entry in view.moves
+        if entry.open and entry.move.streams
+        for shard in entry.move.shards
+    }
     found: dict[tuple[str, NodeName, NodeName], list[ShardId]] = {}
-    for shard, owner in owners.items():
+    for shard, owner in view.topology.owners().items():
         if shard in between:
             continue
         places = lives.get(shard, [])
@@ -105,42 +105,10 @@ def _shards(view: View[None]) -> Iterator[Finding]:
         yield RULES.finding(code, node=node, shards=sorted(shards), owner=owner)
 
 
-def _being_copied(view: View[None]) -> set[tuple[NodeName, int]]:
-    """Return where unfinished streamed moves have closed copies under the shards' own names."""
-    return {
-        (NodeName(entry.move.target), shard)
-        for entry in view.moves
-        if entry.open and entry.move.streams
-        for shard in entry.move.shards
-    }
-
-
-def _lives(view: View[None]) -> dict[int, list[NodeName]]:
-    """Return on which nodes each shard has a live schema."""
-    lives: dict[int, list[NodeName]] = {}
-    for name, basics in view.basics.items():
-        for schema in basics.schemas:
-            shard = view.topology.schema_pattern.shard(schema)
-            if shard is not None:
-                lives.setdefault(shard, []).append(name)
-    return lives
-
-
-def _strays(view: View[None]) -> Iterator[Finding]:
-    count, lives = view.topology.shard_count, _lives(view)
-    for name in view.basics:
-        numbers = sorted(n for n, places in lives.items() if n >= count and name in places)
-        if strays := [view.topology.schema(ShardId(number)) for number in numbers]:
-            yield RULES.finding(
-                "stray_schema", node=name, object=strays[0], strays=listed(strays), last=count - 1
-            )
-
-
-def _maps(view: View[None]) -> Iterator[Finding]:
+def _maps(view: View[None], between: set[int]) -> Iterator[Finding]:
     owners = view.topology.owners()
     states = {name: b.state for name, b in view.basics.items() if b.state is not None}
     newest = max((state.map_version for state in states.values()), default=0)
-    between = _changing_hands(view)
     for name, state in states.items():
         there = view.basics[name].map
         wrong = [s for s in owners if there.get(s) != owners[s] and s not in between]
@@ -165,11 +133,6 @@ def _maps(view: View[None]) -> Iterator[Finding]:
                 version=state.map_version,
                 newest=newest,
             )
-
-
-def _changing_hands(view: View[None]) -> set[int]:
-    """Give the shards of an unfinished move on which nodes and file do not agree yet."""
-    return {shard for move in view.moves if move.changing_hands for shard in move.move.shards}
 
 
 CHECK = Check(RULES, "every shard exists on its node only, and all maps agree", judge)

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from shardctl.checks.status import PoolerStatus, Status
-    from shardctl.checks.status_look import NodeStatus
+    from shardctl.checks.status import NodeStatus, PoolerStatus, Status
     from shardctl.checks.verify import Report
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Pooler, Topology
@@ -72,13 +71,9 @@ HELP = {
 
 def read(topology: Topology) -> str:
     """Look at the fleet, and give its metrics."""
-    looked: list[Status] = []
-    versions: list[Sample] = []
-    fanout.at_once(
-        lambda: looked.append(status.observe(topology, sample_s=0, progress=Silent(), whole=False)),
-        lambda: versions.extend(_of_pooler_files(topology)),
-    )
-    return render(topology.cluster, [*of_status(topology, looked[0]), *versions])
+    found = status.observe(topology, sample_s=0, progress=Silent(), whole=False)
+    samples = [*of_status(topology, found), *_of_pooler_files(topology)]
+    return render(topology.cluster, samples)
 
 
 def of_verify(report: Report) -> str:
@@ -201,7 +196,7 @@ def _of_pooler(pooler: PoolerStatus) -> Iterator[Sample]:
     if pooler.error is None:
         yield "pooler_clients", of, pooler.clients
         yield "pooler_waiting_clients", of, pooler.waiting
-        yield "pooler_wait_seconds", of, pooler.longest_wait_s
+        yield "pooler_wait_seconds", of, (pooler.longest_wait_ms or 0.0) / 1000
         yield "pooler_paused_databases", of, len(pooler.paused)
 
 

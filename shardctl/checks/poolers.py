@@ -2,47 +2,61 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from shardctl.checks import poolers_ask
-from shardctl.checks.check import ERROR, QUERIES, WARNING, Check, Rule, Rules
+from shardctl import fanout
+from shardctl.checks.check import ERROR, NOTE, WARNING, Check, Rule, Rules
 from shardctl.errors import ShardctlError
 from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
 from shardctl.pgbouncer import apply, faults, render, serving
-from shardctl.pgbouncer.console import Console, PoolerUnavailable
-from shardctl.postgres import queries
+from shardctl.pgbouncer.console import CommandRefused, Console, PoolerLost, PoolerUnavailable
 from shardctl.state import lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shardctl.checks.check import Finding, Place, View
-    from shardctl.checks.poolers_ask import Asked
+    from shardctl.checks.check import Finding, View
     from shardctl.pgbouncer.console import Alias, Row
     from shardctl.pgbouncer.render import Entry
-    from shardctl.topology.model import NodeName, Pooler, ShardId, Topology
+    from shardctl.topology.model import NodeName, Pooler, Topology
 
-
-Secrets = dict[str, str | None]
-"""Digests of SCRAM secrets by role, None for one of another kind; empty where they are hidden.
-
-PgBouncer that keeps a SCRAM secret can log in only to nodes which have the very same one: the same
-password that was set again has another salt.
-"""
 
 _SHOWN = 3
+_WIDTH = 8
+_LOGIN_S = 5.0
+_PATH = "SELECT current_setting('search_path') AS path"
 _APPLY = "run `shardctl pgbouncer apply`"
 _HELD = "if no operator or move needs it, run {command} on the pooler's console"
 
 RULES = Rules(
     "poolers",
     {
-        **poolers_ask.RULES.of,
+        "login_refused": Rule(
+            ERROR,
+            "{reason}",
+            "role {role} can log in to node {where}",
+            "set the role's SCRAM secret on the node to the pooler's "
+            "(docs/howto/change-passwords.md), or allow the role in the node's pg_hba.conf",
+        ),
+        "search_path": Rule(
+            ERROR,
+            "search_path is {path} on a connection of user {user}",
+            "{first}",
+            'run RECONNECT "{first}" on the pooler\'s console; then find the client that sends '
+            "RESET ALL, DISCARD ALL or SET search_path (docs/poolers.md, drivers)",
+        ),
+        "unasked": Rule(
+            NOTE,
+            "cannot log in as {object}: {reason}",
+            "a login to each node, and the search_path of each alias in use",
+            "add the password of {object} for {address} to ~/.pgpass",
+        ),
         "unreachable": Rule(ERROR, "{error}", "a console that answers", "{hint}"),
         "refused": Rule(
             ERROR, "{error}", "a pooler that `shardctl pgbouncer apply` can update", "{hint}"
@@ -68,92 +82,119 @@ RULES = Rules(
             "the server_login_retry of the pooler's configuration",
             "if no move is running, run RELOAD on the pooler's console",
         ),
-        "wrong_server": Rule(
-            ERROR,
-            "connections to {there}",
-            "connections to node {owner}, which owns the shards",
-            'run RECONNECT "{first}" on the pooler\'s console',
-        ),
-        "secrets_differ": Rule(
-            WARNING,
-            "nodes {nodes} have different SCRAM secrets",
-            "the same secret on all nodes: PgBouncer keeps only one",
-            "set the role's SCRAM secret on all nodes to the pooler's "
-            "(docs/howto/change-passwords.md)",
-        ),
     },
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a user's connection to an alias answered: `path` is its search_path.
+
+    `refused` is the node's word where it refused the login, `untried` why none was made.
+    """
+
+    alias: str
+    user: str
+    path: str | None = None
+    refused: str | None = None
+    untried: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
     """What was seen of a pooler: only `error` where its console cannot be used.
 
-    `refused` is why `apply` would not change it, `text` the file of aliases.
+    `refused` is why `apply` would not change it, `text` the file of aliases, `held` whether the
+    whole pooler is paused.
     """
 
     error: ShardctlError | None
     refused: ShardctlError | None = None
     text: str | None = None
-    seen: apply.Seen | None = None
-    """The same as `apply` sees it, None where it is refused."""
     held: bool = False
-    """Whether the whole pooler is paused."""
     offered: Mapping[str, Alias] = field(default_factory=dict)
-    servers: Sequence[Row] = ()
     config: Mapping[str, str] = field(default_factory=dict)
-    addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the pooler knows of the names of hosts."""
     asked: Sequence[Asked] = ()
 
 
 def look_at(topology: Topology, pooler: Pooler) -> Looked:
     """Ask a pooler's console and read its file; what goes wrong is in the result."""
     purpose = lock.purpose("verify")
+    try:
+        with Console(pooler, topology.database, purpose=purpose) as console:
+            pools, config = console.pools(), console.config()
+            held, offered = console.held(), console.databases()
+    except ShardctlError as error:
+        return Looked(error)
     refused: ShardctlError | None = None
     text: str | None = None
-    seen: apply.Seen | None = None
     try:
         host = host_of(pooler)
         text = files.read(host, pooler.databases_file, user=pooler.os_user)
-        seen = apply.observe(topology, pooler, host, purpose=purpose)
-    except PoolerUnavailable as error:
-        return Looked(error)
+        apply.observe(topology, pooler, host, purpose=purpose)
     except ShardctlError as error:
         refused = error
+    asked = _ask(topology, pooler, {} if held else offered, pools)
+    return Looked(None, refused, text, held, offered, config, asked)
+
+
+def _ask(
+    topology: Topology, pooler: Pooler, offered: Mapping[str, Alias], pools: Sequence[Row]
+) -> list[Asked]:
+    """Log in as each application's role to each node with shards, and as the users of pools.
+
+    PgBouncer gives a pool's connection first that was given back last. Aliases that wait or lead
+    elsewhere are left out, which other findings report. Passwords are those that libpq finds in a
+    passfile.
+    """
+    wanted: dict[str, dict[str, None]] = defaultdict(dict)
+    nodes: set[NodeName] = set()
+    schemas = set()
+    for entry in render.entries(topology, pooler):
+        there = offered.get(entry.alias)
+        if there is None or there.paused or there.disabled or not entry.shards:
+            continue
+        if entry.connect_query is not None:
+            schemas.add(entry.alias)
+        leads = (there.host, there.port, there.dbname) == (entry.host, entry.port, entry.dbname)
+        if leads and entry.node not in nodes:
+            nodes.add(entry.node)
+            for role in topology.database.app_roles:
+                wanted[role][entry.alias] = None
+    for pool in pools:
+        alias = pool["database"] or ""
+        if alias in schemas and any(int(pool.get(n) or 0) for n in ("sv_idle", "sv_used")):
+            wanted[pool["user"] or ""][alias] = None
+    asked = []
+    for user, (first, *others) in wanted.items():
+        one = partial(_log_in, topology, pooler, user)
+        # A user without a password here is refused once and not for each alias.
+        asked.append(one(first))
+        if asked[-1].untried is None:
+            asked += fanout.collect(others, one, width=_WIDTH).every()
+    return asked
+
+
+def _log_in(topology: Topology, pooler: Pooler, user: str, alias: str) -> Asked:
     try:
-        with Console(pooler, topology.database, purpose=purpose) as console:
-            pools = console.pools()
-            found = Looked(
-                error=None,
-                refused=refused,
-                text=text,
-                seen=seen,
-                held=console.held(),
-                offered=console.databases(),
-                servers=console.servers(),
-                config=console.config(),
-                addresses=console.resolved(),
-            )
-    except ShardctlError as error:
-        return Looked(error)
-    entries = render.entries(topology, pooler)
-    offered = {} if found.held else found.offered
-    asked = poolers_ask.ask(topology.database, pooler, offered, pools, entries)
-    return replace(found, asked=asked)
+        with Console(pooler, topology.database, purpose=None, dbname=alias, user=user) as session:
+            (row,) = session.execute(_PATH, seconds=_LOGIN_S)
+    except (PoolerUnavailable, CommandRefused) as error:
+        said = error.reason.partition("FATAL: ")[2].strip() or error.reason
+        if faults.is_of_pooler(said):
+            return Asked(alias, user, untried=said)
+        return Asked(alias, user, refused=said)
+    except PoolerLost as error:  # as of a pooler that restarts
+        return Asked(alias, user, untried=error.reason)
+    return Asked(alias, user, row["path"] or "")
 
 
-def look(place: Place) -> Secrets:
-    """Read the digests of the applications' secrets, where this role may."""
-    if not queries.one(place.connection, QUERIES["may_read_secrets"])[0]:
-        return {}
-    roles = {"roles": list(place.topology.database.app_roles)}
-    return dict(place.connection.execute(QUERIES["secrets"], roles).fetchall())
-
-
-def judge(view: View[Secrets]) -> Iterator[Finding]:
-    """Judge every pooler by itself, and whether nodes have the secrets that they all keep."""
-    version, topology = _truth(view)
+def judge(view: View[None]) -> Iterator[Finding]:
+    """Judge every pooler by itself."""
+    topology = view.topology
+    owners = topology.owners()
+    maps = [(b.state.map_version, b.map) for b in view.basics.values() if b.state]
+    version, newest = max(maps, key=itemgetter(0), default=(0, owners))
     for name, looked in view.poolers.items():
         pooler = topology.poolers[name]
         if looked.error is not None:
@@ -161,49 +202,25 @@ def judge(view: View[Secrets]) -> Iterator[Finding]:
                 "unreachable",
                 pooler=name,
                 object=f"{pooler.host}:{pooler.port}",
-                error=_bare(looked.error, pooler),
+                error=looked.error.message,
                 hint=looked.error.hint,
             )
             continue
         entries = render.entries(topology, pooler)
-        yield from _file(topology, pooler, looked, version)
+        if looked.refused is not None:
+            error, hint = looked.refused.message, looked.refused.hint
+            yield RULES.finding("refused", pooler=name, error=error, hint=hint)
+        if not version or newest == owners:  # or `map` reports that the topology is older
+            yield from _file(topology, pooler, looked, version)
         yield from _offered(pooler, looked, entries)
         yield from _held(pooler, looked, entries)
         if serving.was_left_short(looked.config):
             yield RULES.finding("login_retry", pooler=name, object="server_login_retry")
-        yield from _connected(topology, pooler, looked, entries)
-        yield from poolers_ask.judge(view, pooler, looked.asked, entries)
-    if view.poolers:
-        yield from _secrets(view)
+        yield from _logins(view, pooler, looked.asked, entries)
 
 
-def _truth(view: View[Secrets]) -> tuple[int | None, Topology]:
-    """Give the newest map's version, None where no node has one, and the owners of the shards.
-
-    That the topology is older than the map is the finding of `map`; poolers follow the map.
-    """
-    states = [(b.state.map_version, b.map) for b in view.basics.values() if b.state]
-    version = max((number for number, _ in states), default=0)
-    topology = view.topology
-    owners = topology.owners()
-    newest, *others = [found for number, found in states if number == version] or [owners]
-    whole = newest.keys() == owners.keys() and topology.nodes.keys() >= set(newest.values())
-    if whole and all(one == newest for one in others):
-        owned: dict[NodeName, list[ShardId]] = defaultdict(list)
-        for shard in sorted(newest):
-            owned[newest[shard]].append(shard)
-        nodes = {n: replace(one, shards=tuple(owned[n])) for n, one in topology.nodes.items()}
-        topology = replace(topology, nodes=nodes)
-    return version or None, topology
-
-
-def _file(
-    topology: Topology, pooler: Pooler, looked: Looked, version: int | None
-) -> Iterator[Finding]:
+def _file(topology: Topology, pooler: Pooler, looked: Looked, version: int) -> Iterator[Finding]:
     """Compare the file with what rendering gives."""
-    if looked.refused is not None:
-        error, hint = _bare(looked.refused, pooler), looked.refused.hint
-        yield RULES.finding("refused", pooler=pooler.name, error=error, hint=hint)
     header = render.header(looked.text or "")
     # Where no node has the map's version, the file is only compared with its own.
     wanted = version or (header.map_version if header else 0)
@@ -264,66 +281,40 @@ def _held(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[
             yield _of_aliases(code, pooler, aliases, entries, command=shown)
 
 
-def _connected(
-    topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry]
+def _logins(
+    view: View[None], pooler: Pooler, asked: Sequence[Asked], entries: Sequence[Entry]
 ) -> Iterator[Finding]:
-    """Find connections to a node that does not own what the alias leads to.
-
-    Those to where the alias leads by what is loaded are reported by `_offered`, or of its file.
-    """
-
-    def places(host: str | None, port: int) -> set[tuple[str, str]]:
-        known = {_address(host or "/"), *looked.addresses.get(host or "", ())}
-        return {(address, str(port)) for address in known}
-
-    nodes = {p: n.name for n in topology.nodes.values() for p in places(n.pooler_host, n.port)}
-    right = {entry.alias: entry for entry in entries if entry.alias in looked.offered}
-    wrong: dict[tuple[str, NodeName], set[str]] = defaultdict(set)
-    for server in looked.servers:
-        alias, place = server["database"] or "", (server["addr"] or "", server["port"] or "")
-        if alias not in right:
-            continue
-        entry, there = right[alias], looked.offered[alias]
-        if place in places(entry.host, entry.port) | places(there.host, there.port):
-            continue
-        # Who is behind a name changes, but an address is what it is.
-        if place in nodes or _is_address(entry.host):
-            name = f"node {nodes[place]}" if place in nodes else ":".join(place)
-            wrong[name, entry.node].add(alias)
-    for (name, owner), found in wrong.items():
-        aliases = sorted(found)
-        words = {"there": name, "owner": owner, "first": aliases[0]}
-        yield _of_aliases("wrong_server", pooler, aliases, entries, **words)
-
-
-def _address(host: str) -> str:
-    """Write an address as PgBouncer does, and leave a name as it is.
-
-    >>> _address("0:0::1"), _address("db1"), _address("/run/postgresql")
-    ('::1', 'db1', 'unix')
-    """
-    if host.startswith("/"):
-        return "unix"
-    return str(ipaddress.ip_address(host)) if _is_address(host) else host
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _secrets(view: View[Secrets]) -> Iterator[Finding]:
-    """Find roles whose SCRAM secrets nodes do not share."""
-    for role in view.topology.database.app_roles:
-        kinds: dict[str, NodeName] = {}
-        for node, secrets in view.seen.items():
-            if (secret := secrets.get(role)) is not None:
-                kinds.setdefault(secret, node)
-        if len(kinds) > 1:
-            yield RULES.finding("secrets_differ", object=role, nodes=", ".join(kinds.values()))
+    """Find roles that a node rejects, aliases outside their shard, and users not asked."""
+    leads = {entry.alias: entry for entry in entries}
+    refused = {(one.user, leads[one.alias].node): one.refused for one in asked if one.refused}
+    for (role, node), reason in refused.items():
+        if node in view.basics:  # `connection` reports the others
+            yield RULES.finding(
+                "login_refused",
+                pooler=pooler.name,
+                shards=sorted({s for one in entries if one.node == node for s in one.shards}),
+                object=f"{role} on node {node}",
+                reason=reason,
+                role=role,
+                where=node,
+            )
+    wrong = {
+        one.alias: one
+        for one in asked
+        if leads[one.alias].connect_query is not None
+        and one.path is not None
+        and one.path.strip('"') != one.alias
+    }
+    if wrong:
+        aliases = sorted(wrong)
+        first = wrong[aliases[0]]
+        words = {"path": first.path or "empty", "user": first.user, "first": first.alias}
+        yield _of_aliases("search_path", pooler, aliases, entries, **words)
+    for user, reason in {one.user: one.untried for one in asked if one.untried}.items():
+        address = f"{pooler.host}:{pooler.port}"
+        yield RULES.finding(
+            "unasked", pooler=pooler.name, object=user, reason=reason, address=address
+        )
 
 
 def _of_aliases(
@@ -337,15 +328,4 @@ def _of_aliases(
     )
 
 
-def _bare(error: ShardctlError, pooler: Pooler) -> str:
-    """Take the pooler's name off an error that is reported with it."""
-    message = error.message.removeprefix(f"pooler {pooler.name}").lstrip()
-    return message.removeprefix(f"({pooler.host}:{pooler.port})").removeprefix(":").strip()
-
-
-CHECK = Check(
-    RULES,
-    "every pooler offers the aliases of the map and serves all its clients",
-    judge,
-    look,
-)
+CHECK = Check(RULES, "every pooler offers the aliases of the map and serves all its clients", judge)

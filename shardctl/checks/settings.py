@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardctl.checks.check import ERROR, NOTE, QUERIES, Check, Rule, Rules, Severity
+from shardctl.checks.check import ERROR, NOTE, Check, Rule, Rules, Severity
 from shardctl.postgres import catalog
 
 if TYPE_CHECKING:
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from shardctl.checks.check import Finding, Place, View
     from shardctl.postgres.catalog import RoleSettings
-    from shardctl.postgres.connection import Connection
     from shardctl.topology.model import NodeName
 
 RULES = Rules(
@@ -36,32 +35,22 @@ RULES = Rules(
 
 
 class Seen(NamedTuple):
-    """The parameters of one node that risk data, as of `unsafe`; and those of its roles."""
+    """The findings about parameters of one node; and the settings of its roles."""
 
-    unsafe: Sequence[tuple[str, str, str, str]]
+    unsafe: Sequence[Finding]
     roles: RoleSettings
-
-
-def unsafe(session: Connection) -> list[tuple[str, str, str, str]]:
-    """Let the server say which parameters risk data: name, value, right value and harm."""
-    return session.execute(QUERIES["unsafe_settings"]).fetchall()
 
 
 def look(place: Place) -> Seen:
     """Let the server say what is wrong, and read with what roles' sessions begin."""
-    return Seen(
-        unsafe(place.connection),
-        catalog.read_role_settings(place.connection, place.topology.database),
-    )
+    roles = catalog.read_role_settings(place.connection, place.topology.database)
+    return Seen(RULES.ask(place, "unsafe_settings"), roles)
 
 
 def judge(view: View[Seen]) -> Iterator[Finding]:
     """Find parameters that lose data, and settings of roles that are not alike."""
-    for node, seen in view.seen.items():
-        for name, value, right, harm in seen.unsafe:
-            yield RULES.finding(
-                "unsafe", node=node, object=name, value=value, right=right, harm=harm
-            )
+    for seen in view.seen.values():
+        yield from seen.unsafe
     yield from _roles({node: seen.roles for node, seen in view.seen.items()})
 
 

@@ -1,8 +1,15 @@
--- name: server
--- The server, and how much the cluster's database takes in it
-SELECT pg_is_in_recovery(), current_setting('server_version'),
-       extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8,
-       pg_database_size(current_database())
+-- name: node
+-- The server, how much the cluster's database takes, its clients but ourselves, and how many idle
+SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE 'primary' END AS role,
+       split_part(current_setting('server_version'), ' ', 1) AS version,
+       floor(extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()))::integer AS uptime_s,
+       pg_database_size(current_database()) AS size_bytes,
+       count(*) AS sessions,
+       count(*) FILTER (WHERE state LIKE 'idle in transaction%') AS idle_in_transaction
+FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+  -- A role that may not see the sessions of other roles gets nulls for all but their database.
+  AND coalesce(backend_type, 'client backend') = 'client backend'
 
 -- name: readable
 -- Whether we may read the journal; privileges of a table that is missing are null
@@ -58,15 +65,6 @@ FROM pg_namespace AS n
 LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'm', 'i')
 WHERE n.nspname::text = ANY (%(schemas)s)
 GROUP BY n.nspname
-
--- name: sessions
--- Clients of this database but ourselves, and how many of them idle in a transaction
-SELECT count(*),
-       count(*) FILTER (WHERE state IN ('idle in transaction', 'idle in transaction (aborted)'))
-FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid()
-  -- A role that may not see the sessions of other roles gets nulls for all but their database.
-  AND coalesce(backend_type, 'client backend') = 'client backend'
 
 -- name: slots
 -- Replication slots of the server, and the WAL that each holds back

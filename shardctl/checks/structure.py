@@ -65,12 +65,8 @@ _GENERATOR = [generator.COUNTER, generator.REGISTER]
 RELATIONS = frozenset({"table", "view", "sequence"})
 
 
-class Key(NamedTuple):
-    """What distinguishes the things of a shard; `name` is the relation's own where it is one."""
-
-    kind: str
-    relation: str
-    name: str
+Key = tuple[str, str, str]
+"""Kind, relation and name of a thing; the name is the relation's own where it is one."""
 
 
 class Thing(NamedTuple):
@@ -87,11 +83,6 @@ class Thing(NamedTuple):
     description: str
     needs: frozenset[str] = frozenset()
 
-    @property
-    def key(self) -> Key:
-        """Give what distinguishes it from the rest."""
-        return Key(self.kind, self.relation, self.name)
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -102,24 +93,10 @@ class Group:
 
     def has(self, relation: str) -> bool:
         """Return whether a table, view or sequence of this name exists."""
-        return any(Key(kind, relation, relation) in self.things for kind in RELATIONS)
+        return any((kind, relation, relation) in self.things for kind in RELATIONS)
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Something that is otherwise in `shards` than in most; None: it is missing.
-
-    `model` is the lowest shard of those that have it as most do.
-    """
-
-    key: Key
-    actual: Thing | None
-    expected: Thing | None
-    shards: tuple[ShardId, ...]
-    model: ShardId
-
-
-def compare(groups: Sequence[Group]) -> list[Difference]:
+def compare(topology: Topology, groups: Sequence[Group]) -> Iterator[Finding]:
     """Find what differs from the majority of shards, each fault once.
 
     What is asked of each thing is how most of those shards have it that have its table. A
@@ -130,14 +107,13 @@ def compare(groups: Sequence[Group]) -> list[Difference]:
         voters = [
             (number, group)
             for number, group in enumerate(groups)
-            if key.kind in RELATIONS or group.has(key.relation)
+            if key[0] in RELATIONS or group.has(key[1])
         ]
         expected, model = _majority(key, [group for _, group in voters])
         for number, group in voters:
             if _said(group.things.get(key)) != _said(expected):
                 found[number][key] = (expected, model)
-    merged: dict[tuple[Key, str | None, str | None], list[tuple[int, Thing | None, ShardId]]]
-    merged = defaultdict(list)
+    merged: dict[tuple[Key, str | None, str | None], list[tuple[int, ShardId]]] = defaultdict(list)
     for number, (group, differing) in enumerate(zip(groups, found, strict=True)):
         broken = {
             name
@@ -147,17 +123,10 @@ def compare(groups: Sequence[Group]) -> list[Difference]:
         for key, (expected, model) in differing.items():
             actual = group.things.get(key)
             if not broken & _needs(actual, expected):
-                merged[key, _said(actual), _said(expected)].append((number, expected, model))
-    return [
-        Difference(
-            key,
-            actual=groups[where[0][0]].things.get(key),
-            expected=where[0][1],
-            shards=tuple(sorted(s for number, _, _ in where for s in groups[number].shards)),
-            model=where[0][2],
-        )
-        for (key, _, _), where in sorted(merged.items(), key=lambda item: item[0][0])
-    ]
+                merged[key, _said(actual), _said(expected)].append((number, model))
+    for (key, actually, wanted), where in sorted(merged.items(), key=lambda item: item[0][0]):
+        shards = sorted(shard for number, _ in where for shard in groups[number].shards)
+        yield _finding(topology, key, actually, wanted, shards=shards, model=where[0][1])
 
 
 def _said(thing: Thing | None) -> str | None:
@@ -220,39 +189,35 @@ def _needs(actual: Thing | None, expected: Thing | None) -> set[str]:
     return needs - {itself}
 
 
-def finding(topology: Topology, difference: Difference) -> Finding:
-    """Name which shards differ, in what, and how to fix it."""
-    key = difference.key
-    if key.kind in {"grant", "owner"}:
+def _finding(
+    topology: Topology,
+    key: Key,
+    actual: str | None,
+    expected: str | None,
+    *,
+    shards: Sequence[ShardId],
+    model: ShardId,
+) -> Finding:
+    """Name which shards differ, in what, and how to fix it; `model` has it as most do."""
+    kind, relation, name = key
+    if kind in {"grant", "owner"}:
         change = "differs"
-    elif difference.actual is None:
+    elif actual is None:
         change = "missing"
     else:
-        change = "extra" if difference.expected is None else "differs"
+        change = "extra" if expected is None else "differs"
+    absent = "nothing granted" if kind == "grant" else "absent"
+    # A relation or index by its name, and parts of a table with the table's.
+    whole = kind in RELATIONS or kind == "index" or not name
     return RULES.finding(
-        f"{key.kind}_{change}",
-        shards=difference.shards,
-        object=_name(difference),
-        actual=_described(difference, difference.actual),
-        expected=_described(difference, difference.expected),
-        model=f"{quote_identifier(topology.schema(difference.model))}."
-        f"{quote_identifier(key.relation)}",
-        where=topology.owners()[difference.model],
+        f"{kind}_{change}",
+        shards=shards,
+        object=name or relation if whole else f"{relation}.{name}",
+        actual=" ".join((actual or absent).split()),
+        expected=" ".join((expected or absent).split()),
+        model=f"{quote_identifier(topology.schema(model))}.{quote_identifier(relation)}",
+        where=topology.owners()[model],
     )
-
-
-def _name(difference: Difference) -> str:
-    """Name a relation or index by its name, and parts of a table with the table's."""
-    key = difference.key
-    if key.kind in RELATIONS or key.kind == "index" or not key.name:
-        return key.name or key.relation
-    return f"{key.relation}.{key.name}"
-
-
-def _described(difference: Difference, thing: Thing | None) -> str:
-    if thing is None:
-        return "nothing granted" if difference.key.kind == "grant" else "absent"
-    return " ".join(thing.description.split())
 
 
 class Seen(NamedTuple):
@@ -338,7 +303,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
     for node, seen in view.seen.items():
         details |= seen.details
         digests |= seen.digests
-        majors |= dict.fromkeys(seen.digests, view.basics[node].version_number // 10_000)
+        majors |= dict.fromkeys(seen.digests, view.basics[node].major)
         for file, shards in seen.ran.items():
             for shard in shards:
                 files.setdefault(shard, set()).add(file)
@@ -348,12 +313,11 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         of_same.setdefault(digest, []).append(shard)
     for of_same in alike.values():
         groups = [
-            Group(tuple(found), {thing.key: thing for thing in details[digest]})
+            Group(tuple(found), {thing[:3]: thing for thing in details[digest]})
             for digest, found in of_same.items()
             if digest in details
         ]
-        for difference in compare(groups):
-            yield finding(view.topology, difference)
+        yield from compare(view.topology, groups)
         unlike = sorted(
             shard for digest, found in of_same.items() if digest not in details for shard in found
         )

@@ -101,9 +101,9 @@ UNION ALL
 SELECT r.nspname, 'pg_constraint'::regclass, k.oid, 'constraint', r.relname, k.conname,
        CASE WHEN k.contype IN ('p', 'u', 'x') THEN 'index' ELSE '' END,
        CASE WHEN k.contype = 'c' AND k.conname = %(key_check)s
-            -- Each compares with its shard's number; `ids` reports one that is not validated.
-            THEN replace(replace(pg_get_constraintdef(k.oid), format(' = %%s)', r.number),
-                                 ' = (the shard''s number))'), ' NOT VALID', '')
+            -- Each compares with its shard's number.
+            THEN replace(pg_get_constraintdef(k.oid), format(' = %%s)', r.number),
+                         ' = (the shard''s number))')
             ELSE replace(replace(pg_get_constraintdef(k.oid), r.prefix, ''), r.literal, '') END
 FROM relation AS r
 JOIN pg_constraint AS k ON k.conrelid = r.oid

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from shardctl.checks.check import Basics, Check
     from shardctl.fanout import Progress
-    from shardctl.postgres.connection import Connection
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import Node, NodeName, PoolerName, Topology
 
@@ -119,16 +118,16 @@ class Report:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Looked:
     """What was seen of one node: a finding instead of basics where it could not be reached.
 
     `seen` holds what each check's look gave, by the check's name.
     """
 
-    basics: Basics | None
-    seen: Mapping[str, Any]
-    findings: tuple[Finding, ...]
+    basics: Basics | None = None
+    seen: dict[str, Any] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +165,7 @@ def verify(
     wanted = scope(topology, names, deep=deep)
     outcomes = fanout.run(
         topology.nodes.values(),
-        lambda node: _connect_and_look(wanted, node, progress, running),
+        lambda node: _look(wanted, node, progress, running),
         cancel=running.cancel,
     )
     pooled: dict[PoolerName, poolers.Looked] = {}
@@ -235,66 +234,50 @@ def judge(
     )
 
 
-def _connect_and_look(scope: Scope, node: Node, progress: Progress, running: Running) -> Looked:
+def _look(scope: Scope, node: Node, progress: Progress, running: Running) -> Looked:
+    """Ask one node, over a session of its own, which may only read."""
+    topology, purpose, found = scope.topology, lock.purpose("verify"), Looked()
     progress.expect(node.name, _PHASE, len(scope.checks) + 1, "checks")
-    database = scope.topology.database
     try:
-        session = connect(
-            node, database, purpose=lock.purpose("verify"), autocommit=True, observing=True
-        )
+        session = connect(node, topology.database, purpose=purpose, autocommit=True, observing=True)
         with session, running.statement(session):
-            return look(scope, node, session, progress, running)
+            session.execute("SET default_transaction_read_only TO on")
+            # The DDL of another session must not hold it up, nor it the sessions that queue behind.
+            session.execute("SET lock_timeout TO '3s'")
+            found.basics = read_basics(session, topology, node)
+            progress.advance(node.name)
+            live = found.basics.live(topology, node)
+            migrations, basics, deep = scope.migrations, found.basics, scope.deep
+            place = Place(topology, migrations, node, session, basics, live, deep, progress)
+            _ask(scope, place, found, running)
     except NodeUnavailable as error:
-        return Looked(None, {}, (connection.unreachable(node, error),))
+        found.findings.append(connection.unreachable(node, error))
+    except psycopg.Error as error:
+        found.findings.append(_not_examined(connection.CHECK, node, reason_of(error)))
+    except cluster.SchemaTaken as error:
+        found.findings.append(_not_examined(identity.CHECK, node, error.message))
     finally:
         progress.end(node.name)
+    return found
 
 
-def look(
-    scope: Scope,
-    node: Node,
-    session: Connection,
-    progress: Progress,
-    running: Running,
-) -> Looked:
-    """Ask one node, over a session of its own, which may only read from then on."""
-    topology = scope.topology
-    seen: dict[str, Any] = {}
-    findings: list[Finding] = []
-    try:
-        session.execute("SET default_transaction_read_only TO on")
-        # The DDL of another session must not hold it up, nor it the sessions that queue behind.
-        session.execute("SET lock_timeout TO '3s'")
-        basics = read_basics(session, topology, node)
-    except psycopg.Error as error:
-        return Looked(
-            None, {}, (_not_examined(connection.CHECK.name, node.name, reason_of(error)),)
-        )
-    except cluster.SchemaTaken as error:
-        return Looked(None, {}, (_not_examined(identity.CHECK.name, node.name, error.message),))
-    progress.advance(node.name)
-    state = basics.state
-    strange = state is None or (state.cluster, state.node) != (topology.cluster, node.name)
-    live = basics.live(topology, node)
-    place = Place(
-        topology, scope.migrations, node, session, basics, live, scope.deep, running, progress
-    )
+def _ask(scope: Scope, place: Place, found: Looked, running: Running) -> None:
+    """Let every check look at a node; of a server that is another node's, none looks."""
+    node, progress, state = place.node, place.progress, place.basics.state
+    strange = state is None or (state.cluster, state.node) != (scope.topology.cluster, node.name)
     for number, check in enumerate(scope.checks, 1):
-        if running.stopped.is_set():
+        if running.stopped.is_set() or place.connection.closed:
             break
         if check.look is not None and not strange:
             try:
-                seen[check.name] = check.look(place)
+                found.seen[check.name] = check.look(place)
             except psycopg.Error as error:
-                findings.append(_not_examined(check.name, node.name, reason_of(error)))
-                if session.closed:
-                    break
+                found.findings.append(_not_examined(check, node, reason_of(error)))
         if scope.deep and check is ids.CHECK:  # it had a phase of its own
             progress.expect(node.name, _PHASE, len(scope.checks) + 1, "checks")
             progress.advance(node.name, number)
         progress.advance(node.name)
-    return Looked(basics, seen, tuple(findings))
 
 
-def _not_examined(name: str, node: NodeName, reason: str) -> Finding:
-    return Rules(name, OF_EVERY).finding("not_examined", node=node, reason=reason)
+def _not_examined(check: Check, node: Node, reason: str) -> Finding:
+    return Rules(check.name, OF_EVERY).finding("not_examined", node=node.name, reason=reason)

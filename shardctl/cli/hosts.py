@@ -56,12 +56,12 @@ def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
         results = [one.as_json() for one in found]
         print_json({"format": 1, "ok": checks.ok(found), "results": results})
     else:
-        rows = [(o.host, o.server or "-", o.test, o.state.value, o.found) for o in found]
+        rows = [(o.host, o.server or "-", o.test, o.state, o.found) for o in found]
         print_table(("host", "server", "test", "state", "found"), rows)
         for one in found:
             if one.hint:
                 of = f", {one.server}" if one.server else ""
-                print_line(f"{one.state.value}: {one.host}{of}: {one.test}: {one.found}")
+                print_line(f"{one.state}: {one.host}{of}: {one.test}: {one.found}")
                 print_line(f"  {one.hint}")
         wrong = sum(bool(one.hint) for one in found)
         print("all is well" if not wrong else plural(wrong, "fault"))

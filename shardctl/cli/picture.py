@@ -122,9 +122,9 @@ def held(wal: Held) -> list[str]:
 
 def copied(progress: MoveProgress, now: datetime) -> str:
     """Say how far the copy of a move was when that was last written, and when if long ago."""
-    amounts = progress.bytes or progress.total
-    parts = [amount(progress.bytes, progress.total or 0)] if amounts else []
-    parts += [rate(progress.rate)] if progress.rate else []
+    amounts = progress.bytes or progress.total_bytes
+    parts = [amount(progress.bytes, progress.total_bytes or 0)] if amounts else []
+    parts += [rate(progress.bytes_per_s)] if progress.bytes_per_s else []
     parts += [f"{duration(progress.eta_s)} left"] if progress.eta_s is not None else []
     parts += held(progress.held) if progress.held else []
     age = (now - progress.at).total_seconds()

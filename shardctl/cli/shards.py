@@ -103,7 +103,11 @@ def _key(one: ShardLoad, sort: Sort) -> tuple[float | str, int]:
     """Order by a figure, the largest first and unknown ones last; equal ones by number."""
     if sort is Sort.node:
         return one.node, one.shard
-    figures = {Sort.size: one.size_bytes, Sort.rows: one.rows, Sort.tps: one.operations_per_s}
+    figures = {
+        Sort.size: one.size_bytes,
+        Sort.rows: one.rows_estimate,
+        Sort.tps: one.operations_per_s,
+    }
     figure = figures.get(sort)
     return (0 if sort is Sort.shard else 1 if figure is None else -figure), one.shard
 
@@ -112,7 +116,7 @@ def _shown(one: ShardLoad) -> tuple[str, ...]:
     rates = (
         "-" if rate is None else f"{rate:,.1f}" for rate in (one.writes_per_s, one.scans_per_s)
     )
-    size, rows = picture.size(one.size_bytes), picture.number(one.rows)
+    size, rows = picture.size(one.size_bytes), picture.number(one.rows_estimate)
     moved = "-" if one.last_move is None else f"{one.last_move.astimezone(UTC):%Y-%m-%d %H:%M}"
     return f"{one.shard}", one.schema, one.node, size, rows, *rates, moved
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from shardctl.checks.status import PoolerStatus, Status
-    from shardctl.checks.status_look import NodeStatus, Slot, Standby
+    from shardctl.checks.status import NodeStatus, PoolerStatus, Slot, Standby, Status
     from shardctl.state.ledger import Entry
 
 
@@ -171,7 +170,7 @@ def _pooler_row(one: PoolerStatus) -> tuple[str, ...]:
         return one.name, "down", *["-"] * (len(_POOLERS) - 2)
     waiting = f"{one.waiting:,}"
     if one.waiting:
-        waiting += f" (longest {one.longest_wait_s:.1f} s)"
+        waiting += f" (longest {(one.longest_wait_ms or 0) / 1000:.1f} s)"
     shown = ", ".join(one.paused[:_RANGES])
     more = f" and {len(one.paused) - _RANGES:,} more" if len(one.paused) > _RANGES else ""
     return (
@@ -213,7 +212,8 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
     clients = picture.number(node.sessions)
     if node.idle_in_transaction:
         clients += f" ({node.idle_in_transaction} idle in transaction)"
-    disk = f"{picture.size(node.disk.free_bytes)} free" if node.disk else "-"
+    free = node.disk_free_bytes
+    disk = "-" if free is None else f"{picture.size(free)} free"
     replication = [_standby(s) for s in node.standbys] + [_slot(s) for s in node.slots]
     return (
         node.name,
@@ -222,7 +222,7 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
         picture.duration(node.uptime_s),
         shards,
         picture.size(node.size_bytes),
-        picture.number(node.rows),
+        picture.number(node.rows_estimate),
         clients,
         "-" if node.tps is None else f"{node.tps:,.1f}",
         disk,

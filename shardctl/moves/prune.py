@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 from shardctl import fanout
-from shardctl.checks.status_look import read_schemas
+from shardctl.checks.status import read_schemas
 from shardctl.errors import Unfinished, together
 from shardctl.libpq import reason_of
 from shardctl.meter import sentences

@@ -53,7 +53,6 @@ SHOW_POOLS = "SHOW POOLS"
 _NOT_FOR_POOLERS = frozenset({"client_encoding", "replication", "load_balance_hosts"})
 """Keywords of libpq that speak to PostgreSQL."""
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
-_ADDRESS = re.compile(r"\[?(.*?)\]?:\d+$")
 
 
 class _Broken(Exception):
@@ -419,11 +418,6 @@ class Console:
                 return faults.HELD in error.reason
         return any(row["key"] in ("paused", "suspended") and row["value"] == "yes" for row in rows)
 
-    def resolved(self) -> dict[str, tuple[str, ...]]:
-        """Give the addresses that the pooler knows for the names of hosts."""
-        rows = self.execute("SHOW DNS_HOSTS")
-        return {_text(row, "hostname"): addresses(_text(row, "addrs")) for row in rows}
-
     def _one_by_one(self, commands: Sequence[str], seconds: float) -> list[CommandRefused]:
         deadline = time.monotonic() + seconds
         refused = []
@@ -457,15 +451,6 @@ def conninfo(
 def waited_s(pool: Row) -> float:
     """Return for how many seconds the first waiting client of a pool has been waiting."""
     return int(pool.get("maxwait") or 0) + int(pool.get("maxwait_us") or 0) / 1_000_000
-
-
-def addresses(shown: str) -> tuple[str, ...]:
-    """Take addresses out of a list as the console writes it, where each has a port.
-
-    >>> addresses("10.0.0.1:0,[fe80::1]:0")
-    ('10.0.0.1', 'fe80::1')
-    """
-    return tuple(_ADDRESS.sub(r"\1", one) for one in shown.split(",") if one)
 
 
 def pause_command(alias: str) -> str:

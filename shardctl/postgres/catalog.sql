@@ -68,11 +68,12 @@ WHERE pronamespace = to_regnamespace('shardctl')
 SELECT nspname::text FROM pg_namespace WHERE nspname = ANY (%(schemas)s::name[])
 
 -- name: ungranted
--- The roles that lack a grant on the database or on schema shardctl
-SELECT role.rolname::text
-FROM pg_roles AS role
-WHERE role.rolname = ANY (%(roles)s)
-  AND NOT (has_database_privilege(role.oid, current_database(), 'CONNECT')
+-- The roles that are missing, or lack a grant on the database or on schema shardctl
+SELECT wanted.role::text
+FROM unnest(%(roles)s::name[]) AS wanted (role)
+LEFT JOIN pg_roles AS role ON role.rolname = wanted.role
+WHERE role.oid IS NULL
+   OR NOT (has_database_privilege(role.oid, current_database(), 'CONNECT')
            AND has_schema_privilege(role.oid, to_regnamespace('shardctl')::oid, 'USAGE')
            AND has_table_privilege(role.oid, to_regclass('shardctl.cluster')::oid, 'SELECT')
            AND has_table_privilege(role.oid, to_regclass('shardctl.map')::oid, 'SELECT')

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 QUERIES = queries.load("shardctl.state", "queries.sql")
 
 
-_HISTORY = ("event", "move", "move_step", "move_progress", "stream", "stream_copy")
-"""Tables of schema shardctl without which the node still knows itself and the map."""
-
 FORMAT = 1
 """Of schema `shardctl`: what this shardctl reads and writes."""
 
@@ -88,14 +85,6 @@ def is_present(connection: Connection) -> bool:
     if taken and not ours:
         raise SchemaTaken(connection.info.dbname)
     return bool(ours)
-
-
-def missing(connection: Connection, state: ClusterRow | None) -> tuple[str, ...]:
-    """Name tables of schema shardctl that were dropped."""
-    if state is None or state.format != FORMAT:
-        return ()
-    found = connection.execute(QUERIES["missing"], {"names": list(_HISTORY)})
-    return tuple(f"shardctl.{name}" for (name,) in found)
 
 
 def read(connection: Connection) -> ClusterRow | None:

@@ -48,14 +48,11 @@ def cloning(session: Connection, node: Node, state: ClusterRow | None) -> Move |
     """
     if node.shards or state is None or state.node == node.name:
         return None
-    move = journal.cloning(session, node.name)
-    if move is None:
+    if (move := journal.cloning(session, node.name)) is None:
         return None
     copied = "SELECT pg_is_in_recovery() OR current_setting('primary_slot_name') = %(slot)s"
-    (clone,) = queries.one(
-        session, copied, {"slot": journal.slot(move.id)}
-    )  # not the source itself
-    return move if clone else None
+    (clone,) = queries.one(session, copied, {"slot": journal.slot(move.id)})
+    return move if clone else None  # not the source itself
 
 
 def is_clone(session: Connection, node: Node, state: ClusterRow | None) -> bool:
@@ -90,18 +87,14 @@ def check_moved(
         check(row, topology, node.name)
         if recovering:
             raise standby(node)
-        found = system(session)
-        if found == expected and slot != clone_slot:
-            return
-        what = "is the clone of the move" if slot == clone_slot else f"has identifier {found}"
-    else:
-        what = "has no schema shardctl"
-    raise node_unfit(
-        node.name,
-        f"{node.host}:{node.port} {what}, so it is not the server of the node, whose system "
-        f"identifier is {expected}",
-        hint="correct the node's host and port in the topology",
-    )
+    found = system(session)
+    if row is None or found != expected or slot == clone_slot:
+        raise node_unfit(
+            node.name,
+            f"{node.host}:{node.port} (system identifier {found}) is not the server of the node "
+            f"(system identifier {expected}), or it is the clone of the move",
+            hint="correct the node's host and port in the topology",
+        )
 
 
 def check(state: ClusterRow, topology: Topology, node: NodeName) -> None:

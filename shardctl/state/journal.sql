@@ -89,7 +89,8 @@ SET phase = excluded.phase, bytes = excluded.bytes, total = excluded.total, rate
 
 -- name: read_progress
 -- The progress of the copies of all moves
-SELECT move, phase, bytes, total, rate, eta_s, at, lag, wal, wal_limit
+SELECT move, phase, bytes, total, round(rate)::bigint, round(eta_s::numeric, 1)::float8, lag, wal,
+       wal_limit, at
 FROM shardctl.move_progress
 
 -- name: end_progress

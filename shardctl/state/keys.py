@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardctl.errors import Misused, together
+from shardctl.errors import Misused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,60 +50,45 @@ def key_columns(migrations: Iterable[Migration]) -> dict[str, str]:
     """Map each table whose key column a line `-- shardctl: key TABLE.COLUMN` names to it.
 
     A later file's line replaces an earlier one's. Names are as in SQL: without double quotes,
-    capitals become small letters. Raises key_line_invalid, or Problems of them.
+    capitals become small letters. Raises key_line_invalid.
     """
     found: dict[str, str] = {}
-    problems: list[Misused] = []
     for migration in migrations:
         here: dict[str, str] = {}
-        lines, malformed = _read(migration)
-        problems += malformed
-        for one in lines:
+        for one in lines(migration):
             known = here.setdefault(one.table, one.column)
             if known != one.column:
                 what = f"the key of table {one.table} is already {known}"
-                problems.append(key_line_invalid(migration.file, one.line, what))
+                raise key_line_invalid(migration.file, one.line, what)
         found |= here
-    if problems:
-        raise together(problems)
     return found
 
 
 def lines(migration: Migration) -> list[KeyLine]:
-    """Give a file's key lines; raises key_line_invalid, or Problems."""
-    found, malformed = _read(migration)
-    if malformed:
-        raise together(malformed)
+    """Give a file's key lines; raises key_line_invalid."""
+    found: list[KeyLine] = []
+    for number, text in enumerate(migration.text.splitlines(), start=1):
+        if (line := _LINE.fullmatch(text)) is None:
+            continue
+        if (column := _COLUMN.fullmatch(line[1])) is None:
+            what = f"expected TABLE.COLUMN, found {line[1].strip()!r}"
+            raise key_line_invalid(migration.file, number, what)
+        table, name, check = column.groups()
+        found.append(KeyLine(number, _folded(table), _folded(name), check=check is not None))
     return found
 
 
 def checks(migration: Migration) -> list[KeyLine]:
-    """Give a file's lines that ask for a constraint; raises key_line_invalid, or Problems."""
+    """Give a file's lines that ask for a constraint; raises key_line_invalid."""
     return [one for one in lines(migration) if one.check]
 
 
 def of_cluster(topology: Topology, migrations: Iterable[Migration]) -> dict[str, str]:
     """Map tables to their key columns, as migrations name them, and above these the topology.
 
-    Raises what `key_columns` raises.
+    Raises key_line_invalid.
     """
     return key_columns(migrations) | dict(topology.database.keys)
-
-
-def _read(migration: Migration) -> tuple[list[KeyLine], list[Misused]]:
-    """Read a file's key lines; give those that are malformed as problems."""
-    found: list[KeyLine] = []
-    malformed: list[Misused] = []
-    for number, text in enumerate(migration.text.splitlines(), start=1):
-        if (line := _LINE.fullmatch(text)) is None:
-            continue
-        if (column := _COLUMN.fullmatch(line[1])) is None:
-            what = f"expected TABLE.COLUMN, found {line[1].strip()!r}"
-            malformed.append(key_line_invalid(migration.file, number, what))
-            continue
-        table, name, check = column.groups()
-        found.append(KeyLine(number, _folded(table), _folded(name), check=check is not None))
-    return found, malformed
 
 
 def _folded(name: str) -> str:

@@ -66,9 +66,7 @@ def arm(
         fenced=sql.Literal([] if keep_s is not None else _FENCED),
         claiming=sql.SQL("interval {}").format(sql.Literal(f"{_CLAIMING_S} s")),
         waiting=sql.Literal([] if keep_s is not None else _WAITING),
-        keep=sql.SQL("interval {}").format(sql.Literal(f"{keep_s} s"))
-        if keep_s is not None
-        else sql.SQL("NULL::interval"),
+        keep=sql.Literal(None if keep_s is None else f"{keep_s} s"),
         who=sql.Literal(who()),
         poll=sql.Literal(_POLL_S),
         patience=sql.SQL("interval {}").format(sql.Literal(f"{UNMADE_S} s")),

@@ -26,7 +26,7 @@ BEGIN
                        AND (m.state <> 'promoting'
                             OR pg_catalog.clock_timestamp() < m.changed + {claiming}),
                    coalesce(m.state IN ('done', 'unconfirmed')
-                            AND pg_catalog.clock_timestamp() > m.ended + {keep}, false)
+                            AND pg_catalog.clock_timestamp() > m.ended + {keep}::interval, false)
             INTO changing, overdue FROM shardctl.move AS m WHERE m.id = {move};
         EXCEPTION WHEN undefined_table OR lock_not_available THEN
             NULL;  -- the disk matters more than a journal that cannot be read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -166,19 +166,7 @@ class Entry:
     def copied(self) -> dict[str, Any] | None:
         """Give how far its copy is, in the shape of docs/reference/json.md; None where unknown."""
         one = self.progress
-        if one is None:
-            return None
-        return {
-            "phase": one.phase,
-            "bytes": one.bytes,
-            "total_bytes": one.total,
-            "bytes_per_s": None if one.rate is None else round(one.rate),
-            "eta_s": None if one.eta_s is None else round(one.eta_s, 1),
-            "lag_bytes": one.lag,
-            "wal_bytes": one.wal,
-            "wal_limit_bytes": one.wal_limit,
-            "at": written(one.at),
-        }
+        return None if one is None else asdict(one) | {"at": written(one.at)}
 
     def _steps(self) -> Iterator[dict[str, Any]]:
         """Give the steps, and behind the cutover what it was made of: one after the other."""

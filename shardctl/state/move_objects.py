@@ -29,7 +29,6 @@ Kind = Literal[
     "guard",
     "records",
 ]
-_WITH_STREAMS = 150_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,39 +50,12 @@ class MoveObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
-    """What a stream's slot or subscription does; `works` when something uses or runs it."""
-
-    kind: Literal["slot", "subscription"]
-    name: str
-    works: bool
-    status: str
-    """A slot's `wal_status`; whether a subscription is enabled."""
-    lag_bytes: int | None
-    errors: int
-
-    @property
-    def move(self) -> str:
-        """The move that made it."""
-        return move_of(self.name)
-
-
-@dataclass(frozen=True, slots=True)
 class NodeObjects:
     """What moves have made on one node."""
 
     objects: Sequence[MoveObject] = ()
     open: frozenset[str] = field(default_factory=frozenset)
     """Moves whose copies on this node accept writes."""
-
-
-def move_of(name: str) -> str:
-    """Give the move that an object's name has.
-
-    >>> move_of("shardctl_5f3a9c1e"), move_of("shardctl_5f3a9c1e_back")
-    ('5f3a9c1e', '5f3a9c1e')
-    """
-    return name[len("shardctl_") :][:8]
 
 
 def read(
@@ -113,10 +85,3 @@ def read(
         if is_open:
             opened.add(move)
     return NodeObjects(tuple(found), frozenset(opened))
-
-
-def streams(session: Connection) -> tuple[Stream, ...]:
-    """Read what the streams of moves do on a node."""
-    if session.info.server_version < _WITH_STREAMS:
-        return ()
-    return tuple(Stream(*row) for row in session.execute(QUERIES["stream"]))

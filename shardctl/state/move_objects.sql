@@ -42,20 +42,3 @@ SELECT move, count(*), bool_or(is_open) FROM (
     SELECT move, NULL::boolean AS is_open FROM shardctl.stream
     UNION ALL SELECT move, is_open FROM shardctl.stream_copy
 ) AS r GROUP BY move ORDER BY move
-
--- name: stream
--- What a stream's slot or subscription does on this node
-SELECT 'slot', s.slot_name::text, s.active, coalesce(s.wal_status, ''),
-       pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint, 0::bigint
-FROM pg_replication_slots AS s
-WHERE s.slot_type = 'logical' AND s.slot_name ~ '^shardctl_[0-9a-f]{8}(_|$)'
-  AND s.database = current_database() AND NOT pg_is_in_recovery()
-UNION ALL
-SELECT 'subscription', s.subname::text, a.pid IS NOT NULL,
-       CASE WHEN s.subenabled THEN 'enabled' ELSE 'disabled' END, NULL, coalesce(e.apply_error_count, 0)
-FROM pg_subscription AS s
-LEFT JOIN pg_stat_subscription AS a ON a.subid = s.oid AND a.relid IS NULL AND a.pid IS NOT NULL
-LEFT JOIN pg_stat_subscription_stats AS e ON e.subid = s.oid
-WHERE s.subname ~ '^shardctl_[0-9a-f]{8}(_|$)'
-  AND s.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
-ORDER BY 1, 2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic
 import psycopg
 
 from shardctl import fanout
-from shardctl.errors import NodesRefused, ShardctlError, together
+from shardctl.errors import ShardctlError, together
 from shardctl.fanout import Value
 from shardctl.postgres.cancelling import AnswersNothing
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
@@ -41,11 +41,7 @@ class Asked(Generic[Value]):
     def unread(self) -> dict[NodeName, str]:
         """Say why nodes that have to be reachable could not be asked."""
         return {
-            name: error.reason
-            if isinstance(error, NodeUnavailable)
-            else error.what
-            if isinstance(error, NodesRefused)
-            else error.message
+            name: getattr(error, "reason", getattr(error, "what", error.message))
             for name, error in self.errors.items()
             if name not in self.away
         }
@@ -83,14 +79,12 @@ def ask(
     chosen = topology.nodes.values() if nodes is None else nodes
     for outcome in fanout.run(chosen, one, width=width):
         node, error = outcome.item, outcome.error
+        if isinstance(error, AnswersNothing | NodeUnavailable) and not node.shards:
+            away.add(node.name)
         if isinstance(error, psycopg.Error):
             errors[node.name] = unavailable(node, error)
-            if isinstance(error, AnswersNothing) and not node.shards:
-                away.add(node.name)
         elif isinstance(error, ShardctlError):
             errors[node.name] = error
-            if isinstance(error, NodeUnavailable) and not node.shards:
-                away.add(node.name)
         else:
             values[node.name] = outcome.result()
     return Asked(values, errors, frozenset(away))

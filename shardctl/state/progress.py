@@ -8,11 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
-from datetime import datetime  # noqa: TC003  # a field type that class_row's readers resolve
 from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
-from psycopg.rows import class_row
 
 from shardctl.meter import Held, Meters
 from shardctl.postgres.connection import NodeUnavailable
@@ -20,6 +18,7 @@ from shardctl.state.journal import QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from shardctl.fanout import Progress
     from shardctl.meter import Reading
@@ -36,35 +35,33 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MoveProgress:
-    """The progress of a copy at a moment; `total`, `rate` and `eta_s` are None until known.
+    """The progress of a copy at a moment; None is what is not known (yet).
 
-    Bytes, bytes a second over the last seconds, and seconds. The rest is `meter.Held`, None where
-    nobody looks.
+    `bytes_per_s` is over the last seconds; what the names of WAL say is as in `meter.Held`.
     """
 
-    move: str
     phase: str
     bytes: int
-    total: int | None
-    rate: float | None
+    total_bytes: int | None
+    bytes_per_s: int | None
     eta_s: float | None
+    lag_bytes: int | None
+    wal_bytes: int | None
+    wal_limit_bytes: int | None
     at: datetime
-    lag: int | None = None
-    wal: int | None = None
-    wal_limit: int | None = None
 
     @property
     def held(self) -> Held | None:
         """The WAL that the source holds back, if it is known."""
-        if self.wal is None:
+        if self.wal_bytes is None:
             return None
-        return Held(self.wal, self.wal_limit, self.lag)
+        return Held(self.wal_bytes, self.wal_limit_bytes, self.lag_bytes)
 
 
 def read(session: Connection) -> dict[str, MoveProgress]:
     """Read the progress of the copies of all moves, by move."""
-    with session.cursor(row_factory=class_row(MoveProgress)) as cursor:
-        return {one.move: one for one in cursor.execute(QUERIES["read_progress"])}
+    rows = session.execute(QUERIES["read_progress"])
+    return {move: MoveProgress(*row) for move, *row in rows}
 
 
 def write(session: Connection, move: str, reading: Reading) -> None:

@@ -9,10 +9,6 @@ SELECT format, cluster, node, identity::text, shard_count, schema_pattern,
        key_rule
 FROM shardctl.cluster
 
--- name: missing
--- Which of these tables are missing
-SELECT name FROM unnest(%(names)s::text[]) AS name WHERE to_regclass('shardctl.' || name) IS NULL
-
 -- name: make_cluster
 -- The row of a new node; the whole map comes last, so its version is 0
 INSERT INTO shardctl.cluster (format, cluster, node, shard_count, schema_pattern, epoch_ms,

@@ -111,5 +111,5 @@ def test_verify_compares_each_check_with_its_own_shards_number(fleet_8: Fleet) -
     assert found() == [
         ("structure", "constraint_missing", [1], "photos.shardctl_key"),
         ("structure", "constraint_differs", [2], "photos.shardctl_key"),
-        ("ids", "check_not_valid", [5], "photos"),
+        ("structure", "constraint_differs", [5], "photos.shardctl_key"),
     ]

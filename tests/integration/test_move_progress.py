@@ -57,7 +57,7 @@ def test_progress_is_shown_and_leaves_the_journals_row_alone(fleet_8: Fleet) -> 
             assert (shown["phase"], shown["bytes"], shown["total_bytes"]) == (
                 "copying", 1024**2, 4 * 1024**2
             )  # fmt: skip
-            wait_for(lambda: any(one.rate and one.eta_s for one in _read(fleet_8)))
+            wait_for(lambda: any(one.bytes_per_s and one.eta_s for one in _read(fleet_8)))
             said = fleet_8.here("moves", "show").stdout
             assert re.search(
                 r"\ncopying: 1,024 kB of 4,096 kB, [\d.,]+ [kM]B/s, \d+ s left\n", said

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.checks.status import observe
-from shardctl.checks.status_look import State
+from shardctl.checks.status import State, observe
 from shardctl.fanout import Silent
 from tests.fixtures.servers.postgres import free_ports
 
 if TYPE_CHECKING:
-    from shardctl.checks.status_look import NodeStatus
+    from shardctl.checks.status import NodeStatus
     from tests.fixtures.fleets.fleet import Fleet
 
 
@@ -41,7 +40,7 @@ def test_a_healthy_fleet_is_told_as_it_is(fleet_8: Fleet) -> None:
         assert node.uptime_s > 0
         [(size,)] = fleet_8.query(node.name, "SELECT pg_database_size(current_database())")
         assert node.size_bytes == pytest.approx(size, rel=0.02)
-        assert (node.tps, node.disk, node.retired) == (None, None, ())
+        assert (node.tps, node.disk_error, node.retired) == (None, None, ())
 
 
 def test_a_locked_table_is_not_waited_for_and_the_other_shards_are_measured(

@@ -113,10 +113,9 @@ def test_a_login_that_a_node_refuses_is_found_and_names_no_secret(secretive: Sec
     assert secretive.told() == []
     secretive.set("b", PASSWORD)
     secretive.restart()
-    refused, differ = verify(secretive.fleet, "poolers")
+    (refused,) = verify(secretive.fleet, "poolers")
     assert (refused.code, refused.shards) == ("login_refused", (4, 5, 6, 7))
     assert refused.object == f"{role} on node b"
     assert "password authentication failed" in refused.actual
-    assert (differ.code, differ.object) == ("secrets_differ", role)
     for secret in (secretive.secret("a"), secretive.secret("b"), PASSWORD):
-        assert secret not in f"{refused}{differ}"
+        assert secret not in str(refused)

@@ -79,21 +79,6 @@ def test_pooled_sessions_are_refused_before_shards(fleet: PooledFleet) -> None:
     assert told(fleet, "poolers") == [("refused", "error", (), None)]
 
 
-def test_a_password_that_was_set_again_on_one_node_is_found(fleet: PooledFleet) -> None:
-    """The same password has another salt there, and a pooler keeps one secret."""
-    secret = "SELECT rolpassword FROM pg_authid WHERE rolname = 'app'".replace("app", fleet.role)
-    try:
-        fleet.execute_everywhere(f"ALTER ROLE {fleet.role} PASSWORD 'a password of a test'")
-        (found,) = verify(fleet, "poolers")
-        assert (found.code, found.object) == ("secrets_differ", fleet.role)
-        ((one,),) = fleet.query("a", secret)
-        assert one not in str(found)
-        fleet.execute("b", f"ALTER ROLE {fleet.role} PASSWORD '{one}'")
-        assert verify(fleet, "poolers") == []
-    finally:  # other tests of this worker have the role, too
-        fleet.execute_everywhere(f"ALTER ROLE {fleet.role} PASSWORD NULL")
-
-
 def test_a_topology_that_says_something_untrue_of_a_pooler_is_one_finding(
     fleet: PooledFleet, pooler_for: AddPooler, pg_server: StartServer
 ) -> None:

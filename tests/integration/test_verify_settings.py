@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.checks import settings
+from shardctl.checks.check import QUERIES
 from tests.fixtures.fleets.verify import verify
 
 if TYPE_CHECKING:
@@ -56,5 +56,6 @@ LOSING = {
 
 def test_what_loses_data_is_found(pg_server: StartServer) -> None:
     with pg_server(LOSING).connect() as session:
-        found = {name: value for name, value, _, _ in settings.unsafe(session)}
+        rows = session.execute(QUERIES["unsafe_settings"])
+        found = {name: words["value"] for _, name, words in rows}
     assert found == LOSING

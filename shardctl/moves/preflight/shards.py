@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import psycopg
 
 from shardctl.access import fence
-from shardctl.checks.status_look import QUERIES as STATUS
+from shardctl.checks.status import QUERIES as STATUS
 from shardctl.meter import listed
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import PreflightRefused, SourceUnfit, TargetUnfit

@@ -76,7 +76,7 @@ def judge_version(context: Context) -> Iterator[TargetUnfit]:
 def control(context: Context) -> None:
     """Run the operator's status command; raises TargetUnfit where its answer is unclear."""
     machine = context.need(look)
-    why = hosts.why_no_status(machine.host, context.target, machine.account)
+    why = hosts.why_no_status(machine.host, context.target)
     if why is not None:
         raise TargetUnfit(
             context.target.name,

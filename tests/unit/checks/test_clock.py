@@ -17,7 +17,9 @@ def judged(**offsets: Offset) -> list[tuple[str, str, str | None]]:
     """Judge offsets; give code, severity and node."""
     node = local_node(Path("/nowhere"), "a", 1, range(8))
     seen = {NodeName(name): offset for name, offset in offsets.items()}
-    view = View(local_topology(Path("/nowhere"), node), (), {}, seen, deep=False)
+    view = View(
+        local_topology(Path("/nowhere"), node), (), {}, seen, deep=False, poolers={}, moves=()
+    )
     return [(f.code, f.severity.value, f.node) for f in clock.judge(view)]
 
 

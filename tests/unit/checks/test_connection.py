@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
-from typing import cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
 
 from shardctl.checks import connection
-from shardctl.checks.check import View
-from shardctl.checks.connection import Seen
-from shardctl.topology.model import NodeName, Topology
+
+if TYPE_CHECKING:
+    from shardctl.checks.check import Place
 
 
-def test_a_server_on_another_machine_that_proves_nothing_is_reported() -> None:
-    modes = {"here": None, "a": "prefer", "b": "verify-full", "c": "require", "d": "verify-ca"}
-    seen = {NodeName(name): Seen(mode, public=False) for name, mode in modes.items()}
-    view = View(cast("Topology", None), (), {}, seen, deep=False)
-    found = list(connection.judge(view))
-    assert {one.code for one in found} == {"server_unproven"}
-    assert [one.node for one in found] == ["a", "c", "d"]
+class _Session:
+    """A session to which a server answers that only chosen roles may log in."""
+
+    def __init__(self, sslmode: str | None) -> None:
+        self.info = self
+        self._parameters = {} if sslmode is None else {"sslmode": sslmode}
+
+    def get_parameters(self) -> dict[str, str]:
+        return self._parameters
+
+    def execute(self, _: object) -> list[object]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("host", "sslmode", "codes"),
+    [
+        ("127.0.0.1", None, []),
+        ("192.0.2.1", None, ["server_unproven"]),
+        ("192.0.2.1", "require", ["server_unproven"]),
+        ("192.0.2.1", "verify-ca", ["server_unproven"]),
+        ("192.0.2.1", "verify-full", []),
+    ],
+)
+def test_a_server_on_another_machine_that_proves_nothing_is_reported(
+    host: str, sslmode: str | None, codes: list[str]
+) -> None:
+    node, topology = (
+        SimpleNamespace(name="a", host=host),
+        SimpleNamespace(database=SimpleNamespace(user="s")),
+    )
+    given = SimpleNamespace(connection=_Session(sslmode), node=node, topology=topology)
+    place = cast("Place", given)
+    assert [one.code for one in connection.look(place)] == codes

@@ -8,7 +8,7 @@ import pytest
 
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import Copy
-from shardctl.state.move_objects import MoveObject, Stream
+from shardctl.state.move_objects import MoveObject
 from tests.fixtures.fleets.facts import NOW, A, B, Facts, empty_schema, healthy
 from tests.fixtures.fleets.verify import told
 from tests.unit.moved import ID, move
@@ -97,33 +97,3 @@ def test_a_slot_that_comes_near_its_limit_is_told(held: int, codes: list[str]) -
     slot = MoveObject("slot", f"shardctl_{ID}", ID, "logical, active", held)
     seen.see(A, "leftovers", of_moves=(slot,), watched=frozenset({slot.name}))
     assert [f.code for f in seen.findings()] == codes
-
-
-def streams(seen: Facts, **changes: object) -> set[str]:
-    """Let a stream of that move be so, on source and target; give how grave what is told is."""
-    slot: dict[str, object] = {"works": True, "status": "reserved", "lag_bytes": 16, "errors": 0}
-    subscription: dict[str, object] = {**slot, "status": "enabled", "lag_bytes": None}
-    for name, value in changes.items():
-        part, _, field = name.partition("_")
-        {"slot": slot, "subscription": subscription}[part][field] = value
-    name = f"shardctl_{ID}"
-    seen.see(A, "leftovers", streams=(Stream("slot", name, **slot),))  # type: ignore[arg-type]
-    seen.see(B, "leftovers", streams=(Stream("subscription", name, **subscription),))  # type: ignore[arg-type]
-    return {f.severity.value for f in seen.findings() if f.code == "stream_stuck"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "severity"),
-    [
-        ({}, None),
-        ({"slot_works": False, "subscription_status": "disabled"}, None),  # nobody reads it yet
-        ({"slot_status": "lost"}, "error"),
-        ({"slot_works": False}, "warning"),
-        ({"subscription_errors": 3}, "warning"),
-        ({"subscription_works": False}, "warning"),
-    ],
-)
-def test_a_stream_that_does_not_flow(changes: dict[str, object], severity: str | None) -> None:
-    seen = healthy()
-    record(seen, MoveState.reserved, holder="ann@ops1")
-    assert streams(seen, **changes) == ({severity} if severity else set())

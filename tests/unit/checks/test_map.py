@@ -15,7 +15,6 @@ from tests.fixtures.fleets.verify import told
 @pytest.mark.parametrize(
     ("schemas", "severity", "finding"),
     [
-        ({A: {"shard8": True, "shard99": True}}, "warning", ("stray_schema", "a", (), "shard8")),
         ({A: {"shard3": None}}, "error", ("shard_missing", "a", (3,), None)),
         ({B: {"shard2": True}}, "error", ("shard_twice", "b", (2,), None)),
         ({A: {"shard2": None}, B: {"shard2": True}}, "error",

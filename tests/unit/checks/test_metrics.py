@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 from shardctl.checks.metrics import HELP, of_status, render
-from shardctl.checks.status import PoolerStatus, Status
-from shardctl.checks.status_look import NodeStatus, Standby, State
+from shardctl.checks.status import NodeStatus, PoolerStatus, Standby, State, Status
 from shardctl.topology.model import PoolerName
 from tests.fixtures.fleets.facts import NOW, A, healthy
 

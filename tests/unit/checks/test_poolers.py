@@ -37,9 +37,7 @@ def text_of(seen: Facts) -> str:
 
 def write(seen: Facts, text: str | None) -> None:
     """Let the file be another one; the pooler has not read it."""
-    there = seen.poolers[P1].seen
-    assert there is not None
-    seen.pool(text=text, seen=dataclasses.replace(there, text=text))
+    seen.pool(text=text)
 
 
 def owned_otherwise(seen: Facts) -> str:
@@ -56,12 +54,6 @@ def keep_other_aliases(seen: Facts) -> None:
     port = seen.topology.nodes[B].port
     write(seen, other)
     seen.alias("shard2", "shard3", port=port)
-    # These connections are the old file's doing.
-    seen.pool(servers=[server("shard2", port), server("shard6", port)])
-
-
-def server(alias: str, port: int, addr: str = "127.0.0.1") -> dict[str, str | None]:
-    return {"database": alias, "addr": addr, "port": str(port)}
 
 
 def have_a_fallback_in_the_file(seen: Facts) -> None:
@@ -98,16 +90,6 @@ def test_the_fault_is_found_and_nothing_else_is_told(fault: str) -> None:
     assert told(seen) == [expected]
 
 
-def test_secrets_that_nodes_do_not_share_are_told() -> None:
-    seen = pooled()
-    seen.put(A, "poolers", {"app": "one"})
-    seen.put(B, "poolers", {"app": "other"})
-    (found,) = seen.findings()
-    assert (found.code, found.severity.value, found.object) == ("secrets_differ", "warning", "app")
-    seen.put(B, "poolers", {"app": "one"})
-    assert seen.findings() == ()
-
-
 @pytest.mark.parametrize("other", ["cluster: test", "map version: 1"])
 def test_a_file_that_apply_would_not_replace_is_told_as_such(other: str) -> None:
     seen = pooled()
@@ -124,5 +106,5 @@ def test_databases_of_the_operators_are_none_of_our_business() -> None:
     offered = dict(seen.poolers[P1].offered)
     offered["reports"] = Alias("reports", None, port, "postgres", paused=True, disabled=False)
     offered["postgres"] = Alias("postgres", None, port, "postgres", paused=False, disabled=True)
-    seen.pool(offered=offered, servers=[server("reports", 1), server("postgres", 1)])
+    seen.pool(offered=offered)
     assert told(seen) == []

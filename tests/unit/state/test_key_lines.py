@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from shardctl.errors import Problems
 from shardctl.state import keys
 from shardctl.state.keys import key_columns
 from shardctl.state.migrations import Migration
@@ -44,9 +43,3 @@ def test_a_tables_second_key_in_a_file_is_refused_and_a_later_file_replaces_the_
     again = r"0002_x\.sql:2: the key of table a is already x"
     with raises_code("key_line_invalid", match=again):
         key_columns([migration("-- shardctl: key a.x\n-- shardctl: key a.y", 2)])
-
-
-def test_all_malformed_lines_are_told_at_once() -> None:
-    with pytest.raises(Problems) as refused:
-        key_columns([migration("-- shardctl: key a\n-- shardctl: key b\n")])
-    assert len(refused.value.errors) == 2
