@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
     from shardctl.state.ledger import Copy, Entry
-    from shardctl.topology.model import Node, NodeName, Topology
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 Value = TypeVar("Value")
 
@@ -39,10 +39,11 @@ _GUARDS_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a node tells: who is in a cutover there, its map's version, its journal."""
+    """What a node tells: who is in a cutover there, its map if it is newer, its journal."""
 
     holder: str | None
     version: int
+    owners: dict[ShardId, NodeName]
     copies: tuple[Copy, ...]
 
 
@@ -158,7 +159,9 @@ def _ask(context: MoveContext, nodes: Collection[NodeName]) -> dict[NodeName, _T
         # The map is read last: a move whose cutover is over has written it.
         row = row and cluster.read(session)
         ours = row is not None and (row.cluster, row.node) == (topology.cluster, node.name)
-        return _Told(holder and holder.name, row.map_version if row and ours else 0, copies)
+        version = row.map_version if row and ours else 0
+        owners = cluster.read_map(session) if version > context.plan.map_version else {}
+        return _Told(holder and holder.name, version, owners, copies)
 
     asked = observer.ask(topology, ask, purpose=context.purpose)
     needed = maps.required(topology, nodes)
@@ -180,17 +183,11 @@ def _follow(context: MoveContext, told: dict[NodeName, _Told]) -> None:
     Poolers, nodes and topology file get the owners of all shards from there. Raises map_changed
     where the move's own shards are elsewhere, nodes_unlisted, NotPromoting.
     """
-    plan, topology = context.plan, context.topology
+    plan = context.plan
     version, newest = max((one.version, name) for name, one in told.items())
     if version <= plan.map_version:
         return
-    asked = observer.ask(
-        topology,
-        lambda session, _: cluster.read_map(session),
-        purpose=context.purpose,
-        nodes=[topology.nodes[newest]],
-    )
-    owners = asked.every()[newest]
+    owners = told[newest].owners
     away = [shard for shard in plan.shards if owners.get(shard) != plan.source]
     if away:
         raise Refused(
@@ -199,10 +196,9 @@ def _follow(context: MoveContext, told: dict[NodeName, _Told]) -> None:
             f"{newest} has version {version}, and the move was planned with {plan.map_version}",
             hint="undo this move with `shardctl moves abort`",
         )
-    context.topology = planning.placed(topology, owners)
+    context.topology = planning.placed(context.topology, owners)
     context.plan = replace(plan, map_version=version)
-    with context.on(plan.source):
-        source = context.session(plan.source)
+    with context.at(plan.source) as source:
         if not journal.follow(source, plan.id, version):
             raise cutover.NotPromoting(plan.id, undoing.state(context))
         known = journal.find(source, plan.id)

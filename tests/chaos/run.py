@@ -229,11 +229,11 @@ class Run:
 
 
 def unowned(left: list[dict[str, Any]]) -> list[Violation]:
-    """Choose of what `moves doctor` lists what no killed guard and no absent node explains."""
+    """Choose of what `moves doctor` lists what no absent node explains."""
     return [
         Violation("left_over", f"{one['node']}: {one['kind']} {one['name']}")
         for one in left
-        if one["kind"] != "guard" and (one["kind"] != "triggers" or "__retired_" not in one["name"])
+        if one["kind"] != "triggers" or "__retired_" not in one["name"]
     ]
 
 

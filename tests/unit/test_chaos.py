@@ -210,11 +210,11 @@ def test_what_a_move_lost_of_a_table_is_found_beside_what_faults_changed() -> No
     assert len(run.wrong([*changed, *missing])) == 2
 
 
-def test_of_what_moves_leave_only_closed_retired_copies_and_guards_are_expected() -> None:
+def test_of_what_moves_leave_only_closed_retired_copies_are_expected() -> None:
     kept = {"node": "b", "kind": "triggers", "name": "schema shard1__retired_563afdd4"}
-    guard = {"node": "b", "kind": "guard", "name": "guard-1"}
-    assert run.unowned([kept, guard]) == []
-    assert len(run.unowned([kept | {"name": "schema shard1"}, guard | {"kind": "slot"}])) == 2
+    slot = {"node": "b", "kind": "slot", "name": "shardctl_563afdd4"}
+    assert run.unowned([kept]) == []
+    assert len(run.unowned([kept | {"name": "schema shard1"}, slot])) == 2
 
 
 def test_a_shard_that_comes_back_is_served_by_its_first_owner_again() -> None:
