@@ -241,7 +241,7 @@ def conclude(at: Attempt) -> None:
     }
     report.pop(journal.UNDONE, None)
     for node in context.journal_nodes:
-        with context.at(node) as session:
+        with context.using(node) as session:
             journal.advance(session, plan.id, [MoveState.claimed], MoveState.routed, report=report)
 
 

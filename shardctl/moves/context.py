@@ -236,12 +236,6 @@ class MoveContext:
         fanout.at_once(*(partial(self.require_lock, node) for node in taken))
 
     @contextmanager
-    def at(self, node: NodeName, use: Use = Use.work) -> Iterator[Connection]:
-        """Give what `session` gives, for a block in which its errors name the node."""
-        with self.on(node):
-            yield self.session(node, use)
-
-    @contextmanager
     def on(self, node: NodeName) -> Iterator[None]:
         """Add the node's name to database errors; raises NodeLost and NodeRefused."""
         try:
@@ -249,6 +243,12 @@ class MoveContext:
         except psycopg.Error as error:
             kind = NodeLost if is_lost(error) else NodeRefused
             raise kind(node, reason_of(error)) from error
+
+    @contextmanager
+    def using(self, node: NodeName, use: Use = Use.work) -> Iterator[Connection]:
+        """Give the session with a node for one use, and do what `on` does."""
+        with self.on(node):
+            yield self.session(node, use)
 
     def journal(self) -> Move | None:
         """Return the newest copy of the move from the nodes with a session for work."""

@@ -43,18 +43,15 @@ class FileNotEdited(Unfinished):
         )
 
 
-def problems(topology: Topology, plan: MovePlan) -> list[PreflightRefused]:
-    """Return what would keep `write` from changing the file; changes nothing."""
-    why = _why_not(topology, _values(topology, planning.after(topology, plan)))
-    if not why:
-        return []
-    refusal = PreflightRefused(
-        str(topology.path),
-        "topology_file",
-        f"the move could not write the new owners into this file: {why}",
-        hint=_WRITABLE,
-    )
-    return [refusal]
+def problems(topology: Topology, plan: MovePlan) -> Iterator[PreflightRefused]:
+    """Give what would keep `write` from changing the file; changes nothing."""
+    if why := _why_not(topology, _values(topology, planning.after(topology, plan))):
+        yield PreflightRefused(
+            str(topology.path),
+            "topology_file",
+            f"the move could not write the new owners into this file: {why}",
+            hint=_WRITABLE,
+        )
 
 
 def changed(path: Path) -> Refused:

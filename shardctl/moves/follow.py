@@ -19,7 +19,6 @@ from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.postgres.logical import subscription
 
 if TYPE_CHECKING:
-    from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
 
 
@@ -42,30 +41,25 @@ def run(context: MoveContext) -> None:
     so it is asked again as long as its server runs, and that ends when the source knows what
     the standby looks at.
     """
-    target, clone = context.plan.target, context.clone
+    plan, clone = context.plan, context.clone
     standby.start(clone)
     deadline = time.monotonic() + _ASK_AGAIN_S
     with context.kept_progress() as progress:
-        while True:
+        while not context.holds(plan.target):
             try:
-                return _follow(context, progress)
+                with context.using(plan.target) as session:
+                    standby.require_closed(clone, session, context.topology.database.user)
+                    source = context.session(plan.source)
+                    standby.follow(clone, source, session, progress=progress, timeout=_SECONDS)
+                context.lock(plan.target)
             except (NodeUnavailable, NodeLost, NodeRefused, standby.NotFollowing) as error:
                 if not clone.server.running() or time.monotonic() > deadline:
                     raise
                 # Without the source there is nothing to follow.
-                context.require_lock(context.plan.source)
-                logger.debug("move %s: asking node %s again: %s", context.plan.id, target, error)
-                context.forget(target)
+                context.require_lock(plan.source)
+                logger.debug("move %s: asking %s again: %s", plan.id, plan.target, error)
+                context.forget(plan.target)
                 time.sleep(_POLL)
-
-
-def _follow(context: MoveContext, progress: Progress) -> None:
-    plan, clone = context.plan, context.clone
-    with context.at(plan.target) as session:
-        standby.require_closed(clone, session, context.topology.database.user)
-        source = context.session(plan.source)
-        standby.follow(clone, source, session, progress=progress, timeout=_SECONDS)
-    context.lock(plan.target)
 
 
 STEP = Step("follow", "starts the standby and waits for replication to catch up", probe, run)
@@ -79,7 +73,7 @@ def is_near(context: MoveContext) -> bool:
     if context.past_cutover():
         return True
     plan = context.plan
-    with context.at(plan.target) as session:
+    with context.using(plan.target) as session:
         there = subscription.exists(session, plan.slot) and not marks.is_dropped(session, plan)
     return there and context.is_near
 
@@ -91,7 +85,7 @@ def subscribe(context: MoveContext) -> None:
     """
     plan = context.plan
     ddl.require_same(context, plan.schemas)  # the stream of an altered table would stop
-    with context.at(plan.target) as session:
+    with context.using(plan.target) as session:
         marks.require_subscription(session, plan)
         if not subscription.exists(session, plan.slot):
             subscription.create(session, plan.slot, _conninfo(context))
@@ -108,7 +102,7 @@ def subscribe(context: MoveContext) -> None:
 def reconnect(context: MoveContext) -> None:
     """Let the subscription, if it is there, follow the source to where the topology has it now."""
     plan = context.plan
-    with context.at(plan.target) as session:
+    with context.using(plan.target) as session:
         if subscription.exists(session, plan.slot):
             subscription.reconnect(session, plan.slot, _conninfo(context))
 
@@ -117,7 +111,7 @@ def _conninfo(context: MoveContext) -> str:
     """Give how the subscription logs in to the source: as a role that is made, or as the owner."""
     plan, database, login = context.plan, context.topology.database, dict[str, str]()
     if subscription.needs_login(context.session(plan.target)):
-        with context.at(plan.source) as session:
+        with context.using(plan.source) as session:
             login = subscription.make_login(session, plan.slot)
     return libpq.for_replication(context.source, database, plan.slot, dbname=database.name, **login)
 
@@ -125,11 +119,11 @@ def _conninfo(context: MoveContext) -> str:
 def unsubscribe(context: MoveContext) -> None:
     """Drop the subscription, and the role by which it logs in."""
     plan = context.plan
-    with context.at(plan.source) as session:
+    with context.using(plan.source) as session:
         subscription.drop_login(session, plan.slot)
     if context.target_lost:
         return
-    with context.at(plan.target) as session:
+    with context.using(plan.target) as session:
         subscription.drop(session, plan.slot)
 
 

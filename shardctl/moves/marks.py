@@ -16,7 +16,6 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from shardctl.access import stream_fence
@@ -28,6 +27,7 @@ from shardctl.moves.plan import COPY_INSTEAD
 from shardctl.postgres import queries, slots
 from shardctl.postgres.logical import publication, subscription
 from shardctl.postgres.logical.subscription import Progress
+from shardctl.postgres.queries import literals
 from shardctl.state.journal import MoveState
 from shardctl.wire import Sent
 
@@ -125,9 +125,9 @@ def forget(session: Connection, move: str, what: str | None = None) -> None:
 def note_copied(context: MoveContext) -> None:
     """Note on the target that it has the rows, and with which publication the stream goes on."""
     plan = context.plan
-    with context.at(plan.source) as session:
+    with context.using(plan.source) as session:
         published = publication.oid(session, plan.slot)
-    with context.at(plan.target) as there:
+    with context.using(plan.target) as there:
         note = {TIMELINE: timeline(there), "publication": published}
         put(there, plan.id, COPIED, note=note)
 
@@ -151,7 +151,7 @@ def is_copied(context: MoveContext) -> bool:
     """Return whether the target has the copy, from which its subscription can go on."""
     plan = context.plan
     try:
-        with context.at(plan.target) as there:
+        with context.using(plan.target) as there:
             require_copy(there, plan)
         require_publication(context)
     except CopyLost:
@@ -173,9 +173,9 @@ def require_subscription(session: Connection, plan: MovePlan) -> None:
 def require_publication(context: MoveContext) -> None:
     """See that the source has the publication with which it was copied; raises publication_gone."""
     plan = context.plan
-    with context.at(plan.target) as session:
+    with context.using(plan.target) as session:
         noted = last(session, plan.id, COPIED)
-    with context.at(plan.source) as session:
+    with context.using(plan.source) as session:
         published = publication.oid(session, plan.slot)
     if noted is not None and noted.get("publication") != published:
         raise CopyLost(
@@ -268,7 +268,7 @@ def wait_for(context: MoveContext, attempt: int, what: str, *, deadline: float) 
     plan, before = context.plan, list[Progress]()
     began = time.monotonic()
     look_at = began + _LOOK_S
-    with context.at(plan.target, Use.lock) as session:
+    with context.using(plan.target, Use.lock) as session:
         while not seen(session, plan.id, what, attempt=attempt):
             now = time.monotonic()
             if now > min(deadline, look_at):
@@ -282,7 +282,7 @@ def wait_for(context: MoveContext, attempt: int, what: str, *, deadline: float) 
 def send(context: MoveContext, what: str) -> str:
     """Put a mark of its own on the source; return its name, which begins with `what`."""
     mark = f"{what} {secrets.token_hex(4)}"
-    with context.at(context.plan.source) as session:
+    with context.using(context.plan.source) as session:
         put(session, context.plan.id, mark)
     return mark
 
@@ -330,17 +330,12 @@ def expect_fence(context: MoveContext, attempt: int, *, deadline: float) -> None
         return
     plan = context.plan
     seconds = max(0.0, min(_AWAIT_S, deadline - time.monotonic()))
-    message = QUERIES["await"].format(
-        move=sql.Literal(plan.id),
-        attempt=sql.Literal(attempt),
-        fence=sql.Literal(stream_fence.MARK),
-        arrived=sql.Literal(ARRIVED),
-        copied=sql.Literal(COPIED),
-        subscribed=sql.Literal(SUBSCRIBED),
-        subscription=sql.Literal(plan.slot),
-        seconds=sql.Literal(seconds),
+    given = literals(move=plan.id, attempt=attempt, subscription=plan.slot, seconds=seconds)
+    given |= literals(
+        fence=stream_fence.MARK, arrived=ARRIVED, copied=COPIED, subscribed=SUBSCRIBED
     )
-    with context.at(plan.target, Use.snapshot) as session:
+    message = QUERIES["await"].format(**given)
+    with context.using(plan.target, Use.snapshot) as session:
         context.awaited[attempt] = Sent(session, message)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
-    from shardctl.state.ledger import Copy, Entry
+    from shardctl.state.ledger import Copy
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 Value = TypeVar("Value")
@@ -77,31 +77,32 @@ def undisturbed(topology: Topology, work: Callable[[Topology], Value]) -> Value:
         try:
             return work(topology)
         except ShardctlError:
-            waited = _await_end(topology)
+            waited = False
+            while _in_cutover(topology):
+                waited = True
+                time.sleep(_POLL_S)
             now = loader.load_trusted(topology.path)
             if not waited and now == topology:
                 raise
             topology = now
 
 
-def _await_end(topology: Topology) -> bool:
-    """Wait until no cutover is under way; return whether there was one."""
-    waited = False
-    while True:
-        purpose = lock.purpose("moves")
-        asked = observer.ask(topology, lambda one, _: lock.cutting_over(one), purpose=purpose)
-        if not any(asked.values.values()):
-            return waited
-        waited = True
-        time.sleep(_POLL_S)
+def _in_cutover(topology: Topology) -> bool:
+    """Return whether a move of the cluster is in its cutover."""
+    purpose = lock.purpose("moves")
+    asked = observer.ask(topology, lambda one, _: lock.cutting_over(one), purpose=purpose)
+    return any(asked.values.values())
 
 
 def _wait(context: MoveContext, nodes: Collection[NodeName]) -> dict[NodeName, _Told]:
+    """Wait until no other move is between its fence and the end of its cutover."""
     waited_for, died_at = "", None
     while True:
         holder, told = _enter(context, nodes), _ask(context, nodes)
         holder = holder or next((one.holder for one in told.values() if one.holder), None)
-        between = _between(context, told.values())
+        entries = ledger.entries(copy for one in told.values() for copy in one.copies)
+        others = (one for one in entries if one.move.id != context.plan.id)
+        between = next((one for one in others if one.changing_hands), None)
         if holder is None and between is None:
             return told
         _leave(context, nodes)
@@ -170,13 +171,6 @@ def _ask(context: MoveContext, nodes: Collection[NodeName]) -> dict[NodeName, _T
     return asked.values
 
 
-def _between(context: MoveContext, told: Iterable[_Told]) -> Entry | None:
-    """Return another move that is between its fence and the end of its cutover."""
-    entries = ledger.entries(copy for one in told for copy in one.copies)
-    others = (one for one in entries if one.move.id != context.plan.id)
-    return next((one for one in others if one.changing_hands), None)
-
-
 def _follow(context: MoveContext, told: dict[NodeName, _Told]) -> None:
     """Let the move follow the newest map, which others have changed since it was planned.
 
@@ -198,7 +192,7 @@ def _follow(context: MoveContext, told: dict[NodeName, _Told]) -> None:
         )
     context.topology = planning.placed(context.topology, owners)
     context.plan = replace(plan, map_version=version)
-    with context.at(plan.source) as source:
+    with context.using(plan.source) as source:
         if not journal.follow(source, plan.id, version):
             raise cutover.NotPromoting(plan.id, undoing.state(context))
         known = journal.find(source, plan.id)

@@ -43,7 +43,7 @@ def probe(context: MoveContext) -> bool:
             known = journal.find(context.session(plan.target), plan.id)
         if known is None or move.state in _FENCED:
             return False
-    with context.at(plan.source) as session:
+    with context.using(plan.source) as session:
         if not slots.keeps(session, plan.slot):
             return plan.streams
         return leash.is_armed(session, plan.slot)
@@ -57,7 +57,7 @@ def run(context: MoveContext) -> None:
     """
     source = context.plan.source
     context.lock(source)
-    with context.at(source) as session:
+    with context.using(source) as session:
         plan = context.plan = wal.settled(context.plan, context.source, session)
         known = write(context)
         # The limit would drop a slot that exceeds it at once, and abort the move.
@@ -126,7 +126,7 @@ def require_alone(context: MoveContext) -> None:
 def undo(context: MoveContext) -> None:
     """Drop the slot, and close the journal, on the source first: it is the one that counts."""
     plan = context.plan
-    with context.at(plan.source) as session:
+    with context.using(plan.source) as session:
         slots.drop(session, plan.slot)
         if plan.streams:
             stream_claim.forget(context, session)
@@ -136,7 +136,7 @@ def undo(context: MoveContext) -> None:
             events.record(session, "moves abort", f"move {plan.id} aborted: {result}")
         move = journal.find(session, plan.id)
     if plan.streams and not context.target_lost:
-        with context.at(plan.target) as there:
+        with context.using(plan.target) as there:
             stream_claim.forget(context, there)
             if move is not None and journal.find(there, plan.id) is not None:
                 journal.copy(there, move)
@@ -154,11 +154,18 @@ def run_stream(context: MoveContext) -> None:
     source, target = context.plan.source, context.plan.target
     context.lock(source)
     context.lock(target)
-    with context.at(target) as there:
+    with context.using(target) as there:
         if journal.find(there, context.plan.id) is None:
-            _require_absent(context)
+            # An abort would drop what is there.
+            if present := sorted(catalog.present(there, context.plan.schemas)):
+                raise TargetUnfit(
+                    target,
+                    "schema_present",
+                    f"it has a schema {present[0]} already",
+                    hint="drop or rename it, if it is not needed; then begin the move again",
+                )
             _end_known(context)
-    with context.at(source) as session:
+    with context.using(source) as session:
         context.plan = wal.settled(context.plan, context.source, session)
         known = write(context)
         if known is None:
@@ -186,18 +193,6 @@ def _is_decided(context: MoveContext, known: Move) -> bool:
         # Without its guard the fence is still up: nothing could be copied.
         undoing.call_off(context)
     return context.past_cutover()
-
-
-def _require_absent(context: MoveContext) -> None:
-    """See that the target has no schema of a moved shard, which an abort would drop."""
-    plan = context.plan
-    if present := sorted(catalog.present(context.session(plan.target), plan.schemas)):
-        raise TargetUnfit(
-            plan.target,
-            "schema_present",
-            f"it has a schema {present[0]} already",
-            hint="drop or rename it, if it is not needed; then begin the move again",
-        )
 
 
 def _end_known(context: MoveContext) -> None:

@@ -66,7 +66,7 @@ def is_published(context: MoveContext) -> bool:
 def drop_on_target(context: MoveContext) -> None:
     """Drop what the target keeps, if it does."""
     plan = context.plan
-    with context.at(plan.target) as there:
+    with context.using(plan.target) as there:
         forget_on_target(there, plan.reverse or "")
 
 
@@ -95,7 +95,7 @@ def check_target(context: MoveContext) -> None:
     plan, move = context.plan, context.journal()
     if plan.reverse is None or move is None or reverses.ENDED in (move.report or {}):
         return
-    with context.at(plan.target) as there:
+    with context.using(plan.target) as there:
         if context.source_lost:
             why = f"node {plan.source} is lost"
         elif move.proof != "compared":
@@ -123,7 +123,7 @@ def settle(context: MoveContext) -> None:
     plan = context.plan
     if plan.reverse is None:
         return
-    with context.at(plan.target) as there:
+    with context.using(plan.target) as there:
         if not marks.seen(there, plan.reverse, TARGET_SAME):
             return  # it was given up
         limit = (marks.last(there, plan.reverse, MADE) or {}).get("limit_bytes", 0)
@@ -151,7 +151,7 @@ def look_at(session: Connection, schemas: Sequence[str]) -> dict[str, Any]:
 def _close(context: MoveContext) -> list[str]:
     """Close the retired copies; return what of them is not as the target has it."""
     plan, reverse = context.plan, context.plan.reverse or ""
-    with context.at(plan.source) as session:
+    with context.using(plan.source) as session:
         if marks.seen(session, reverse, SOURCE_KEPT):
             return []
         if not marks.seen(session, reverse, SOURCE_SAME):
@@ -190,7 +190,7 @@ def probe(context: MoveContext) -> bool:
     plan = context.plan
     if plan.reverse is None or context.past_cutover():
         return True
-    with context.at(plan.target) as there:
+    with context.using(plan.target) as there:
         return (
             marks.seen(there, plan.reverse, MADE)
             and publication.listed(there, name(context)) == publication.tables(there, plan.schemas)
@@ -214,7 +214,7 @@ def run(context: MoveContext) -> None:
 
     drop_on_target(context)
     way = Route(context.target, context.source, context.topology.database, name(context))
-    with context.at(plan.target) as there:
+    with context.using(plan.target) as there:
         limit = _limit(context, there)
         note = {"parts": ddl.parts(there, plan.schemas), "limit_bytes": limit}
         marks.put(there, plan.reverse or "", MADE, note=note)

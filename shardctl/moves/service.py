@@ -9,14 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shardctl.errors import (
-    Interrupted,
-    Refused,
-    ShardctlError,
-    Unfinished,
-    UsageError,
-    together,
-)
+from shardctl.errors import Interrupted, Refused, ShardctlError, Unfinished, UsageError, together
 from shardctl.hosts import ports
 from shardctl.moves import (
     attempt,
@@ -73,13 +66,7 @@ METHODS: Mapping[str, Sequence[Step]] = {
     ),
 }
 """The steps of each method, in order."""
-REVERSE: Sequence[Step] = (
-    reserve.STREAM_STEP,
-    copy.REOPEN_STEP,
-    follow.STREAM_STEP,
-    rehearsal.STEP,
-    *_END,
-)
+REVERSE = (reserve.STREAM_STEP, copy.REOPEN_STEP, follow.STREAM_STEP, rehearsal.STEP, *_END)
 """The steps of what reverses a streamed move, without a copy."""
 
 

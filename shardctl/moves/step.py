@@ -77,7 +77,7 @@ def undo(context: MoveContext, steps: Sequence[Step]) -> None:
     Raises what a step's undo raises, such as NodeUnavailable of a target that is needed by then.
     """
     move = context.plan.id
-    with context.at(context.plan.source) as session:
+    with context.using(context.plan.source) as session:
         recorded = journal.steps(session, move)
     begun = {steps[0].name, *(one.step for one in recorded if one.state != "undone")}
     for step in reversed(steps):

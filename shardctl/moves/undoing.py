@@ -46,7 +46,7 @@ def call_off(context: MoveContext) -> None:
         PausedPoolers(context.topology, context.plan, purpose=context.purpose) as pauses,
     ):
         reconcile(context)
-        with context.at(context.plan.source) as session:
+        with context.using(context.plan.source) as session:
             fence.lift(session, context.plan.id)
         found = at_source(context)
         if found is not None and found.state.undoable:
@@ -157,7 +157,7 @@ def _pause_ends(at: Attempt) -> float:
 
 def at_source(context: MoveContext) -> Move | None:
     """Read the move on its source, over a new session if the old one broke."""
-    with context.at(context.plan.source) as session:
+    with context.using(context.plan.source) as session:
         return journal.find(session, context.plan.id)
 
 

@@ -335,12 +335,6 @@ def written(moment: datetime | None) -> str | None:
     return None if moment is None else times.render(int(moment.timestamp() * 1000))
 
 
-FULL = (
-    "it cannot start because the WAL of a move has filled its disk, see docs/operations/failures.md"
-)
-"""What to do with a source that is not there, behind `if`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """The moves in all journals, newest first; `unread` are nodes that could not be asked."""
@@ -357,7 +351,10 @@ class Ledger:
         if self.unread:  # its journal may have the move
             node, reason = self.unread[0]
             but = f" (not checked: nodes {', '.join(node for node, _ in self.unread)})"
-            hint = f"node {node}: {reason}; start it, then try again; if {FULL}"
+            hint = (
+                f"node {node}: {reason}; start it, then try again; if it cannot start because the "
+                "WAL of a move has filled its disk, see docs/operations/failures.md"
+            )
         if move is not None:
             found = [entry for entry in self.entries if entry.move.id == move]
             if not found:

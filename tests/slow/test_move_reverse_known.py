@@ -80,7 +80,7 @@ def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> No
     wait_for(lambda: state(fleet_own, there.move.id) == "expired")
     assert entry(fleet_own, there.move.id).can() == ["finish"]
     assert ("reverse_over", there.move.id) in found(fleet_own)
-    with pytest.raises(Refused, match="possible until"):
+    with pytest.raises(Refused, match="expired"):
         reverse(fleet_own, there.move.id)
     assert prunable(fleet_own) == [None, None]
     # Its tables still have what they were lent, which another move would keep.
