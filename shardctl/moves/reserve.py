@@ -78,7 +78,11 @@ def write(context: MoveContext) -> Move | None:
     plan = context.plan
     if plan.options.identity_full:  # a reverse has those of the move that it reverses
         plan = replace(plan, lent=publication.missing_identities(session, plan.schemas))
-    plan = context.plan = replace(plan, systems=_systems(context))
+    systems = dict[str, str]()  # what these nodes stay when they listen elsewhere
+    for node in plan.locked:
+        with context.using(node) as there:
+            systems[node] = identity.system(there)
+    plan = context.plan = replace(plan, systems=systems)
     columns = {name: getattr(plan, name) for name in planning.COLUMNS}
     journal.open_move(session, move=columns.pop("id"), plan=plan.as_json(), **columns)
     # Of two moves, at least one sees the other's row.
@@ -88,15 +92,6 @@ def write(context: MoveContext) -> Move | None:
         journal.advance(session, plan.id, [MoveState.reserved], MoveState.aborted)
         raise
     return None
-
-
-def _systems(context: MoveContext) -> dict[str, str]:
-    """Ask the nodes that run before the move for what they stay when they listen elsewhere."""
-    found: dict[str, str] = {}
-    for node in context.plan.locked:
-        with context.on(node):
-            found[node] = identity.system(context.session(node))
-    return found
 
 
 def _begin_again(context: MoveContext, move: Move) -> None:
