@@ -20,9 +20,9 @@ from shardctl.cli import examples
 from shardctl.cli.app import app
 from shardctl.cli.command import ANYWHERE
 from shardctl.moves import clone_cutover, stream_cutover, undoing
-from shardctl.moves.methods import METHODS, REVERSE
 from shardctl.moves.preflight.registry import of_kind
 from shardctl.moves.preflight.subject import Kind
+from shardctl.moves.service import METHODS, REVERSE
 from shardctl.state.journal import TRANSITIONS, MoveState
 from tests import reference_errors
 
@@ -181,19 +181,28 @@ def _section(entry: Entry) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+_METHODS = {
+    "method clone": "copies the whole source server onto a node without shards, and promotes the "
+    "copy",
+    "method stream": "copies the shards to a node that serves already, which follows by logical "
+    "replication",
+    "a reverse": "gives shards back to the node from which they were streamed, without a copy",
+}
+
+
 def render_moves() -> str:
     """Compose the page of steps, sub-steps and states; fails where one has no sentence."""
     parts = [_MOVES_HEAD]
-    titles = {f"method {name}": method for name, method in METHODS.items()}
-    for title, method in (titles | {"a reverse": REVERSE}).items():
+    methods = {f"method {name}": steps for name, steps in METHODS.items()} | {"a reverse": REVERSE}
+    for title, steps in methods.items():
         lines = [
             f"| {n} | `{step.name}` | {step.sentence} | {'yes' if step.undo else ''} |"
-            for n, step in enumerate(method.steps, 1)
+            for n, step in enumerate(steps, 1)
         ]
         head = "| | step | it | `moves abort` undoes it |\n|---|---|---|---|"
         again = "can" if title == "method stream" else "cannot"
         told = (
-            f"It {method.sentence}.\nAfterwards the source {again} have its shards back without "
+            f"It {_METHODS[title]}.\nAfterwards the source {again} have its shards back without "
             "another copy.\n"
         )
         parts.append("\n".join([f"## Steps of {title}\n", told, head, *lines, ""]))

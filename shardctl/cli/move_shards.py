@@ -111,7 +111,7 @@ def move_shards(
     interrupted or killed at any moment, `shardctl moves resume` continues it; until the point of
     no return, `shardctl moves abort` undoes it.
     """
-    from shardctl.moves import reversing, service
+    from shardctl.moves import reverse_kept, service
 
     topology = load_topology(ctx)
     options = moving.options_of(
@@ -131,7 +131,7 @@ def move_shards(
 
     topology, decided, facts = moving.planned(topology, decide)
     doing = "Rehearse the move of" if rehearse_only else "Move"
-    finish = partial(reversing.finish_each, topology, facts.reversible, notice=say)
+    finish = partial(reverse_kept.finish_each, topology, facts.reversible, notice=say)
     moving.start(
         ctx,
         topology,

@@ -9,7 +9,7 @@ import typer
 from shardctl.cli import changing, moves_report, moving, picture
 from shardctl.cli.command import App, Changing
 from shardctl.cli.context import load_topology
-from shardctl.cli.moves_report import find, report_step
+from shardctl.cli.moves_report import find
 from shardctl.cli.options import (
     DANGEROUS,
     Listing,
@@ -126,28 +126,21 @@ def resume(
     from shardctl.moves import service
 
     settings: Settings = ctx.obj
-    given = {
-        "max_pause_s": moving.max_pause_s(settings),
-        "terminate": settings.shared["terminate"],
-        "source_destroyed": source_destroyed,
-    }
+    given = service.Given(
+        max_pause_s=moving.max_pause_s(settings),
+        max_wal_bytes=settings.shared["max_wal"],
+        terminate=settings.shared["terminate"],
+        source_destroyed=source_destroyed,
+    )
     topology = load_topology(ctx)
     entry = find(topology, move)
-    service.require_resumable(topology, entry, **given)
+    service.require_resumable(topology, entry, given)
 
     moves_report.change(
         ctx,
         topology,
         entry,
-        lambda progress: service.resume(
-            topology,
-            entry,
-            progress,
-            report_step(entry.move.id),
-            notice=say,
-            max_wal_bytes=settings.shared["max_wal"],
-            **given,
-        ),
+        lambda progress: service.resume(topology, entry, progress, say, given),
         question=f"Resume move {entry.move.id}?",
         report=moves_report.show_end,
         done=moves_report.ending,
@@ -188,8 +181,7 @@ def abort(
             topology,
             entry,
             progress,
-            report_step(entry.move.id, undoing=True),
-            notice=say,
+            say,
             target_destroyed=target_destroyed,
         ),
         question=f"Abort move {entry.move.id} and delete its copy on {entry.move.target}?",
@@ -211,7 +203,7 @@ def reverse(
     continues it, and `moves abort` undoes it until its point of no return; after an abort, the
     move can no longer be reversed. A reverse itself cannot be reversed.
     """
-    from shardctl.moves import reversing
+    from shardctl.moves import reverse_kept
 
     found: list[Entry] = []
 
@@ -219,7 +211,7 @@ def reverse(
         found.append(find(now, move))
         retain_s = found[-1].move.plan["options"]["retain_s"]
         options = moving.options_of(ctx.obj, now, retain_s=retain_s)
-        return reversing.plan(now, found[-1], options)
+        return reverse_kept.plan_reverse(now, found[-1], options)
 
     topology, decided, facts = moving.planned(load_topology(ctx), decide)
     kept = found[-1].reverse
@@ -233,7 +225,7 @@ def reverse(
         plan={"reverses": move, "wal_bytes": held},
         question=f"Give {plural(len(decided.shards), 'shard')} back to {decided.target}?",
         # `moves finish` may have given it up since the operator looked.
-        first=lambda: reversing.require_reversible(find(topology, move)),
+        first=lambda: reverse_kept.require_reversible(find(topology, move)),
     )
 
 
@@ -247,17 +239,17 @@ def finish(
     The target stops to keep WAL, and `shardctl prune` may drop the retired copies after their
     retention time.
     """
-    from shardctl.moves import reversing
+    from shardctl.moves import reverse_kept
 
     topology = load_topology(ctx)
     entry = find(topology, move)
-    reversing.require_finishable(entry)
+    reverse_kept.require_finishable(entry)
 
     moves_report.change(
         ctx,
         topology,
         entry,
-        lambda _: reversing.finish(topology, entry, notice=say),
+        lambda _: reverse_kept.finish(topology, entry, notice=say),
         question=f"Give up reversing move {entry.move.id}?",
         done=lambda _: f"move {entry.move.id} can no longer be reversed",
     )
@@ -278,7 +270,7 @@ def doctor(
     3 if a node could not be read.
     """
     from shardctl.moves import doctor as looking
-    from shardctl.moves import reversing
+    from shardctl.moves import reverse_kept
     from shardctl.provision.agreement import NodeLeftOut
     from shardctl.state import lock
 
@@ -288,14 +280,14 @@ def doctor(
     found = looking.left(fleet)
     chosen = [one for one in found if one.why_not is None]
     where = "the nodes that could be read" if skipped else "any node"
-    unguarded = reversing.unguarded(fleet.ledger.entries)
+    unguarded = reverse_kept.unguarded(fleet.ledger.entries)
     for entry in unguarded:
         say(f"move {entry.move.id}: the slot for its reverse has lost its guard")
     again = f" and start {plural(len(unguarded), 'guard')} again" if unguarded else ""
 
     def clear(_: Progress) -> int:
         for entry in unguarded:
-            reversing.guard(topology, entry)
+            reverse_kept.guard(topology, entry)
         cleared: list[Left] = []
         looking.clear(topology, chosen, cleared.append)
         return len(cleared)

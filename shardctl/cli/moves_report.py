@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from shardctl.fanout import Progress
-    from shardctl.moves.ledger import Ledger
-    from shardctl.moves.step import Step
-    from shardctl.state.ledger import Entry
+    from shardctl.state.ledger import Entry, Ledger
     from shardctl.topology.model import Topology
 
 
@@ -313,17 +311,6 @@ def _bar(took: float, predicted: float | None, longest: float, *, width: int = 2
 
 def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}"
-
-
-def report_step(move: str, *, undoing: bool = False) -> Callable[[Step], None]:
-    """Return the callback that prints each step as it begins."""
-
-    def one(step: Step) -> None:
-        say(
-            f"move {move}: " + (f"undo {step.name}" if undoing else f"{step.name}: {step.sentence}")
-        )
-
-    return one
 
 
 def find(topology: Topology, move: str | None) -> Entry:

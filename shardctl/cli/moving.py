@@ -163,8 +163,7 @@ def start(
     def carry_out(progress: Progress) -> Entry:
         if first is not None:
             first()
-        step = moves_report.report_step(decided.id)
-        service.start(topology, decided, progress, step, notice=say)
+        service.start(topology, decided, progress, say)
         return service.read(topology).entry(decided.id)
 
     changing.run(

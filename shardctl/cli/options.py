@@ -45,7 +45,7 @@ def check_names() -> Offered:
 
 def method_names() -> Offered:
     """Offer the methods of a move."""
-    from shardctl.moves.methods import METHODS
+    from shardctl.moves.service import METHODS
 
     return [(str(method), "") for method in METHODS]
 

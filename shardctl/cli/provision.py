@@ -172,14 +172,14 @@ def _where(plan: FleetPlan) -> str:
 def _carry_out(plan: FleetPlan, settings: Settings, *, adopt: bool) -> None:
     """Carry out a plan, without the reverses that its migrations would not go with."""
     from shardctl.cli.progress import bars
-    from shardctl.moves import reversing
+    from shardctl.moves import reverse_kept
     from shardctl.provision.failures import Retrying
     from shardctl.provision.fleet import Options, carry_out
 
     given = settings.shared
     retrying = Retrying(lock_timeout_ms=given["lock_timeout"].ms, attempts=given["attempts"])
     how = Options(jobs=given["jobs"], retrying=retrying, adopt=adopt)
-    reversing.finish_each(plan.topology, plan.finishing, notice=say)
+    reverse_kept.finish_each(plan.topology, plan.finishing, notice=say)
     with bars() as progress:
         carry_out(plan, how, progress, say)
 

@@ -254,7 +254,7 @@ def resume(ctx: typer.Context) -> None:
 
     topology, group = _newest(ctx)
     for entry in group.open:
-        service.require_resumable(topology, entry)
+        service.require_resumable(topology, entry, service.Given())
     groups.check_first(topology, group, groups.options_of(group))
     left = group.left(topology)
     changing.run(
@@ -338,7 +338,7 @@ def _run(
     from shardctl.fleet import group as groups
 
     settings: Settings = ctx.obj
-    work = groups.Work(progress, moves_report.report_step, say)
+    work = groups.Work(progress, say)
     begin = partial(log.open_log, verbose=settings.verbose)
     return groups.run(topology, group, options, work, begin)
 

@@ -40,11 +40,9 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.fleet.rebalance import Plan
-    from shardctl.moves.ledger import Ledger
     from shardctl.moves.plan import Options
     from shardctl.moves.service import Notice
-    from shardctl.moves.step import Step
-    from shardctl.state.ledger import Entry
+    from shardctl.state.ledger import Entry, Ledger
     from shardctl.topology.model import Node, Topology
 
 
@@ -61,10 +59,9 @@ _LAST = """
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What moves report to: progress, a callback for the steps of each, and messages."""
+    """What moves report to: progress, and messages."""
 
     progress: Progress
-    on_step: Callable[[str], Callable[[Step], None]]
     notice: Notice
 
 
@@ -205,7 +202,7 @@ def carry_out(path: Path, group: Group, part: Part, options: Options, work: Work
     topology = loader.load_trusted(path)
     if part.entry is not None and part.entry.open:
         move = part.entry.move.id
-        service.resume(topology, part.entry, work.progress, work.on_step(move), notice=work.notice)
+        service.resume(topology, part.entry, work.progress, work.notice, service.Given())
     elif part.left(topology):
         _require_unpaused(topology, group, part.source)
         move = _start(topology, group, part, options, work)
@@ -224,9 +221,7 @@ def _start(topology: Topology, group: Group, part: Part, options: Options, work:
             f"shards: {len(decided.shards):,}"
         )
         try:
-            service.start(
-                topology, decided, work.progress, work.on_step(decided.id), notice=work.notice
-            )
+            service.start(topology, decided, work.progress, work.notice)
         except ShardctlError as error:
             if not {one.code for one in error.parts()} <= _CHANGED:
                 raise
@@ -459,7 +454,7 @@ def run_part() -> None:
     relay = _Relay(Connection(int(sys.argv[1]), readable=False))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    work = Work(cast("Progress", relay), relay.on_step, partial(relay.pass_on, "notice"))
+    work = Work(cast("Progress", relay), partial(relay.pass_on, "notice"))
     errors: list[ShardctlError] = []
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -496,10 +491,6 @@ class _Relay:
     def pass_on(self, what: str, *given: Any, **named: Any) -> None:
         """Send something, behind all that was sent before."""
         self._queue.put((what, given, named))
-
-    def on_step(self, move: str) -> Callable[[Step], None]:
-        """Return the callback that shows each step of a move as it begins."""
-        return lambda step: self.pass_on("notice", f"move {move}: {step.name}: {step.sentence}")
 
     def close(self) -> None:
         """Wait until all is sent."""

@@ -24,7 +24,7 @@ from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from shardctl.moves.context import MoveContext
@@ -115,12 +115,6 @@ class Attempt:
                 self.source.execute("SELECT pg_terminate_backend(%s)", [pid])
         return wait(0)
 
-    def rehearsed(self) -> dict[str, Any]:
-        """Return the report of a rehearsal; empty without one."""
-        move = self.context.journal()
-        found: dict[str, Any] = ((move and move.report) or {}).get(journal.REHEARSAL, {})
-        return found
-
     def is_sure(self) -> None:
         """Remember that this process has the target's lock now."""
         self.sure_at = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -172,18 +166,6 @@ def _at_work(context: MoveContext) -> Iterator[Attempt]:
         yield Attempt(context, pauses, interrupt, prediction.cutover_of(context.plan))
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Leave garbage where it is: looking through all objects takes longer than a whole fence."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def begin(context: MoveContext) -> None:
     """Change the ownership of the move's shards, sub-step by sub-step.
 
@@ -196,15 +178,15 @@ def begin(context: MoveContext) -> None:
         at.began = True
         at.do(at.cutover.ready)
         at.budget = Budget(at, cutover.revision(context))
-        with _uncollected():
-            try:
-                at.do(at.cutover.undoable)
-            except BaseException:
-                undoing.take_back(at)
-                _note_undone(at)
-                raise
-            at.do(at.cutover.decided)
-            conclude(at)
+        gc.freeze()  # to look through all objects that there are takes longer than a whole fence
+        try:
+            at.do(at.cutover.undoable)
+        except BaseException:
+            undoing.take_back(at)
+            _note_undone(at)
+            raise
+        at.do(at.cutover.decided)
+        conclude(at)
         at.interrupt.require_none(
             f"move {at.plan.id}: interrupted after its cutover: node {at.plan.target} serves the "
             "shards"
@@ -252,35 +234,31 @@ def conclude(at: Attempt) -> None:
         errors = list(failed.values())
         raise together([*errors, *_prove_now(context, errors)])
     before = context.journal()
-    predicted_ms = at.rehearsed().get("predicted_pause_ms")
-    if predicted_ms is None:
-        predicted_ms = sum(_expected(at).values())
-    report = dict((before and before.report) or {}) | {
-        "predicted_pause_ms": round(predicted_ms, 1),
+    report = dict((before and before.report) or {})
+    report |= _times(at, report) | {
         "pause_ms": context.timeline.pause_ms,
         "pooler_waits_ms": at.pauses.waits_ms,
-        **_timelines(at),
     }
     report.pop(journal.UNDONE, None)
     for node in context.journal_nodes:
-        with context.on(node):
-            session = context.session(node)
+        with context.using(node) as session:
             journal.advance(session, plan.id, [MoveState.claimed], MoveState.routed, report=report)
 
 
-def _timelines(at: Attempt) -> dict[str, object]:
-    """Give what each sub-step took, and what was predicted for those that clients wait for."""
+def _times(at: Attempt, report: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what each sub-step took, and what was predicted for those that clients wait for.
+
+    From what the rehearsal has measured, where there was one.
+    """
+    found = report.get(journal.REHEARSAL, {})
+    expected = prediction.parts_ms(
+        at.context.topology, at.plan, at.round_trips, len(at.tables), found.get("parts_ms")
+    )
     return {
         "timeline": [[name, round(ms, 1)] for name, ms in at.context.timeline.spans],
-        "predicted_timeline": [[name, round(ms, 1)] for name, ms in _expected(at).items()],
+        "predicted_timeline": [[name, round(ms, 1)] for name, ms in expected.items()],
+        "predicted_pause_ms": found.get("predicted_pause_ms", round(sum(expected.values()), 1)),
     }
-
-
-def _expected(at: Attempt) -> dict[str, float]:
-    measured = at.rehearsed().get("parts_ms")
-    return prediction.parts_ms(
-        at.context.topology, at.plan, at.round_trips, len(at.tables), measured
-    )
 
 
 def _note_undone(at: Attempt) -> None:
@@ -294,7 +272,8 @@ def _note_undone(at: Attempt) -> None:
         with at.context.on(at.plan.source):
             move = journal.find(at.source, at.plan.id)
             if move is not None and move.state.undoable:
-                report = dict(move.report or {}) | {journal.UNDONE: _timelines(at)}
+                report = dict(move.report or {})
+                report[journal.UNDONE] = _times(at, report)
                 journal.note(at.source, move, report=report)
     except ShardctlError as error:
         logger.info("move %s: its sub-steps are not in the journal: %s", at.plan.id, error.message)
@@ -319,9 +298,8 @@ def _prove_now(context: MoveContext, failed: Sequence[ShardctlError]) -> list[Sh
 def probe(context: MoveContext) -> bool:
     """Return whether the journal says that the poolers lead to the target."""
     move = context.journal()
-    return move is not None and move.state in (
-        MoveState.routed, MoveState.unconfirmed, MoveState.done,
-    )  # fmt: skip
+    state = MoveState.reserved if move is None else move.state
+    return state.claimed_by_target and state is not MoveState.claimed
 
 
 def run(context: MoveContext) -> None:

@@ -81,11 +81,6 @@ SELECT d.id, {attempt}, 'decision', jsonb_build_object(
 FROM decided AS d
 RETURNING note
 
--- name: decision
--- The decision of a move, if it is here
-SELECT note FROM shardctl.stream
-WHERE move = %(move)s AND what = 'decision' ORDER BY attempt DESC LIMIT 1
-
 -- name: sequences
 -- What a decision has of each sequence, without a value to set: that could not be rolled back
 SELECT jsonb_build_object('schema', n.nspname, 'name', c.relname, 'last', NULL)

@@ -13,6 +13,7 @@ from shardctl.access import fence
 from shardctl.ids import generator
 from shardctl.ids.layout import Layout
 from shardctl.postgres import queries
+from shardctl.postgres.queries import literals
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
@@ -35,14 +36,10 @@ def owning(
     `lsn` is what the target has of the source, `within` what only a clone does, and `also`
     what only one writes into the journal.
     """
+    given = literals(move=plan.id, target=plan.target, map_version=plan.map_version + 1)
+    names_back = fence.names_back(plan.id)
     return QUERIES["owning"].format(
-        move=sql.Literal(plan.id),
-        lsn=lsn,
-        within=within,
-        also=also,
-        names_back=fence.names_back(plan.id),
-        target=sql.Literal(plan.target),
-        map_version=sql.Literal(plan.map_version + 1),
+        **given, lsn=lsn, within=within, also=also, names_back=names_back
     )
 
 
@@ -54,9 +51,8 @@ PLENTY = 1000
 
 def warming(context: MoveContext) -> sql.Composed:
     """Compose the query that warms the target's caches for opening blocks."""
-    return QUERIES["warm"].format(
-        schema=sql.Literal(context.plan.schemas[0]), register=sql.Literal(generator.REGISTER)
-    )
+    given = literals(schema=context.plan.schemas[0], register=generator.REGISTER)
+    return QUERIES["warm"].format(**given)
 
 
 def opening(context: MoveContext) -> sql.Composed:
@@ -72,14 +68,10 @@ def performing(context: MoveContext) -> sql.Composed:
 
 def _opening(context: MoveContext) -> list[sql.Composed]:
     layout = Layout.of(context.topology.id)
-    given = {
-        "move": sql.Literal(context.plan.id),
-        "register": sql.Literal(generator.REGISTER),
-        "counter": sql.Literal(generator.COUNTER),
-        "sequence_bits": sql.Literal(layout.sequence_bits),
-        "epoch_ms": sql.Literal(layout.epoch_ms),
-        "tick_ms": sql.Literal(layout.tick_ms),
-    }
+    given = literals(move=context.plan.id, register=generator.REGISTER, counter=generator.COUNTER)
+    given |= literals(
+        sequence_bits=layout.sequence_bits, epoch_ms=layout.epoch_ms, tick_ms=layout.tick_ms
+    )
     blocks = [QUERIES["open"].format(**given)]
     if context.topology.id.generator == "classic":  # only the clock keeps ids apart
         blocks.insert(0, QUERIES["wait_for_clock"].format(**given))

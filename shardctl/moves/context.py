@@ -16,7 +16,6 @@ from shardctl import fanout
 from shardctl.access.stream_fence import Known
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.libpq import reason_of
-from shardctl.moves import plan as planning
 from shardctl.postgres import connection, hosted
 from shardctl.postgres.clone import Clone
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect, is_lost
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shardctl.fanout import Progress
-    from shardctl.moves.methods import Method
     from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
     from shardctl.state.journal import Move
@@ -94,10 +92,9 @@ class MoveContext:
 
     topology: Topology
     plan: MovePlan
-    method: Method
     progress: Progress
     purpose: str
-    notice: Callable[[str], None] = logger.warning
+    notice: Callable[[str], None]
     """Shows the operator a message while a step runs."""
     timeline: Timeline = field(default_factory=Timeline)
     source_lost: bool = False
@@ -136,14 +133,11 @@ class MoveContext:
     def clone(self) -> Clone:
         """The move's clone, whether it exists or not: one server in one data directory.
 
-        Raises MoveRefused, HostUnreachable.
+        Raises HostUnreachable.
         """
         target, plan = self.target, self.plan
-        if target.data_directory is None:
-            raise planning.MoveRefused(
-                f"node {target.name} has no data_directory, so nothing can be cloned onto it",
-                hint="add data_directory to the node in the topology: an absolute path on its host",
-            )
+        if target.data_directory is None:  # pragma: no cover  # preflight has refused it
+            raise AssertionError
         return Clone(plan.id, plan.slot, hosted.find(target, target.data_directory))
 
     @property
@@ -249,6 +243,12 @@ class MoveContext:
         except psycopg.Error as error:
             kind = NodeLost if is_lost(error) else NodeRefused
             raise kind(node, reason_of(error)) from error
+
+    @contextmanager
+    def using(self, node: NodeName, use: Use = Use.work) -> Iterator[Connection]:
+        """Give the session with a node for one use, and do what `on` does."""
+        with self.on(node):
+            yield self.session(node, use)
 
     def journal(self) -> Move | None:
         """Return the newest copy of the move from the nodes with a session for work."""

@@ -16,33 +16,24 @@ from psycopg import sql
 
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.libpq import reason_of
-from shardctl.moves import ledger as ledgers
 from shardctl.moves import marks, prune, stream_claim
 from shardctl.moves.prune import View
 from shardctl.postgres import slots
 from shardctl.postgres.logical import closing, publication, structure, subscription
-from shardctl.state import (
-    events,
-    journal,
-    leash,
-    lock,
-    move_objects,
-    observer,
-    reverses,
-)
+from shardctl.state import events, leash, lock, move_objects, observer
+from shardctl.state import ledger as ledgers
 from shardctl.state.journal import MoveState
 from shardctl.state.ledger import kept_reverses
-from shardctl.state.move_objects import NodeObjects
+from shardctl.state.move_objects import MoveObject, NodeObjects
 from shardctl.topology import names
 from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from shardctl.moves.ledger import Ledger
     from shardctl.postgres.connection import Connection
-    from shardctl.state.ledger import Entry
-    from shardctl.state.move_objects import Kind, MoveObject
+    from shardctl.state.ledger import Entry, Ledger
+    from shardctl.state.move_objects import Kind
     from shardctl.topology.model import Node, NodeName, Topology
 
 
@@ -58,8 +49,8 @@ class Left(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
-        verdict = {"cleared": self.why_not is None, "why_not": self.why_not}
-        return {"node": self.node, **asdict(self.object), **verdict}
+        of_object = {"node": self.node, **asdict(self.object)}
+        return of_object | {"cleared": self.why_not is None, "why_not": self.why_not}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +71,7 @@ def look(topology: Topology, *, purpose: str) -> Fleet:
 
     Raises what `ledger.read` raises.
     """
-    ended = [e for e in ledgers.read(topology, purpose=purpose).entries if not e.open]
-    asked = observer.ask(topology, partial(_seen, topology, ended), purpose=purpose)
+    asked = observer.ask(topology, partial(_seen, topology), purpose=purpose)
     # A move is in a journal before it makes anything: what was seen is known by now.
     ledger = ledgers.read(topology, purpose=purpose)
     views = {node: view for node, (view, _) in asked.values.items()}
@@ -90,21 +80,9 @@ def look(topology: Topology, *, purpose: str) -> Fleet:
     return Fleet(topology, ledger, views, objects, unread, asked.away)
 
 
-def _seen(
-    topology: Topology, ended: Sequence[Entry], session: Connection, node: Node
-) -> tuple[View, NodeObjects]:
+def _seen(topology: Topology, session: Connection, node: Node) -> tuple[View, NodeObjects]:
     view = prune.view_of(topology, session, node)
-    if view is None:
-        return View(), NodeObjects()
-    copies = {
-        entry.move.id: entry.move.schemas
-        for entry in ended
-        if entry.move.streams
-        and entry.move.state is MoveState.aborted
-        and entry.move.target == node.name
-    }
-    over = [e.move.id for e in ended] + [r for e in ended if (r := reverses.id_of(e.move))]
-    return view, move_objects.read(session, ended=over, copies=copies)
+    return (View(), NodeObjects()) if view is None else (view, move_objects.read(session))
 
 
 def left(fleet: Fleet) -> list[Left]:
@@ -112,40 +90,43 @@ def left(fleet: Fleet) -> list[Left]:
     entries = {entry.move.id: entry for entry in fleet.ledger.entries}
     kept = kept_reverses(fleet.ledger.entries)
     found: list[Left] = []
-    for node, objects in fleet.objects.items():
-        for one in _as_schemas(objects):
+    for node in fleet.objects:
+        for one in _made(fleet, node):
             entry = entries.get(one.move)
             if one.move not in kept and (entry is None or not entry.open):
                 found.append(Left(node, one, _why_not(fleet, node, one, entry)))
+    # Triggers read the rows of their move: these stay with them.
     staying = {(one.node, one.object.move) for one in found if one.why_not is not None}
-    order = {kind: at for at, kind in enumerate(_CLEARING)}
-    every = (_with_records(one, staying) for one in found)
-    return sorted(every, key=lambda one: (order[one.object.kind], one.node, one.object.name))
+    for at, left_over in enumerate(found):
+        node, one, why_not = left_over
+        if one.kind == "records" and why_not is None and (node, one.move) in staying:
+            why_not = f"other things of move {one.move} stay on this node"
+            found[at] = Left(node, one, why_not)
+    order = [*_CLEARING]
+    return sorted(found, key=lambda one: (order.index(one.object.kind), one.node, one.object.name))
 
 
-def _as_schemas(objects: NodeObjects) -> Iterator[MoveObject]:
-    """Give a closed copy as a schema, once: without its triggers it would accept writes."""
-    given: set[str] = set()
-    for one in objects.objects:
-        closed = (
-            one.kind == "triggers"
-            and one.move not in objects.open
-            and not names.is_retired(one.name)  # closed for a reverse; prune drops it
-        )
-        here = replace(one, kind="schema", detail="closed copy") if closed else one
-        if here.kind == "schema" and one.move in objects.open:
-            continue  # it serves, or has served
-        if here.kind != "schema" or here.name not in given:
-            yield here
-        if here.kind == "schema":
-            given.add(here.name)
+def _made(fleet: Fleet, node: NodeName) -> list[MoveObject]:
+    """Give what moves have made on a node; of a copy its schema.
 
-
-def _with_records(one: Left, kept: set[tuple[NodeName, str]]) -> Left:
-    """Keep the rows of a move whose other things stay: triggers read them."""
-    if one.object.kind == "records" and one.why_not is None and (one.node, one.object.move) in kept:
-        return one._replace(why_not=f"other things of move {one.object.move} stay on this node")
-    return one
+    A closed copy is more than its triggers: without these it would accept writes. One that is not
+    closed so far is known by the journal, where the move has rows on the node: without these it is
+    not its own.
+    """
+    seen, copies, rest = fleet.objects[node], dict[str, MoveObject](), []
+    marked = {one.move for one in seen.objects if one.kind in ("triggers", "records")} - seen.open
+    for move in (entry.move for entry in fleet.ledger.entries if not entry.open):
+        aborted = move.streams and move.state is MoveState.aborted
+        if aborted and move.target == node and move.id in marked:
+            for schema in fleet.views[node].live.intersection(move.schemas):
+                copies[schema] = MoveObject("schema", schema, move.id)
+    for one in seen.objects:
+        # A retired copy is closed for a reverse, and prune drops it.
+        if one.kind == "triggers" and one.move in marked and not names.is_retired(one.name):
+            copies[one.name] = replace(one, kind="schema", detail="closed copy")
+        else:
+            rest.append(one)
+    return [*rest, *copies.values()]
 
 
 def _why_not(fleet: Fleet, node: NodeName, one: MoveObject, entry: Entry | None) -> str | None:
@@ -253,7 +234,6 @@ _CLEARING: dict[Kind, Callable[[Connection, MoveObject], object]] = {
         stream_claim.QUERIES["drop_claim"].format(name=sql.Identifier(one.name))
     ),
     "role": lambda session, one: subscription.drop_login(session, one.name),
-    "guard": lambda session, one: leash.end(session, journal.slot(one.move)),
     "records": _records,
 }
 """What uses another thing goes before it."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardctl import inputs
-from shardctl.errors import Refused, Unfinished
+from shardctl.errors import Refused, ShardctlError, Unfinished
 from shardctl.hosts import files
 from shardctl.hosts.local import Local
 from shardctl.moves import plan as planning
@@ -41,22 +41,17 @@ class FileNotEdited(Unfinished):
             f"{path} was not changed: {why}",
             hint=f"the shards have moved: write this into the file by hand: {lines}",
         )
-        self.why = why
-        self.values = values
 
 
-def problems(topology: Topology, plan: MovePlan) -> list[PreflightRefused]:
-    """Return what would keep `write` from changing the file; changes nothing."""
-    why = _why_not(topology, _values(topology, planning.after(topology, plan)))
-    if not why:
-        return []
-    refusal = PreflightRefused(
-        str(topology.path),
-        "topology_file",
-        f"the move could not write the new owners into this file: {why}",
-        hint=_WRITABLE,
-    )
-    return [refusal]
+def problems(topology: Topology, plan: MovePlan) -> Iterator[PreflightRefused]:
+    """Give what would keep `write` from changing the file; changes nothing."""
+    if why := _why_not(topology, _values(topology, planning.after(topology, plan))):
+        yield PreflightRefused(
+            str(topology.path),
+            "topology_file",
+            f"the move could not write the new owners into this file: {why}",
+            hint=_WRITABLE,
+        )
 
 
 def changed(path: Path) -> Refused:
@@ -128,8 +123,10 @@ def replace(topology: Topology, values: dict[tuple[str, ...], str]) -> None:
 
     try:
         put(path, edited)
-    except (loader.TopologyInvalid, files.FileRefused) as error:
-        raise FileNotEdited(path, error.message, values) from error
+    except FileNotEdited:
+        raise
+    except _UNFIT as error:
+        raise FileNotEdited(path, _reason(error), values) from error
 
 
 def put(path: Path, edited: Callable[[], str]) -> None:
@@ -182,16 +179,19 @@ def _values(before: Topology, after: Topology) -> dict[tuple[str, ...], str]:
 
 
 def _edited(topology: Topology, values: dict[tuple[str, ...], str]) -> tuple[str, str]:
-    """Return the file's text without and with the new values; raises FileNotEdited."""
-    path = topology.path
-    try:
-        text = inputs.read(path, loader.MOST_BYTES).decode("utf-8")
-        return text, edit.replace_scalars(text, values)
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else None
-        raise FileNotEdited(path, why or str(error), values) from error
-    except edit.ScalarNotEditable as error:
-        raise FileNotEdited(path, error.message, values) from error
+    """Return the file's text without and with the new values; raises what is in _UNFIT."""
+    text = inputs.read(topology.path, loader.MOST_BYTES).decode("utf-8")
+    return text, edit.replace_scalars(text, values)
+
+
+_UNFIT = (OSError, UnicodeDecodeError, ShardctlError)
+"""What a file raises that cannot be read, changed or written."""
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ShardctlError):
+        return error.message
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _why_not(topology: Topology, values: dict[tuple[str, ...], str]) -> str | None:
@@ -203,8 +203,6 @@ def _why_not(topology: Topology, values: dict[tuple[str, ...], str]) -> str | No
         # It is replaced by a new file beside it, behind a link, too.
         with tempfile.TemporaryFile(dir=path.resolve(strict=True).parent) as beside:
             beside.write(new.encode())
-    except FileNotEdited as error:
-        return error.why.removeprefix(f"{path}: ")
-    except OSError as error:
-        return error.strerror or str(error)
+    except _UNFIT as error:
+        return _reason(error).removeprefix(f"{path}: ")
     return None

@@ -16,7 +16,6 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from shardctl.access import stream_fence
@@ -27,6 +26,8 @@ from shardctl.moves.context import Use
 from shardctl.moves.plan import COPY_INSTEAD
 from shardctl.postgres import queries, slots
 from shardctl.postgres.logical import publication, subscription
+from shardctl.postgres.logical.subscription import Progress
+from shardctl.postgres.queries import literals
 from shardctl.state.journal import MoveState
 from shardctl.wire import Sent
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.logical.subscription import Progress
 
 
 QUERIES = queries.load("shardctl.moves", "stream.sql")
@@ -114,30 +114,21 @@ def revoke(session: Connection, move: str) -> None:
     with session.transaction():
         given = {"move": move, "claimed": claimed}
         if session.execute(QUERIES["unclaimed"], given).fetchone() is not None:
-            remove(session, move, DECISION)
+            forget(session, move, DECISION)
 
 
-def remove(session: Connection, move: str, what: str) -> None:
-    """Remove all marks of a kind."""
-    session.execute(QUERIES["remove"], {"move": move, "what": what})
-
-
-def forget(session: Connection, move: str) -> None:
-    """Remove all marks of a move."""
-    session.execute(QUERIES["forget"], {"move": move})
-
-
-_PUBLICATION, _OID = "publication", "oid"
+def forget(session: Connection, move: str, what: str | None = None) -> None:
+    """Remove the marks of a move: all, or those of a kind."""
+    session.execute(QUERIES["forget"], {"move": move, "what": what})
 
 
 def note_copied(context: MoveContext) -> None:
     """Note on the target that it has the rows, and with which publication the stream goes on."""
     plan = context.plan
-    with context.on(plan.source):
-        published = publication.oid(context.session(plan.source), plan.slot)
-    with context.on(plan.target):
-        there = context.session(plan.target)
-        note = {TIMELINE: timeline(there), _PUBLICATION: published}
+    with context.using(plan.source) as session:
+        published = publication.oid(session, plan.slot)
+    with context.using(plan.target) as there:
+        note = {TIMELINE: timeline(there), "publication": published}
         put(there, plan.id, COPIED, note=note)
 
 
@@ -146,22 +137,22 @@ def begin(session: Connection, plan: MovePlan) -> None:
     with session.transaction():
         subscription.enable(session, plan.slot)
         if not seen(session, plan.id, SUBSCRIBED):
-            note = {_OID: subscription.oid(session, plan.slot)}
+            note = {"oid": subscription.oid(session, plan.slot)}
             put(session, plan.id, SUBSCRIBED, note=note)
 
 
 def is_dropped(session: Connection, plan: MovePlan) -> bool:
     """Return whether the subscription that has followed is gone; another may have its name."""
     noted = last(session, plan.id, SUBSCRIBED)
-    return noted is not None and bool(noted[_OID] != subscription.oid(session, plan.slot))
+    return noted is not None and bool(noted["oid"] != subscription.oid(session, plan.slot))
 
 
 def is_copied(context: MoveContext) -> bool:
     """Return whether the target has the copy, from which its subscription can go on."""
     plan = context.plan
     try:
-        with context.on(plan.target):
-            require_copy(context.session(plan.target), plan)
+        with context.using(plan.target) as there:
+            require_copy(there, plan)
         require_publication(context)
     except CopyLost:
         return False
@@ -182,11 +173,11 @@ def require_subscription(session: Connection, plan: MovePlan) -> None:
 def require_publication(context: MoveContext) -> None:
     """See that the source has the publication with which it was copied; raises publication_gone."""
     plan = context.plan
-    with context.on(plan.target):
-        noted = last(context.session(plan.target), plan.id, COPIED)
-    with context.on(plan.source):
-        published = publication.oid(context.session(plan.source), plan.slot)
-    if noted is not None and noted.get(_PUBLICATION) != published:
+    with context.using(plan.target) as session:
+        noted = last(session, plan.id, COPIED)
+    with context.using(plan.source) as session:
+        published = publication.oid(session, plan.slot)
+    if noted is not None and noted.get("publication") != published:
         raise CopyLost(
             "publication_gone",
             f"node {plan.source}: publication {plan.slot} of the move was dropped, and the stream "
@@ -223,45 +214,38 @@ _FAILURES = 3
 """How often a stream breaks off at the same position that is not worth waiting for."""
 
 
-class Watch:
-    """Looks at a stream while something is waited for that has to come through it."""
+def trouble(context: MoveContext, before: list[Progress]) -> str:
+    """Say why the target does not catch up, as far as both servers know.
 
-    def __init__(self, context: MoveContext) -> None:
-        self._context = context
-        self._before: Progress | None = None
-
-    def trouble(self) -> str:
-        """Say why the target does not catch up, as far as both servers know.
-
-        One failure may be a lost connection; a change that cannot be applied fails again. Raises
-        slot_gone, publication_gone, subscription_gone.
-        """
-        context, plan = self._context, self._context.plan
-        source = None if context.source_lost else context.open_session(plan.source, Use.work)
-        if source is None:
-            return ""
-        with context.on(plan.source):
-            slots.require(source, plan.source, plan.slot)
-        require_publication(context)
-        target = context.session(plan.target)
-        require_subscription(target, plan)
-        now = subscription.progress(source, target, plan.slot)
-        if now is None:
-            return "the subscription or its slot is missing"
-        if self._before is None or self._before.confirmed != now.confirmed:
-            self._before = now
-        if not now.enabled:
-            return "the subscription is disabled"
-        failures = now.errors - self._before.errors
-        if failures < _FAILURES:
-            return ""
-        return f"it failed {failures} times at position {now.confirmed}"
+    One failure may be a lost connection; a change that cannot be applied fails again. `before` has
+    how far the stream was when its position was first seen. Raises slot_gone, publication_gone,
+    subscription_gone.
+    """
+    plan = context.plan
+    source = None if context.source_lost else context.open_session(plan.source, Use.work)
+    if source is None:
+        return ""
+    with context.on(plan.source):
+        slots.require(source, plan.source, plan.slot)
+    require_publication(context)
+    target = context.session(plan.target)
+    require_subscription(target, plan)
+    now = subscription.progress(source, target, plan.slot)
+    if now is None or not now.enabled:
+        return "the subscription is missing, or disabled"
+    if not before or before[0].confirmed != now.confirmed:
+        before[:] = [now]
+    failures = now.errors - before[0].errors
+    if failures < _FAILURES:
+        return ""
+    return f"it failed {failures} times at position {now.confirmed}"
 
 
 _LOOK_S = 1.0
 _NEAR_S = 0.5
 """The time that a mark may take through the stream of a target that is near."""
-_NEAR_POLL = 0.02
+_LONGEST_POLL = 0.02
+"""A mark is looked for more often at first: its way through the stream is measured by that."""
 
 
 class MarkNotSeen(ShardctlError):
@@ -276,41 +260,37 @@ class MarkNotSeen(ShardctlError):
         )
 
 
-def wait_for(
-    context: MoveContext, attempt: int, what: str, *, deadline: float, poll_s: float = _POLL
-) -> None:
+def wait_for(context: MoveContext, attempt: int, what: str, *, deadline: float) -> None:
     """Wait until a mark has come through the stream; raises MarkNotSeen, slot_gone.
 
     A worker that fails to apply a row fails again and again, so that is not waited for.
     """
-    plan = context.plan
-    look_at, watch = time.monotonic() + _LOOK_S, Watch(context)
-    with context.on(plan.target):
-        session = context.session(plan.target, Use.lock)
+    plan, before = context.plan, list[Progress]()
+    began = time.monotonic()
+    look_at = began + _LOOK_S
+    with context.using(plan.target, Use.lock) as session:
         while not seen(session, plan.id, what, attempt=attempt):
             now = time.monotonic()
             if now > min(deadline, look_at):
-                why = watch.trouble()
+                why = trouble(context, before)
                 if why or now > deadline:
                     raise MarkNotSeen(plan.target, what, why)
                 look_at = now + _LOOK_S
-            time.sleep(poll_s)
+            time.sleep(min(_LONGEST_POLL, (now - began) / 10))
 
 
 def send(context: MoveContext, what: str) -> str:
     """Put a mark of its own on the source; return its name, which begins with `what`."""
     mark = f"{what} {secrets.token_hex(4)}"
-    with context.on(context.plan.source):
-        put(context.session(context.plan.source), context.plan.id, mark)
+    with context.using(context.plan.source) as session:
+        put(session, context.plan.id, mark)
     return mark
 
 
-def wait_for_sent(
-    context: MoveContext, mark: str, *, deadline: float, poll_s: float = _POLL
-) -> None:
+def wait_for_sent(context: MoveContext, mark: str, *, deadline: float) -> None:
     """Wait until a mark that was sent has come; raises MarkNotSeen, slot_gone, StructureChanged."""
     try:
-        wait_for(context, STEPS, mark, deadline=deadline, poll_s=poll_s)
+        wait_for(context, STEPS, mark, deadline=deadline)
     except MarkNotSeen:
         ddl.require_same(context, context.plan.schemas)  # a stream stops at DDL
         raise
@@ -325,7 +305,7 @@ def come_near(context: MoveContext, what: str, *, seconds: float) -> str:
     while True:
         began = time.monotonic()
         mark = send(context, what)
-        wait_for_sent(context, mark, deadline=until, poll_s=_NEAR_POLL)
+        wait_for_sent(context, mark, deadline=until)
         if time.monotonic() - began < _NEAR_S:
             return mark
 
@@ -346,8 +326,17 @@ def expect_fence(context: MoveContext, attempt: int, *, deadline: float) -> None
 
     Its session for the snapshot is of no other use before `fence_snapshot`.
     """
-    if attempt not in context.awaited:
-        context.awaited[attempt] = _send(context, attempt, deadline)
+    if attempt in context.awaited:
+        return
+    plan = context.plan
+    seconds = max(0.0, min(_AWAIT_S, deadline - time.monotonic()))
+    given = literals(move=plan.id, attempt=attempt, subscription=plan.slot, seconds=seconds)
+    given |= literals(
+        fence=stream_fence.MARK, arrived=ARRIVED, copied=COPIED, subscribed=SUBSCRIBED
+    )
+    message = QUERIES["await"].format(**given)
+    with context.using(plan.target, Use.snapshot) as session:
+        context.awaited[attempt] = Sent(session, message)
 
 
 def fence_snapshot(context: MoveContext, attempt: int, *, deadline: float) -> str | None:
@@ -360,23 +349,6 @@ def fence_snapshot(context: MoveContext, attempt: int, *, deadline: float) -> st
             context.session(target, Use.snapshot).rollback()
             return None
         return found[_EXPORTED][0][0]
-
-
-def _send(context: MoveContext, attempt: int, deadline: float) -> Sent:
-    plan = context.plan
-    seconds = max(0.0, min(_AWAIT_S, deadline - time.monotonic()))
-    message = QUERIES["await"].format(
-        move=sql.Literal(plan.id),
-        attempt=sql.Literal(attempt),
-        fence=sql.Literal(stream_fence.MARK),
-        arrived=sql.Literal(ARRIVED),
-        copied=sql.Literal(COPIED),
-        subscribed=sql.Literal(SUBSCRIBED),
-        subscription=sql.Literal(plan.slot),
-        seconds=sql.Literal(seconds),
-    )
-    with context.on(plan.target):
-        return Sent(context.session(plan.target, Use.snapshot), message)
 
 
 class StandbysBehind(ShardctlError):

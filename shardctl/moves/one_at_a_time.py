@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from shardctl.moves.context import MoveContext
     from shardctl.postgres.connection import Connection
-    from shardctl.state.ledger import Copy, Entry
-    from shardctl.topology.model import Node, NodeName, Topology
+    from shardctl.state.ledger import Copy
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 Value = TypeVar("Value")
 
@@ -39,10 +39,11 @@ _GUARDS_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a node tells: who is in a cutover there, its map's version, its journal."""
+    """What a node tells: who is in a cutover there, its map if it is newer, its journal."""
 
     holder: str | None
     version: int
+    owners: dict[ShardId, NodeName]
     copies: tuple[Copy, ...]
 
 
@@ -76,31 +77,32 @@ def undisturbed(topology: Topology, work: Callable[[Topology], Value]) -> Value:
         try:
             return work(topology)
         except ShardctlError:
-            waited = _await_end(topology)
+            waited = False
+            while _in_cutover(topology):
+                waited = True
+                time.sleep(_POLL_S)
             now = loader.load_trusted(topology.path)
             if not waited and now == topology:
                 raise
             topology = now
 
 
-def _await_end(topology: Topology) -> bool:
-    """Wait until no cutover is under way; return whether there was one."""
-    waited = False
-    while True:
-        purpose = lock.purpose("moves")
-        asked = observer.ask(topology, lambda one, _: lock.cutting_over(one), purpose=purpose)
-        if not any(asked.values.values()):
-            return waited
-        waited = True
-        time.sleep(_POLL_S)
+def _in_cutover(topology: Topology) -> bool:
+    """Return whether a move of the cluster is in its cutover."""
+    purpose = lock.purpose("moves")
+    asked = observer.ask(topology, lambda one, _: lock.cutting_over(one), purpose=purpose)
+    return any(asked.values.values())
 
 
 def _wait(context: MoveContext, nodes: Collection[NodeName]) -> dict[NodeName, _Told]:
+    """Wait until no other move is between its fence and the end of its cutover."""
     waited_for, died_at = "", None
     while True:
         holder, told = _enter(context, nodes), _ask(context, nodes)
         holder = holder or next((one.holder for one in told.values() if one.holder), None)
-        between = _between(context, told.values())
+        entries = ledger.entries(copy for one in told.values() for copy in one.copies)
+        others = (one for one in entries if one.move.id != context.plan.id)
+        between = next((one for one in others if one.changing_hands), None)
         if holder is None and between is None:
             return told
         _leave(context, nodes)
@@ -158,7 +160,9 @@ def _ask(context: MoveContext, nodes: Collection[NodeName]) -> dict[NodeName, _T
         # The map is read last: a move whose cutover is over has written it.
         row = row and cluster.read(session)
         ours = row is not None and (row.cluster, row.node) == (topology.cluster, node.name)
-        return _Told(holder and holder.name, row.map_version if row and ours else 0, copies)
+        version = row.map_version if row and ours else 0
+        owners = cluster.read_map(session) if version > context.plan.map_version else {}
+        return _Told(holder and holder.name, version, owners, copies)
 
     asked = observer.ask(topology, ask, purpose=context.purpose)
     needed = maps.required(topology, nodes)
@@ -167,30 +171,17 @@ def _ask(context: MoveContext, nodes: Collection[NodeName]) -> dict[NodeName, _T
     return asked.values
 
 
-def _between(context: MoveContext, told: Iterable[_Told]) -> Entry | None:
-    """Return another move that is between its fence and the end of its cutover."""
-    entries = ledger.entries(copy for one in told for copy in one.copies)
-    others = (one for one in entries if one.move.id != context.plan.id)
-    return next((one for one in others if one.changing_hands), None)
-
-
 def _follow(context: MoveContext, told: dict[NodeName, _Told]) -> None:
     """Let the move follow the newest map, which others have changed since it was planned.
 
     Poolers, nodes and topology file get the owners of all shards from there. Raises map_changed
     where the move's own shards are elsewhere, nodes_unlisted, NotPromoting.
     """
-    plan, topology = context.plan, context.topology
+    plan = context.plan
     version, newest = max((one.version, name) for name, one in told.items())
     if version <= plan.map_version:
         return
-    asked = observer.ask(
-        topology,
-        lambda session, _: cluster.read_map(session),
-        purpose=context.purpose,
-        nodes=[topology.nodes[newest]],
-    )
-    owners = asked.every()[newest]
+    owners = told[newest].owners
     away = [shard for shard in plan.shards if owners.get(shard) != plan.source]
     if away:
         raise Refused(
@@ -199,10 +190,9 @@ def _follow(context: MoveContext, told: dict[NodeName, _Told]) -> None:
             f"{newest} has version {version}, and the move was planned with {plan.map_version}",
             hint="undo this move with `shardctl moves abort`",
         )
-    context.topology = planning.placed(topology, owners)
+    context.topology = planning.placed(context.topology, owners)
     context.plan = replace(plan, map_version=version)
-    with context.on(plan.source):
-        source = context.session(plan.source)
+    with context.using(plan.source) as source:
         if not journal.follow(source, plan.id, version):
             raise cutover.NotPromoting(plan.id, undoing.state(context))
         known = journal.find(source, plan.id)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from shardctl.errors import Refused, ShardctlError, UsageError
 from shardctl.postgres.logical.publication import Identity
 from shardctl.state import journal
-from shardctl.topology import aliases, names, ranges
+from shardctl.topology import aliases, names, ranges, routes
 from shardctl.topology.model import Node, NodeName, Pooler, ShardId
-from shardctl.topology.routes import ShardNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ CLONE = "clone"
 """The default method of a move to a node without a server."""
 STREAM = journal.STREAM
 
-_COLUMNS = ("id", "source", "target", "shards", "schemas", "retired", "method")
+COLUMNS = ("id", "source", "target", "shards", "schemas", "retired", "method")
 """Fields of a plan for which the journal has columns of their own."""
 _INDIFFERENT = ("shards", "migrations", "keys", "control", "relative", "subscription_options")
 """Fields that a move does not depend on, changes itself, or that may be corrected during it."""
@@ -175,12 +174,12 @@ class MovePlan:
 
     def as_json(self) -> dict[str, Any]:
         """Return what the journal keeps in `plan`, besides its own columns."""
-        return {name: kept for name, kept in asdict(self).items() if name not in _COLUMNS}
+        return {name: kept for name, kept in asdict(self).items() if name not in COLUMNS}
 
     @classmethod
     def of_journal(cls, move: Move) -> MovePlan:
         """Read a plan back from the journal; raises PlanUnreadable."""
-        columns: dict[str, Any] = {name: getattr(move, name) for name in _COLUMNS}
+        columns: dict[str, Any] = {name: getattr(move, name) for name in COLUMNS}
         try:
             options = Options(**move.plan["options"])
             reverses = move.plan["reverses"] and Reversed(**move.plan["reverses"])
@@ -203,19 +202,15 @@ def make(
 
     `move` is its id, where that is known.
     """
-    if target not in topology.nodes:
-        raise UsageError(
-            f"unknown node {target!r}", hint=f"choose one of: {', '.join(topology.nodes)}"
-        )
+    to = routes.node(topology, target).name
     chosen = tuple(sorted({ShardId(shard) for shard in shards}))
     if not chosen:
         raise UsageError("no shards given", hint="give shards, for example 2-3,17")
     owners = topology.owners()
     for shard in chosen:
         if shard not in owners:
-            raise ShardNotFound(shard, topology.shard_count)
+            raise routes.ShardNotFound(shard, topology.shard_count)
     sources = {owners[shard] for shard in chosen}
-    to = NodeName(target)
     if to in sources:
         there = ranges.of(s for s in chosen if owners[s] == to)
         raise MoveRefused(f"shards {there} are already on node {to}", hint="leave them out")
@@ -248,15 +243,6 @@ def lent(move: Move) -> tuple[Identity, ...]:
 def new_id() -> str:
     """Give a new move's id; numbers of a sequence would be cloned with a node."""
     return secrets.token_hex(4)
-
-
-def require_without_shards(target: Node) -> None:
-    """Check that a node can be the target of a clone; raises MoveRefused."""
-    if target.shards:
-        raise MoveRefused(
-            f"node {target.name} already owns shards {ranges.of(target.shards)}",
-            hint="method clone needs a node without shards: add one to the topology",
-        )
 
 
 def after(topology: Topology, plan: MovePlan) -> Topology:

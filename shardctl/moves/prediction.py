@@ -8,18 +8,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardctl.moves import clone_cutover, stream_cutover
 from shardctl.moves import plan as planning
 from shardctl.moves.paused_poolers import CONSOLES
 from shardctl.moves.plan import MovePlan
-from shardctl.moves.sub_step import Cutover, RoundTrips, SubStep, round_trips_ms
+from shardctl.moves.sub_step import Cutover, RoundTrips, round_trips_ms
 from shardctl.pgbouncer import apply
 from shardctl.state import journal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from shardctl.state.journal import Move
     from shardctl.topology.model import Topology
@@ -94,17 +94,12 @@ def _poolers_ms(topology: Topology, plan: MovePlan, round_trips: RoundTrips) -> 
     poolers = [(0.0, 0.0)]
     for one in topology.poolers.values():
         paused, size = len(planning.paused(topology, plan, one)), planning.offered(topology, one)
-        over_ssh = one.ssh is not None
-        poolers.append(
-            (
-                PAUSED_MS * paused / 2
-                + max(0, math.ceil(paused / CONSOLES) - 1) * round_trips.pooler,
-                PAUSED_MS * paused / 2
-                + OFFERED_MS * size
-                + apply.reload_ms(size)
-                + (SSH_MS + _SSH_TRIPS * round_trips.pooler if over_ssh else 0.0),
-            )
-        )
+        pausing = routing = PAUSED_MS * paused / 2
+        pausing += max(0, math.ceil(paused / CONSOLES) - 1) * round_trips.pooler
+        routing += OFFERED_MS * size + apply.reload_ms(size)
+        if one.ssh is not None:
+            routing += SSH_MS + _SSH_TRIPS * round_trips.pooler
+        poolers.append((pausing, routing))
     return max(poolers, key=sum)
 
 
@@ -142,7 +137,9 @@ def parts_ms(
     slower than alone as clients and all other work made them; the rest is taken to be slower by the
     square root of that, for these clients wait meanwhile.
     """
-    found, slower = _alone_ms(topology, plan, tables), 1.0
+    waiting = cutover_of(plan).between("pause", "route")
+    found, slower = dict.fromkeys((row.name for row in waiting), 0.0), 1.0
+    found |= _alone_ms(topology, plan, tables)
     if measured is not None:
         # Measured beside clients, whom the pause stops, and rolled back: a commit takes the
         # difference.
@@ -159,19 +156,14 @@ def parts_ms(
     pausing, routing = _poolers_ms(topology, plan, round_trips)
     found["pause"] += slower * pausing
     found["route"] += slower * routing
-    for row in _waiting(plan):
+    for row in waiting:
         found[row.name] += round_trips_ms(round_trips, [row])
     return found
 
 
-def _waiting(plan: MovePlan) -> tuple[SubStep, ...]:
-    return cutover_of(plan).between("pause", "route")
-
-
 def _alone_ms(topology: Topology, plan: MovePlan, tables: int) -> dict[str, float]:
     """Estimate the same without the poolers' part and without round trips."""
-    found = dict.fromkeys((row.name for row in _waiting(plan)), 0.0)
-    found.update(_FIXED[plan.method])
+    found = dict(_FIXED[plan.method])
     found["fence"] += RENAMED_MS[plan.method] * len(plan.schemas)
     found["claim"] += MOVED_MS[plan.method] * len(plan.schemas)
     if plan.streams:
@@ -205,39 +197,16 @@ def sub_step_times(topology: Topology, move: Move) -> list[Times]:
     """
     plan, report = MovePlan.of_journal(move), move.report or {}
     attempt = report if "timeline" in report else report.get(journal.UNDONE, {})
-    spans: Sequence[tuple[str, float]] = attempt.get("timeline", ())
-    expected = _expected(topology, plan, report, attempt)
-    if not spans:
-        spans = [(row.name, -1.0) for row in cutover_of(plan).rows]
-    when = _when([name for name, _ in spans])
-    return [
-        Times(name, at, None if took < 0 else took, expected.get(name))
-        for (name, took), at in zip(spans, when, strict=True)
-    ]
-
-
-def _expected(
-    topology: Topology, plan: MovePlan, report: Mapping[str, Any], attempt: Mapping[str, Any]
-) -> dict[str, float]:
-    """Give what was predicted then; else what is predicted now, where the topology still fits."""
-    if (noted := attempt.get("predicted_timeline")) is not None:
-        return dict(noted)
-    if plan.source not in topology.nodes:
-        return {}
-    measured = report.get(journal.REHEARSAL, {}).get("parts_ms")
-    found = parts_ms(planning.before(topology, plan), plan, RoundTrips(), 0, measured)
-    return {name: round(ms, 1) for name, ms in found.items()}
-
-
-def _when(names: Sequence[str]) -> list[str]:
-    """Say of each sub-step when it runs: clients wait from `pause` on.
-
-    >>> _when(["logins", "pause", "fence", "route", "serve"])
-    ['before', 'waiting', 'waiting', 'waiting', 'after']
-    >>> _when(["pause", "undo: resume", "undo: end"])
-    ['waiting', 'waiting', 'after']
-    """
-    last = next((name for name in ("route", "undo: resume") if name in names), None)
-    begins = names.index("pause") if "pause" in names else len(names)
-    ends = len(names) if last is None else names.index(last)
-    return [BEFORE if n < begins else WAITING if n <= ends else AFTER for n in range(len(names))]
+    spans = attempt.get("timeline") or [(row.name, None) for row in cutover_of(plan).rows]
+    # What was predicted then, else what is predicted now, where the topology still fits.
+    expected = attempt.get("predicted_timeline", ())
+    if "predicted_timeline" not in attempt and plan.source in topology.nodes:
+        measured = report.get(journal.REHEARSAL, {}).get("parts_ms")
+        now = parts_ms(planning.before(topology, plan), plan, RoundTrips(), 0, measured)
+        expected = [(name, round(ms, 1)) for name, ms in now.items()]
+    predicted, found, when = dict(expected), [], BEFORE
+    for name, took in spans:
+        when = WAITING if name == "pause" else when
+        found.append(Times(name, when, took, predicted.get(name)))
+        when = AFTER if name in ("route", "undo: resume") else when
+    return found

@@ -20,11 +20,11 @@ from shardctl.checks.status import read_schemas
 from shardctl.errors import Unfinished, together
 from shardctl.libpq import reason_of
 from shardctl.meter import sentences
-from shardctl.moves import ledger as ledgers
 from shardctl.postgres import blocking, catalog, queries
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.postgres.patient import Patient, batches, lockable
 from shardctl.state import cluster, events, identity, journal, lock, observer
+from shardctl.state import ledger as ledgers
 from shardctl.state.journal import MoveState
 from shardctl.topology import names
 
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.moves.ledger import Ledger
     from shardctl.postgres.blocking import Held
     from shardctl.postgres.connection import Connection
-    from shardctl.state.ledger import Entry
+    from shardctl.state.ledger import Entry, Ledger
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
     Views = Mapping[NodeName, "View"]

@@ -9,20 +9,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardctl.errors import ShardctlError
-from shardctl.moves import ledger, marks, stream_claim, undoing, wal
+from shardctl.moves import marks, stream_claim, undoing, wal
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import TargetUnfit
 from shardctl.moves.step import Step
 from shardctl.postgres import catalog, slots
 from shardctl.postgres import clone as clones
 from shardctl.postgres.logical import publication
-from shardctl.state import events, identity, journal, leash
+from shardctl.state import events, identity, journal, leash, ledger
 from shardctl.state.journal import MoveState
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from shardctl.moves.context import MoveContext
-    from shardctl.postgres.logical.publication import Identity
     from shardctl.state.journal import Move
 
 
@@ -44,8 +43,7 @@ def probe(context: MoveContext) -> bool:
             known = journal.find(context.session(plan.target), plan.id)
         if known is None or move.state in _FENCED:
             return False
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         if not slots.keeps(session, plan.slot):
             return plan.streams
         return leash.is_armed(session, plan.slot)
@@ -59,8 +57,7 @@ def run(context: MoveContext) -> None:
     """
     source = context.plan.source
     context.lock(source)
-    with context.on(source):
-        session = context.session(source)
+    with context.using(source) as session:
         plan = context.plan = wal.settled(context.plan, context.source, session)
         known = write(context)
         # The limit would drop a slot that exceeds it at once, and abort the move.
@@ -78,18 +75,16 @@ def write(context: MoveContext) -> Move | None:
     session = context.session(context.plan.source)
     if (known := journal.find(session, context.plan.id)) is not None:
         return known
-    plan = context.plan = replace(context.plan, systems=_systems(context), lent=_lent(context))
-    journal.open_move(
-        session,
-        move=plan.id,
-        method=plan.method,
-        source=plan.source,
-        target=plan.target,
-        shards=plan.shards,
-        schemas=plan.schemas,
-        retired=plan.retired,
-        plan=plan.as_json(),
-    )
+    plan = context.plan
+    if plan.options.identity_full:  # a reverse has those of the move that it reverses
+        plan = replace(plan, lent=publication.missing_identities(session, plan.schemas))
+    systems = dict[str, str]()  # what these nodes stay when they listen elsewhere
+    for node in plan.locked:
+        with context.using(node) as there:
+            systems[node] = identity.system(there)
+    plan = context.plan = replace(plan, systems=systems)
+    columns = {name: getattr(plan, name) for name in planning.COLUMNS}
+    journal.open_move(session, move=columns.pop("id"), plan=plan.as_json(), **columns)
     # Of two moves, at least one sees the other's row.
     try:
         require_alone(context)
@@ -97,26 +92,6 @@ def write(context: MoveContext) -> Move | None:
         journal.advance(session, plan.id, [MoveState.reserved], MoveState.aborted)
         raise
     return None
-
-
-def _lent(context: MoveContext) -> tuple[Identity, ...]:
-    """List the tables that get another replica identity, before that is changed.
-
-    A reverse has those of the move that it reverses.
-    """
-    plan = context.plan
-    if not plan.options.identity_full:
-        return plan.lent
-    return publication.missing_identities(context.session(plan.source), plan.schemas)
-
-
-def _systems(context: MoveContext) -> dict[str, str]:
-    """Ask the nodes that run before the move for what they stay when they listen elsewhere."""
-    found: dict[str, str] = {}
-    for node in context.plan.locked:
-        with context.on(node):
-            found[node] = identity.system(context.session(node))
-    return found
 
 
 def _begin_again(context: MoveContext, move: Move) -> None:
@@ -144,22 +119,22 @@ def require_alone(context: MoveContext) -> None:
 
 
 def undo(context: MoveContext) -> None:
-    """Drop the slot and close the journal."""
-    source = context.plan.source
-    with context.on(source):
-        slots.drop(context.session(source), context.plan.slot)
-    close(context)
-
-
-def close(context: MoveContext) -> None:
-    """Close the journal of an aborted move."""
+    """Drop the slot, and close the journal, on the source first: it is the one that counts."""
     plan = context.plan
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
+        slots.drop(session, plan.slot)
+        if plan.streams:
+            stream_claim.forget(context, session)
         before = journal.leading_to(MoveState.aborted)
         if journal.advance(session, plan.id, before, MoveState.aborted):
             result = f"shards {ranges.of(plan.shards)} stay on {plan.source}"
             events.record(session, "moves abort", f"move {plan.id} aborted: {result}")
+        move = journal.find(session, plan.id)
+    if plan.streams and not context.target_lost:
+        with context.using(plan.target) as there:
+            stream_claim.forget(context, there)
+            if move is not None and journal.find(there, plan.id) is not None:
+                journal.copy(there, move)
 
 
 STEP = Step("reserve", "writes the journal, takes the locks, makes the slot", probe, run, undo)
@@ -174,13 +149,18 @@ def run_stream(context: MoveContext) -> None:
     source, target = context.plan.source, context.plan.target
     context.lock(source)
     context.lock(target)
-    with context.on(target):
-        there = context.session(target)
+    with context.using(target) as there:
         if journal.find(there, context.plan.id) is None:
-            _require_absent(context)
+            # An abort would drop what is there.
+            if present := sorted(catalog.present(there, context.plan.schemas)):
+                raise TargetUnfit(
+                    target,
+                    "schema_present",
+                    f"it has a schema {present[0]} already",
+                    hint="drop or rename it, if it is not needed; then begin the move again",
+                )
             _end_known(context)
-    with context.on(source):
-        session = context.session(source)
+    with context.using(source) as session:
         context.plan = wal.settled(context.plan, context.source, session)
         known = write(context)
         if known is None:
@@ -210,35 +190,6 @@ def _is_decided(context: MoveContext, known: Move) -> bool:
     return context.past_cutover()
 
 
-def undo_stream(context: MoveContext) -> None:
-    """Close the journal, on the source first: it is the one that counts."""
-    plan = context.plan
-    with context.on(plan.source):
-        session = context.session(plan.source)
-        stream_claim.forget(context, session)
-        close(context)
-        move = journal.find(session, plan.id)
-    if context.target_lost:
-        return
-    with context.on(plan.target):
-        there = context.session(plan.target)
-        stream_claim.forget(context, there)
-        if move is not None and journal.find(there, plan.id) is not None:
-            journal.copy(there, move)
-
-
-def _require_absent(context: MoveContext) -> None:
-    """See that the target has no schema of a moved shard, which an abort would drop."""
-    plan = context.plan
-    if present := sorted(catalog.present(context.session(plan.target), plan.schemas)):
-        raise TargetUnfit(
-            plan.target,
-            "schema_present",
-            f"it has a schema {present[0]} already",
-            hint="drop or rename it, if it is not needed; then begin the move again",
-        )
-
-
 def _end_known(context: MoveContext) -> None:
     """Close moves on the target that have ended, where its record was not reached then."""
     plan = context.plan
@@ -255,5 +206,5 @@ STREAM_STEP = Step(
     "writes the journal of both nodes, takes their locks",
     probe,
     run_stream,
-    undo_stream,
+    undo,
 )

@@ -1,50 +1,78 @@
-"""The operations on a move: plan, start, resume, abort."""
+"""The operations on a move, by its method: plan, start, resume, abort; how one that stops goes on.
+
+Resuming a move runs the steps of its method again.
+"""
 
 from __future__ import annotations
 
-import logging
-from contextlib import closing
-from dataclasses import replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shardctl.errors import UsageError
-from shardctl.moves import copy, cutover, file, follow, methods, rehearsal, reserve, wal
-from shardctl.moves import ledger as ledgers
+from shardctl.errors import Interrupted, Refused, ShardctlError, Unfinished, UsageError, together
+from shardctl.hosts import ports
+from shardctl.moves import (
+    attempt,
+    confirm,
+    copy,
+    cutover,
+    file,
+    follow,
+    rehearsal,
+    reserve,
+    reverse_kept,
+    wal,
+)
 from shardctl.moves import plan as planning
-from shardctl.moves.context import MoveContext
-from shardctl.moves.methods import METHODS
+from shardctl.moves.context import MoveContext, NodeRefused
 from shardctl.moves.plan import MovePlan, PlanUnreadable
 from shardctl.moves.preflight import check
 from shardctl.moves.preflight import poolers as preflight_poolers
 from shardctl.moves.step import NotAbortable, drive, undo
-from shardctl.moves.stopped import (
-    aborting,
-    require_not_aborted,
-    require_silent,
-    require_source_gone,
-    stopped,
-)
 from shardctl.postgres import slots
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect
 from shardctl.provision import maps
 from shardctl.state import cluster, identity, leash, lock
+from shardctl.state import ledger as ledgers
+from shardctl.state.journal import MoveState
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from shardctl.fanout import Progress
-    from shardctl.moves.ledger import Ledger
     from shardctl.moves.plan import Options
     from shardctl.moves.preflight.check import Facts
     from shardctl.moves.step import Step
-    from shardctl.state.ledger import Entry
+    from shardctl.state.ledger import Entry, Ledger
     from shardctl.topology.model import Node, NodeName, Topology
 
     Notice = Callable[[str], None]
 
-logger = logging.getLogger(__name__)
-
 COMMAND = "move-shards"
+
+
+_END = (attempt.STEP, confirm.STEP, confirm.RETIRE_STEP)
+
+METHODS: Mapping[str, Sequence[Step]] = {
+    planning.CLONE: (reserve.STEP, copy.CLONE_STEP, follow.STEP, *_END),
+    planning.STREAM: (
+        reserve.STREAM_STEP,
+        copy.STEP,
+        follow.STREAM_STEP,
+        rehearsal.STEP,
+        reverse_kept.STEP,
+        *_END,
+    ),
+}
+"""The steps of each method, in order."""
+REVERSE = (reserve.STREAM_STEP, copy.REOPEN_STEP, follow.STREAM_STEP, rehearsal.STEP, *_END)
+"""The steps of what reverses a streamed move, without a copy."""
+
+
+def steps_of(decided: MovePlan) -> Sequence[Step]:
+    """Return the steps of a move."""
+    return METHODS[decided.method] if decided.reverses is None else REVERSE
 
 
 def plan(
@@ -65,8 +93,11 @@ def plan(
     # Report what the topology alone forbids before contacting any node.
     decided = planning.make(topology, shards, target, 0, options)
     method = method or _fitting(topology, topology.nodes[decided.target])
-    if method != planning.STREAM:
-        planning.require_without_shards(topology.nodes[decided.target])
+    if method == planning.CLONE and (there := topology.nodes[decided.target].shards):
+        raise planning.MoveRefused(
+            f"node {decided.target} already owns shards {ranges.of(there)}",
+            hint="method clone needs a node without shards: add one to the topology",
+        )
     _require_options(method, options)
     needed = (decided.source, decided.target)
     version = maps.agreed(topology, purpose=lock.purpose(COMMAND), needed=needed).version
@@ -95,19 +126,14 @@ def _fitting(topology: Topology, target: Node) -> str:
 
 def _require_options(method: str, options: Options) -> None:
     """Refuse options that do not fit a method; raises MoveRefused."""
-    given = {
-        planning.CLONE: {
-            "--identity": options.identity_full,
-            "--rehearse-only": options.rehearse_only,
-        },
-        planning.STREAM: {"--duplicate-shared": options.duplicate_shared},
-    }
-    for option, is_given in given[method].items():
-        if is_given:
-            raise planning.MoveRefused(
-                f"{option} has no meaning for a move by method {method}",
-                hint="leave it out, or choose the other method by --method",
-            )
+    others = {"--duplicate-shared": options.duplicate_shared}
+    if method == planning.CLONE:
+        others = {"--identity": options.identity_full, "--rehearse-only": options.rehearse_only}
+    if given := [option for option, is_given in others.items() if is_given]:
+        raise planning.MoveRefused(
+            f"{given[0]} has no meaning for a move by method {method}",
+            hint="leave it out, or choose the other method by --method",
+        )
 
 
 def preflight(topology: Topology, decided: MovePlan) -> Facts:
@@ -115,18 +141,12 @@ def preflight(topology: Topology, decided: MovePlan) -> Facts:
     return check.check(topology, decided, purpose=lock.purpose(COMMAND))
 
 
-def start(
-    topology: Topology,
-    decided: MovePlan,
-    progress: Progress,
-    on_step: Callable[[Step], None],
-    *,
-    notice: Notice = logger.warning,
-) -> MoveContext:
+def start(topology: Topology, decided: MovePlan, progress: Progress, notice: Notice) -> MoveContext:
     """Run a move from its first step to its last; return the context with its timeline.
 
-    `notice` reports to the operator while a step runs. Raises topology_changed, map_changed,
-    MoveUnderWay, and MoveStopped with what a step raises once the move has begun.
+    `notice` tells the operator of each step as it begins, and of what it meets. Raises
+    topology_changed, map_changed, MoveUnderWay, and MoveStopped with what a step raises once the
+    move has begun.
     """
     context = at_work(topology, decided, progress, notice)
     with closing(context):
@@ -141,44 +161,25 @@ def start(
             # It may have been away while shards moved between other nodes.
             with context.on(node):
                 cutover.write_map(context, node, topology.owners(), decided.map_version)
-        _drive(context, on_step)
+        _drive(context)
     return context
 
 
 def resume(
-    topology: Topology,
-    entry: Entry,
-    progress: Progress,
-    on_step: Callable[[Step], None],
-    *,
-    notice: Notice = logger.warning,
-    max_pause_s: float | None = None,
-    max_wal_bytes: int | None = None,
-    terminate: bool = False,
-    source_destroyed: bool = False,
+    topology: Topology, entry: Entry, progress: Progress, notice: Notice, given: Given
 ) -> MoveContext:
     """Continue a move where it stopped; return the context with its timeline.
 
-    Before its cutover, a move can get a longer pause or `terminate`, and another limit of WAL. With
-    `source_destroyed`, a move whose target has claimed ends by the target's journal alone. Raises
-    what `require_resumable` raises, and MoveStopped with what a step raises.
+    Raises what `require_resumable` raises, and MoveStopped with what a step raises.
     """
-    decided = require_resumable(
-        topology,
-        entry,
-        max_pause_s=max_pause_s,
-        terminate=terminate,
-        source_destroyed=source_destroyed,
-    )
-    if max_wal_bytes is not None:
-        decided = replace(decided, options=replace(decided.options, max_wal_bytes=max_wal_bytes))
+    decided = require_resumable(topology, entry, given)
     before = planning.before(topology, decided)
     context = at_work(before, decided, progress, notice)
     context.file_by_hand = True
     with closing(context):
-        if source_destroyed:
+        if given.source_destroyed:
             context.source_lost = True
-            _drive(context, on_step)
+            _drive(context)
             return context
         try:
             context.lock(decided.source)
@@ -190,14 +191,14 @@ def resume(
                 raise
             notice(f"continuing without node {decided.source}: {error.reason}")
         else:
-            if max_wal_bytes is not None:
+            if given.max_wal_bytes is not None:
                 with context.on(decided.source):  # the step `reserve` arms another one
                     leash.end(context.session(decided.source), decided.slot)
             if not decided.streams:
                 copy.admit(context)
             elif decided.source in planning.elsewhere(topology, decided):
                 follow.reconnect(context)
-        _drive(context, on_step)
+        _drive(context)
     return context
 
 
@@ -205,9 +206,8 @@ def abort(
     topology: Topology,
     entry: Entry,
     progress: Progress,
-    on_step: Callable[[Step], None],
+    notice: Notice,
     *,
-    notice: Notice = logger.warning,
     target_destroyed: bool = False,
 ) -> None:
     """Abort a move; with `target_destroyed` nothing is undone on its target.
@@ -228,21 +228,27 @@ def abort(
                     limit = decided.options.max_wal_bytes or 0
                     wal.bound(context, decided.source, decided.slot, limit)
             if target_destroyed:
-                require_silent(context.target)
+                _require_silent(context.target)
                 context.target_lost = True
             else:
                 context.look_for_target()
-            undo(context, context.method.steps, on_step)
+            undo(context, steps_of(decided))
 
 
-def require_resumable(
-    topology: Topology,
-    entry: Entry,
-    *,
-    max_pause_s: float | None = None,
-    terminate: bool = False,
-    source_destroyed: bool = False,
-) -> MovePlan:
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What an operator gives a move that is resumed; all but the last only before its cutover.
+
+    With `source_destroyed`, a move whose target has claimed ends by the target's journal alone.
+    """
+
+    max_pause_s: float | None = None
+    max_wal_bytes: int | None = None
+    terminate: bool = False
+    source_destroyed: bool = False
+
+
+def require_resumable(topology: Topology, entry: Entry, given: Given) -> MovePlan:
     """Check that a move can continue with this topology; return its plan.
 
     Raises move_ended, TopologyChanged, OwnershipDiffers, PlanUnreadable, PoolerUnfit
@@ -250,11 +256,24 @@ def require_resumable(
     process runs the move, and NodeUnavailable of a source that is still needed.
     """
     decided = _decided(topology, entry, command="moves resume")
-    if source_destroyed:
-        require_source_gone(topology.nodes[decided.source], entry.move)
+    if given.source_destroyed:
+        if not entry.move.state.claimed_by_target:
+            raise Refused(
+                "source_needed",
+                f"move {decided.id} is {entry.move.state.value}: its target has not claimed the "
+                f"shards, so it cannot finish without node {decided.source}",
+                hint="run `shardctl moves resume` without --source-destroyed, which continues as "
+                "far as it can",
+            )
+        _require_silent(topology.nodes[decided.source])
     options = decided.options
-    pause = max_pause_s or options.max_pause_s
-    changed = replace(options, max_pause_s=pause, terminate=terminate or options.terminate)
+    pause = given.max_pause_s or options.max_pause_s
+    changed = replace(
+        options,
+        max_pause_s=pause,
+        max_wal_bytes=given.max_wal_bytes or options.max_wal_bytes,
+        terminate=given.terminate or options.terminate,
+    )
     decided = replace(decided, options=changed)
     if pause > options.max_pause_s and entry.move.state.undoable:
         preflight_poolers.require_patience(topology, decided, purpose=lock.purpose("moves resume"))
@@ -275,11 +294,7 @@ def require_abortable(topology: Topology, entry: Entry, *, with_target: bool = T
     if not entry.move.state.undoable:
         raise NotAbortable(entry.move.id, entry.move.state.value)
     decided = _decided(topology, entry, command="moves abort")
-    try:
-        lock.require_all_free(topology, [decided.source], command="moves abort")
-    except NodeUnavailable as error:
-        error.hint = f"{error.hint}; if {ledgers.FULL}"
-        raise
+    lock.require_all_free(topology, [decided.source], command="moves abort")
     if with_target and entry.holder:
         lock.require_all_free(topology, decided.locked, command="moves abort", may_be_away=True)
     return decided
@@ -289,13 +304,13 @@ def at_work(
     topology: Topology,
     decided: MovePlan,
     progress: Progress,
-    notice: Notice = logger.warning,
+    notice: Notice,
     *,
     command: str = COMMAND,
 ) -> MoveContext:
     """Return the context of a move; its locks show command, move and operator to others."""
     purpose = lock.purpose(f"{command} {decided.id}")
-    return MoveContext(topology, decided, methods.of(decided), progress, purpose, notice)
+    return MoveContext(topology, decided, progress, purpose, notice)
 
 
 def _decided(topology: Topology, entry: Entry, *, command: str) -> MovePlan:
@@ -339,24 +354,110 @@ def read(topology: Topology) -> Ledger:
     return ledgers.read(topology, purpose=lock.purpose("moves"))
 
 
-def _drive(context: MoveContext, on_step: Callable[[Step], None]) -> None:
+def _drive(context: MoveContext) -> None:
     """Run the remaining steps; undo a move that ends with its rehearsal. Raises move_ended.
 
-    Abort one that its rehearsal rules out, or whose slot has reached its limit of WAL.
+    Abort one that its rehearsal rules out, or whose slot has reached its limit of WAL: raises
+    RehearsalRefused, or WalLimitReached in place of the error that it has caused.
     """
-    steps = context.method.steps
     context.look_for_target()
-    require_not_aborted(context)
-
-    def abort() -> None:
-        undo(context, steps, on_step)
-
-    with stopped(context), aborting(context, abort):
-        if context.plan.options.rehearse_only and not context.past_cutover():
-            drive(context, rehearsal.until(steps), on_step)
-        else:
-            drive(context, steps, on_step)
-            return
-    context.notice("the rehearsal has ended: shardctl removes what it has made")
+    # Under the locks: an aborted move is not undoable, and would be completed like a decided one.
+    if (move := context.journal()) is not None and move.state is MoveState.aborted:
+        raise Refused(
+            "move_ended",
+            f"move {move.id} was aborted by another command: node {move.source} owns its shards",
+            hint="run `shardctl moves list` to see all moves",
+        )
+    every = steps = steps_of(context.plan)
+    if context.plan.options.rehearse_only and not context.past_cutover():
+        steps = rehearsal.until(every)
     with stopped(context):
-        undo(context, rehearsal.until(steps), lambda _: None)
+        try:
+            drive(context, steps)
+        except ShardctlError as error:
+            refused = isinstance(error, rehearsal.RehearsalRefused)
+            if (reason := error if refused else wal.reached(context)) is None:
+                raise
+            try:
+                undo(context, every)
+            except ShardctlError as again:
+                raise together([reason, *again.parts()]) from error
+            if refused:
+                raise
+            raise reason from error
+        if steps is not every:
+            context.notice("the rehearsal has ended: shardctl removes what it has made")
+            undo(context, steps)
+
+
+_UNDOABLE = "run `shardctl moves resume` to continue it, or `shardctl moves abort` to undo it"
+_LOST = "start node {node} if its server is down"
+_ABORT = "run `shardctl moves abort` to undo it; it cannot be resumed"
+_DECIDED = "run `shardctl moves resume` to finish it; it can no longer be aborted"
+_UNKNOWN = (
+    "run `shardctl moves list` when that node is reachable again; if it cannot start because its "
+    "disk is full, see docs/operations/failures.md"
+)
+
+
+class MoveStopped(Unfinished):
+    """The state of a stopped move, reported after the error that stopped it; None is unknown."""
+
+    def __init__(self, move: str, state: MoveState | None, error: ShardctlError) -> None:
+        what = "is not finished"
+        if state is None:
+            hint = _UNKNOWN
+        elif state.undoable:
+            hint = _UNDOABLE if all(part.resumable for part in error.parts()) else _ABORT
+        elif state.closed:
+            what, hint = "is over", f"run `shardctl moves show {move}` to see how it ended"
+        else:
+            hint = _DECIDED
+        known = f"its state is {state.value}" if state else "its state cannot be read"
+        super().__init__(f"move {move} {what}: {known}", hint=hint)
+        self.state = state
+        self.error = error
+        if isinstance(error, Interrupted):
+            self.exit_code = error.exit_code
+
+    def parts(self) -> list[ShardctlError]:
+        """Return the errors that stopped it, then itself."""
+        return [*self.error.parts(), self]
+
+
+@contextmanager
+def stopped(context: MoveContext) -> Iterator[None]:
+    """Raise an error within as MoveStopped, if the move has begun and has not ended.
+
+    Its exit code is 3, or 130 after Ctrl-C.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, ShardctlError) as caught:
+        error = caught if isinstance(caught, ShardctlError) else Interrupted("interrupted")
+        for part in error.parts():
+            if isinstance(part, NodeLost):  # the same command would not go on with the move
+                part.hint = _LOST.format(node=part.node)
+        try:
+            context.session(context.plan.source)
+            context.look_for_target()
+            found = context.journal()
+        except (NodeUnavailable, NodeLost, NodeRefused):
+            raise MoveStopped(context.plan.id, None, error) from caught
+        if found is None or found.state is MoveState.aborted:
+            raise error from caught  # nothing of it is left
+        raise MoveStopped(context.plan.id, found.state, error) from caught
+
+
+def _require_silent(node: Node) -> None:
+    """Check that nothing listens at the address of a node that was declared destroyed.
+
+    Raises node_there.
+    """
+    if ports.knock(node.host, node.port) == "open":
+        raise Refused(
+            "node_there",
+            f"node {node.name} is not destroyed: its port is open",
+            hint="run the command again without --source-destroyed or --target-destroyed; if "
+            "another server is in the node's place, stop that until the move has ended",
+        )

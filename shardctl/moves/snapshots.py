@@ -18,7 +18,6 @@ from shardctl.errors import Refused
 from shardctl.libpq import reason_of
 from shardctl.moves import marks
 from shardctl.moves.context import NodeRefused
-from shardctl.moves.marks import Watch
 from shardctl.postgres import blocking
 from shardctl.postgres.connection import NodeLost
 from shardctl.postgres.logical import moment
@@ -143,7 +142,7 @@ def _attempt(context: MoveContext, source: Side, target: Side, wanted: Wanted) -
     try:
         return moment.take(source, target, wanted)
     except moment.NotSeen as error:
-        raise marks.MarkNotSeen(plan.target, wanted.mark, Watch(context).trouble()) from error
+        raise marks.MarkNotSeen(plan.target, wanted.mark, marks.trouble(context, [])) from error
     except psycopg.Error as error:
         for side, node in ((source, plan.source), (target, plan.target)):
             if side.lost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardctl.errors import ShardctlError, Unfinished
 from shardctl.moves.context import Use
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardctl.moves.context import MoveContext
-    from shardctl.postgres.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -46,15 +45,15 @@ class Step:
     undo: Callable[[MoveContext], None] | None = None
 
 
-def drive(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step], None]) -> None:
-    """Run every step that is not done, in order; call `on_step` as each begins.
+def drive(context: MoveContext, steps: Sequence[Step]) -> None:
+    """Run every step that is not done, in order; tell the operator as each begins.
 
     Resuming a move runs this again. Raises what a step raises, and Unfinished.
     """
     for step in steps:
         if step.probe(context):
             continue
-        on_step(step)
+        context.notice(f"move {context.plan.id}: {step.name}: {step.sentence}")
         _record(context, step, "running")
         began = time.monotonic()
         try:
@@ -72,27 +71,23 @@ def drive(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step],
         _record(context, step, "done", began=began)
 
 
-def undo(context: MoveContext, steps: Sequence[Step], on_step: Callable[[Step], None]) -> None:
-    """Undo all steps, the last first; each undo is repeatable, and `on_step` gets those that began.
+def undo(context: MoveContext, steps: Sequence[Step]) -> None:
+    """Undo all steps, the last first; each undo is repeatable. Name those that began.
 
     Raises what a step's undo raises, such as NodeUnavailable of a target that is needed by then.
     """
-    first, *_ = steps
-    begun = {first.name, *_begun(context)}
+    move = context.plan.id
+    with context.using(context.plan.source) as session:
+        recorded = journal.steps(session, move)
+    begun = {steps[0].name, *(one.step for one in recorded if one.state != "undone")}
     for step in reversed(steps):
         if step.undo is not None:
             if step.name in begun:
-                on_step(step)
+                context.notice(f"move {move}: undo {step.name}")
             step.undo(context)
-            _record_undone(context, step)
-
-
-def _begun(context: MoveContext) -> set[str]:
-    """Name the steps that began and were not undone, by the source's journal."""
-    source = context.plan.source
-    with context.on(source):
-        recorded = journal.steps(context.session(source), context.plan.id)
-    return {one.step for one in recorded if one.state != "undone"}
+            # The last step that was not undone is where the move ended.
+            logger.info("move %s: step %s: undone", move, step.name)
+            _in_journals(context, step, journal.record_undone)
 
 
 def _record(
@@ -106,24 +101,13 @@ def _record(
     """Write the step into the journals that can be written; nothing depends on it."""
     took_ms = None if began is None else (time.monotonic() - began) * 1000
     logger.info("move %s: step %s: %s %s", context.plan.id, step.name, state, error or "")
-    _in_journals(
-        context,
-        lambda session: journal.record_step(
-            session, context.plan.id, step.name, state, took_ms=took_ms, error=error
-        ),
-    )
+    _in_journals(context, step, journal.record_step, state=state, took_ms=took_ms, error=error)
 
 
-def _record_undone(context: MoveContext, step: Step) -> None:
-    """Write it down as well, of a step that has begun: the last of them is where the move ended."""
-    logger.info("move %s: step %s: undone", context.plan.id, step.name)
-    _in_journals(
-        context, lambda session: journal.record_undone(session, context.plan.id, step.name)
-    )
-
-
-def _in_journals(context: MoveContext, write: Callable[[Connection], None]) -> None:
-    """Write something into the journals that can be written."""
+def _in_journals(
+    context: MoveContext, step: Step, write: Callable[..., None], **given: Any
+) -> None:
+    """Write something about a step into the journals that can be written."""
     for node in (context.plan.source, context.plan.target):
         session = context.open_session(node, Use.work)
         if session is None:
@@ -131,7 +115,7 @@ def _in_journals(context: MoveContext, write: Callable[[Connection], None]) -> N
         try:
             with context.on(node), session.transaction():
                 if journal.find(session, context.plan.id) is not None:
-                    write(session)
+                    write(session, context.plan.id, step.name, **given)
         except ShardctlError as refused:
             # A standby accepts no writes, and the step itself reports a server that has died.
             logger.debug("move %s: not recorded on node %s: %s", context.plan.id, node, refused)

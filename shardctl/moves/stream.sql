@@ -18,13 +18,9 @@ ORDER BY attempt DESC LIMIT 1
 -- Hold a move's record on its target, and return whether the target has not claimed: a claim waits for it
 SELECT true FROM shardctl.move WHERE id = %(move)s AND NOT state = ANY (%(claimed)s) FOR UPDATE
 
--- name: remove
--- Remove all marks of a kind
-DELETE FROM shardctl.stream WHERE move = %(move)s AND what = %(what)s
-
 -- name: forget
--- Remove all marks of a move
-DELETE FROM shardctl.stream WHERE move = %(move)s
+-- Remove the marks of a move, or those of a kind
+DELETE FROM shardctl.stream WHERE move = %(move)s AND what = coalesce(%(what)s, what)
 
 -- name: await
 -- Wait a while for the fence's mark. Then put the target's own with a synchronous commit, if this is
@@ -107,10 +103,9 @@ SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)
 
 -- name: files
 -- The file of each table of some schemas: a TRUNCATE gives it another
-SELECT n.nspname::text, c.relname::text, pg_relation_filenode(c.oid)::bigint
+SELECT coalesce(jsonb_object_agg(n.nspname || '.' || c.relname, pg_relation_filenode(c.oid)), '{}')
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind = 'r'
-ORDER BY 1, 2
 
 -- name: rename
 -- Rename schemas, all at once; those that have their names already stay

@@ -180,8 +180,7 @@ def decision(context: MoveContext) -> dict[str, Any] | None:
         session = context.open_session(node, Use.work)
         if context.decision is None and session is not None:
             with context.on(node):
-                row = session.execute(QUERIES["decision"], {"move": plan.id}).fetchone()
-            context.decision = row and row[0]
+                context.decision = marks.last(session, plan.id, marks.DECISION)
     return context.decision
 
 
@@ -237,7 +236,7 @@ def reconcile(context: MoveContext) -> None:
             journal.copy(session, found)
         else:
             slots.drop(session, plan.slot)  # the copy is to be made again
-            marks.remove(session, plan.id, marks.PING)
+            marks.forget(session, plan.id, marks.PING)
             marks.note_timeline(session, plan.id)
 
 

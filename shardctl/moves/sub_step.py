@@ -181,13 +181,13 @@ DEFERRED = "interrupted: shardctl completes or undoes the cutover first, within 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+@dataclass
 class Deferred:
     """Counts deferred signals; `require_none` stops where the cutover may stop."""
 
-    def __init__(self, notice: Callable[[str], None], text: str) -> None:
-        self.asked = 0
-        self._notice = notice
-        self._text = text
+    notice: Callable[[str], None]
+    text: str
+    asked: int = 0
 
     def require_none(self, what: str) -> None:
         """Raise Interrupted with the message `what` if a signal came."""
@@ -198,7 +198,7 @@ class Deferred:
         """Record a signal."""
         self.asked += 1
         if number != signal.SIGHUP:  # the terminal is gone
-            self._notice(self._text)
+            self.notice(self.text)
 
 
 @contextmanager

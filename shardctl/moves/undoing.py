@@ -46,8 +46,8 @@ def call_off(context: MoveContext) -> None:
         PausedPoolers(context.topology, context.plan, purpose=context.purpose) as pauses,
     ):
         reconcile(context)
-        with context.on(context.plan.source):
-            fence.lift(context.session(context.plan.source), context.plan.id)
+        with context.using(context.plan.source) as session:
+            fence.lift(session, context.plan.id)
         found = at_source(context)
         if found is not None and found.state.undoable:
             _let_go(context, pauses)
@@ -88,25 +88,33 @@ def take_back(at: Attempt) -> None:
 def lift_fence(at: Attempt) -> None:
     """Lift the fence of this attempt, and read the source's journal after that.
 
-    If another process has taken over the move, resume what this one has paused. A source may lose
-    sessions repeatedly, and its guard with them.
+    Only with the source's lock: otherwise another process may be running the move. A source that
+    has crashed has lost its guard, too: so wait for it, and take its lock again. If another process
+    has the lock, wait as long as a pause may last: most release it by then. If that has taken over
+    the move, resume what this one has paused. Raises NodeLocked, NodeUnavailable.
     """
-    context, plan = at.context, at.plan
-    until = time.monotonic() + _RESTART_S
+    context, plan, told = at.context, at.plan, False
+    ends = time.monotonic() if at.pauses.held_at is None else _pause_ends(at)
+    until = max(ends, at.budget.deadline, time.monotonic() + _RESTART_S)
     while True:
         try:
+            context.lock(plan.source)
+            context.require_lock(plan.source)
             with context.on(plan.source):
-                _require_own(at)
                 reconcile(context)
                 fence.lift(at.source, plan.id, revision=at.budget.revision)
                 found = at_source(context)
-        except NodeLost as error:
-            if time.monotonic() > until:
+            break
+        except (NodeLocked, NodeLost, NodeUnavailable) as error:
+            if time.monotonic() > (ends if isinstance(error, NodeLocked) else until):
                 raise
             logger.info("move %s: %s", plan.id, error.message)
+            if not context.holds(plan.source):
+                if not told:
+                    context.notice(f"lost node {plan.source}: waiting for it, to lift its fence")
+                told = True
+                context.forget(plan.source)  # no pid of before it is a guard's any more
             time.sleep(_RESTART_POLL)
-        else:
-            break
     ours = (MoveState.promoting, at.budget.revision + TO_PROMOTING)
     at.undone = found is not None and found.state.undoable
     if not at.undone and (found is None or (found.state, found.revision) != ours):
@@ -147,36 +155,10 @@ def _pause_ends(at: Attempt) -> float:
     return time.monotonic() + at.plan.options.max_pause_s + GUARD_LAG_S
 
 
-def _require_own(at: Attempt) -> None:
-    """Check that this process has the source's lock: otherwise another may be running the move.
-
-    A source that has crashed has lost its guard, too: so wait for it, and take its lock again. If
-    another process has the lock, wait as long as a pause may last: most release it by then. Raises
-    NodeLocked, NodeUnavailable.
-    """
-    context, source = at.context, at.plan.source
-    try:
-        context.require_lock(source)
-    except NodeLost:
-        context.forget(source)
-        context.notice(f"lost node {source}: waiting until it is back, to lift its fence")
-        ends = time.monotonic() if at.pauses.held_at is None else _pause_ends(at)
-        until = max(ends, at.budget.deadline, time.monotonic() + _RESTART_S)
-        while True:
-            try:
-                context.lock(source)
-            except (NodeLocked, NodeLost, NodeUnavailable) as error:
-                if time.monotonic() > (ends if isinstance(error, NodeLocked) else until):
-                    raise
-                time.sleep(_RESTART_POLL)
-            else:
-                return
-
-
 def at_source(context: MoveContext) -> Move | None:
     """Read the move on its source, over a new session if the old one broke."""
-    with context.on(context.plan.source):
-        return journal.find(context.session(context.plan.source), context.plan.id)
+    with context.using(context.plan.source) as session:
+        return journal.find(session, context.plan.id)
 
 
 def state(context: MoveContext) -> str:

@@ -113,7 +113,8 @@ def follow(
         slots.require(source, node, clone.slot)
         row = source.execute(_QUERIES["followed"], {"slot": clone.slot}).fetchone()
         written, active = row or (replayed, False)
-        # A receiver calls itself streaming before the source has agreed.
+        # A receiver calls itself streaming before the source has agreed. Until the source knows
+        # what the standby looks at (hot_standby_feedback), replay breaks off its questions.
         streams = active and status == _STREAMING
         behind = position(written) - position(replayed)
         if streams and behind <= NEAR:

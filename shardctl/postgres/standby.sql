@@ -89,9 +89,10 @@ SELECT pg_is_in_recovery(), coalesce(pg_last_wal_replay_lsn(), '0/0'),
        coalesce((SELECT status FROM pg_stat_wal_receiver), '')
 
 -- name: followed
--- Where the source is, and whether something streams from the slot
+-- Where the source is, and whether something streams from the slot whose feedback has arrived
 SELECT pg_current_wal_lsn(),
-       coalesce((SELECT active FROM pg_replication_slots WHERE slot_name = %(slot)s), false)
+       coalesce((SELECT active AND xmin IS NOT NULL FROM pg_replication_slots
+                 WHERE slot_name = %(slot)s), false)
 
 -- name: promote
 -- Promote it, and wait in the server, which needs no message a poll; its own wait sleeps 100 ms;

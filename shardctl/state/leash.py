@@ -98,11 +98,6 @@ def watched(session: Connection, slots: Iterable[str]) -> frozenset[str]:
     return frozenset(slot for (slot,) in found)
 
 
-def sessions(session: Connection, slots: Iterable[str]) -> list[tuple[str, int]]:
-    """Give the slots that sessions watch, or have watched, and the pids of these sessions."""
-    return session.execute(QUERIES["sessions"].format(of_slots=_of(slots))).fetchall()
-
-
 def end(session: Connection, slot: str) -> None:
     """End what watches the slot, if anything does."""
     patience = sql.Literal(_PATIENCE_MS)

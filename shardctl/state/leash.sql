@@ -81,10 +81,6 @@ SELECT pg_catalog.set_config('application_name', 'shardctl guard of ' || {slot},
 -- Those of some slots that are watched at this moment, and not by a session that has ended that
 SELECT s.slot {of_slots} AND a.state = 'active'
 
--- name: sessions
--- Those of some slots that have such sessions, and their pids
-SELECT s.slot, a.pid {of_slots} ORDER BY a.pid
-
 -- name: end
 -- End what watches a slot, running or not
 SELECT pg_catalog.pg_terminate_backend(a.pid, {patience_ms}) {of_slots}

@@ -1,4 +1,4 @@
-"""The journals of several nodes together: every move, once, as people see it."""
+"""The journals of several nodes together: every move, once, as people see it; one is chosen."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from shardctl.errors import Refused
+from shardctl.errors import Misused, Refused, together
 from shardctl.ids import times
-from shardctl.state import journal, lock, progress, reverses
+from shardctl.state import cluster, identity, journal, lock, observer, progress, reverses
 from shardctl.state.journal import MoveState
 from shardctl.topology import ranges
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from shardctl.state.journal import Move, StepRecord
     from shardctl.state.progress import MoveProgress
     from shardctl.state.reverses import Kept, Reverse
-    from shardctl.topology.model import NodeName, Topology
+    from shardctl.topology.model import Node, NodeName, Topology
+
+    Unread = tuple[NodeName, str]
 
 Shown = Literal["running", "unfinished", "unconfirmed", "done", "aborted"]
 
@@ -319,3 +321,76 @@ def kept_reverses(known: Iterable[Entry], *, over: bool = False) -> frozenset[st
 def written(moment: datetime | None) -> str | None:
     """Write a moment as JSON has it."""
     return None if moment is None else times.render(int(moment.timestamp() * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The moves in all journals, newest first; `unread` are nodes that could not be asked."""
+
+    entries: tuple[Entry, ...]
+    unread: tuple[Unread, ...]
+
+    def entry(self, move: str | None) -> Entry:
+        """Return one move; None means the unfinished one, before those that a command runs.
+
+        Raises move_not_found, nothing_unfinished, several_unfinished.
+        """
+        but, hint = "", ""
+        if self.unread:  # its journal may have the move
+            node, reason = self.unread[0]
+            but = f" (not checked: nodes {', '.join(node for node, _ in self.unread)})"
+            hint = (
+                f"node {node}: {reason}; start it, then try again; if it cannot start because the "
+                "WAL of a move has filled its disk, see docs/operations/failures.md"
+            )
+        if move is not None:
+            found = [entry for entry in self.entries if entry.move.id == move]
+            if not found:
+                hint = (
+                    hint or f"known moves: {', '.join(e.move.id for e in self.entries) or 'none'}"
+                )
+                raise Misused("move_not_found", f"unknown move {move!r}{but}", hint=hint)
+            return found[0]
+        found = [entry for entry in self.entries if entry.state == "unfinished"]
+        found = found or [entry for entry in self.entries if entry.open]
+        if not found:
+            hint = hint or "run `shardctl moves list` to see all moves"
+            raise Misused("nothing_unfinished", f"no move is unfinished{but}", hint=hint)
+        if len(found) > 1:
+            moves = [one.move for one in found]
+            listed = ", ".join(f"{one.id} ({one.source} to {one.target})" for one in moves)
+            raise Misused(
+                "several_unfinished",
+                f"{len(found)} moves are unfinished: {listed}",
+                hint="give the id of one of them",
+            )
+        return found[0]
+
+    def newest(self) -> Entry:
+        """Return the move that began last; raises no_move_yet."""
+        if not self.entries:
+            raise Misused(
+                "no_move_yet",
+                "no move has started yet",
+                hint="run `shardctl move-shards` to start one (see its --help)",
+            )
+        return self.entries[0]
+
+
+def read(topology: Topology, *, purpose: str) -> Ledger:
+    """Read the journals of all reachable nodes.
+
+    Raises NodeUnavailable if none is, and node_unfit if all that are belong to another cluster.
+    """
+
+    def of_node(session: Connection, node: Node) -> tuple[Copy, ...]:
+        row = cluster.read(session) if cluster.is_present(session) else None
+        if row is not None and row.cluster != topology.cluster:
+            identity.check(row, topology, node.name)
+        return copies(session, topology, node.name, row, whole=True)
+
+    asked = observer.ask(topology, of_node, purpose=purpose)
+    if asked.problems and not asked.values:
+        raise together(asked.problems)
+    known = (copy for found in asked.values.values() for copy in found)
+    return Ledger(entries(known), tuple(asked.unread.items()))

@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from shardctl.postgres import catalog, queries
-from shardctl.state import journal, leash
+from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from shardctl.postgres.connection import Connection
 
@@ -26,7 +25,6 @@ Kind = Literal[
     "schema",
     "function",
     "role",
-    "guard",
     "records",
 ]
 
@@ -58,30 +56,12 @@ class NodeObjects:
     """Moves whose copies on this node accept writes."""
 
 
-def read(
-    session: Connection, *, ended: Iterable[str] = (), copies: Mapping[str, Sequence[str]] = {}
-) -> NodeObjects:
-    """Read what moves have made on a node.
-
-    Guards of slots are looked for by the ids of moves that have `ended`. `copies` are schemas
-    that a move has copied to this node, or was to copy, by the move's id; those that exist here
-    are listed, too, where the move has triggers or rows here. Without these they are not its own.
-    """
+def read(session: Connection) -> NodeObjects:
+    """Read what moves have made on a node; which schemas are copies, only their journals know."""
     found = [MoveObject(*row) for row in session.execute(QUERIES["objects"])]
-    if slots := {journal.slot(move): move for move in ended}:
-        found += [
-            MoveObject("guard", f"pid {pid}", slots[slot], f"of slot {slot}")
-            for slot, pid in leash.sessions(session, slots)
-        ]
     records = session.execute(QUERIES["records"]).fetchall()
-    marked = {one.move for one in found if one.kind == "triggers"}
-    marked |= {move for move, _, _ in records}
-    for move in marked & copies.keys():
-        live = catalog.present(session, copies[move])
-        found += [MoveObject("schema", name, move) for name in sorted(live)]
-    opened = set()
-    for move, count, is_open in records:
-        found.append(MoveObject("records", "shardctl.stream", move, f"{count} rows"))
-        if is_open:
-            opened.add(move)
-    return NodeObjects(tuple(found), frozenset(opened))
+    found += [
+        MoveObject("records", "shardctl.stream", move, f"{count} rows")
+        for move, count, _ in records
+    ]
+    return NodeObjects(tuple(found), frozenset(move for move, _, is_open in records if is_open))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import socket
 import stat
@@ -118,7 +119,8 @@ class ShardFleet:
             topology = loader.load(self.topology)
             decided = service.plan(topology, [shard], to, options, method=plan.STREAM)
             service.preflight(topology, decided)
-            service.start(topology, decided, fanout.Silent(), lambda _: None)
+            notice = logging.getLogger(__name__).info
+            service.start(topology, decided, fanout.Silent(), notice)
             self._topology = topology = loader.load(self.topology)
             given = dict(zip(map(NodeName, self.nodes), self._tables, strict=True))
             for schema in decided.schemas:

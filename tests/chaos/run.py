@@ -232,7 +232,7 @@ class Run:
 
 
 def unowned(left: list[dict[str, Any]], moves: list[dict[str, Any]]) -> list[Violation]:
-    """Choose of what `moves doctor` lists what no killed guard and no absent node explains.
+    """Choose of what `moves doctor` lists what no absent node explains.
 
     `finish` goes on without a source that is away, or busy with another move: its retired copies
     stay closed, and the rows of the reverse that was given up stay there.
@@ -245,8 +245,7 @@ def unowned(left: list[dict[str, Any]], moves: list[dict[str, Any]]) -> list[Vio
     return [
         Violation("left_over", f"{one['node']}: {one['kind']} {one['name']} of {one['move']}")
         for one in left
-        if one["kind"] != "guard"
-        and (one["kind"] != "triggers" or "__retired_" not in one["name"])
+        if (one["kind"] != "triggers" or "__retired_" not in one["name"])
         and (one["kind"] != "records" or sources.get(one["move"]) != one["node"])
     ]
 

@@ -9,9 +9,9 @@ import pytest
 
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import copy, follow, prune, rehearsal, reverse_kept, reversing, service
+from shardctl.moves import copy, follow, prune, rehearsal, reverse_kept, service
 from shardctl.moves.plan import Options
-from shardctl.moves.stopped import MoveStopped
+from shardctl.moves.service import MoveStopped
 from tests.fixtures.moves.own import lose
 from tests.fixtures.moves.proof import left
 from tests.fixtures.moves.stream_moves import entry, moved, replace_step, reverse, state
@@ -161,7 +161,7 @@ def test_what_another_operator_has_aborted_meanwhile_is_not_completed(
 ) -> None:
     """Its poolers and the topology file would lead to the node that has no shards."""
     there = moved(fleet_own)
-    late = reversing.plan(fleet_own.topology, there, Options(5.0, 0.0))
+    late = reverse_kept.plan_reverse(fleet_own.topology, there, Options(5.0, 0.0))
     replace_step(monkeypatch, copy.REOPEN_STEP, lose)
     with pytest.raises(MoveStopped):
         reverse(fleet_own, there.move.id)
@@ -171,6 +171,6 @@ def test_what_another_operator_has_aborted_meanwhile_is_not_completed(
     with raises_code("move_ended"):
         service.start(fleet_own.topology, late, Silent(), lambda _: None)
     with raises_code("move_ended"):
-        service.resume(fleet_own.topology, seen, Silent(), lambda _: None)
+        service.resume(fleet_own.topology, seen, Silent(), lambda _: None, service.Given())
     assert fleet_own.leads("shard2") == "b"
     assert fleet_own.problems() == []

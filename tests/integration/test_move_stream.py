@@ -20,14 +20,14 @@ from shardctl.moves import (
     doctor,
     follow,
     plan,
-    reversing,
+    reverse_kept,
     service,
     stream_claim,
     stream_cutover,
 )
 from shardctl.moves.context import Use
 from shardctl.moves.plan import Options, TargetUnfit
-from shardctl.moves.stopped import MoveStopped
+from shardctl.moves.service import MoveStopped
 from shardctl.postgres import slots
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.provision import poolers as pooling
@@ -292,9 +292,9 @@ def test_indexes_that_are_broken_off_are_made_again_without_the_rows(
     for node in "ab":
         assert fleet_own.ask(node, "SELECT map_version FROM shardctl.cluster") == [(8,)]
     ended = fleet_own.copy("b").id
-    reversing.finish(fleet_own.topology, entry(fleet_own, ended))
+    reverse_kept.finish(fleet_own.topology, entry(fleet_own, ended))
     with raises_code("nothing_to_finish"):
-        reversing.finish(fleet_own.topology, entry(fleet_own, ended))
+        reverse_kept.finish(fleet_own.topology, entry(fleet_own, ended))
     identity = "SELECT relreplident::text FROM pg_class WHERE oid = 'shard2.bare'::regclass"
     assert fleet_own.ask("b", identity) == [("d",)]
     assert left(fleet_own) == []
@@ -341,7 +341,6 @@ def test_an_abort_serves_clients_though_its_target_cannot_be_reached_and_ends_wh
             fleet_own.abort()
         assert caught.value.exit_code == 3
         assert isinstance(caught.value.error, NodeUnavailable)
-        assert "node a keeps up to" in caught.value.message
         with fleet_own.connect("a") as source:
             assert leash.is_armed(source, fleet_own.entry().slot)
         assert fleet_own.copy("a").state is MoveState.undone

@@ -10,7 +10,7 @@ from shardctl.checks.verify import verify
 from shardctl.fanout import Silent
 from shardctl.moves import cutover, prune, service
 from shardctl.moves.attempt import Attempt
-from shardctl.moves.stopped import MoveStopped
+from shardctl.moves.service import MoveStopped
 from shardctl.provision.refusals import OwnershipDiffers
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
@@ -43,7 +43,7 @@ def in_turn(fleet: Lab, plan: MovePlan) -> MoveContext:
                 waited.append(message)
                 lock.end_cutover(other)
 
-        context = service.start(fleet.topology, plan, Silent(), lambda _: None, notice=notice)
+        context = service.start(fleet.topology, plan, Silent(), notice)
     assert len(waited) == 1
     return context
 

@@ -9,7 +9,7 @@ import pytest
 
 from shardctl.errors import ShardctlError
 from shardctl.moves import follow, service
-from shardctl.moves.stopped import MoveStopped
+from shardctl.moves.service import MoveStopped
 from shardctl.pgbouncer import apply
 from shardctl.topology import edit
 from tests.fixtures.moves.own import lose, messages

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardctl.hosts.files import BACKUP
-from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import CLONE
+from shardctl.moves.service import METHODS
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_a_whole_move_as_a_user_runs_it(fleet_own: Lab) -> None:
     out, err = done.communicate()
     assert done.returncode == 0, err
     assert "502" in out
-    for step in METHODS[CLONE].steps:
+    for step in METHODS[CLONE]:
         assert f": {step.name}: {step.sentence}\n" in err
     listed = one_json(fleet_own.here("moves", "list", "-o", "json"))
     (move,) = listed["moves"]

@@ -115,7 +115,6 @@ def cleared(left_by_moves: Fleet) -> Iterator[Fleet]:
 
 LEFT = {
     ("a", "slot", ENDED),
-    ("a", "guard", ENDED),
     ("a", "publication", ENDED),
     ("a", "publication", UNKNOWN),
     ("b", "subscription", ENDED),

@@ -10,8 +10,8 @@ from psycopg import sql
 
 from shardctl.moves import confirm
 from shardctl.moves.confirm import CopiesDiffer
-from shardctl.moves.methods import METHODS
 from shardctl.moves.plan import CLONE
+from shardctl.moves.service import METHODS
 from shardctl.moves.step import drive
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def test_copies_that_differ_are_kept_for_good_and_the_move_can_be_closed(
     world = fleet_own.up_to("confirm", [2, 3], "c")
     fleet_own.ask("a", f"UPDATE {world.plan.retired[1]}.photos SET user_id = 2")
     with pytest.raises(CopiesDiffer) as caught:
-        drive(world, METHODS[CLONE].steps, lambda _: None)
+        drive(world, METHODS[CLONE])
     world.close()
     assert caught.value.exit_code == 3
     assert "shard3.photos" in caught.value.message

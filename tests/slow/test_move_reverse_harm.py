@@ -10,9 +10,9 @@ import pytest
 from shardctl.checks.verify import verify
 from shardctl.errors import ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import reversing, service
+from shardctl.moves import reverse_kept, service
 from shardctl.moves.plan import Options
-from shardctl.moves.stopped import MoveStopped
+from shardctl.moves.service import MoveStopped
 from tests.fixtures.moves.own import messages
 from tests.fixtures.moves.proof import left
 from tests.fixtures.moves.stream_moves import entry, moved, reverse, state
@@ -56,7 +56,7 @@ def test_whatever_was_changed_since_the_move_is_named(fleet_own: Lab) -> None:
         fleet_own, there.move.id
     )
     assert state(fleet_own, there.move.id) == "open"
-    reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
+    reverse_kept.finish(fleet_own.topology, entry(fleet_own, there.move.id))
     assert left(fleet_own) == []
 
 
@@ -81,12 +81,12 @@ def test_a_reverse_waits_for_an_old_source_that_is_away_and_outlives_restarts(
     fleet_own.server("b").start()
     put = fleet_own.put(2)
     every = service.read(fleet_own.topology).entries
-    assert [one.move.id for one in reversing.unguarded(every)] == [there.move.id]
+    assert [one.move.id for one in reverse_kept.unguarded(every)] == [there.move.id]
     found = verify(fleet_own.topology, ["leftovers"], deep=False, progress=Silent()).findings
     [unwatched] = [one for one in found if one.code == "slot_unwatched"]
     assert unwatched.object == there.reverse.slot
-    reversing.guard(fleet_own.topology, there)
-    assert reversing.unguarded(service.read(fleet_own.topology).entries) == []
+    reverse_kept.guard(fleet_own.topology, there)
+    assert reverse_kept.unguarded(service.read(fleet_own.topology).entries) == []
     reverse(fleet_own, there.move.id)
     assert (put,) in fleet_own.ask("a", "SELECT id FROM shard2.photos")
     assert fleet_own.problems() == []
@@ -94,8 +94,8 @@ def test_a_reverse_waits_for_an_old_source_that_is_away_and_outlives_restarts(
 
 def test_a_reverse_that_begins_behind_a_finish_is_aborted(fleet_own: Lab) -> None:
     there = moved(fleet_own)
-    late = reversing.plan(fleet_own.topology, there, Options(5.0, 0.0))
-    reversing.finish(fleet_own.topology, there)
+    late = reverse_kept.plan_reverse(fleet_own.topology, there, Options(5.0, 0.0))
+    reverse_kept.finish(fleet_own.topology, there)
     with pytest.raises(MoveStopped) as caught:
         service.start(fleet_own.topology, late, Silent(), lambda _: None)
     assert "reverse_lost" in messages(caught.value)

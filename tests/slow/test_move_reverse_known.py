@@ -10,7 +10,7 @@ from shardctl.checks import status as statuses
 from shardctl.checks.verify import verify
 from shardctl.errors import Refused, ShardctlError
 from shardctl.fanout import Silent
-from shardctl.moves import doctor, prune, reversing, service
+from shardctl.moves import doctor, prune, reverse_kept, service
 from shardctl.state import lock
 from tests.fixtures.moves.proof import left
 from tests.fixtures.moves.stream_moves import entry, moved, reverse, state
@@ -49,7 +49,7 @@ def test_verify_status_doctor_and_prune_know_it(fleet_own: Lab) -> None:
     assert list(doctor.left(doctor.look(fleet_own.topology, purpose="test"))) == []
     assert all("moves finish" in str(why) for why in prunable(fleet_own))
     assert len(prunable(fleet_own)) == 2
-    reversing.finish(fleet_own.topology, there)
+    reverse_kept.finish(fleet_own.topology, there)
     assert prunable(fleet_own) == [None, None]
     assert found(fleet_own) == []
     assert statuses.observe(fleet_own.topology, sample_s=0, progress=Silent()).unclosed == ()
@@ -65,7 +65,7 @@ def test_the_next_move_of_its_shards_wants_that_it_is_given_up(fleet_own: Lab) -
     willing = fleet_own.plan([3], "a", finish_reverse=True)
     facts = service.preflight(fleet_own.topology, willing)
     assert facts.reversible == (there.move.id,)
-    reversing.finish_each(fleet_own.topology, facts.reversible)
+    reverse_kept.finish_each(fleet_own.topology, facts.reversible)
     assert state(fleet_own, there.move.id) == "finished"
     fleet_own.start(willing)
     assert fleet_own.leads("shard3") == "a"
@@ -80,7 +80,7 @@ def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> No
     wait_for(lambda: state(fleet_own, there.move.id) == "expired")
     assert entry(fleet_own, there.move.id).can() == ["finish"]
     assert ("reverse_over", there.move.id) in found(fleet_own)
-    with pytest.raises(Refused, match="possible until"):
+    with pytest.raises(Refused, match="expired"):
         reverse(fleet_own, there.move.id)
     assert prunable(fleet_own) == [None, None]
     # Its tables still have what they were lent, which another move would keep.
@@ -88,7 +88,7 @@ def test_it_ends_when_its_time_is_over_though_nobody_looks(fleet_own: Lab) -> No
     with pytest.raises(ShardctlError) as caught:
         service.preflight(fleet_own.topology, fleet_own.plan([2], "a"))
     assert "identity_left" in [one.code for one in caught.value.parts()]
-    reversing.finish(fleet_own.topology, entry(fleet_own, there.move.id))
+    reverse_kept.finish(fleet_own.topology, entry(fleet_own, there.move.id))
     assert left(fleet_own) == []
     lent = "SELECT relreplident::text FROM pg_class WHERE oid = 'shard2.bare'::regclass"
     assert fleet_own.ask("b", lent) == [("d",)]

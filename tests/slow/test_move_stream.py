@@ -11,7 +11,7 @@ from shardctl.moves import (
     follow,
     stream_cutover,
 )
-from shardctl.moves.stopped import MoveStopped
+from shardctl.moves.service import MoveStopped
 from shardctl.state import lock
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import lose

@@ -12,8 +12,8 @@ from psycopg import sql
 
 from shardctl.errors import ShardctlError
 from shardctl.moves import clone_cutover
+from shardctl.moves.service import MoveStopped
 from shardctl.moves.step import NotAbortable
-from shardctl.moves.stopped import MoveStopped
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import lose, messages

@@ -8,7 +8,7 @@ import pytest
 
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.moves import follow
-from shardctl.moves.stopped import MoveStopped
+from shardctl.moves.service import MoveStopped
 from shardctl.postgres.logical import publication
 from tests.fixtures.moves import stream_moves
 from tests.fixtures.moves.proof import assert_clean

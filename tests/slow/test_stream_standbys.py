@@ -12,7 +12,7 @@ import pytest
 
 from shardctl.hosts.local import Local
 from shardctl.moves.marks import StandbysBehind
-from shardctl.moves.stopped import MoveStopped
+from shardctl.moves.service import MoveStopped
 from tests.fixtures.servers.postgres import SUPERUSER, free_ports, wait_for
 
 if TYPE_CHECKING:

@@ -210,16 +210,16 @@ def test_what_a_move_lost_of_a_table_is_found_beside_what_faults_changed() -> No
     assert len(run.wrong([*changed, *missing])) == 2
 
 
-def test_of_what_moves_leave_only_closed_retired_copies_and_guards_are_expected() -> None:
+def test_of_what_moves_leave_only_closed_retired_copies_are_expected() -> None:
     retired = "schema shard1__retired_563afdd4"
     kept = {"node": "b", "kind": "triggers", "name": retired, "move": "0e1f2a3b"}
-    guard = {"node": "b", "kind": "guard", "name": "guard-1", "move": "563afdd4"}
+    slot = {"node": "b", "kind": "slot", "name": "shardctl_563afdd4", "move": "563afdd4"}
     rows = {"node": "b", "kind": "records", "name": "shardctl.stream", "move": "0e1f2a3b"}
     reverse = {"move": "0e1f2a3b", "state": "finished"}
     ended = {"id": "563afdd4", "source": "b", "target": "a", "reverse": reverse}
     other = {"id": "1c2d3e4f", "source": "a", "target": "b", "reverse": None}
-    assert run.unowned([kept, guard, rows], [ended, other]) == []
-    wrong = [kept | {"name": "schema shard1"}, guard | {"kind": "slot"}]
+    assert run.unowned([kept, rows], [ended, other]) == []
+    wrong = [kept | {"name": "schema shard1"}, slot]
     assert len(run.unowned([*wrong, rows | {"node": "a"}], [ended, other])) == 3
     assert len(run.unowned([rows], [other])) == 1
 

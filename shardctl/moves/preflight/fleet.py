@@ -203,5 +203,5 @@ def others(context: Context) -> list[Entry]:
 
 def look_at_file(context: Context) -> None:
     """See that the new owners could be written into the topology file; raises PreflightRefused."""
-    if problems := file.problems(context.topology, context.plan):
+    if problems := [*file.problems(context.topology, context.plan)]:
         raise together(problems)

@@ -39,7 +39,7 @@ def test_what_is_done_is_not_begun_again(tmp_path: Path) -> None:
     assert found.left(topology) == [half]
     assert half.left(topology) == [1]
     # Another terminal may have finished it since: no node is asked, and none runs.
-    work = Work(Silent(), lambda _: lambda _: None, print)
+    work = Work(Silent(), print)
     group.carry_out(file, found, done, Options(5.0, 0.0), work)
     with raises_code("plan_outdated"):
         part("b", "c", 3).left(topology)

@@ -10,10 +10,9 @@ import pytest
 
 from shardctl.moves import doctor, plan
 from shardctl.moves.doctor import Fleet
-from shardctl.moves.ledger import Ledger
 from shardctl.moves.prune import View
 from shardctl.state.journal import MoveState
-from shardctl.state.ledger import Entry
+from shardctl.state.ledger import Entry, Ledger
 from shardctl.state.move_objects import Kind, MoveObject, NodeObjects
 from shardctl.topology.model import NodeName, ShardId
 from tests.fixtures.servers.postgres import local_node, local_topology
@@ -86,8 +85,9 @@ CLOSED = MoveObject("triggers", "shard2", ENDED, "1 table")
 
 
 def test_triggers_of_copies_that_serve_are_removed_and_their_schema_stays() -> None:
-    both = [CLOSED, MoveObject("schema", "shard2", ENDED)]
-    [one] = doctor.left(fleet({B: both}, opened=[ENDED]))
+    seen = fleet({B: [CLOSED]}, opened=[ENDED])
+    live = {**seen.views, B: dataclasses.replace(seen.views[B], live=frozenset(["shard2"]))}
+    [one] = doctor.left(dataclasses.replace(seen, views=live))
     assert (one.object.kind, one.why_not) == ("triggers", None)
 
 

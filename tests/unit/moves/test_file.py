@@ -43,7 +43,7 @@ def found(path: Path) -> bool:
     read = loader.load(path)
     plan = planning.make(read, [2, 3], "c", 1, planning.Options(5.0, 0.0))
     was = path.lstat() if path.exists() else None
-    wrong = file.problems(read, plan)
+    wrong = list(file.problems(read, plan))
     assert (path.lstat() if path.exists() else None) == was
     assert all(one.code == "topology_file" for one in wrong)
     return bool(wrong)

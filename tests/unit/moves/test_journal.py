@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardctl.moves.ledger import Ledger
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
-from shardctl.state.ledger import Entry
+from shardctl.state.ledger import Entry, Ledger
 from tests.fixtures.refusals import raises_code
 from tests.unit.moved import move
 
