@@ -377,33 +377,24 @@ class Sessions:
         `about` names the objects that may be locked. Raises SnapshotLost, psycopg.Error,
         Interrupted.
         """
-        statements = [query]
-        if node in self.snapshots:
-            begin = QUERIES["begin"].format(snapshot=sql.Literal(self.snapshots[node]))
-            statements = [begin, query, sql.SQL("COMMIT").format()]
-        message = sql.SQL(";\n").join(statements)
         while True:
             if self.stop.is_set():
                 raise Interrupted(f"node {node}: stopped while {about} was compared")
             try:
-                found = queries.rows_of_all(session, message)
+                with session.transaction():
+                    self._see(node, session)
+                    return session.execute(query).fetchall()
             except _LOCKED:
                 self._wait(node, f"{about} is locked")
-            except _GONE:
-                self._require_snapshot(node, session)
-                raise
-            else:
-                return found[0] if len(statements) == 1 else found[-2]
 
-    def _require_snapshot(self, node: NodeName, session: Connection) -> None:
-        """Check that the snapshot still exists; raises SnapshotLost."""
-        if node not in self.snapshots:
-            return
-        begin = QUERIES["begin"].format(snapshot=sql.Literal(self.snapshots[node]))
-        try:
-            queries.rows_of_all(session, sql.SQL(";\n").join([begin, sql.SQL("COMMIT")]))
-        except _GONE as error:
-            raise SnapshotLost from error
+    def _see(self, node: NodeName, session: Connection) -> None:
+        """Let a transaction see what was there at the cutover; raises SnapshotLost."""
+        if node in self.snapshots:
+            seeing = QUERIES["see"].format(snapshot=sql.Literal(self.snapshots[node]))
+            try:
+                session.execute(seeing)
+            except _GONE as error:
+                raise SnapshotLost from error
 
     def _wait(self, node: NodeName, why: str) -> None:
         if node not in self._reported:

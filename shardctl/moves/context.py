@@ -250,6 +250,12 @@ class MoveContext:
             kind = NodeLost if is_lost(error) else NodeRefused
             raise kind(node, reason_of(error)) from error
 
+    @contextmanager
+    def using(self, node: NodeName, use: Use = Use.work) -> Iterator[Connection]:
+        """Give the session with a node for one use, and do what `on` does."""
+        with self.on(node):
+            yield self.session(node, use)
+
     def journal(self) -> Move | None:
         """Return the newest copy of the move from the nodes with a session for work."""
         copies = []

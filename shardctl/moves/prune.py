@@ -23,7 +23,7 @@ from shardctl.meter import sentences
 from shardctl.moves import ledger as ledgers
 from shardctl.postgres import blocking, catalog, queries
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
-from shardctl.postgres.patient import Patient, batches, lockable
+from shardctl.postgres.patient import Patient, lockable
 from shardctl.state import cluster, events, identity, journal, lock, observer
 from shardctl.state.journal import MoveState
 from shardctl.topology import names
@@ -203,8 +203,7 @@ def _why_not_by_move(
 
 def _why_not_reversed(entry: Entry | None) -> str | None:
     """Return why the reverse of a move needs what it retired, or None."""
-    reverse = entry.reverse if entry is not None else None
-    if entry is None or reverse is None or not reverse.holds:
+    if entry is None or (reverse := entry.reverse) is None or not reverse.holds:
         return None
     move = entry.move.id
     if reverse.state == "begun":
@@ -263,14 +262,11 @@ def _why_not_returned(
     That move made the live schema from another node's copy, and compared both. Without it the
     retired copy may be the only one with the rows, whatever the map says.
     """
-    retiring = entries.get(one.move)
     moved = [e for e in entries.values() if shard in e.move.shards and e.state != "aborted"]
-    last = max(moved, key=_version, default=None)
-    if retiring is None or last is None or _version(last) <= _version(retiring):
-        return "no later move in the journals has brought it back"
-    if last.move.target != one.node:
-        did = "is taking" if last.open else "has taken"
-        return f"move {last.move.id} {did} it to node {last.move.target}"
+    retiring = entries[one.move]
+    last = max(moved, key=_version, default=retiring)
+    if _version(last) <= _version(retiring) or last.move.target != one.node:
+        return "the last move of it in the journals has not brought it back"
     return _why_not_by_move(last, accept_unconfirmed=accept_unconfirmed, now=None)
 
 
@@ -351,7 +347,6 @@ def _drop(
         if (outside := _drop_schema(session, one.schema, most, timeout_ms)) is not None:
             return {one: f"{outside} depends on it"}
         progress.advance(node)
-        time.sleep(_PAUSE_S)
         return {}
 
     def held(some: Sequence[Retired]) -> dict[Retired, Held]:
@@ -370,50 +365,29 @@ def _drop(
 
 
 def _drop_schema(session: Connection, schema: str, most: int, timeout_ms: int) -> str | None:
-    """Drop a schema, its tables before it where one transaction cannot lock all of it.
+    """Drop a schema; its tables one by one before it, where it has too many objects.
 
-    Returns an object outside that depends on it, with which it stays.
+    Tables are locked first, so that no new object can depend on them. Returns an object outside
+    that CASCADE would drop, with which it stays.
     """
-    while True:
-        objects, outside = queries.one(session, QUERIES["contents"], {"schema": schema})
-        leaves = session.execute(QUERIES["leaves"], {"schema": schema}).fetchall()
-        if outside is not None or objects <= most or not leaves:
-            break
-        for few in batches(leaves, most, lambda leaf: leaf[1]):
-            tables = [name for name, _ in few]
-            named = sql.SQL(", ").join(sql.Identifier(schema, name) for name in tables)
-            dropping = sql.SQL("DROP TABLE {} CASCADE").format(named)
-            if outside := _drop_locked(session, schema, tables, dropping, timeout_ms):
-                return outside
-            time.sleep(_PAUSE_S)
-    tables = [name for (name,) in session.execute(QUERIES["tables"], {"schema": schema})]
-    dropping = sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema))
-    return outside or _drop_locked(session, schema, tables, dropping, timeout_ms, whole=True)
-
-
-def _drop_locked(
-    session: Connection,
-    schema: str,
-    tables: Sequence[str],
-    dropping: sql.Composed,
-    timeout_ms: int,
-    *,
-    whole: bool = False,
-) -> str | None:
-    """Lock tables of a schema, so that no new object can depend on them, and drop.
-
-    Returns an object outside that CASCADE would drop instead. The audit trail has a schema that is
-    dropped as a `whole`.
-    """
-    with session.transaction():
-        session.execute("SELECT set_config('lock_timeout', %s, true)", [f"{timeout_ms}ms"])
-        if tables:
-            named = (sql.SQL("ONLY {}").format(sql.Identifier(schema, name)) for name in tables)
-            locking = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE")
-            session.execute(locking.format(sql.SQL(", ").join(named)))
-        _, outside = queries.one(session, QUERIES["contents"], {"schema": schema})
-        if outside is None:
-            session.execute(dropping)
-            if whole:
+    given = {"schema": schema}
+    tables = [name for (name,) in session.execute(QUERIES["tables"], given)]
+    at_once = queries.one(session, QUERIES["contents"], given)[0] <= most
+    for some in [tables] if at_once else [*([name] for name in tables), []]:
+        named = sql.SQL(", ONLY ").join(sql.Identifier(schema, name) for name in some)
+        with session.transaction():
+            session.execute("SELECT set_config('lock_timeout', %s, true)", [f"{timeout_ms}ms"])
+            if some:
+                locking = sql.SQL("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE")
+                session.execute(locking.format(named))
+            _, outside = queries.one(session, QUERIES["contents"], given)
+            if outside is not None:
+                return str(outside)
+            if at_once or not some:
+                dropping = sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE")
+                session.execute(dropping.format(sql.Identifier(schema)))
                 events.record(session, COMMAND, f"dropped {schema}")
-    return None if outside is None else str(outside)
+            else:
+                session.execute(sql.SQL("DROP TABLE {} CASCADE").format(named))
+        time.sleep(_PAUSE_S)
+    return None

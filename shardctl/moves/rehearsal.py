@@ -112,17 +112,12 @@ def _compare(
 
 def _note(context: MoveContext, report: dict[str, Any]) -> None:
     """Write the report into both journals."""
-    plan = context.plan
-    with context.on(plan.source):
-        session = context.session(plan.source)
-        move = journal.find(session, plan.id)
-        if move is None:  # pragma: no cover  # it was read a moment ago
-            raise AssertionError
-        journal.note(session, move, report=(move.report or {}) | {journal.REHEARSAL: report})
-        move = journal.find(session, plan.id)
-    if move is not None:
-        with context.on(plan.target):
-            journal.copy(context.session(plan.target), move)
+    move = context.journal()
+    if move is None:  # pragma: no cover  # it was read a moment ago
+        raise AssertionError
+    for node in context.journal_nodes:
+        with context.using(node) as session:
+            journal.note(session, move, report=(move.report or {}) | {journal.REHEARSAL: report})
 
 
 def _judge(context: MoveContext, report: dict[str, Any]) -> None:
@@ -143,20 +138,19 @@ def _judge(context: MoveContext, report: dict[str, Any]) -> None:
     predicted_ms, most_ms = report["predicted_pause_ms"], plan.options.max_pause_s * 1000
     if predicted_ms <= most_ms:
         return
+    long = f"{predicted_ms:,.0f} ms, but --max-pause is {most_ms:,.0f} ms"
     if plan.reverses is not None:
         # To abort it would end the possibility to reverse, for what may be over in a minute.
         raise Refused(
             "reverse_pause_too_long",
-            f"move {plan.id}: after the rehearsal of the reverse, clients are predicted to wait "
-            f"{predicted_ms:,.0f} ms, but --max-pause is {most_ms:,.0f} ms",
+            f"move {plan.id}: after its rehearsal, clients are predicted to wait {long}",
             hint=f"run `shardctl moves resume {plan.id}` when the servers have less to do, or with "
             "a longer --max-pause",
         )
     raise RehearsalRefused(
         "rehearsal_pause_too_long",
-        f"move {plan.id}: after its rehearsal, clients are predicted to wait "
-        f"{predicted_ms:,.0f} ms, but --max-pause is {most_ms:,.0f} ms; shardctl aborts the "
-        "move",
+        f"move {plan.id}: after its rehearsal, clients are predicted to wait {long}; shardctl "
+        "aborts the move",
         hint="start the move again with a longer --max-pause, move fewer shards at a time, or "
         "move them when the servers have less to do",
     )
@@ -175,16 +169,14 @@ def measured_parts(
     loud moments. `moment` has the locks, as they were. Round trips are left out.
     """
     plan = context.plan
-    with context.on(plan.source):
-        source = context.session(plan.source)
+    with context.using(plan.source) as source:
         _, known = stream_fence.known(source, plan.schemas)
         look: Callable[[], object] = partial(stream_fence.untouched, source, known)
         if not known:  # the whole digest is read then
             look = partial(stream_fence.left, source, plan.id, plan.schemas)
         schemas = sql.SQL(", ").join(map(sql.Literal, plan.schemas))
         read = partial(source.execute, comparison.QUERIES["sequences"].format(schemas=schemas))
-    with context.on(plan.target):
-        target = context.session(plan.target, Use.lock)
+    with context.using(plan.target, Use.lock) as target:
         stream_claim.make(context, target)
     locked_ms = moment.held_ms - moment.waited_ms
     of_source = {"lock_and_mark": [locked_ms], "structure": [], "sequences": []}

@@ -61,23 +61,36 @@ def taken(context: MoveContext) -> Iterator[tuple[Moment, dict[str, float]]]:
 
 
 def _take(context: MoveContext, source: Side, target: Side) -> tuple[Moment, dict[str, float]]:
-    plan, waiting, attempts, failed_ms = context.plan, _Waiting(context), 0, 0.0
+    plan, began, told = context.plan, time.monotonic(), False
+    attempts, failed_ms, timeout_ms = 0, 0.0, LOCK_TIMEOUT_MS
+    with context.using(plan.source) as session:
+        tables = len(fence.oids(session, plan.schemas))
     while True:
         attempts += 1
         wanted = Wanted(
             plan.slot,
             plan.id,
             plan.schemas,
-            len(waiting.tables),
+            tables,
             mark=f"{_MARK} {secrets.token_hex(4)}",
             before=marks.come_near(context, _BEFORE, seconds=_NEAR_S),
-            lock_timeout_ms=waiting.lock_timeout_ms,
+            lock_timeout_ms=timeout_ms,
         )
         try:
             taken = _attempt(context, source, target, wanted)
         except moment.NotLocked as error:
             failed_ms = max(failed_ms, error.held_ms)
-            waiting.after(error)
+            with context.on(plan.source):
+                there = blocking.holding(session, plan.schemas, but=blocking.READERS)[:3]
+                if there and not told:
+                    told = True
+                    context.notice(
+                        f"node {plan.source}: the rehearsal waits for {'; '.join(there)}"
+                    )
+                # A cutover gives the same time to transactions that are open.
+                if time.monotonic() > began + plan.options.max_pause_s:
+                    why = "; ".join(there) or str(error)
+                    timeout_ms = _clear(context, session, why, began, timeout_ms)
             time.sleep(_BETWEEN_S)
         else:
             held_ms, waited_ms = max((taken.held_ms, taken.waited_ms), (failed_ms, failed_ms))
@@ -88,53 +101,30 @@ def _take(context: MoveContext, source: Side, target: Side) -> tuple[Moment, dic
             }
 
 
-class _Waiting:
-    """Decides after an attempt that did not get its locks how the next one tries."""
+def _clear(
+    context: MoveContext, session: Connection, why: str, began: float, timeout_ms: int
+) -> int:
+    """End what is in the way, as far as that is allowed; give how long the next attempt waits.
 
-    def __init__(self, context: MoveContext) -> None:
-        self._context = context
-        self._began = time.monotonic()
-        # A cutover gives the same time to transactions that are open.
-        self._deadline = self._began + context.plan.options.max_pause_s
-        self._told = False
-        self.lock_timeout_ms = LOCK_TIMEOUT_MS
-        with context.on(context.plan.source):
-            self._session = context.session(context.plan.source)
-            self.tables = fence.oids(self._session, context.plan.schemas)
-
-    def after(self, error: moment.NotLocked) -> None:
-        """Return if there is to be another attempt; raises WritersLeft, rehearsal_blocked."""
-        plan = self._context.plan
-        with self._context.on(plan.source):
-            there = blocking.holding(self._session, plan.schemas, but=blocking.READERS)[:3]
-            if there and not self._told:
-                self._told = True
-                self._context.notice(
-                    f"node {plan.source}: the rehearsal waits for {'; '.join(there)}"
-                )
-            if time.monotonic() > self._deadline:
-                self._last(error, there)
-
-    def _last(self, error: moment.NotLocked, there: list[str]) -> None:
-        """End what is in the way, as far as that is allowed."""
-        options, source = self._context.plan.options, self._context.plan.source
-        left = fence.lasting(self._session, self.tables, since=self._began)
-        if left:
-            if not options.terminate or options.rehearse_only or None in left:
-                raise fence.WritersLeft(source, left, there) from error
-            for pid in left:
-                self._session.execute("SELECT pg_terminate_backend(%s)", [pid])
-            return
-        yields_ms = blocking.yields_ms(self._session, self._context.plan.schemas)
-        if yields_ms is None or self.lock_timeout_ms >= yields_ms:
-            raise Refused(
-                "rehearsal_blocked",
-                f"node {source}: the rehearsal could not lock the moved tables within "
-                f"{options.max_pause_s:g} s: {'; '.join(there) or error}",
-                hint="wait until that has ended, then run `shardctl moves resume`",
-            ) from error
-        # Only an automatic vacuum is left, which needs that time where this role may not set it.
-        self.lock_timeout_ms = yields_ms
+    Raises WritersLeft, rehearsal_blocked.
+    """
+    plan, options = context.plan, context.plan.options
+    if left := fence.lasting(session, plan.schemas, since=began):
+        if not options.terminate or options.rehearse_only or None in left:
+            raise fence.WritersLeft(plan.source, left, [why])
+        for pid in left:
+            session.execute("SELECT pg_terminate_backend(%s)", [pid])
+        return timeout_ms
+    yields_ms = blocking.yields_ms(session, plan.schemas)
+    if yields_ms is None or timeout_ms >= yields_ms:
+        raise Refused(
+            "rehearsal_blocked",
+            f"node {plan.source}: the rehearsal could not lock the moved tables within "
+            f"{options.max_pause_s:g} s: {why}",
+            hint="wait until that has ended, then run `shardctl moves resume`",
+        )
+    # Only an automatic vacuum is left, which needs that time where this role may not set it.
+    return yields_ms
 
 
 def _attempt(context: MoveContext, source: Side, target: Side, wanted: Wanted) -> Moment:

@@ -20,6 +20,7 @@ from shardctl.moves import claims, marks
 from shardctl.moves.context import Use
 from shardctl.postgres import queries, slots
 from shardctl.postgres.logical import closing, subscription
+from shardctl.postgres.queries import literals
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
@@ -79,21 +80,16 @@ def rehearse_decision(context: MoveContext) -> None:
 
 def _decide(context: MoveContext, lsn: str, *, attempt: int, revision: int) -> list[Any]:
     plan = context.plan
-    message = QUERIES["decide"].format(
-        move=sql.Literal(plan.id),
-        lsn=sql.Literal(lsn),
-        attempt=sql.Literal(attempt),
-        revision=sql.Literal(revision),
-        drained=sql.Literal(revision - 1),
+    given = literals(
+        move=plan.id, lsn=lsn, attempt=attempt, revision=revision, drained=revision - 1
     )
-    return queries.rows_of_last(context.session(plan.source), message)
+    return queries.rows_of_last(context.session(plan.source), QUERIES["decide"].format(**given))
 
 
 def claim(context: MoveContext) -> bool:
     """Claim; raises claim_refused where the target has lost what it had, as by a crash."""
     target = context.plan.target
-    with context.on(target):
-        session = context.session(target, Use.lock)
+    with context.using(target, Use.lock) as session:
         found = decision(context)
         given = sql.Literal(None if found is None else json.dumps(found))
         statement = QUERIES["claim"].format(name=_name(context), decision=given)
@@ -120,20 +116,16 @@ def _name(context: MoveContext) -> sql.Identifier:
 def _make(context: MoveContext, session: Connection) -> None:
     """Make the function of the claim."""
     plan = context.plan
-    with context.on(plan.source):
-        source = context.session(plan.source)
+    with context.using(plan.source) as source:
         grants = closing.granted(source, plan.schemas, retired=plan.retired)
+    claimed = [s.value for s in MoveState if s.claimed_by_target]
+    given = literals(move=plan.id, mark=marks.ARRIVED, fence=stream_fence.MARK, claimed=claimed)
+    given |= literals(register=generator.REGISTER, margin=claims.MARGIN, plenty=claims.PLENTY)
     statement = QUERIES["claiming"].format(
+        **given,
+        **literals(stays_closed=_STAYS_CLOSED),
         name=_name(context),
-        move=sql.Literal(plan.id),
-        mark=sql.Literal(marks.ARRIVED),
-        fence=sql.Literal(stream_fence.MARK),
-        claimed=sql.Literal([s.value for s in MoveState if s.claimed_by_target]),
-        register=sql.Literal(generator.REGISTER),
-        margin=sql.Literal(claims.MARGIN),
-        plenty=sql.Literal(claims.PLENTY),
         blocks=claims.performing(context),
-        stays_closed=sql.Literal(_STAYS_CLOSED),
         owning=claims.owning(
             plan,
             sql.SQL("(decision->>'drained_to')"),
@@ -211,8 +203,7 @@ def reconcile(context: MoveContext) -> None:
     its shards, and no guard can claim them any more. Raises NodeUnavailable, NodeLocked.
     """
     plan = context.plan
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         move = journal.find(session, plan.id)
         if move is None or not move.state.undoable or marks.is_on_its_timeline(session, plan.id):
             return
@@ -224,8 +215,7 @@ def reconcile(context: MoveContext) -> None:
     if context.target_lost:
         return
     context.lock(plan.target)
-    with context.on(plan.target):
-        there = context.session(plan.target)
+    with context.using(plan.target) as there:
         subscription.drop(there, plan.slot)
         if not fenced:
             marks.revoke(there, plan.id)

@@ -9,11 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from psycopg import sql
-
 from shardctl.access import fence, stream_fence, structure_digest
 from shardctl.access.fence import WritersLeft
-from shardctl.errors import ShardctlError
 from shardctl.meter import listed
 from shardctl.moves import cutover, ddl, marks, stream_claim, wal
 from shardctl.moves.context import Use
@@ -23,21 +20,16 @@ from shardctl.postgres import blocking, catalog
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.postgres.logical import subscription
 from shardctl.state import journal
-from shardctl.wire import Sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shardctl.moves.attempt import Attempt
     from shardctl.moves.context import MoveContext
-    from shardctl.topology.model import NodeName
 
 
 _VACUUMS = "ShareUpdateExclusiveLock"
 _PING_S = 1.0
 _POLL_S = 0.001
 _CLOSED_S = 10.0
-_NOTHING = sql.SQL("SELECT 1")
 
 
 def prepare(context: MoveContext) -> None:
@@ -55,8 +47,7 @@ def prepare(context: MoveContext) -> None:
         session = context.session(target, Use.lock)
         marks.require_copy(session, context.plan)
         stream_claim.make(context, session)
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         found = journal.find(session, plan.id)
         if found is not None and found.state.undoable:
             stream_fence.prepare(session, plan.id, revision=found.revision)
@@ -100,31 +91,9 @@ def _find_standbys(at: Attempt) -> None:
 
 def pause(at: Attempt) -> None:
     """Pause all aliases, if this process still has the locks."""
-    require_locks(at.context)  # a process that took them has also ended our guards
+    # A process that took them has also ended our guards.
+    cutover.require_locks(at.context, at.plan.locked)
     cutover.hold(at, at.budget.latest("fence"))
-
-
-def require_locks(context: MoveContext, *, beside: Callable[[], object] = lambda: None) -> None:
-    """Check that both are still held, and do something `beside` meanwhile; raises NodeLost.
-
-    A process that lost one of them must change nothing more.
-    """
-    sent: list[tuple[NodeName, Sent]] = []
-    problems: list[ShardctlError] = []
-    try:
-        for node in (context.plan.source, context.plan.target):
-            with context.on(node):
-                sent.append((node, Sent(context.sessions[node, Use.lock], _NOTHING)))
-        beside()
-    finally:
-        for node, one in sent:  # an answer that nobody reads would meet the session's next request
-            try:
-                with context.on(node):
-                    one.rows()
-            except ShardctlError as error:
-                problems.append(error)
-    if problems:
-        raise problems[0]
 
 
 def put_up_fence(at: Attempt) -> None:
@@ -176,9 +145,9 @@ def drain(at: Attempt) -> None:
 
 def _look_closer(at: Attempt) -> None:
     # A session reads there, or DDL has changed other shards: one query finds out which.
-    found = stream_fence.left(at.source, at.plan.id, at.plan.retired)
-    if not (found.busy or found.unlogged or found.changing):
-        ddl.require(at.context, found.digest, at.plan.retired)
+    digest = stream_fence.left(at.source, at.plan.id, at.plan.retired)
+    if digest is not None:
+        ddl.require(at.context, digest, at.plan.retired)
         return
     cutover.await_writers(at)
     at.without_writers(lambda kept_s: _await_changes(at, kept_s))
@@ -234,7 +203,7 @@ def look_again(at: Attempt) -> None:
     Raises PauseLost, NodeLost.
     """
     with at.context.on(at.plan.source):
-        require_locks(at.context, beside=at.pauses.require_held)
+        cutover.require_locks(at.context, at.plan.locked, beside=at.pauses.require_held)
 
 
 def decide(at: Attempt) -> None:
@@ -286,8 +255,7 @@ def _close_again(context: MoveContext) -> None:
     A guard has claimed what the source's new primary did not know of. Raises FenceRefused.
     """
     plan, known = context.plan, context.journal()
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         both = list(zip(plan.schemas, plan.retired, strict=True))
         there = catalog.present(session, [*plan.schemas, *plan.retired])
         # Beside its retired copy a live schema is what a client has made since.
@@ -304,13 +272,7 @@ def _close_again(context: MoveContext) -> None:
 
 
 CUTOVER = Cutover(
-    ready=(
-        SubStep("open consoles", "logs in to every pooler's console, several times",
-                lambda at: cutover.log_in(at, prepare)),
-        cutover.STAGE,
-        SubStep("rehearse guards", "queries the target from every pooler's host, as a guard would",
-                lambda at: cutover.rehearse_guards(at, stream_claim.serves(at.context))),
-    ),
+    ready=cutover.ready(prepare, stream_claim.serves),
     undoable=(
         cutover.ARM,
         SubStep("ping", "sends a mark through the stream, and waits until it has arrived",

@@ -29,6 +29,11 @@ def load(package: str, file: str) -> dict[str, sql.SQL]:
     return {name: sql.SQL(cast("LiteralString", block)) for name, block in blocks.items()}
 
 
+def literals(**values: object) -> dict[str, sql.Literal]:
+    """Give values as parts of a statement, by name."""
+    return {name: sql.Literal(value) for name, value in values.items()}
+
+
 def one(
     session: Connection,
     statement: sql.SQL | sql.Composed | LiteralString,
