@@ -109,7 +109,7 @@ def carry_out(
 
         def change(one: NodePlan) -> Changing:
             session = locks[one.node]
-            [(_, since)] = session.execute(QUERIES["standby"])
+            [(since,)] = session.execute(QUERIES["now"])
             changing = Changing(session, one.node, wanted, since, deadline, stop, progress)
             changing.run(one.todo)
             return changing
@@ -157,9 +157,6 @@ def _look(
     topology: Topology, node: Node, session: Connection, chosen: frozenset[ShardId], wanted: Wanted
 ) -> NodePlan:
     session.execute("SET default_transaction_read_only TO on")
-    [(standby, _)] = session.execute(QUERIES["standby"])
-    if standby:
-        raise identity.standby(node)
     state = cluster.read(session) if cluster.is_present(session) else None
     if state is None:
         raise identity.node_unfit(
@@ -248,12 +245,8 @@ PASSES: dict[Wanted, tuple[Pass, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What is done together: a shard's tables, or some of them where it has very many."""
-
-    shard: ShardId
-    tables: tuple[Table, ...]
+Piece = tuple["ShardId", "tuple[Table, ...]"]
+"""What is done together: a shard's tables, or some of them where it has very many."""
 
 
 @dataclass(slots=True)
@@ -268,6 +261,7 @@ class Changing:
     """On the monotonic clock."""
     stop: threading.Event
     progress: Progress
+    by: str = field(default_factory=who)
     changed: bool = False
     left: dict[ShardId, str] = field(default_factory=dict)
     """The shards that could not be changed, and why."""
@@ -295,7 +289,7 @@ class Changing:
         self.progress.expect(self.node, one.phase, todo, "tables")
         most = max(1, min(one.largest, lockable(self.session) // one.locks))
         pieces = [
-            Piece(shard, tuple(tables))
+            (shard, tuple(tables))
             for shard, all_tables in shards.items()
             for tables in chunks(all_tables, most)
         ]
@@ -305,13 +299,13 @@ class Changing:
             partial(self.progress.waits, self.node),
             self.stop,
         )
-        for batch in batches(pieces, most, lambda piece: len(piece.tables)):
+        for batch in batches(pieces, most, lambda piece: len(piece[1])):
             patient.together(batch)
         left = patient.singly(self.deadline, slowest_ms=_SLOWEST_MS)
-        return {piece.shard: why for piece, why in left.items()}
+        return {shard: why for (shard, _), why in left.items()}
 
     def _transaction(self, one: Pass, pieces: Sequence[Piece], timeout: int) -> dict[Piece, str]:
-        tables = [(piece.shard, table) for piece in pieces for table in piece.tables]
+        tables = [(shard, table) for shard, of_shard in pieces for table in of_shard]
         # No other statement locks all at once, and foreign tables can only be locked by theirs.
         listed = sql.SQL(", ONLY ").join(table.place for _, table in tables if not table.foreign)
         modes = [(sql.SQL("SHARE ROW EXCLUSIVE"), timeout)]
@@ -326,7 +320,7 @@ class Changing:
                     self.session.execute(QUERIES["lock"].format(tables=listed, mode=mode))
             each = [part for shard, table in tables for part in self._each(one, shard, table)]
             self.session.execute(sql.SQL(";\n").join(each))
-            shards = ranges.of({piece.shard for piece in pieces})
+            shards = ranges.of({shard for shard, _ in pieces})
             events.record(self.session, self.wanted.command, f"shards {shards}: {one.event}")
         self.changed = True
         self.progress.advance(self.node, len(tables))
@@ -344,13 +338,13 @@ class Changing:
                 truncate=sql.SQL("" if by_row or table.foreign else "OR TRUNCATE"),
                 shard=sql.Literal(str(shard)),
                 since=sql.Literal(self.since),
-                who=sql.Literal(who()),
+                who=sql.Literal(self.by),
             )
 
     def _held(self, one: Pass, pieces: Sequence[Piece]) -> dict[Piece, Held]:
         """Give the lock that is in the way of each piece: that of the oldest transaction."""
-        places = {table.oid: piece for piece in pieces for table in piece.tables}
-        schemas = {table.schema for piece in pieces for table in piece.tables}
+        places = {table.oid: piece for piece in pieces for table in piece[1]}
+        schemas = {table.schema for _, tables in pieces for table in tables}
         but = () if one.readers else blocking.READERS
         found = blocking.held(self.session, schemas, but=but, tables=list(places))
         return {places[o.oid]: o for o in reversed(found) if o.granted and o.oid is not None}

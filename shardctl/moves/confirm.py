@@ -87,7 +87,7 @@ def _tell_overtaken(sessions: Sessions, named: Mapping[NodeName, Sequence[str]])
     context, found = sessions.context, {}
     for node in named:
         query = structure_digest.parts_query(sessions.of[node][0], named[node])
-        rows = sessions.look(node, query, about="a system catalog")
+        rows = sessions.look(node, query)
         found[node] = structure_digest.by_schema(rows, named[node])
     plan = context.plan
     there = dict(zip(plan.schemas, found[plan.target].values(), strict=True))
@@ -251,8 +251,7 @@ def _finish_stream(context: MoveContext) -> None:
     plan = context.plan
     reverse_kept.check_target(context)
     with context.using(plan.target) as session:
-        deadline = time.monotonic() + _REMOVED_S
-        closing.remove(session, plan.id, deadline=deadline)
+        closing.remove(session, plan.id, deadline=time.monotonic() + _REMOVED_S)
     reverse_kept.settle(context)
     with context.on(plan.target):
         if not reverse_kept.is_published(context):

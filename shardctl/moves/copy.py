@@ -39,7 +39,6 @@ from shardctl.postgres.logical import (
     structure,
     subscription,
 )
-from shardctl.postgres.patient import chunks
 from shardctl.state import journal, reverses
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ logger = logging.getLogger(__name__)
 _DONE = "closed"
 """The target's mark when its copies have everything and refuse writes."""
 _JOBS = 4
-_AT_ONCE = 50
 _ADMITTED_S = 10.0
 _POLL = 0.02
 
@@ -63,17 +61,14 @@ def probe(context: MoveContext) -> bool:
     """See whether the target has the copies, and the source keeps the WAL that follows them."""
     if context.past_cutover():
         return True
-    plan = context.plan
-    with context.on(plan.target):
-        done = marks.seen(context.session(plan.target), plan.id, _DONE)
-    return done and _has_rows(context)
+    with context.using(context.plan.target) as there:
+        return marks.seen(there, context.plan.id, _DONE) and _has_rows(context)
 
 
 def _has_rows(context: MoveContext) -> bool:
     plan = context.plan
-    with context.on(plan.source):
-        kept = slots.keeps(context.session(plan.source), plan.slot)
-    return kept and marks.is_copied(context)
+    with context.using(plan.source) as session:
+        return slots.keeps(session, plan.slot) and marks.is_copied(context)
 
 
 def run(context: MoveContext) -> None:
@@ -266,8 +261,8 @@ def _gather_statistics(context: MoveContext) -> None:
     """Let the planner know the copies: no vacuum touches them until clients are served."""
     plan = context.plan
     there = context.session(plan.target)
-    for some in chunks(publication.tables(there, plan.schemas), _AT_ONCE):
-        names = sql.SQL(", ").join(sql.Identifier(*table) for table in some)
+    if tables := publication.tables(there, plan.schemas):
+        names = sql.SQL(", ").join(sql.Identifier(*table) for table in tables)
         there.execute(sql.SQL("ANALYZE {}").format(names))
 
 

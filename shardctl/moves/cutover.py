@@ -207,14 +207,10 @@ def arm_source(at: Attempt) -> None:
 
 def guard_session(context: MoveContext) -> Connection:
     """Return the session of the source's guard, opened early: a remote login takes long."""
-    source = context.plan.source
-    if (found := context.open_session(source, Use.guard)) is not None:
-        return found
-    opened = context.session(source, Use.guard)
-    opened.execute("SET client_connection_check_interval TO 0")
+    session = context.session(context.plan.source, Use.guard)
     # A message to a lost client ends the session, and the guard's statement with it.
-    opened.execute("SET client_min_messages TO error")
-    return opened
+    session.execute("SET client_connection_check_interval TO 0; SET client_min_messages TO error")
+    return session
 
 
 def _guard_sleeps(beside: Connection, pid: int) -> bool:

@@ -76,9 +76,8 @@ def noted(session: Connection, move: str) -> tuple[str, Parts | None]:
 
 def require_same(context: MoveContext, schemas: Sequence[str]) -> None:
     """See that it is what was copied, under the names of the moment; raises StructureChanged."""
-    with context.on(context.plan.source):
-        digest = structure_digest.digest(context.session(context.plan.source), schemas)
-    require(context, digest, schemas)
+    with context.using(context.plan.source) as session:
+        require(context, structure_digest.digest(session, schemas), schemas)
 
 
 def require(context: MoveContext, digest: str, schemas: Sequence[str]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from psycopg.conninfo import make_conninfo
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from shardctl.hosts.host import Host
     from shardctl.moves.plan import MovePlan
     from shardctl.pgbouncer.console import Alias, CommandRefused
-    from shardctl.pgbouncer.guard import Disarmed
     from shardctl.topology.model import Database, Node, Pooler, Topology
 
 logger = logging.getLogger(__name__)
@@ -46,7 +45,7 @@ _SERVED_S = 2.0
 Value = TypeVar("Value")
 
 
-class PausedPoolers:
+class PausedPoolers(ExitStack):
     """All poolers of a topology during the cutover of one move.
 
     Use it in a `with`, which closes every session at its end. `let_go`, `route` and the guards
@@ -54,6 +53,7 @@ class PausedPoolers:
     """
 
     def __init__(self, before: Topology, plan: MovePlan, *, purpose: str) -> None:
+        super().__init__()
         self._before = before
         self._after = planning.after(before, plan)
         self._plan = plan
@@ -78,15 +78,6 @@ class PausedPoolers:
 
         No client waited longer; 0 where none waited at the RESUME.
         """
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for paused in self.all:
-            for console in (*paused.consoles, paused.watcher):
-                if console is not None:
-                    console.close()
 
     def open(self) -> None:
         """Log in to every console, several times; raises PoolerUnavailable."""
@@ -206,10 +197,9 @@ class PausedPoolers:
             wanted = set(waiting.get(paused.pooler.name, ()))
             if not wanted:
                 continue
-            with self._console(paused.pooler) as console:
-                for server in console.servers():
-                    if server["database"] in wanted and server["state"] == "active":
-                        yield int(server["remote_pid"] or 0)
+            for server in self._console(paused.pooler).servers():
+                if server["database"] in wanted and server["state"] == "active":
+                    yield int(server["remote_pid"] or 0)
 
     def require_held(self) -> None:
         """Check that every alias is still paused; raises PauseLost, PoolerLost."""
@@ -297,21 +287,20 @@ class PausedPoolers:
 
         self._each(one)
 
-    def disarm(self) -> list[Disarmed]:
-        """End all guards of this move, also an earlier process's; return what they had done."""
-        return self._each(self._disarm)
+    def disarm(self) -> None:
+        """End all guards of this move, also an earlier process's."""
+        self._each(self._disarm)
 
     def _disarm_own(self, paused: PausedPooler) -> None:
         """End the guard that this process has armed, but not another's of the same name."""
         if paused.guard is not None:
             self._disarm(paused)
 
-    def _disarm(self, paused: PausedPooler) -> Disarmed:
+    def _disarm(self, paused: PausedPooler) -> None:
         parent = paused.pooler.databases_file.parent
         named = Guard(paused.host, self._plan.id, parent, paused.pooler.os_user)
-        found = guard.disarm(paused.guard or named)
+        guard.disarm(paused.guard or named)
         paused.guard = None
-        return found
 
     def _reload_and_resume(self, paused: PausedPooler) -> None:
         """Send both in one packet; raises route_failed, ResumeFailed, PoolerLost."""
@@ -348,7 +337,7 @@ class PausedPoolers:
         return paused.watcher
 
     def _console(self, pooler: Pooler) -> Console:
-        return Console(pooler, self._before.database, purpose=self._purpose)
+        return self.enter_context(Console(pooler, self._before.database, purpose=self._purpose))
 
     def _each(self, work: Callable[[PausedPooler], Value]) -> list[Value]:
         """Call `work` for all poolers in parallel; raises the errors when all have ended."""

@@ -98,14 +98,14 @@ def plan(
     may be dropped, and what `identity.check` raises, or Problems for several.
     """
     views = _look(topology, purpose)
-    found = _judge(topology, ledger, views, accept_unconfirmed=accept_unconfirmed, now=now)
+    found = _judge(topology, ledger, views, accept_unconfirmed, now)
     concerned = dict.fromkeys(one.node for one in found if one.why_not is None)
     lock.require_all_free(topology, concerned, command=COMMAND)
     return found
 
 
 def _judge(
-    topology: Topology, ledger: Ledger, views: Views, *, accept_unconfirmed: bool, now: bool
+    topology: Topology, ledger: Ledger, views: Views, accept_unconfirmed: bool, now: bool
 ) -> list[Retired]:
     """Say of every retired schema whether it may be dropped; pure."""
     entries = {entry.move.id: entry for entry in ledger.entries}
@@ -114,20 +114,12 @@ def _judge(
         for move in entries
         for shard in topology.owners()
     }
+    proof = Proof(topology, entries, views, accept_unconfirmed)
     found = []
     for node, view in views.items():
         for schema, size in view.retired.items():
             one = Retired(node, schema, shards.get(schema), schema[-8:], size, None)
-            entry = entries.get(one.move)
-            why = (
-                _why_not_reversed(entry)
-                or _why_not_by_move(
-                    entry, accept_unconfirmed=accept_unconfirmed, now=None if now else view.clock
-                )
-                or _why_not_proved(
-                    topology, views, entries, one, accept_unconfirmed=accept_unconfirmed
-                )
-            )
+            why = proof.why_not(one, None if now else view.clock)
             found.append(replace(one, why_not=why))
     return found
 
@@ -150,7 +142,7 @@ def carry_out(
     with lock.held(topology, nodes, command=COMMAND) as locks:
         purpose = lock.purpose(COMMAND)
         views, ledger = _look(topology, purpose), ledgers.read(topology, purpose=purpose)
-        found = _judge(topology, ledger, views, accept_unconfirmed=accept_unconfirmed, now=True)
+        found = _judge(topology, ledger, views, accept_unconfirmed, now=True)
         whys = {(one.node, one.schema): one.why_not for one in found}
         left = {
             one: why
@@ -182,23 +174,58 @@ def carry_out(
         raise together(errors)
 
 
-def _why_not_by_move(
-    entry: Entry | None, *, accept_unconfirmed: bool, now: datetime | None
-) -> str | None:
-    """Return why the journal forbids dropping what a move retired, or None."""
-    if entry is None:
-        return "no move in this cluster's journal retired it"
-    move = entry.move
-    if entry.state not in ("done", "unconfirmed"):
-        return f"move {move.id} is {entry.state}"
-    if move.proof == "differs":
-        return f"move {move.id} found differences to the target: compare it by hand"
-    if move.proof != "compared" and not accept_unconfirmed:
-        return f"move {move.id} is unconfirmed (--accept-unconfirmed drops it anyway)"
-    if now is not None and entry.due is not None and now < entry.due:
-        until = entry.due.astimezone(UTC)
-        return f"kept until {until:%Y-%m-%d %H:%M:%S} UTC (--now drops it)"
-    return None
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What proves that retired schemas may be dropped: all nodes' journals and maps."""
+
+    topology: Topology
+    entries: Mapping[str, Entry]
+    views: Views
+    accept_unconfirmed: bool
+
+    def why_not(self, one: Retired, now: datetime | None) -> str | None:
+        """Return why a schema may not be dropped `now`, or at any time; None where it may."""
+        entry = self.entries.get(one.move)
+        return _why_not_reversed(entry) or self._by_move(entry, now) or self._lacks(one)
+
+    def _by_move(self, entry: Entry | None, now: datetime | None) -> str | None:
+        """Return why the journal forbids dropping what a move retired, or None."""
+        if entry is None:
+            return "no move in this cluster's journal retired it"
+        move = entry.move
+        if entry.state not in ("done", "unconfirmed"):
+            return f"move {move.id} is {entry.state}"
+        if move.proof == "differs":
+            return f"move {move.id} found differences to the target: compare it by hand"
+        if move.proof != "compared" and not self.accept_unconfirmed:
+            return f"move {move.id} is unconfirmed (--accept-unconfirmed drops it anyway)"
+        if now is not None and entry.due is not None and now < entry.due:
+            until = entry.due.astimezone(UTC)
+            return f"kept until {until:%Y-%m-%d %H:%M:%S} UTC (--now drops it)"
+        return None
+
+    def _lacks(self, one: Retired) -> str | None:
+        """Return what the proof lacks that a shard's rows are live elsewhere, or None."""
+        if one.shard is None:
+            return "it belongs to no shard of this topology"
+        if self.views[one.node].map.get(one.shard) == one.node:
+            why = self._not_returned(one, one.shard)
+            if why is not None:
+                return f"this node owns shard {one.shard} in the map, and {why}"
+        return why_not_live(self.topology, self.views, one.node, one.shard)
+
+    def _not_returned(self, one: Retired, shard: ShardId) -> str | None:
+        """Return what the proof lacks that a later move has brought a shard back, or None.
+
+        That move made the live schema from another node's copy, and compared both. Without it the
+        retired copy may be the only one with the rows, whatever the map says.
+        """
+        every, retiring = self.entries.values(), self.entries[one.move]
+        moved = [e for e in every if shard in e.move.shards and e.state != "aborted"]
+        last = max(moved, key=_version, default=retiring)
+        if _version(last) <= _version(retiring) or last.move.target != one.node:
+            return "the last move of it in the journals has not brought it back"
+        return self._by_move(last, None)
 
 
 def _why_not_reversed(entry: Entry | None) -> str | None:
@@ -213,24 +240,6 @@ def _why_not_reversed(entry: Entry | None) -> str | None:
         f"move {move} can be reversed until {until:%Y-%m-%d %H:%M:%S} UTC "
         f"(`shardctl moves finish {move}` gives that up)"
     )
-
-
-def _why_not_proved(
-    topology: Topology,
-    views: Views,
-    entries: Mapping[str, Entry],
-    one: Retired,
-    *,
-    accept_unconfirmed: bool,
-) -> str | None:
-    """Return what the proof lacks that a shard's rows are live elsewhere, or None."""
-    if one.shard is None:
-        return "it belongs to no shard of this topology"
-    if views[one.node].map.get(one.shard) == one.node:
-        why = _why_not_returned(entries, one, one.shard, accept_unconfirmed=accept_unconfirmed)
-        if why is not None:
-            return f"this node owns shard {one.shard} in the map, and {why}"
-    return why_not_live(topology, views, one.node, one.shard)
 
 
 def why_not_live(topology: Topology, views: Views, node: NodeName, shard: ShardId) -> str | None:
@@ -252,22 +261,6 @@ def why_not_live(topology: Topology, views: Views, node: NodeName, shard: ShardI
     if topology.schema(shard) not in views[owner].live:
         return f"shard {shard} is not live on node {owner}, which owns it"
     return None
-
-
-def _why_not_returned(
-    entries: Mapping[str, Entry], one: Retired, shard: ShardId, *, accept_unconfirmed: bool
-) -> str | None:
-    """Return what the proof lacks that a later move has brought a shard back to its node, or None.
-
-    That move made the live schema from another node's copy, and compared both. Without it the
-    retired copy may be the only one with the rows, whatever the map says.
-    """
-    moved = [e for e in entries.values() if shard in e.move.shards and e.state != "aborted"]
-    retiring = entries[one.move]
-    last = max(moved, key=_version, default=retiring)
-    if _version(last) <= _version(retiring) or last.move.target != one.node:
-        return "the last move of it in the journals has not brought it back"
-    return _why_not_by_move(last, accept_unconfirmed=accept_unconfirmed, now=None)
 
 
 def _version(entry: Entry) -> int:

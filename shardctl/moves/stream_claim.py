@@ -66,24 +66,20 @@ def decide(context: MoveContext, lsn: str, *, attempt: int, revision: int) -> bo
 
     `revision` is that of `drained`, in between. Tells whether it was. Raises psycopg.Error.
     """
-    rows = _decide(context, lsn, attempt=attempt, revision=revision)
-    if not rows:
-        return False
-    context.decision = rows[0][0]
-    return True
-
-
-def rehearse_decision(context: MoveContext) -> None:
-    """Decide at a revision that no move has: what the session reads is in its caches then."""
-    _decide(context, "0/0", attempt=marks.REHEARSED, revision=_NO_REVISION)
-
-
-def _decide(context: MoveContext, lsn: str, *, attempt: int, revision: int) -> list[Any]:
     plan = context.plan
     given = literals(
         move=plan.id, lsn=lsn, attempt=attempt, revision=revision, drained=revision - 1
     )
-    return queries.rows_of_last(context.session(plan.source), QUERIES["decide"].format(**given))
+    session, message = context.session(plan.source), QUERIES["decide"].format(**given)
+    rows = queries.rows_of_last(session, message)
+    if rows:
+        context.decision = rows[0][0]
+    return bool(rows)
+
+
+def rehearse_decision(context: MoveContext) -> None:
+    """Decide at a revision that no move has: what the session reads is in its caches then."""
+    decide(context, "0/0", attempt=marks.REHEARSED, revision=_NO_REVISION)
 
 
 def claim(context: MoveContext) -> bool:
@@ -183,8 +179,8 @@ def require_caught_up(context: MoveContext) -> None:
     One that has claimed had it.
     """
     plan = context.plan
-    with context.on(plan.target):
-        found = journal.find(context.session(plan.target), plan.id)
+    with context.using(plan.target) as there:
+        found = journal.find(there, plan.id)
     if found is not None and found.state.claimed_by_target:
         return
     deadline = time.monotonic() + _CAUGHT_UP_S

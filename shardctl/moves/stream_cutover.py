@@ -68,7 +68,10 @@ def ping(at: Attempt) -> None:
     context, plan = at.context, at.plan
     with context.on(plan.source):
         marks.note_timeline(at.source, plan.id, attempt=at.attempt)
-        _find_standbys(at)
+        if not plan.options.ignore_standby:
+            # First: one that comes in between is looked for again.
+            at.connected = marks.connected_standbys(at.source)
+            at.standbys = set(marks.expected_standbys(at.source))
         # One that is away would be waited for by all clients, too.
         marks.await_flushed(
             at.source,
@@ -79,14 +82,6 @@ def ping(at: Attempt) -> None:
             deadline=min(time.monotonic() + _PING_S, at.budget.latest("pause")),
         )
     marks.wait_for(context, at.attempt, marks.PING, deadline=at.budget.latest("pause"))
-
-
-def _find_standbys(at: Attempt) -> None:
-    if at.plan.options.ignore_standby:
-        return
-    # First: one that comes in between is looked for again.
-    at.connected = marks.connected_standbys(at.source)
-    at.standbys = set(marks.expected_standbys(at.source))
 
 
 def pause(at: Attempt) -> None:
