@@ -147,14 +147,6 @@ def names_back(move: str) -> sql.Composed:
     return QUERIES["names_back"].format(**literals(move=move))
 
 
-def making(schemas: sql.Composable) -> sql.Composed:
-    """Compose the query for sessions that have made something there and not committed it.
-
-    `schemas` is a query, or a list, of their names.
-    """
-    return QUERIES["making"].format(schemas=schemas)
-
-
 def drain(session: Connection, node: str, move: str, *, deadline: float) -> bool:
     """Wait until no transaction writes behind the fence; begin after its commit has returned.
 
@@ -187,7 +179,7 @@ def left(session: Connection, move: str) -> tuple[list[int | None], list[str]]:
     None among the processes is a prepared transaction.
     """
     makers, writers, unlogged = queries.rows_of_all(session, sql.SQL(";\n").join(looks(move)))
-    pids = dict.fromkeys(pid for pid, *_ in (*makers, *writers))
+    pids = dict.fromkeys(pid for (pid,) in (*makers, *writers))
     return list(pids), [name for (name,) in unlogged]
 
 
@@ -225,7 +217,7 @@ def looks(move: str) -> list[sql.Composed]:
     no transaction makes anything, and is among the relations that are looked at after that.
     """
     there = QUERIES["schemas"].format(**literals(move=move))
-    return [making(there), *(QUERIES[n].format(schemas=there) for n in ("writers", "unlogged"))]
+    return [QUERIES[n].format(schemas=there) for n in ("making", "writers", "unlogged")]
 
 
 def _rename(

@@ -120,12 +120,12 @@ END IF;
 SELECT pg_catalog.unnest(retired) FROM shardctl.move WHERE id = {move}
 
 -- name: making
--- Sessions that have made or changed something in these schemas and not committed it, and where;
--- NULL: a prepared transaction. What makes a relation holds the schema till its end
+-- Sessions that have made or changed something in these schemas and not committed it; NULL: a prepared
+-- transaction. What makes a relation holds the schema till its end
 WITH schema AS MATERIALIZED (
-    SELECT oid, nspname FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas})
+    SELECT oid FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas})
 )
-SELECT DISTINCT l.pid, s.nspname::text
+SELECT DISTINCT l.pid
 FROM pg_catalog.pg_locks AS l
 LEFT JOIN pg_catalog.pg_depend AS d
     ON d.classid = l.classid AND d.objid = l.objid AND d.objsubid = 0

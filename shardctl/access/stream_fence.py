@@ -147,7 +147,7 @@ def put_up(
     those that are there. The server goes on with the queries of `behind` when it has committed:
     returns the rows of each. Raises WritersLeft, FenceRefused, fence_too_late, not_at_cutover.
     """
-    began, timeout_ms = time.monotonic(), _QUICK_MS
+    began, timeout_ms, made = time.monotonic(), _QUICK_MS, False
     while True:
         all_ms = 2 * timeout_ms + round(len(tables) * _TABLE_MS)
         given = literals(lock_timeout=f"{timeout_ms}ms", statement_timeout=f"{all_ms}ms")
@@ -163,7 +163,10 @@ def put_up(
             found = queries.rows_of_all(session, b";\n".join([message.as_bytes(session), *behind]))
             return found[len(found) - len(behind) :]
         except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
+            if made:  # a moved schema is missing
+                raise
             _make(session, move)  # the session was opened since
+            made = True
         except _TRANSIENT as error:
             left_ms = int(1000 * (deadline - time.monotonic())) - _QUICK_MS
             if left_ms < _QUICK_MS:

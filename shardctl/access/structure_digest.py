@@ -12,6 +12,7 @@ from psycopg import sql
 
 from shardctl.errors import ShardctlError
 from shardctl.postgres import queries
+from shardctl.postgres.queries import identifiers, literals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -120,14 +121,11 @@ def _versions(
     kinds = [(name, "oid") for name in (*KINDS, "pg_default_acl") if name in known]
     parts = [(catalog, key) for owner, catalog, key in PARTS if owner in known]
     each = [
-        QUERIES["version"].format(
-            catalog=sql.Identifier("pg_catalog", catalog), key=sql.Identifier(key)
-        )
+        QUERIES["version"].format(**identifiers(catalog=catalog, key=key))
         for catalog, key in (*CATALOGS, *kinds, *parts)
     ]
     first, last = zip(*_runs(oids), strict=True) if oids else ((), ())
-    of_runs = queries.literals(first=list(first), last=list(last), since=since)
-    given = of_runs | queries.literals(namespaces=list(namespaces))
+    given = literals(first=list(first), last=list(last), since=since, namespaces=namespaces)
     return QUERIES["versions"].format(**given, each=sql.SQL("\nUNION ALL\n").join(each))
 
 
@@ -192,28 +190,21 @@ def _said(session: Connection, schemas: Sequence[str]) -> sql.Composed:
     of_18 = ", k.conenforced, k.conperiod" if session.info.server_version >= _18 else ""
     kinds = [
         QUERIES["kind"].format(
-            label=sql.Literal(f"{label} "),
-            catalog=sql.Identifier(catalog),
-            name=sql.Identifier(f"{prefix}name"),
-            namespace=sql.Identifier(f"{prefix}namespace"),
+            **literals(label=f"{label} "),
+            **identifiers(catalog=kind, name=f"{prefix}name", namespace=f"{prefix}namespace"),
         )
-        for catalog, (label, prefix) in KINDS.items()
+        for kind, (label, prefix) in KINDS.items()
     ]
+    owners = {"pg_class": "relation"}
     parts = [
         QUERIES["part"].format(
-            label=sql.Literal(catalog),
-            owner=sql.Identifier("relation" if owner == "pg_class" else "made"),
-            catalog=sql.Identifier(catalog),
-            key=sql.Identifier(key),
+            **literals(label=catalog),
+            **identifiers(owner=owners.get(owner, "made"), catalog=catalog, key=key),
         )
         for owner, catalog, key in PARTS
     ]
-    return QUERIES["said"].format(
-        schemas=_listed(schemas),
-        of_18=sql.SQL(of_18),
-        kinds=sql.SQL("\n").join(kinds),
-        parts=sql.SQL("\n").join(parts),
-    )
+    lists = {"kinds": sql.SQL("\n").join(kinds), "parts": sql.SQL("\n").join(parts)}
+    return QUERIES["said"].format(schemas=_listed(schemas), of_18=sql.SQL(of_18), **lists)
 
 
 def _listed(schemas: Sequence[str]) -> sql.Composed:

@@ -168,4 +168,4 @@ FROM (
 
 -- name: version
 -- Part of that: the rows of one catalog
-SELECT c.xmin, c.xmax FROM run AS r JOIN {catalog} AS c ON c.{key} BETWEEN r.first AND r.last
+SELECT c.xmin, c.xmax FROM run AS r JOIN pg_catalog.{catalog} AS c ON c.{key} BETWEEN r.first AND r.last

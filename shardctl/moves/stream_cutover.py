@@ -73,14 +73,8 @@ def ping(at: Attempt) -> None:
             at.connected = marks.connected_standbys(at.source)
             at.standbys = set(marks.expected_standbys(at.source))
         # One that is away would be waited for by all clients, too.
-        marks.await_flushed(
-            at.source,
-            plan.source,
-            at.standbys,
-            marks.position(at.source),
-            what="ping",
-            deadline=min(time.monotonic() + _PING_S, at.budget.latest("pause")),
-        )
+        until = min(time.monotonic() + _PING_S, at.budget.latest("pause"))
+        _await_flushed(at, marks.position(at.source), "ping", until)
     marks.wait_for(context, at.attempt, marks.PING, deadline=at.budget.latest("pause"))
 
 
@@ -166,10 +160,13 @@ def await_standbys(at: Attempt) -> None:
     One that was there before and is away now has not.
     """
     with at.context.on(at.plan.source):
-        deadline = at.budget.latest("snapshot")
-        marks.await_flushed(
-            at.source, at.plan.source, at.standbys, at.lsn, what="fence", deadline=deadline
-        )
+        _await_flushed(at, at.lsn, "fence", at.budget.latest("snapshot"))
+
+
+def _await_flushed(at: Attempt, lsn: str, what: str, deadline: float) -> None:
+    """Wait until the standbys have flushed the WAL up to a position; raises StandbysBehind."""
+    node, standbys = at.plan.source, at.standbys
+    marks.await_flushed(at.source, node, standbys, lsn, what=what, deadline=deadline)
 
 
 def arrive(at: Attempt) -> None:
@@ -220,10 +217,8 @@ def await_standbys_again(at: Attempt) -> None:
         return
     try:
         with at.context.on(at.plan.source):
-            lsn, deadline = marks.position(at.source), at.budget.deadline - REST_S
-            marks.await_flushed(
-                at.source, at.plan.source, at.standbys, lsn, what="decision", deadline=deadline
-            )
+            deadline = at.budget.deadline - REST_S
+            _await_flushed(at, marks.position(at.source), "decision", deadline)
     except (StandbysBehind, NodeLost, NodeUnavailable) as error:
         at.context.notice(f"{error.message}; the target claims the shards without waiting longer")
 

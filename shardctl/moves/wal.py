@@ -135,8 +135,8 @@ def settled(plan: MovePlan, node: Node, session: Connection) -> MovePlan:
 def exceeding(session: Connection, plan: MovePlan) -> int | None:
     """Return the bytes that the move's slot holds back if they exceed its limit, else None."""
     limit, slot = plan.options.max_wal_bytes, slots.look(session, plan.slot)
-    exceeds = slot is not None and limit is not None and slot.held_bytes > limit
-    return slot.held_bytes if slot is not None and exceeds else None
+    held = 0 if slot is None else slot.held_bytes
+    return None if limit is None or held <= limit else held
 
 
 def require_kept(session: Connection, plan: MovePlan) -> None:
