@@ -88,6 +88,7 @@ DROP TRIGGER {trigger} ON {table}
 -- How long the statements of this transaction wait for a lock, and how long they may take
 SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout', %(statement)s, true)
 
--- name: now
--- The time now, as it is reported
-SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+-- name: standby
+-- Whether this server is a standby; the time now, as it is reported
+SELECT pg_is_in_recovery(),
+       to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')

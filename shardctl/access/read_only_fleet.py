@@ -109,7 +109,7 @@ def carry_out(
 
         def change(one: NodePlan) -> Changing:
             session = locks[one.node]
-            [(since,)] = session.execute(QUERIES["now"])
+            [(_, since)] = session.execute(QUERIES["standby"])
             changing = Changing(session, one.node, wanted, since, deadline, stop, progress)
             changing.run(one.todo)
             return changing
@@ -157,6 +157,9 @@ def _look(
     topology: Topology, node: Node, session: Connection, chosen: frozenset[ShardId], wanted: Wanted
 ) -> NodePlan:
     session.execute("SET default_transaction_read_only TO on")
+    [(standby, _)] = session.execute(QUERIES["standby"])
+    if standby:
+        raise identity.standby(node)
     state = cluster.read(session) if cluster.is_present(session) else None
     if state is None:
         raise identity.node_unfit(

@@ -104,9 +104,8 @@ def prepare(session: Connection, move: str, *, revision: int) -> None:
     `revision` is the journal's. Raises not_at_cutover.
     """
     _make(session, move)
-    call = _call(
-        attempt=_REHEARSED, revision=revision, timeout_ms=_QUICK_MS, not_after=None, for_real=False
-    )
+    given = literals(attempt=_REHEARSED, revision=revision, not_after=None, for_real=False)
+    call = QUERIES["call"].format(**given, **literals(lock_timeout=f"{_QUICK_MS}ms"))
     queries.rows_of_last(session, QUERIES["rehearsal"].format(put_up=call))
 
 
@@ -117,14 +116,6 @@ def _make(session: Connection, move: str) -> None:
     renaming = fence.renaming(move, wanted=sql.SQL("for_real"), not_after=sql.SQL("not_after"))
     given = literals(move=move)
     session.execute(QUERIES["function"].format(**given, to_fenced=to_fenced, renaming=renaming))
-
-
-def _call(
-    *, attempt: int, revision: int, timeout_ms: int, not_after: datetime | None, for_real: bool
-) -> sql.Composed:
-    """Compose the call of that function; without `not_after` it is never too late."""
-    given = literals(attempt=attempt, revision=revision, not_after=not_after, for_real=for_real)
-    return QUERIES["call"].format(**given, **literals(lock_timeout=f"{timeout_ms}ms"))
 
 
 def put_up(
@@ -150,15 +141,10 @@ def put_up(
     began, timeout_ms, made = time.monotonic(), _QUICK_MS, False
     while True:
         all_ms = 2 * timeout_ms + round(len(tables) * _TABLE_MS)
-        given = literals(lock_timeout=f"{timeout_ms}ms", statement_timeout=f"{all_ms}ms")
-        call = _call(
-            attempt=attempt,
-            revision=revision,
-            timeout_ms=timeout_ms,
-            not_after=not_after,
-            for_real=True,
-        )
-        message = QUERIES["stream_fence"].format(**given, put_up=call)
+        waits = literals(lock_timeout=f"{timeout_ms}ms", statement_timeout=f"{all_ms}ms")
+        given = literals(attempt=attempt, revision=revision, not_after=not_after, for_real=True)
+        call = QUERIES["call"].format(**given, **waits)
+        message = QUERIES["stream_fence"].format(**waits, put_up=call)
         try:
             found = queries.rows_of_all(session, b";\n".join([message.as_bytes(session), *behind]))
             return found[len(found) - len(behind) :]

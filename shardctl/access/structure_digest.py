@@ -15,11 +15,12 @@ from shardctl.postgres import queries
 from shardctl.postgres.queries import identifiers, literals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from shardctl.postgres.connection import Connection
 
     Parts = Mapping[str, Mapping[str, str]]
+    Ask = Callable[[sql.Composed], Iterable[tuple[Any, ...]]]
 
 QUERIES = queries.load("shardctl.access", "structure_digest.sql")
 
@@ -154,20 +155,16 @@ def changing_query(schemas: Sequence[str]) -> sql.Composed:
     return QUERIES["changing"].format(schemas=_listed(schemas))
 
 
-def parts(session: Connection, schemas: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Sum up each object there: by schema, in their order, and by the object's name."""
-    return by_schema(session.execute(parts_query(session, schemas)), schemas)
+def parts(
+    session: Connection, schemas: Sequence[str], ask: Ask | None = None
+) -> dict[str, dict[str, str]]:
+    """Sum up each object there: by schema, in their order, and by the object's name.
 
-
-def parts_query(session: Connection, schemas: Sequence[str]) -> sql.Composed:
-    """Compose the query of `parts`, for another session or a snapshot."""
-    return QUERIES["parts"].format(said=_said(session, schemas))
-
-
-def by_schema(rows: Iterable[tuple[Any, ...]], schemas: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Give what `parts` does from the rows of its query."""
+    `ask` gives the rows of a query, as in a snapshot.
+    """
     found: dict[str, dict[str, str]] = {schema: {} for schema in schemas}
-    for schema, name, digest in rows:
+    query = QUERIES["parts"].format(said=_said(session, schemas))
+    for schema, name, digest in (ask or session.execute)(query):
         found[schema][name] = digest
     return found
 

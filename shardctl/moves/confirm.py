@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardctl.access import structure_digest
@@ -86,9 +87,8 @@ def _tell_overtaken(sessions: Sessions, named: Mapping[NodeName, Sequence[str]])
     """
     context, found = sessions.context, {}
     for node in named:
-        query = structure_digest.parts_query(sessions.of[node][0], named[node])
-        rows = sessions.look(node, query)
-        found[node] = structure_digest.by_schema(rows, named[node])
+        session, ask = sessions.of[node][0], partial(sessions.look, node)
+        found[node] = structure_digest.parts(session, named[node], ask)
     plan = context.plan
     there = dict(zip(plan.schemas, found[plan.target].values(), strict=True))
     ddl.tell_overtaken(context, [*structure_digest.changes(there, found[plan.source])])
