@@ -15,7 +15,8 @@ from psycopg import sql
 
 from shardctl.errors import Refused, ShardctlError
 from shardctl.meter import listed
-from shardctl.postgres import queries
+from shardctl.postgres import blocking, queries
+from shardctl.postgres.queries import literals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,17 +97,13 @@ def put_up(
 
 def to_fenced(move: str, *, revision: int, lock_timeout_ms: int) -> sql.Composed:
     """Compose the part of a DO block that a fence begins with: the journal shows that it is up."""
-    return QUERIES["to_fenced"].format(
-        move=sql.Literal(move),
-        revision=sql.Literal(revision),
-        lock_timeout=sql.Literal(f"{lock_timeout_ms}ms"),
-    )
+    given = literals(move=move, revision=revision, lock_timeout=f"{lock_timeout_ms}ms")
+    return QUERIES["to_fenced"].format(**given)
 
 
 def renaming(move: str, *, wanted: sql.Composable, not_after: sql.Composable) -> sql.Composed:
     """Compose the part of a DO block that renames those schemas that are `wanted`."""
-    given = {"move": sql.Literal(move), "wanted": wanted, "not_after": not_after}
-    return QUERIES["renaming"].format(**given)
+    return QUERIES["renaming"].format(**literals(move=move), wanted=wanted, not_after=not_after)
 
 
 def close(session: Connection, node: str, move: str, *, deadline: float) -> None:
@@ -114,9 +111,9 @@ def close(session: Connection, node: str, move: str, *, deadline: float) -> None
 
     A failover of the source may have given them their names back. Raises what `put_up` raises.
     """
-    timeout = sql.Literal(f"{_LOCK_TIMEOUT_MS}ms")
+    given = literals(move=move, lock_timeout=f"{_LOCK_TIMEOUT_MS}ms")
     statement = QUERIES["fence"].format(
-        first=QUERIES["decided"].format(move=sql.Literal(move), lock_timeout=timeout),
+        first=QUERIES["decided"].format(**given),
         renaming=renaming(move, wanted=QUERIES["has_name"], not_after=sql.NULL),
     )
     _rename(session, node, move, statement, deadline)
@@ -136,14 +133,9 @@ def lifting(move: str, *, after_s: float, revision: int | None) -> sql.Composed:
 
     It is the source's guard: a backend finishes its statement even when its client is gone.
     """
-    return QUERIES["lift"].format(
-        move=sql.Literal(move),
-        revision=sql.Literal(revision),
-        seconds=sql.Literal(after_s),
-        lock_timeout=sql.Literal(f"{_LOCK_TIMEOUT_MS}ms"),
-        tries=sql.Literal(_LIFT_TRIES),
-        names_back=names_back(move),
-    )
+    waits = literals(seconds=after_s, lock_timeout=f"{_LOCK_TIMEOUT_MS}ms", tries=_LIFT_TRIES)
+    given = literals(move=move, revision=revision)
+    return QUERIES["lift"].format(**given, **waits, names_back=names_back(move))
 
 
 def names_back(move: str) -> sql.Composed:
@@ -152,15 +144,7 @@ def names_back(move: str) -> sql.Composed:
     What a client has made under such a name in the meantime is renamed, and keeps what it has. The
     block declares `one`, a record.
     """
-    return QUERIES["names_back"].format(move=sql.Literal(move))
-
-
-def making(schemas: sql.Composable) -> sql.Composed:
-    """Compose the query for sessions that have made something there and not committed it.
-
-    `schemas` is a query, or a list, of their names.
-    """
-    return QUERIES["making"].format(schemas=schemas)
+    return QUERIES["names_back"].format(**literals(move=move))
 
 
 def drain(session: Connection, node: str, move: str, *, deadline: float) -> bool:
@@ -195,7 +179,7 @@ def left(session: Connection, move: str) -> tuple[list[int | None], list[str]]:
     None among the processes is a prepared transaction.
     """
     makers, writers, unlogged = queries.rows_of_all(session, sql.SQL(";\n").join(looks(move)))
-    pids = dict.fromkeys(pid for pid, *_ in (*makers, *writers))
+    pids = dict.fromkeys(pid for (pid,) in (*makers, *writers))
     return list(pids), [name for (name,) in unlogged]
 
 
@@ -204,10 +188,20 @@ def oids(session: Connection, schemas: Sequence[str]) -> list[int]:
     return [oid for (oid,) in session.execute(QUERIES["tables"], {"schemas": list(schemas)})]
 
 
-def lasting(session: Connection, tables: Sequence[int], *, since: float) -> list[int | None]:
+def lasting(session: Connection, schemas: Sequence[str], *, since: float) -> list[int | None]:
     """List the processes that write since before a moment; None is a prepared transaction."""
-    given = {"tables": list(tables), "seconds": time.monotonic() - since}
-    return [pid for (pid,) in session.execute(QUERIES["lasting"], given)]
+    before = not_after(session, since)
+    held = blocking.held(session, schemas, but=blocking.READERS)
+    found = dict.fromkeys(one.by for one in held if one.granted and one.oid is not None)
+    return [
+        by.pid or None
+        for by in found
+        if by.pid == 0
+        or (
+            (by.since is not None and by.since < before)
+            and not (by.statement or "").startswith("autovacuum: ")
+        )
+    ]
 
 
 def unlogged(session: Connection, schemas: Sequence[str]) -> list[str]:
@@ -222,8 +216,8 @@ def looks(move: str) -> list[sql.Composed]:
     The order counts. Nothing can be begun there any more, so what is made there is committed when
     no transaction makes anything, and is among the relations that are looked at after that.
     """
-    there = QUERIES["schemas"].format(move=sql.Literal(move))
-    return [making(there), *(QUERIES[n].format(schemas=there) for n in ("writers", "unlogged"))]
+    there = QUERIES["schemas"].format(**literals(move=move))
+    return [QUERIES[n].format(schemas=there) for n in ("making", "writers", "unlogged")]
 
 
 def _rename(

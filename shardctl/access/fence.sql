@@ -120,12 +120,12 @@ END IF;
 SELECT pg_catalog.unnest(retired) FROM shardctl.move WHERE id = {move}
 
 -- name: making
--- Sessions that have made or changed something in these schemas and not committed it, and where;
--- NULL: a prepared transaction. What makes a relation holds the schema till its end
+-- Sessions that have made or changed something in these schemas and not committed it; NULL: a prepared
+-- transaction. What makes a relation holds the schema till its end
 WITH schema AS MATERIALIZED (
-    SELECT oid, nspname FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas})
+    SELECT oid FROM pg_catalog.pg_namespace WHERE nspname IN ({schemas})
 )
-SELECT DISTINCT l.pid, s.nspname::text
+SELECT DISTINCT l.pid
 FROM pg_catalog.pg_locks AS l
 LEFT JOIN pg_catalog.pg_depend AS d
     ON d.classid = l.classid AND d.objid = l.objid AND d.objsubid = 0
@@ -170,18 +170,6 @@ SELECT c.oid::bigint FROM pg_catalog.pg_class AS c
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind IN ('r', 'p', 'f')
 
--- name: lasting
--- Who has written there in a transaction that is older, and has not ended; NULL: a prepared one
-SELECT DISTINCT l.pid
-FROM pg_catalog.pg_locks AS l
-LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
-WHERE l.locktype = 'relation' AND l.granted
-  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-  AND l.relation = ANY (%(tables)s::oid[])
-  AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
-  AND (l.pid IS NULL OR (a.backend_type <> 'autovacuum worker' AND a.pid <> pg_backend_pid()
-                         AND a.xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)))
-
 -- name: stream_fence
 -- Lock the moved tables against writers, take their schemas' names away, put a mark into the stream
 BEGIN;
@@ -198,7 +186,7 @@ BEGIN;
 ROLLBACK
 
 -- name: call
--- Part of those, where the session has the function
+-- Part of those
 SELECT pg_temp.shardctl_fence({attempt}, {revision}, {lock_timeout}, {not_after}, {for_real})
 
 -- name: function
@@ -206,25 +194,6 @@ SELECT pg_temp.shardctl_fence({attempt}, {revision}, {lock_timeout}, {not_after}
 CREATE OR REPLACE FUNCTION pg_temp.shardctl_fence(
     this_attempt integer, from_revision bigint, quick text, not_after timestamptz, for_real boolean
 ) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $fence$
-{body}
-$fence$
-
--- name: do
--- Part of the fence, in a session without the function: it may make none, or was opened since
-DO $fence$
-DECLARE
-    this_attempt  CONSTANT integer     := {attempt};
-    from_revision CONSTANT bigint      := {revision};
-    quick         CONSTANT text        := {lock_timeout};
-    not_after     CONSTANT timestamptz := {not_after};
-    for_real      CONSTANT boolean     := {for_real};
-BEGIN
-{body};
-END
-$fence$
-
--- name: body
--- Part of both
 DECLARE
     one record;
     listed text;
@@ -270,6 +239,7 @@ BEGIN
     -- Last: at a rename a session forgets its plans.
     {renaming}
 END
+$fence$
 
 -- name: is_held
 -- Whether anybody else holds or awaits any lock of a relation there, or of an object anywhere

@@ -6,11 +6,12 @@ can contradict them, and a clone of the node, a restart or a rename of the schem
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from psycopg import sql
 from psycopg.rows import class_row
 
 from shardctl.postgres import queries
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from shardctl.topology.model import ShardId
 
 QUERIES = queries.load("shardctl.access", "read_only.sql")
+
+BY_STATEMENT, BY_ROW = "shardctl_read_only", "shardctl_read_only_row"
+"""The names of the triggers."""
 
 
 class Wanted(StrEnum):
@@ -40,19 +44,27 @@ class Wanted(StrEnum):
 class Table:
     """A table of a shard, partitions and foreign tables among them.
 
-    `by_row` is whether it can be written to without a statement that names it, so that it needs
-    a trigger for rows, too. `refuses` is whether it has all that it needs, in force; `arguments`
-    are those of the first such trigger, in hex, whether in force or not; None: it has none.
+    `foreign` tables have no TRUNCATE that could be refused. `by_row` is whether it can be written
+    to without a statement that names it, so that it needs a trigger for rows, too. `refuses` is
+    whether it has all that it needs, in force; `arguments` are those of the first such trigger, in
+    hex, whether in force or not; None: it has none. `triggers` are the names of those that it has.
     `ours` is whether the login role may change it.
     """
 
     schema: str
     oid: int
     name: str
+    foreign: bool
     by_row: bool
     refuses: bool
     arguments: str | None
+    triggers: list[str] = field(hash=False)
     ours: bool
+
+    @property
+    def place(self) -> sql.Identifier:
+        """The table, as statements name it."""
+        return sql.Identifier(self.schema, self.name)
 
 
 @dataclass(frozen=True, slots=True)

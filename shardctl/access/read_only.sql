@@ -37,6 +37,7 @@ WITH RECURSIVE shard AS MATERIALIZED (
     SELECT l.leaf FROM line AS l JOIN pg_subscription_rel AS r ON r.srrelid = l.above
 ), trigger AS (
     SELECT g.tgrelid, min(encode(g.tgargs, 'hex')) AS arguments,
+           array_agg(g.tgname::text) FILTER (WHERE g.tgparentid = 0) AS names,
            bool_or(g.works AND g.tgname = 'shardctl_read_only' AND g.tgtype = g.wanted) AS statement,
            bool_or(g.works AND g.tgname = 'shardctl_read_only_row' AND g.tgtype = 31) AS by_row
     FROM (SELECT t.*, t.tgenabled = 'A' AND t.tgqual IS NULL AND t.tgattr::text = '' AS works,
@@ -46,8 +47,10 @@ WITH RECURSIVE shard AS MATERIALIZED (
           WHERE t.tgfoid = to_regprocedure('shardctl.refuse_write()')) AS g
     GROUP BY g.tgrelid
 )
-SELECT s.nspname::text AS schema, f.oid, f.relname::text AS name, e.oid IS NOT NULL AS by_row,
-       coalesce(t.statement AND (t.by_row OR e.oid IS NULL), false) AS refuses, t.arguments,
+SELECT s.nspname::text AS schema, f.oid, f.relname::text AS name, f.relkind = 'f' AS "foreign",
+       e.oid IS NOT NULL AS by_row,
+       coalesce(t.statement AND (t.by_row OR e.oid IS NULL), false) AS refuses,
+       t.arguments, coalesce(t.names, '{}') AS triggers,
        coalesce(pg_has_role(f.relowner, 'USAGE'), true) AS ours
 FROM shard AS s
 LEFT JOIN found AS f ON f.relnamespace = s.oid
@@ -63,81 +66,23 @@ GROUP BY schema
 HAVING count(arguments) > 0
 ORDER BY 1
 
+-- name: lock
+-- Wait for all who write to tables, or in a stronger mode for all who use them, and hold up new ones
+LOCK TABLE ONLY {tables} IN {mode} MODE
+
 -- name: put_on
--- Let tables refuse writes; waits for their writers, and holds up new ones
-DO $put_on$
-DECLARE
-    one record;
-BEGIN
-    FOR one IN
-        SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, u.by_row,
-               CASE c.relkind WHEN 'f' THEN '' ELSE 'OR TRUNCATE' END AS truncate,
-               pg_catalog.format('%L, %L, %L', u.shard, {since}, {who}) AS arguments
-        FROM unnest({tables}::oid[], {shards}::integer[], {by_row}::boolean[])
-             AS u (oid, shard, by_row)
-        JOIN pg_catalog.pg_class AS c ON c.oid = u.oid
-        JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-    LOOP
-        EXECUTE pg_catalog.format(
-            'CREATE OR REPLACE TRIGGER shardctl_read_only BEFORE INSERT OR UPDATE OR DELETE %s ON %s'
-            ' FOR EACH STATEMENT EXECUTE FUNCTION shardctl.refuse_write(%s)',
-            one.truncate, one.name, one.arguments);
-        -- Also where session_replication_role would let triggers sleep.
-        EXECUTE pg_catalog.format(
-            'ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER shardctl_read_only', one.name);
-        IF one.by_row THEN
-            EXECUTE pg_catalog.format(
-                'CREATE OR REPLACE TRIGGER shardctl_read_only_row BEFORE INSERT OR UPDATE OR DELETE'
-                ' ON %s FOR EACH ROW EXECUTE FUNCTION shardctl.refuse_write(%s)',
-                one.name, one.arguments);
-            EXECUTE pg_catalog.format(
-                'ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER shardctl_read_only_row', one.name);
-        END IF;
-    END LOOP;
-END
-$put_on$
+-- Let a table refuse writes, also where session_replication_role would let triggers sleep
+CREATE OR REPLACE TRIGGER {trigger} BEFORE INSERT OR UPDATE OR DELETE {truncate} ON {table}
+    FOR EACH {each} EXECUTE FUNCTION shardctl.refuse_write({shard}, {since}, {who});
+ALTER TABLE ONLY {table} ENABLE ALWAYS TRIGGER {trigger}
 
 -- name: disable
 -- Accept writes: unlike dropping the triggers, this does not wait for readers
-DO $disable$
-DECLARE
-    one record;
-BEGIN
-    FOR one IN {triggers} LOOP
-        EXECUTE pg_catalog.format('ALTER TABLE ONLY %s DISABLE TRIGGER %I', one.name, one.trigger);
-    END LOOP;
-END
-$disable$
+ALTER TABLE ONLY {table} DISABLE TRIGGER {trigger}
 
 -- name: drop
--- Drop the triggers; waits for readers, and holds up new ones
-DO $drop$
-DECLARE
-    one record;
-BEGIN
-    -- A vacuum that the server began by itself gives way to who waits for long. This lock does not
-    -- hold up readers in the meantime.
-    FOR one IN {triggers} LOOP
-        IF one.relkind <> 'f' THEN
-            EXECUTE pg_catalog.format('LOCK TABLE ONLY %s IN SHARE ROW EXCLUSIVE MODE', one.name);
-        END IF;
-    END LOOP;
-    PERFORM pg_catalog.set_config('lock_timeout', {quick}, true);
-    FOR one IN {triggers} LOOP
-        EXECUTE pg_catalog.format('DROP TRIGGER %I ON %s', one.trigger, one.name);
-    END LOOP;
-END
-$drop$
-
--- name: triggers
--- Part of other queries: the triggers that such tables have
-SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, c.relkind, g.tgname AS trigger
-FROM pg_catalog.pg_trigger AS g
-JOIN pg_catalog.pg_class AS c ON c.oid = g.tgrelid
-JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-WHERE g.tgrelid = ANY ({tables}::oid[]) AND g.tgparentid = 0
-  AND g.tgfoid = pg_catalog.to_regprocedure('shardctl.refuse_write()')
-ORDER BY g.tgrelid, g.tgname
+-- Drop a trigger; waits for readers, and holds up new ones
+DROP TRIGGER {trigger} ON {table}
 
 -- name: timeouts
 -- How long the statements of this transaction wait for a lock, and how long they may take

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
 from shardctl import fanout
-from shardctl.access import fence, read_only
-from shardctl.access.read_only import QUERIES, Wanted
+from shardctl.access import read_only
+from shardctl.access.read_only import BY_ROW, BY_STATEMENT, QUERIES, Wanted
 from shardctl.errors import (
     Interrupted,
     Refused,
@@ -34,7 +34,7 @@ from shardctl.state.lock import who
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shardctl.access.read_only import Table
     from shardctl.fanout import Outcome, Progress
@@ -45,39 +45,11 @@ if TYPE_CHECKING:
 _SHOWN = 3
 _SLOWEST_MS = 400
 """How long writers wait behind shardctl where a session holds the lock all the time."""
-_MAKING_POLL_S = 0.01
-
-
-def shards_left(
-    node: NodeName, wanted: Wanted, left: Mapping[ShardId, str], *, changed: bool
-) -> Refused:
-    """Report shards that are not what they were to be; exit code 1 where nothing was changed."""
-    reasons: dict[str, list[ShardId]] = {}
-    for shard, reason in left.items():
-        reasons.setdefault(reason, []).append(shard)
-    whys = [
-        f"shards {ranges.of(shards)} were not changed: {why}" for why, shards in reasons.items()
-    ]
-    undo = ", or run `read-only off` to undo it" if wanted is Wanted.on else ""
-    return incomplete_if(
-        changed,
-        "shards_left",
-        f"node {node}: {sentences(whys, most=_SHOWN)}",
-        hint=(
-            "end the sessions that block it, or raise --wait, and run `shardctl "
-            f"{wanted.command}` again: it does only the rest"
-        )
-        + (undo if changed else ""),
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What one node's shards need: the tables to change by shard, and shards that need nothing.
-
-    A shard without a table to change is there where something is in the making in its schema: who
-    makes it is waited for.
-    """
+    """What one node's shards need: the tables to change by shard, and shards that need nothing."""
 
     node: NodeName
     todo: Mapping[ShardId, tuple[Table, ...]]
@@ -135,11 +107,12 @@ def carry_out(
         now = plan(topology, shards, wanted, purpose=lock.purpose(wanted.command))
         deadline, stop = time.monotonic() + wait_s, threading.Event()
 
-        def change(one: NodePlan) -> Result:
+        def change(one: NodePlan) -> Changing:
             session = locks[one.node]
             [(_, since)] = session.execute(QUERIES["standby"])
             changing = Changing(session, one.node, wanted, since, deadline, stop, progress)
-            return changing.run(one.todo, {topology.schema(shard): shard for shard in one.todo})
+            changing.run(one.todo)
+            return changing
 
         try:
             outcomes = fanout.run([one for one in now if one.todo], change, stop=stop)
@@ -152,22 +125,30 @@ def carry_out(
         _report(outcomes, wanted)
 
 
-def _report(outcomes: Sequence[Outcome[NodePlan, Result]], wanted: Wanted) -> None:
-    """Raise what is left, if anything is."""
-    done = [outcome.result() for outcome in outcomes if outcome.error is None]
+def _report(outcomes: Sequence[Outcome[NodePlan, Changing]], wanted: Wanted) -> None:
+    """Raise what is left, if anything is; exit code 1 where nothing was changed."""
     # The state of a node that failed as a whole is unknown.
-    changed = len(done) < len(outcomes) or any(result.changed for result in done)
+    changed = any(one.value is None or one.value.changed for one in outcomes)
+    undo = ", or run `read-only off` to undo it" if changed and wanted is Wanted.on else ""
     errors: list[ShardctlError] = []
     for outcome in outcomes:
         if isinstance(outcome.error, ShardctlError):
             errors.append(outcome.error)
             continue
-        if isinstance(outcome.error, psycopg.Error):
-            left: Mapping[ShardId, str] = dict.fromkeys(outcome.item.todo, reason_of(outcome.error))
-        else:
-            left = outcome.result().left
-        if left:
-            errors.append(shards_left(outcome.item.node, wanted, left, changed=changed))
+        left = outcome.result().left
+        reasons: dict[str, list[ShardId]] = {}
+        for shard, reason in left.items():
+            reasons.setdefault(reason, []).append(shard)
+        whys = [f"{ranges.of(of)} were not changed: {why}" for why, of in reasons.items()]
+        if whys:
+            error = incomplete_if(
+                changed,
+                "shards_left",
+                f"node {outcome.item.node}: shards {sentences(whys, most=_SHOWN)}",
+                hint="end the sessions that block it, or raise --wait, and run `shardctl "
+                f"{wanted.command}` again: it does only the rest{undo}",
+            )
+            errors.append(error)
     if errors:
         raise together(errors)
 
@@ -206,19 +187,11 @@ def _look(
             "shows the differences",
         )
     tables = {schemas[name]: of_schema for name, of_schema in sorted(found.items())}
-    making: set[ShardId] = set()
-    if wanted is Wanted.on and schemas:
-        asked = fence.making(sql.SQL(", ").join(map(sql.Literal, schemas)))
-        making = {schemas[schema] for _, schema in session.execute(asked)}
-    return _decide(topology, node, tables, wanted, making)
+    return _decide(topology, node, tables, wanted)
 
 
 def _decide(
-    topology: Topology,
-    node: Node,
-    tables: Mapping[ShardId, Sequence[Table]],
-    wanted: Wanted,
-    making: Collection[ShardId],
+    topology: Topology, node: Node, tables: Mapping[ShardId, Sequence[Table]], wanted: Wanted
 ) -> NodePlan:
     """Name which tables need a change; raises shards_empty, tables_not_ours."""
     empty = [shard for shard, found in tables.items() if not found]
@@ -234,7 +207,7 @@ def _decide(
             needed = tuple(table for table in found if not table.refuses)
         else:
             needed = tuple(table for table in found if table.arguments is not None)
-        if needed or shard in making:
+        if needed:
             todo[shard] = needed
     foreign = [f"{t.schema}.{t.name}" for found in todo.values() for t in found if not t.ours]
     if foreign:
@@ -249,7 +222,7 @@ def _decide(
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One statement that every table in question needs.
+    """One statement that every table in question needs, for each of its triggers.
 
     `largest` is how many tables a transaction takes at the most; each takes `locks` entries of the
     lock table. `patience_ms` is how long its first locks may be held while it waits for the rest.
@@ -275,24 +248,8 @@ PASSES: dict[Wanted, tuple[Pass, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What is done together: a shard's tables, or some of them where it has very many."""
-
-    shard: ShardId
-    tables: tuple[Table, ...]
-
-    @property
-    def oids(self) -> list[int]:
-        """The tables' OIDs."""
-        return [table.oid for table in self.tables]
-
-
-class Result(NamedTuple):
-    """What came of a node: shards that are left, and why; whether anything was changed."""
-
-    left: Mapping[ShardId, str]
-    changed: bool
+Piece = tuple["ShardId", "tuple[Table, ...]"]
+"""What is done together: a shard's tables, or some of them where it has very many."""
 
 
 @dataclass(slots=True)
@@ -307,57 +264,27 @@ class Changing:
     """On the monotonic clock."""
     stop: threading.Event
     progress: Progress
+    by: str = field(default_factory=who)
     changed: bool = False
+    left: dict[ShardId, str] = field(default_factory=dict)
+    """The shards that could not be changed, and why."""
 
-    def run(
-        self, shards: Mapping[ShardId, Sequence[Table]], schemas: Mapping[str, ShardId]
-    ) -> Result:
+    def run(self, shards: Mapping[ShardId, Sequence[Table]]) -> None:
         """Change these tables of these shards; what holds up one does not hold up the rest.
-
-        `schemas` has a shard's even where it needs no change: a table may be in the making there.
 
         When a shard is not among those left, all who began to write before have ended, and those
         who begin now meet the triggers. Raises NodeLost.
         """
-        left: dict[ShardId, str] = {}
         try:
             if self.wanted is Wanted.on:
                 self.session.execute(QUERIES["function"])
             for one in PASSES[self.wanted]:
-                todo = {s: tables for s, tables in shards.items() if s not in left}
-                left |= self._pass(one, todo)
-            if self.wanted is Wanted.on:
-                left |= self._made({n: shard for n, shard in schemas.items() if shard not in left})
+                todo = {s: tables for s, tables in shards.items() if s not in self.left}
+                self.left |= self._pass(one, todo)
         except psycopg.Error as error:
             if is_lost(error):
                 raise NodeLost(self.node, reason_of(error)) from error
-            raise
-        return Result(left, self.changed)
-
-    def _made(self, schemas: Mapping[str, ShardId]) -> dict[ShardId, str]:
-        """Wait for tables that are made and not committed; give the shards that have new ones."""
-        if not schemas:
-            return {}
-        message = fence.making(sql.SQL(", ").join(map(sql.Literal, schemas)))
-        while makers := self.session.execute(message).fetchall():
-            if self.stop.is_set() or time.monotonic() > self.deadline:
-                break
-            self.stop.wait(_MAKING_POLL_S)
-        # Only now all tables can be seen that were begun before.
-        found = read_only.tables(self.session, list(schemas)).items()
-        new = {
-            schemas[schema]: f"table {table.name} is new and accepts writes"
-            for schema, tables in found
-            for table in tables
-            if not table.refuses
-        }
-        return new | {
-            schemas[schema]: (
-                f"{f'session {pid}' if pid else 'a prepared transaction'} is creating a "
-                "table there and has not committed it"
-            )
-            for pid, schema in makers
-        }
+            self.left |= dict.fromkeys(shards, reason_of(error))
 
     def _pass(self, one: Pass, shards: Mapping[ShardId, Sequence[Table]]) -> dict[ShardId, str]:
         """Do one pass over all tables; give the shards that are left, and why."""
@@ -365,7 +292,7 @@ class Changing:
         self.progress.expect(self.node, one.phase, todo, "tables")
         most = max(1, min(one.largest, lockable(self.session) // one.locks))
         pieces = [
-            Piece(shard, tuple(tables))
+            (shard, tuple(tables))
             for shard, all_tables in shards.items()
             for tables in chunks(all_tables, most)
         ]
@@ -375,37 +302,52 @@ class Changing:
             partial(self.progress.waits, self.node),
             self.stop,
         )
-        for batch in batches(pieces, most, lambda piece: len(piece.tables)):
+        for batch in batches(pieces, most, lambda piece: len(piece[1])):
             patient.together(batch)
         left = patient.singly(self.deadline, slowest_ms=_SLOWEST_MS)
-        return {piece.shard: why for piece, why in left.items()}
+        return {shard: why for (shard, _), why in left.items()}
 
     def _transaction(self, one: Pass, pieces: Sequence[Piece], timeout: int) -> dict[Piece, str]:
-        shards = [piece.shard for piece in pieces for _ in piece.tables]
-        tables = sql.Literal([oid for piece in pieces for oid in piece.oids])
-        statement = QUERIES[one.statement].format(
-            tables=tables,
-            triggers=QUERIES["triggers"].format(tables=tables),
-            shards=sql.Literal([int(shard) for shard in shards]),
-            by_row=sql.Literal([table.by_row for piece in pieces for table in piece.tables]),
-            since=sql.Literal(self.since),
-            who=sql.Literal(who()),
-            quick=sql.Literal(f"{QUICK_MS}ms"),
-        )
-        most = {"lock": f"{timeout}ms", "statement": f"{one.patience_ms + 4 * timeout}ms"}
+        tables = [(shard, table) for shard, of_shard in pieces for table in of_shard]
+        # No other statement locks all at once, and foreign tables can only be locked by theirs.
+        listed = sql.SQL(", ONLY ").join(table.place for _, table in tables if not table.foreign)
+        modes = [(sql.SQL("SHARE ROW EXCLUSIVE"), timeout)]
+        # A vacuum that the server began by itself gives way to who waits for long. The first lock
+        # does not hold up readers in the meantime.
+        modes += [(sql.SQL("ACCESS EXCLUSIVE"), QUICK_MS)] if one.readers else []
         with self.session.transaction():
-            self.session.execute(QUERIES["timeouts"], most)
-            self.session.execute(statement)
-            result = f"shards {ranges.of(shards)}: {one.event}"
-            events.record(self.session, self.wanted.command, result)
+            for mode, wait_ms in modes:
+                most = {"lock": f"{wait_ms}ms", "statement": f"{one.patience_ms + 4 * timeout}ms"}
+                self.session.execute(QUERIES["timeouts"], most)
+                if listed.as_string():
+                    self.session.execute(QUERIES["lock"].format(tables=listed, mode=mode))
+            each = [part for shard, table in tables for part in self._each(one, shard, table)]
+            self.session.execute(sql.SQL(";\n").join(each))
+            shards = ranges.of({shard for shard, _ in pieces})
+            events.record(self.session, self.wanted.command, f"shards {shards}: {one.event}")
         self.changed = True
-        self.progress.advance(self.node, len(shards))
+        self.progress.advance(self.node, len(tables))
         return {}
+
+    def _each(self, one: Pass, shard: ShardId, table: Table) -> Iterator[sql.Composed]:
+        """Compose the statement of a pass for each trigger of a table, or that it is to have."""
+        needed = (BY_STATEMENT, BY_ROW) if table.by_row else (BY_STATEMENT,)
+        for name in needed if self.wanted is Wanted.on else table.triggers:
+            by_row = name == BY_ROW
+            yield QUERIES[one.statement].format(
+                trigger=sql.Identifier(name),
+                table=table.place,
+                each=sql.SQL("ROW" if by_row else "STATEMENT"),
+                truncate=sql.SQL("" if by_row or table.foreign else "OR TRUNCATE"),
+                shard=sql.Literal(str(shard)),
+                since=sql.Literal(self.since),
+                who=sql.Literal(self.by),
+            )
 
     def _held(self, one: Pass, pieces: Sequence[Piece]) -> dict[Piece, Held]:
         """Give the lock that is in the way of each piece: that of the oldest transaction."""
-        places = {table.oid: piece for piece in pieces for table in piece.tables}
-        schemas = {table.schema for piece in pieces for table in piece.tables}
+        places = {table.oid: piece for piece in pieces for table in piece[1]}
+        schemas = {table.schema for _, tables in pieces for table in tables}
         but = () if one.readers else blocking.READERS
         found = blocking.held(self.session, schemas, but=but, tables=list(places))
         return {places[o.oid]: o for o in reversed(found) if o.granted and o.oid is not None}

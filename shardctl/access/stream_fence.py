@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -17,9 +17,10 @@ from psycopg import sql
 from shardctl.access import fence, structure_digest
 from shardctl.access.fence import QUERIES
 from shardctl.postgres import blocking, queries
+from shardctl.postgres.queries import literals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from shardctl.postgres.connection import Connection
@@ -34,17 +35,6 @@ _TABLE_MS = 0.1
 _REHEARSED = -1
 """The attempt of a mark that is never committed."""
 _TRANSIENT = (*fence.TRANSIENT, psycopg.errors.QueryCanceled)
-
-
-class Left(NamedTuple):
-    """What is found behind the fence."""
-
-    busy: bool
-    """Whether sessions that write there, or make something, can still change it."""
-    unlogged: bool
-    changing: bool
-    """Whether sessions have changed something there, without a lock, and have not committed."""
-    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +64,14 @@ def known(session: Connection, schemas: Sequence[str]) -> tuple[str, Known]:
 
     That is false where `left` would find something already.
     """
-    digest, versions = structure_digest.known(session, schemas)
+    digest, total, namespaces, again = structure_digest.known(session, schemas)
     # Asked afterwards: what ends in between shows in the versions.
     if structure_digest.changing(session, schemas) or fence.unlogged(session, schemas):
         return digest, Known()
-    listed = sql.Literal(list(versions.namespaces))
-    looks = [QUERIES["is_held"].format(namespaces=listed), versions.query, QUERIES["position"]]
+    given = literals(namespaces=namespaces)
+    looks = [QUERIES["is_held"].format(**given), again, QUERIES["position"]]
     # Composed here, while no client waits.
-    found = Known(versions.total, tuple(look.as_bytes(session) for look in looks))
+    found = Known(total, tuple(look.as_bytes(session) for look in looks))
     untouched(session, found)  # what it reads is in the session's caches then
     return digest, found
 
@@ -91,8 +81,12 @@ def untouched(session: Connection, known: Known) -> str | None:
     return known.untouched(queries.rows_of_all(session, b";\n".join(known.looks)))
 
 
-def left(session: Connection, move: str, schemas: Sequence[str]) -> Left:
-    """Look behind the fence in one message; the digest is of the time after the other looks."""
+def left(session: Connection, move: str, schemas: Sequence[str]) -> str | None:
+    """Look behind the fence in one message, and give the structure's digest after that.
+
+    None: sessions that write there, or make or have changed something, can still change it, or
+    tables are unlogged.
+    """
     looks = [
         *fence.looks(move),
         structure_digest.changing_query(schemas),
@@ -101,43 +95,27 @@ def left(session: Connection, move: str, schemas: Sequence[str]) -> Left:
     makers, writers, unlogged, changing, digest = queries.rows_of_all(
         session, sql.SQL(";\n").join(looks)
     )
-    return Left(bool(makers or writers), bool(unlogged), bool(changing), str(digest[0][0]))
+    return None if makers or writers or unlogged or changing else str(digest[0][0])
 
 
 def prepare(session: Connection, move: str, *, revision: int) -> None:
-    """Let the session plan the fence before clients wait, where it may make a function for that.
+    """Let the session plan the fence before clients wait.
 
     `revision` is the journal's. Raises not_at_cutover.
     """
-    try:
-        session.execute(QUERIES["function"].format(body=_body(move)))
-    except psycopg.errors.InsufficientPrivilege:  # to make temporary objects in the database
-        return
-    given = _given(
-        attempt=_REHEARSED, revision=revision, timeout_ms=_QUICK_MS, not_after=None, for_real=False
-    )
-    call = QUERIES["call"].format(**given)
+    _make(session, move)
+    given = literals(attempt=_REHEARSED, revision=revision, not_after=None, for_real=False)
+    call = QUERIES["call"].format(**given, **literals(lock_timeout=f"{_QUICK_MS}ms"))
     queries.rows_of_last(session, QUERIES["rehearsal"].format(put_up=call))
 
 
-def _body(move: str) -> sql.Composed:
+def _make(session: Connection, move: str) -> None:
+    """Make the function by which a session puts up the fence."""
     names = {"revision": sql.SQL("from_revision"), "lock_timeout": sql.SQL("quick")}
     to_fenced = QUERIES["to_fenced"].format(move=sql.Literal(move), **names)
     renaming = fence.renaming(move, wanted=sql.SQL("for_real"), not_after=sql.SQL("not_after"))
-    return QUERIES["body"].format(move=sql.Literal(move), to_fenced=to_fenced, renaming=renaming)
-
-
-def _given(
-    *, attempt: int, revision: int, timeout_ms: int, not_after: datetime | None, for_real: bool
-) -> dict[str, sql.Literal]:
-    """Write the parameters of the fence; without `not_after` it is never too late."""
-    return {
-        "attempt": sql.Literal(attempt),
-        "revision": sql.Literal(revision),
-        "lock_timeout": sql.Literal(f"{timeout_ms}ms"),
-        "not_after": sql.Literal(not_after),
-        "for_real": sql.Literal(for_real),
-    }
+    given = literals(move=move)
+    session.execute(QUERIES["function"].format(**given, to_fenced=to_fenced, renaming=renaming))
 
 
 def put_up(
@@ -160,23 +138,26 @@ def put_up(
     those that are there. The server goes on with the queries of `behind` when it has committed:
     returns the rows of each. Raises WritersLeft, FenceRefused, fence_too_late, not_at_cutover.
     """
-    began, timeout_ms = time.monotonic(), _QUICK_MS
+    began, timeout_ms, made = time.monotonic(), _QUICK_MS, False
     while True:
         all_ms = 2 * timeout_ms + round(len(tables) * _TABLE_MS)
-        given = _given(
-            attempt=attempt,
-            revision=revision,
-            timeout_ms=timeout_ms,
-            not_after=not_after,
-            for_real=True,
-        )
+        waits = literals(lock_timeout=f"{timeout_ms}ms", statement_timeout=f"{all_ms}ms")
+        given = literals(attempt=attempt, revision=revision, not_after=not_after, for_real=True)
+        call = QUERIES["call"].format(**given, **waits)
+        message = QUERIES["stream_fence"].format(**waits, put_up=call)
         try:
-            return _send(session, move, given, behind, all_ms=all_ms)
+            found = queries.rows_of_all(session, b";\n".join([message.as_bytes(session), *behind]))
+            return found[len(found) - len(behind) :]
+        except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
+            if made:  # a moved schema is missing
+                raise
+            _make(session, move)  # the session was opened since
+            made = True
         except _TRANSIENT as error:
             left_ms = int(1000 * (deadline - time.monotonic())) - _QUICK_MS
             if left_ms < _QUICK_MS:
                 there = blocking.holding(session, schemas, but=blocking.READERS)[:3]
-                if left := fence.lasting(session, tables, since=began):
+                if left := fence.lasting(session, schemas, since=began):
                     raise fence.WritersLeft(node, left, there) from error
                 reason = "; ".join(there) or str(error).splitlines()[0]
                 raise fence.FenceRefused(node, reason) from error
@@ -186,28 +167,3 @@ def put_up(
         except psycopg.Error as error:
             fence.require_in_time(error, node, move)
             raise
-
-
-def _send(
-    session: Connection,
-    move: str,
-    given: Mapping[str, sql.Literal],
-    behind: Sequence[bytes],
-    *,
-    all_ms: int,
-) -> list[list[Any]]:
-    """Put the fence up once, by its function where the session has that."""
-
-    def send(put_up: sql.Composed) -> list[list[Any]]:
-        message = QUERIES["stream_fence"].format(
-            put_up=put_up,
-            lock_timeout=given["lock_timeout"],
-            statement_timeout=sql.Literal(f"{all_ms}ms"),
-        )
-        found = queries.rows_of_all(session, b";\n".join([message.as_bytes(session), *behind]))
-        return found[len(found) - len(behind) :]
-
-    try:
-        return send(QUERIES["call"].format(**given))
-    except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
-        return send(QUERIES["do"].format(body=_body(move), **given))

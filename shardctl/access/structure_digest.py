@@ -6,71 +6,67 @@ in a fraction of the time: how many rows the catalogs have of it, and which tran
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
 from shardctl.errors import ShardctlError
 from shardctl.postgres import queries
+from shardctl.postgres.queries import identifiers, literals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from shardctl.postgres.connection import Connection
 
     Parts = Mapping[str, Mapping[str, str]]
+    Ask = Callable[[sql.Composed], Iterable[tuple[Any, ...]]]
 
 QUERIES = queries.load("shardctl.access", "structure_digest.sql")
 
 CATALOGS = (
     ("pg_class", "oid"),
-    ("pg_attribute", "attrelid"),
     ("pg_attrdef", "adrelid"),
     ("pg_index", "indrelid"),
     ("pg_constraint", "conrelid"),
-    ("pg_constraint", "contypid"),
     ("pg_trigger", "tgrelid"),
-    ("pg_rewrite", "ev_class"),
-    ("pg_policy", "polrelid"),
-    ("pg_sequence", "seqrelid"),
-    ("pg_statistic_ext", "stxrelid"),
     ("pg_type", "oid"),
-    ("pg_enum", "enumtypid"),
-    ("pg_proc", "oid"),
 )
 """What else a digest reads than schemas, and the OIDs that tell whose a row is."""
-RARE = {
-    "pg_default_acl": {"pg_default_acl": "oid"},
-    "pg_operator": {"pg_operator": "oid"},
-    "pg_opclass": {"pg_opclass": "oid"},
-    "pg_opfamily": {"pg_opfamily": "oid", "pg_amop": "amopfamily", "pg_amproc": "amprocfamily"},
-    "pg_collation": {"pg_collation": "oid"},
-    "pg_conversion": {"pg_conversion": "oid"},
-    "pg_ts_config": {"pg_ts_config": "oid", "pg_ts_config_map": "mapcfg"},
-    "pg_ts_dict": {"pg_ts_dict": "oid"},
-    "pg_ts_parser": {"pg_ts_parser": "oid"},
-    "pg_ts_template": {"pg_ts_template": "oid"},
+KINDS = {
+    "pg_proc": ("function", "pro"),
+    "pg_operator": ("operator", "opr"),
+    "pg_opclass": ("operator class", "opc"),
+    "pg_opfamily": ("operator family", "opf"),
+    "pg_collation": ("collation", "coll"),
+    "pg_conversion": ("conversion", "con"),
+    "pg_ts_config": ("text search configuration", "cfg"),
+    "pg_ts_dict": ("text search dictionary", "dict"),
+    "pg_ts_parser": ("text search parser", "prs"),
+    "pg_ts_template": ("text search template", "tmpl"),
 }
-"""The same of kinds that few schemas have: PostgreSQL plans a query of fewer catalogs sooner.
+"""Kinds of objects by their catalogs: what they are called, and the prefix of its columns.
 
-The first one of a kind in a schema makes a row in pg_depend, which is always read.
+The first one of a kind in a schema makes a row in pg_depend, which the versions always read:
+PostgreSQL plans a query of fewer catalogs sooner.
 """
+PARTS = (
+    ("pg_class", "pg_attribute", "attrelid"),
+    ("pg_class", "pg_policy", "polrelid"),
+    ("pg_class", "pg_rewrite", "ev_class"),
+    ("pg_class", "pg_sequence", "seqrelid"),
+    ("pg_class", "pg_statistic_ext", "stxrelid"),
+    ("pg_type", "pg_enum", "enumtypid"),
+    ("pg_type", "pg_constraint", "contypid"),
+    ("pg_opfamily", "pg_amop", "amopfamily"),
+    ("pg_opfamily", "pg_amproc", "amprocfamily"),
+    ("pg_ts_config", "pg_ts_config_map", "mapcfg"),
+)
+"""Catalogs of what belongs to objects: the catalog of those, and the column with their OIDs."""
 _GAP = 100
 """OIDs so close are asked for as one range: the rows between cost less than one range more."""
 _SHOWN = 5
 _18 = 180_000
-
-
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """How many rows a structure is written in, and a sum of who has written them."""
-
-    total: str
-    namespaces: tuple[int, ...]
-    """The OIDs of the schemas, which a rename keeps."""
-    query: sql.Composed
-    """What reads them again, under any names of the schemas."""
 
 
 class StructureChanged(ShardctlError):
@@ -100,8 +96,15 @@ def query(session: Connection, schemas: Sequence[str]) -> sql.Composed:
     return QUERIES["digest"].format(said=_said(session, schemas))
 
 
-def known(session: Connection, schemas: Sequence[str]) -> tuple[str, Versions]:
-    """Give the digest and the versions of one instant: with equal versions, that digest holds."""
+def known(
+    session: Connection, schemas: Sequence[str]
+) -> tuple[str, str, Sequence[int], sql.Composed]:
+    """Give the digest and the versions of one instant: with equal versions, that digest holds.
+
+    Versions are how many rows a structure is written in, and a sum of who has written them. Gives
+    the OIDs of the schemas, too, which a rename keeps, and the query that reads the versions again,
+    under any names of the schemas.
+    """
     with session.transaction():
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         scope = QUERIES["scope"].format(schemas=_listed(schemas))
@@ -109,27 +112,22 @@ def known(session: Connection, schemas: Sequence[str]) -> tuple[str, Versions]:
         asked = _versions(namespaces, oids, classes, since)
         found = digest(session, schemas)
         [(total,)] = queries.rows_of_last(session, asked)
-    return found, Versions(total, tuple(namespaces), asked)
+    return found, total, namespaces, asked
 
 
 def _versions(
     namespaces: Sequence[int], oids: Sequence[int], classes: Sequence[str], since: str
 ) -> sql.Composed:
-    rare = (one for name, parts in RARE.items() if name in classes for one in parts.items())
+    known = {catalog for catalog, _ in CATALOGS} | {*classes}
+    kinds = [(name, "oid") for name in (*KINDS, "pg_default_acl") if name in known]
+    parts = [(catalog, key) for owner, catalog, key in PARTS if owner in known]
     each = [
-        QUERIES["version"].format(
-            catalog=sql.Identifier("pg_catalog", catalog), key=sql.Identifier(key)
-        )
-        for catalog, key in (*CATALOGS, *rare)
+        QUERIES["version"].format(**identifiers(catalog=catalog, key=key))
+        for catalog, key in (*CATALOGS, *kinds, *parts)
     ]
     first, last = zip(*_runs(oids), strict=True) if oids else ((), ())
-    return QUERIES["versions"].format(
-        namespaces=sql.Literal(list(namespaces)),
-        first=sql.Literal(list(first)),
-        last=sql.Literal(list(last)),
-        since=sql.Literal(since),
-        each=sql.SQL("\nUNION ALL\n").join(each),
-    )
+    given = literals(first=list(first), last=list(last), since=since, namespaces=namespaces)
+    return QUERIES["versions"].format(**given, each=sql.SQL("\nUNION ALL\n").join(each))
 
 
 def _runs(oids: Sequence[int]) -> list[tuple[int, int]]:
@@ -157,20 +155,16 @@ def changing_query(schemas: Sequence[str]) -> sql.Composed:
     return QUERIES["changing"].format(schemas=_listed(schemas))
 
 
-def parts(session: Connection, schemas: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Sum up each object there: by schema, in their order, and by the object's name."""
-    return by_schema(session.execute(parts_query(session, schemas)), schemas)
+def parts(
+    session: Connection, schemas: Sequence[str], ask: Ask | None = None
+) -> dict[str, dict[str, str]]:
+    """Sum up each object there: by schema, in their order, and by the object's name.
 
-
-def parts_query(session: Connection, schemas: Sequence[str]) -> sql.Composed:
-    """Compose the query of `parts`, for another session or a snapshot."""
-    return QUERIES["parts"].format(said=_said(session, schemas))
-
-
-def by_schema(rows: Iterable[tuple[Any, ...]], schemas: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Give what `parts` does from the rows of its query."""
+    `ask` gives the rows of a query, as in a snapshot.
+    """
     found: dict[str, dict[str, str]] = {schema: {} for schema in schemas}
-    for schema, name, digest in rows:
+    query = QUERIES["parts"].format(said=_said(session, schemas))
+    for schema, name, digest in (ask or session.execute)(query):
         found[schema][name] = digest
     return found
 
@@ -191,7 +185,23 @@ def changes(before: Parts, after: Parts) -> Iterator[str]:
 
 def _said(session: Connection, schemas: Sequence[str]) -> sql.Composed:
     of_18 = ", k.conenforced, k.conperiod" if session.info.server_version >= _18 else ""
-    return QUERIES["said"].format(schemas=_listed(schemas), of_18=sql.SQL(of_18))
+    kinds = [
+        QUERIES["kind"].format(
+            **literals(label=f"{label} "),
+            **identifiers(catalog=kind, name=f"{prefix}name", namespace=f"{prefix}namespace"),
+        )
+        for kind, (label, prefix) in KINDS.items()
+    ]
+    owners = {"pg_class": "relation"}
+    parts = [
+        QUERIES["part"].format(
+            **literals(label=catalog),
+            **identifiers(owner=owners.get(owner, "made"), catalog=catalog, key=key),
+        )
+        for owner, catalog, key in PARTS
+    ]
+    lists = {"kinds": sql.SQL("\n").join(kinds), "parts": sql.SQL("\n").join(parts)}
+    return QUERIES["said"].format(schemas=_listed(schemas), of_18=sql.SQL(of_18), **lists)
 
 
 def _listed(schemas: Sequence[str]) -> sql.Composed:

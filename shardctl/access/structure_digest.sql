@@ -15,11 +15,12 @@ WITH schema AS MATERIALIZED (
                                 c.reloptions, c.reltablespace, c.relam, c.reloftype) AS said
     FROM pg_catalog.pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S', 'c')
-), type AS MATERIALIZED (
+), made AS MATERIALIZED (
     SELECT t.oid, s.name AS schema, 'type ' || t.typname AS name, t.xmin AS written
     FROM pg_catalog.pg_type AS t JOIN schema AS s ON s.oid = t.typnamespace
     WHERE t.typtype IN ('d', 'e', 'r', 'm', 'p') OR t.typtype = 'b' AND t.typcategory <> 'A'
        OR t.typrelid IN (SELECT oid FROM relation WHERE relkind = 'c')
+    {kinds}
 ), said (schema, object, what) AS (
     SELECT schema, name, pg_catalog.concat_ws(' ', oid, said) FROM relation
     UNION ALL
@@ -29,31 +30,11 @@ WITH schema AS MATERIALIZED (
     FROM relation AS r JOIN pg_catalog.pg_class AS o ON o.oid = r.reltoastrelid
     WHERE o.reloptions IS NOT NULL
     UNION ALL
-    SELECT schema, name, pg_catalog.concat_ws(' ', 'y', oid, written) FROM type
-    UNION ALL
-    SELECT y.schema, y.name, pg_catalog.concat_ws(' ', 'e', e.oid, e.xmin)
-    FROM type AS y JOIN pg_catalog.pg_enum AS e ON e.enumtypid = y.oid
-    UNION ALL
-    SELECT y.schema, y.name, pg_catalog.concat_ws(' ', 'k', k.oid, k.xmin)
-    FROM type AS y JOIN pg_catalog.pg_constraint AS k ON k.contypid = y.oid
-    UNION ALL
-    SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 'l', l.oid, l.xmin)
-    FROM relation AS r JOIN pg_catalog.pg_policy AS l ON l.polrelid = r.oid
-    UNION ALL
-    SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 'w', w.oid, w.xmin)
-    FROM relation AS r JOIN pg_catalog.pg_rewrite AS w ON w.ev_class = r.oid
-    UNION ALL
-    SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 's', s.seqrelid, s.xmin)
-    FROM relation AS r JOIN pg_catalog.pg_sequence AS s ON s.seqrelid = r.oid
-    UNION ALL
-    SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 'x', x.oid, x.xmin)
-    FROM relation AS r JOIN pg_catalog.pg_statistic_ext AS x ON x.stxrelid = r.oid
+    SELECT schema, name, pg_catalog.concat_ws(' ', 'm', oid, written) FROM made
+    {parts}
     UNION ALL
     SELECT s.name, '', pg_catalog.concat_ws(' ', 'g', g.oid, g.xmin)
     FROM pg_catalog.pg_default_acl AS g JOIN schema AS s ON s.oid = g.defaclnamespace
-    UNION ALL
-    SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 'a', a.attrelid, a.attnum, a.xmin)
-    FROM relation AS r JOIN pg_catalog.pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0
     UNION ALL
     SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 'd', d.adrelid, d.adnum, d.adbin)
     FROM relation AS r JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = r.oid
@@ -100,50 +81,19 @@ WITH schema AS MATERIALIZED (
     SELECT r.schema, r.name, pg_catalog.concat_ws(' ', 't', t.tgrelid, t.oid, t.xmin)
     FROM relation AS r JOIN pg_catalog.pg_trigger AS t
         ON t.tgrelid = r.oid AND (NOT t.tgisinternal OR t.tgenabled <> 'O')
-    UNION ALL
-    SELECT s.name, 'function ' || p.proname, pg_catalog.concat_ws(' ', 'p', p.oid, p.xmin)
-    FROM pg_catalog.pg_proc AS p JOIN schema AS s ON s.oid = p.pronamespace
-    UNION ALL
-    SELECT s.name, 'operator ' || q.oprname, pg_catalog.concat_ws(' ', 'q', q.oid, q.xmin)
-    FROM pg_catalog.pg_operator AS q JOIN schema AS s ON s.oid = q.oprnamespace
-    UNION ALL
-    SELECT s.name, 'operator class ' || h.opcname, pg_catalog.concat_ws(' ', 'h', h.oid, h.xmin)
-    FROM pg_catalog.pg_opclass AS h JOIN schema AS s ON s.oid = h.opcnamespace
-    UNION ALL
-    SELECT s.name, 'operator family ' || f.opfname, pg_catalog.concat_ws(' ', 'f', f.oid, f.xmin)
-    FROM pg_catalog.pg_opfamily AS f JOIN schema AS s ON s.oid = f.opfnamespace
-    UNION ALL
-    SELECT s.name, 'operator family ' || f.opfname, pg_catalog.concat_ws(' ', 'fo', fo.oid, fo.xmin)
-    FROM pg_catalog.pg_opfamily AS f JOIN schema AS s ON s.oid = f.opfnamespace
-    JOIN pg_catalog.pg_amop AS fo ON fo.amopfamily = f.oid
-    UNION ALL
-    SELECT s.name, 'operator family ' || f.opfname, pg_catalog.concat_ws(' ', 'fp', fp.oid, fp.xmin)
-    FROM pg_catalog.pg_opfamily AS f JOIN schema AS s ON s.oid = f.opfnamespace
-    JOIN pg_catalog.pg_amproc AS fp ON fp.amprocfamily = f.oid
-    UNION ALL
-    SELECT s.name, 'collation ' || u.collname, pg_catalog.concat_ws(' ', 'u', u.oid, u.xmin)
-    FROM pg_catalog.pg_collation AS u JOIN schema AS s ON s.oid = u.collnamespace
-    UNION ALL
-    SELECT s.name, 'conversion ' || v.conname, pg_catalog.concat_ws(' ', 'v', v.oid, v.xmin)
-    FROM pg_catalog.pg_conversion AS v JOIN schema AS s ON s.oid = v.connamespace
-    UNION ALL
-    SELECT s.name, 'text search configuration ' || z.cfgname,
-           pg_catalog.concat_ws(' ', 'z', z.oid, z.xmin, m.mapseqno, m.maptokentype, m.mapdict)
-    FROM pg_catalog.pg_ts_config AS z JOIN schema AS s ON s.oid = z.cfgnamespace
-    LEFT JOIN pg_catalog.pg_ts_config_map AS m ON m.mapcfg = z.oid
-    UNION ALL
-    SELECT s.name, 'text search dictionary ' || b.dictname,
-           pg_catalog.concat_ws(' ', 'b', b.oid, b.xmin)
-    FROM pg_catalog.pg_ts_dict AS b JOIN schema AS s ON s.oid = b.dictnamespace
-    UNION ALL
-    SELECT s.name, 'text search parser ' || bp.prsname,
-           pg_catalog.concat_ws(' ', 'bp', bp.oid, bp.xmin)
-    FROM pg_catalog.pg_ts_parser AS bp JOIN schema AS s ON s.oid = bp.prsnamespace
-    UNION ALL
-    SELECT s.name, 'text search template ' || bt.tmplname,
-           pg_catalog.concat_ws(' ', 'bt', bt.oid, bt.xmin)
-    FROM pg_catalog.pg_ts_template AS bt JOIN schema AS s ON s.oid = bt.tmplnamespace
 )
+
+-- name: kind
+-- Part of that: the objects of one kind, whose rows no command of use writes
+UNION ALL
+SELECT k.oid, s.name, {label} || k.{name}, k.xmin
+FROM pg_catalog.{catalog} AS k JOIN schema AS s ON s.oid = k.{namespace}
+
+-- name: part
+-- Part of that: the rows of a catalog that belong to relations, or to what is made there
+UNION ALL
+SELECT o.schema, o.name, pg_catalog.concat_ws(' ', {label}, p.{key}, p.xmin)
+FROM {owner} AS o JOIN pg_catalog.{catalog} AS p ON p.{key} = o.oid
 
 -- name: digest
 -- A digest of that
@@ -218,4 +168,4 @@ FROM (
 
 -- name: version
 -- Part of that: the rows of one catalog
-SELECT c.xmin, c.xmax FROM run AS r JOIN {catalog} AS c ON c.{key} BETWEEN r.first AND r.last
+SELECT c.xmin, c.xmax FROM run AS r JOIN pg_catalog.{catalog} AS c ON c.{key} BETWEEN r.first AND r.last

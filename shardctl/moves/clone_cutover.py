@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from shardctl import fanout
 from shardctl.access import fence
 from shardctl.errors import Incomplete, Refused, Unfinished
 from shardctl.ids import generator
@@ -76,11 +75,9 @@ def _open_a_block(context: MoveContext) -> None:
 def serves(context: MoveContext) -> sql.Composed:
     """Compose the guards' query: the clone has claimed, and accepts all connections."""
     later = [s.value for s in MoveState if s.claimed_by_target and s is not MoveState.claimed]
-    return QUERIES["serves"].format(
-        move=sql.Literal(context.plan.id),
-        later=sql.Literal(later),
-        waiting=sql.Literal(f"{clones.MARK}/{clones.HBA}"),
-    )
+    waiting = f"{clones.MARK}/{clones.HBA}"
+    given = queries.literals(move=context.plan.id, later=later, waiting=waiting)
+    return QUERIES["serves"].format(**given)
 
 
 def pause(at: Attempt) -> None:
@@ -126,8 +123,7 @@ def mark(at: Attempt) -> None:
 
 def catch_up(at: Attempt) -> None:
     """Wait until the clone has replayed up to that position; raises clone_not_replayed."""
-    with at.context.on(at.plan.target):
-        session = at.context.session(at.plan.target, Use.lock)
+    with at.context.using(at.plan.target, Use.lock) as session:
         standby.replayed(session, at.lsn, at.budget.latest("snapshot"))
 
 
@@ -161,7 +157,6 @@ def look_again(at: Attempt) -> None:
     The session that has just reported the replay position holds the target's lock. Raises
     PauseLost, NodeLost, and prepared_transactions, which would stop the claim.
     """
-    locked = partial(at.context.require_lock, at.plan.source)
     with at.context.on(at.plan.source):
         if foreign := [named for (named,) in at.source.execute(QUERIES["foreign"])]:
             raise SourceUnfit(
@@ -171,11 +166,7 @@ def look_again(at: Attempt) -> None:
                 hint="end them by COMMIT PREPARED or ROLLBACK PREPARED, then run `shardctl moves "
                 "resume`",
             )
-        if at.round_trips.source and at.round_trips.pooler:
-            fanout.at_once(locked, at.pauses.require_held)
-        else:  # starting threads takes longer than the round trip that they would save
-            locked()
-            at.pauses.require_held()
+        cutover.require_locks(at.context, [at.plan.source], beside=at.pauses.require_held)
 
 
 def decide(at: Attempt) -> None:
@@ -200,8 +191,7 @@ def require_caught_up(context: MoveContext, lsn: str) -> None:
     `lsn`.
     """
     plan = context.plan
-    with context.on(plan.target):
-        session = context.session(plan.target, Use.lock)
+    with context.using(plan.target, Use.lock) as session:
         if standby.in_recovery(session):
             standby.replayed(session, lsn, time.monotonic() + _PROMOTION_S)
             return
@@ -216,8 +206,7 @@ def require_caught_up(context: MoveContext, lsn: str) -> None:
 
 def take_over(context: MoveContext) -> None:
     """Promote the clone, which has replayed enough; raises clone_not_promoted."""
-    with context.on(context.plan.target):
-        session = context.session(context.plan.target, Use.lock)
+    with context.using(context.plan.target, Use.lock) as session:
         standby.promote(session, time.monotonic() + _PROMOTION_S)
 
 
@@ -301,8 +290,7 @@ def _end_prepared(context: MoveContext, session: Connection) -> None:
 
 def _open(context: MoveContext) -> tuple[str, ...]:
     """Open the clone, if needed; return the parameters that need a restart."""
-    with context.on(context.plan.target):
-        session = context.session(context.plan.target, Use.lock)
+    with context.using(context.plan.target, Use.lock) as session:
         deadline = time.monotonic() + _OPEN_S
         return standby.open_up(context.clone, session, deadline)
 
@@ -325,13 +313,7 @@ def release(context: MoveContext) -> None:
 
 
 CUTOVER = Cutover(
-    ready=(
-        SubStep("open consoles", "logs in to every pooler's console, several times",
-                lambda at: cutover.log_in(at, prepare)),
-        cutover.STAGE,
-        SubStep("rehearse guards", "queries the target from every pooler's host, as a guard would",
-                lambda at: cutover.rehearse_guards(at, serves(at.context))),
-    ),
+    ready=cutover.ready(prepare, serves),
     undoable=(
         cutover.ARM,
         cutover.LOGINS,

@@ -115,14 +115,20 @@ class Table:
 
 @contextmanager
 def opened(
-    context: MoveContext, snapshots: Mapping[NodeName, str], stop: threading.Event
+    context: MoveContext,
+    snapshots: Mapping[NodeName, str],
+    stop: threading.Event,
+    *,
+    strict: bool = False,
 ) -> Iterator[Sessions]:
     """Open the sessions with both nodes that sum up tables, until the block ends.
 
-    When `stop` is set, nothing more is started. Raises NodeUnavailable, Uncomparable.
+    When `stop` is set, nothing more is started. With `strict`, the first keys that differ are
+    looked for, and a table that cannot be compared raises Uncomparable or NodeRefused. Raises
+    NodeUnavailable, Uncomparable.
     """
     nodes = (context.plan.target, context.plan.source)
-    sessions = Sessions(context, snapshots, stop, {node: [] for node in nodes})
+    sessions = Sessions(context, snapshots, stop, strict, {node: [] for node in nodes})
     with ExitStack() as stack:
         for node in nodes * SESSIONS:
             session = stack.enter_context(closing(context.beside(node)))
@@ -155,16 +161,12 @@ def compare(
     sessions: Sessions,
     named: Mapping[NodeName, Sequence[str]],
     shown: Progress,
-    *,
     max_rate: float | None = None,
-    strict: bool = False,
 ) -> Compared:
     """Compare all moved tables on both nodes at the same time, the largest first.
 
     `named` has each node's names of the moved schemas, in the order of the plan's; each node reads
-    `max_rate` bytes a second at most. With `strict`, the first keys that differ are looked for, and
-    a table that cannot be compared raises Uncomparable or NodeRefused. Raises SnapshotLost,
-    Interrupted, NodeLost, NodeRefused.
+    `max_rate` bytes a second at most. Raises SnapshotLost, Interrupted, NodeLost, NodeRefused.
     """
     plan = sessions.context.plan
     found = _tables(sessions, named)
@@ -177,7 +179,7 @@ def compare(
     tables = [table for table in found[plan.source] if table in there]
     for node in named:
         shown.expect(node, "comparing", sum(table.blocks for table in tables) * _BLOCK, BYTES)
-    sums = _on_both(sessions, tables, shown, max_rate, strict=strict)
+    sums = _on_both(sessions, tables, shown, max_rate)
     equal, left = [], []
     for table, one, other in zip(tables, *sums, strict=True):
         if one is None or other is None:
@@ -186,7 +188,7 @@ def compare(
             equal.append((one.rows, table.blocks * _BLOCK))
         else:
             text = f"{table}: {one.rows:,} rows on {plan.source}, {other.rows:,} on {plan.target}"
-            if strict and len(differing) < SHOWN:
+            if sessions.strict and len(differing) < SHOWN:
                 text += _keys_of(sessions, table, one.rows)
             elif not plan.streams and one.file != other.file:
                 # A clone's files have the same names at first. An old snapshot does not see the
@@ -210,20 +212,13 @@ def _tables(
         )
         found[node] = [
             Table(*names[schema], name, blocks, tuple(zip(columns, compared, strict=True)))
-            for schema, name, blocks, columns, compared in sessions.look(
-                node, query, about="a system catalog"
-            )
+            for schema, name, blocks, columns, compared in sessions.look(node, query)
         ]
     return found
 
 
 def _on_both(
-    sessions: Sessions,
-    tables: Sequence[Table],
-    shown: Progress,
-    max_rate: float | None,
-    *,
-    strict: bool,
+    sessions: Sessions, tables: Sequence[Table], shown: Progress, max_rate: float | None
 ) -> list[list[Sum | None]]:
     """Sum up tables on source and target at the same time; None is one that is left out."""
     context, source = sessions.context, sessions.context.plan.source
@@ -241,10 +236,10 @@ def _on_both(
             try:
                 return _sum_up(sessions, node, session, table, size=size, passed=passed)
             except _ALTERED:
-                if strict or node == source:  # whose retired copies no client may change
+                if sessions.strict or node == source:  # whose retired copies no client may change
                     raise
             except Uncomparable as error:
-                if strict:
+                if sessions.strict:
                     raise
                 context.notice(error.message)
             finally:
@@ -294,9 +289,8 @@ def _sum_up(
                 table=sql.Identifier(table.name),
                 part=part,
             )
-            about = f"table {table} or a system catalog"
             try:
-                found += sessions.ask(node, session, query, about=about)
+                found += sessions.ask(node, session, query)
             except _TOO_LARGE as error:
                 raise Uncomparable(f"node {node}: table {table}", reason_of(error)) from error
             passed(blocks)
@@ -320,8 +314,7 @@ def _keys_of(sessions: Sessions, table: Table, rows: int) -> str:
     plan = sessions.context.plan
     source, target = plan.source, plan.target
     place = sql.Identifier(table.on_source, table.name).as_string(None)
-    about = f"table {table} or a system catalog"
-    found = sessions.look(source, QUERIES["key"].format(table=sql.Literal(place)), about=about)
+    found = sessions.look(source, QUERIES["key"].format(table=sql.Literal(place)))
     names = [name for (name,) in found]
     if not names:
         return ""
@@ -339,7 +332,7 @@ def _keys_of(sessions: Sessions, table: Table, rows: int) -> str:
             table=sql.Identifier(table.name),
             **more,
         )
-        return sessions.look(node, query, about=about)
+        return sessions.look(node, query)
 
     groups = {number for number, *_ in {*ask(source, "groups")} ^ {*ask(target, "groups")}}
     some = sql.Literal(sorted(groups)[:SHOWN])
@@ -361,55 +354,42 @@ class Sessions:
     context: MoveContext
     snapshots: Mapping[NodeName, str]
     stop: threading.Event
+    strict: bool
     of: Mapping[NodeName, list[Connection]]
     _reported: set[NodeName] = field(default_factory=set)
 
-    def look(self, node: NodeName, query: sql.Composed, *, about: str) -> list[Any]:
+    def look(self, node: NodeName, query: sql.Composed) -> list[Any]:
         """Do what `ask` does in the first session with a node; raises NodeRefused, too."""
         with self.context.on(node):
-            return self.ask(node, self.of[node][0], query, about=about)
+            return self.ask(node, self.of[node][0], query)
 
-    def ask(
-        self, node: NodeName, session: Connection, query: sql.Composed, *, about: str
-    ) -> list[Any]:
+    def ask(self, node: NodeName, session: Connection, query: sql.Composed) -> list[Any]:
         """Return the rows of a query; if locks block it, wait until they are released.
 
-        `about` names the objects that may be locked. Raises SnapshotLost, psycopg.Error,
-        Interrupted.
+        Raises SnapshotLost, psycopg.Error, Interrupted.
         """
-        statements = [query]
-        if node in self.snapshots:
-            begin = QUERIES["begin"].format(snapshot=sql.Literal(self.snapshots[node]))
-            statements = [begin, query, sql.SQL("COMMIT").format()]
-        message = sql.SQL(";\n").join(statements)
         while True:
             if self.stop.is_set():
-                raise Interrupted(f"node {node}: stopped while {about} was compared")
+                raise Interrupted(f"node {node}: stopped while the copies were compared")
             try:
-                found = queries.rows_of_all(session, message)
+                with session.transaction():
+                    self._see(node, session)
+                    return session.execute(query).fetchall()
             except _LOCKED:
-                self._wait(node, f"{about} is locked")
-            except _GONE:
-                self._require_snapshot(node, session)
-                raise
-            else:
-                return found[0] if len(statements) == 1 else found[-2]
+                if node not in self._reported:
+                    self._reported.add(node)
+                    self.context.notice(
+                        f"node {node}: a moved table or a system catalog is locked: the comparison "
+                        "waits, without locks of its own, until that lock is released (see "
+                        "pg_locks there)"
+                    )
+                self.stop.wait(_AGAIN_S)
 
-    def _require_snapshot(self, node: NodeName, session: Connection) -> None:
-        """Check that the snapshot still exists; raises SnapshotLost."""
-        if node not in self.snapshots:
-            return
-        begin = QUERIES["begin"].format(snapshot=sql.Literal(self.snapshots[node]))
-        try:
-            queries.rows_of_all(session, sql.SQL(";\n").join([begin, sql.SQL("COMMIT")]))
-        except _GONE as error:
-            raise SnapshotLost from error
-
-    def _wait(self, node: NodeName, why: str) -> None:
-        if node not in self._reported:
-            self._reported.add(node)
-            self.context.notice(
-                f"node {node}: {why}: the comparison waits, without locks of its own, until that "
-                "lock is released (see pg_locks there)"
-            )
-        self.stop.wait(_AGAIN_S)
+    def _see(self, node: NodeName, session: Connection) -> None:
+        """Let a transaction see what was there at the cutover; raises SnapshotLost."""
+        if node in self.snapshots:
+            seeing = QUERIES["see"].format(snapshot=sql.Literal(self.snapshots[node]))
+            try:
+                session.execute(seeing)
+            except _GONE as error:
+                raise SnapshotLost from error

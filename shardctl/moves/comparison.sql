@@ -36,9 +36,9 @@ SELECT set_config('TimeZone', 'UTC', false), set_config('lc_monetary', 'C', fals
        (SELECT set_config(name, 'view', false) FROM pg_settings
         WHERE name = 'restrict_nonsystem_relation_kind')
 
--- name: begin
--- Begin a transaction that sees what was there at the cutover
-BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+-- name: see
+-- Let a transaction see what was there at the cutover
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET TRANSACTION SNAPSHOT {snapshot}
 
 -- name: sums
@@ -73,18 +73,12 @@ SELECT hash_array_extended(
     ARRAY(SELECT hashtextextended(repeat('probe', n) COLLATE "C", 0) FROM generate_series(1, 64) AS n), 0)
 
 -- name: key
--- The columns by which a table's rows are told from each other; none: it has no such index
+-- The columns of a table's primary key
 SELECT a.attname::text
 FROM pg_index AS i
-CROSS JOIN LATERAL unnest(i.indkey::smallint[]) WITH ORDINALITY AS k (number, place)
-JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
-WHERE i.indexrelid = (
-    SELECT x.indexrelid FROM pg_index AS x
-    WHERE x.indrelid = {table}::regclass
-      AND (x.indexrelid = pg_get_replica_identity_index(x.indrelid) OR x.indisprimary)
-    ORDER BY x.indisprimary LIMIT 1
-) AND k.place <= i.indnkeyatts
-ORDER BY k.place
+JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+WHERE i.indrelid = {table}::regclass AND i.indisprimary
+ORDER BY a.attnum
 
 -- name: groups
 -- Sums of a table's rows in groups of keys

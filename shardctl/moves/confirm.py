@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from shardctl.access import structure_digest
 from shardctl.access.structure_digest import StructureChanged
@@ -85,9 +87,8 @@ def _tell_overtaken(sessions: Sessions, named: Mapping[NodeName, Sequence[str]])
     """
     context, found = sessions.context, {}
     for node in named:
-        query = structure_digest.parts_query(sessions.of[node][0], named[node])
-        rows = sessions.look(node, query, about="a system catalog")
-        found[node] = structure_digest.by_schema(rows, named[node])
+        session, ask = sessions.of[node][0], partial(sessions.look, node)
+        found[node] = structure_digest.parts(session, named[node], ask)
     plan = context.plan
     there = dict(zip(plan.schemas, found[plan.target].values(), strict=True))
     ddl.tell_overtaken(context, [*structure_digest.changes(there, found[plan.source])])
@@ -108,36 +109,29 @@ def make(context: MoveContext) -> None:
     if not context.source_lost:
         _tell_of_unfenced(context)
         _tell_stream_overtaken(context)
-    differs: CopiesDiffer | None = None
-    compared = None
+    compared: Compared | CopiesDiffer | None
     with context.timeline.span("confirm"):
         try:
             compared = compare(context)
         except CopiesDiffer as error:
-            differs = error
+            compared = error
     move = context.journal()
     if move is None:  # pragma: no cover  # it was read a moment ago
         raise AssertionError
-    report = dict(move.report or {})
-    if differs is not None:
-        proof = "differs"
-        report |= {"differing": list(differs.tables)}
-    else:
-        if compared is not None:
-            report |= {"tables": compared.tables, "rows": compared.rows}
-        if compared is not None and not compared.left:
-            proof = "compared"
-        else:
-            require_caught_up(context, move.drained_to or "0/0")
-            proof = "forked"
-            if compared is not None:
-                report |= {"uncompared": list(compared.left)}
+    report: dict[str, Any] = {"proof": "forked"}
+    if isinstance(compared, CopiesDiffer):
+        report = {"proof": "differs", "differing": [*compared.tables]}
+    elif compared is not None:
+        report |= {"tables": compared.tables, "rows": compared.rows}
+        report |= {"uncompared": [*compared.left]} if compared.left else {"proof": "compared"}
+    if report["proof"] == "forked":
+        require_caught_up(context, move.drained_to or "0/0")
+    report = (move.report or {}) | report
     for node in context.journal_nodes:
-        with context.on(node):
-            session = context.session(node)
-            journal.note(session, move, proof=proof, report=report | {"proof": proof})
-    if differs is not None:
-        raise differs
+        with context.using(node) as session:
+            journal.note(session, move, proof=report["proof"], report=report)
+    if isinstance(compared, CopiesDiffer):
+        raise compared
 
 
 def require_caught_up(context: MoveContext, lsn: str) -> None:
@@ -196,7 +190,12 @@ def close(context: MoveContext) -> None:
     Raises FileNotEdited the first time the topology file cannot be written.
     """
     plan = context.plan
-    _write_file(context)
+    try:
+        file.write(context.topology, plan)
+    except file.FileNotEdited as error:
+        if not context.file_by_hand:
+            raise
+        context.notice(f"{error.message}: {error.hint}")
     if plan.streams:
         _finish_stream(context)
     else:
@@ -209,32 +208,17 @@ def close(context: MoveContext) -> None:
     state = MoveState.done if newest.proof == "compared" else MoveState.unconfirmed
     result = f"shards {ranges.of(plan.shards)} moved from {plan.source} to {plan.target}"
     for node in context.journal_nodes:
-        with context.on(node):
-            session = context.session(node)
+        with context.using(node) as session:
             journal.copy(session, newest)
             if journal.advance(session, plan.id, [MoveState.routed], state):
                 events.record(session, "move-shards", f"move {plan.id}: {result}")
 
 
-def _write_file(context: MoveContext) -> None:
-    """Write the new owners into the topology file, unless it has them."""
-    try:
-        file.write(context.topology, context.plan)
-    except file.FileNotEdited as error:
-        if not context.file_by_hand:
-            raise
-        context.notice(f"{error.message}: {error.hint}")
-
-
 def _keep(context: MoveContext) -> None:
     """Remove the move's mark from the clone, if it has one."""
-    clone = context.clone
-    try:
-        state = clones.look(clone)
-    except clones.TargetNotEmpty:  # a normal node has no mark
-        return
-    if state == "opened":
-        clones.keep(clone)
+    with suppress(clones.TargetNotEmpty):  # a normal node has no mark
+        if clones.look(context.clone) == "opened":
+            clones.keep(context.clone)
 
 
 def _tell_written(context: MoveContext) -> None:
@@ -245,12 +229,9 @@ def _tell_written(context: MoveContext) -> None:
     plan = context.plan
     staying = planning.leaving(context.topology, plan)
     retired = [names.retired(schema, plan.id) for schema in staying]
-    with context.on(plan.target):
-        session = context.session(plan.target)
-        found = [
-            table
-            for (table,) in session.execute(clone_cutover.QUERIES["written"], {"retired": retired})
-        ]
+    with context.using(plan.target) as session:
+        rows = session.execute(clone_cutover.QUERIES["written"], {"retired": retired})
+        found = [table for (table,) in rows]
         (counted,) = queries.one(session, clone_cutover.QUERIES["counted"])
     if not counted:
         context.notice(
@@ -269,10 +250,8 @@ def _finish_stream(context: MoveContext) -> None:
     """Remove the stream's triggers, function and marks; keep what a reverse needs."""
     plan = context.plan
     reverse_kept.check_target(context)
-    with context.on(plan.target):
-        session = context.session(plan.target)
-        deadline = time.monotonic() + _REMOVED_S
-        closing.remove(session, plan.id, deadline=deadline)
+    with context.using(plan.target) as session:
+        closing.remove(session, plan.id, deadline=time.monotonic() + _REMOVED_S)
     reverse_kept.settle(context)
     with context.on(plan.target):
         if not reverse_kept.is_published(context):

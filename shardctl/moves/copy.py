@@ -39,14 +39,12 @@ from shardctl.postgres.logical import (
     structure,
     subscription,
 )
-from shardctl.postgres.patient import chunks
 from shardctl.state import journal, reverses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shardctl.moves.context import MoveContext
-    from shardctl.moves.plan import MovePlan
     from shardctl.postgres.blocking import Holder
     from shardctl.postgres.connection import Connection
 
@@ -55,7 +53,6 @@ logger = logging.getLogger(__name__)
 _DONE = "closed"
 """The target's mark when its copies have everything and refuse writes."""
 _JOBS = 4
-_AT_ONCE = 50
 _ADMITTED_S = 10.0
 _POLL = 0.02
 
@@ -64,17 +61,14 @@ def probe(context: MoveContext) -> bool:
     """See whether the target has the copies, and the source keeps the WAL that follows them."""
     if context.past_cutover():
         return True
-    plan = context.plan
-    with context.on(plan.target):
-        done = marks.seen(context.session(plan.target), plan.id, _DONE)
-    return done and _has_rows(context)
+    with context.using(context.plan.target) as there:
+        return marks.seen(there, context.plan.id, _DONE) and _has_rows(context)
 
 
 def _has_rows(context: MoveContext) -> bool:
     plan = context.plan
-    with context.on(plan.source):
-        kept = slots.keeps(context.session(plan.source), plan.slot)
-    return kept and marks.is_copied(context)
+    with context.using(plan.source) as session:
+        return slots.keeps(session, plan.slot) and marks.is_copied(context)
 
 
 def run(context: MoveContext) -> None:
@@ -99,8 +93,7 @@ def run(context: MoveContext) -> None:
 def make_tables(context: MoveContext) -> None:
     """Make the tables; what an earlier attempt has made is dropped first."""
     plan = context.plan
-    with context.on(plan.target):
-        there = context.session(plan.target)
+    with context.using(plan.target) as there:
         if catalog.present(there, plan.schemas):
             context.notice(f"node {plan.target}: shardctl copies the shards again")
     _drop(context)
@@ -126,12 +119,10 @@ def make_tables(context: MoveContext) -> None:
 def copy_rows(context: MoveContext) -> None:
     """Publish, make the slot with its snapshot, and copy what that sees."""
     plan, gone = context.plan, threading.Event()
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         _publish(context, session)
         wal.bound(context, plan.source, plan.slot, plan.options.max_wal_bytes or 0)
         with (
-            ddl.explaining(context),
             slots.make_logical(
                 _route(context),
                 plan.slot,
@@ -162,11 +153,9 @@ def make_rest(context: MoveContext, *, again: bool = False) -> None:
     `again` drops first what an earlier attempt has made of them.
     """
     plan = context.plan
-    with context.on(plan.target):
-        there = context.session(plan.target)
+    with context.using(plan.target) as there:
         slots.end_sessions(there, plan.slot)  # programs of a killed shardctl go on without it
         with (
-            ddl.explaining(context),
             wal.shown(context, gone=lambda: _end(context)) as shown,
             wal.slot_required(context),
         ):
@@ -204,8 +193,7 @@ def copy_migrations(context: MoveContext) -> None:
 def require_unclaimed(context: MoveContext) -> None:
     """See that the target does not own the shards, and cannot claim them; raises Unfinished."""
     plan = context.plan
-    with context.on(plan.target):
-        there = context.session(plan.target)
+    with context.using(plan.target) as there:
         given = {"target": plan.target, "shards": list(plan.shards)}
         if there.execute(marks.QUERIES["owned"], given).fetchone() is not None:
             why = f"its map gives it shards of move {plan.id}"
@@ -273,8 +261,8 @@ def _gather_statistics(context: MoveContext) -> None:
     """Let the planner know the copies: no vacuum touches them until clients are served."""
     plan = context.plan
     there = context.session(plan.target)
-    for some in chunks(publication.tables(there, plan.schemas), _AT_ONCE):
-        names = sql.SQL(", ").join(sql.Identifier(*table) for table in some)
+    if tables := publication.tables(there, plan.schemas):
+        names = sql.SQL(", ").join(sql.Identifier(*table) for table in tables)
         there.execute(sql.SQL("ANALYZE {}").format(names))
 
 
@@ -289,8 +277,7 @@ def _end_stream(context: MoveContext) -> None:
 def _drop(context: MoveContext) -> None:
     """Drop what this move has made on the target, and nothing of a shard that the target owns."""
     plan, name = context.plan, context.plan.slot
-    with context.on(plan.target):
-        there = context.session(plan.target)
+    with context.using(plan.target) as there:
         if journal.find(there, plan.id) is None:
             return  # it is written before anything is made: schemas of these names are others'
         require_unclaimed(context)
@@ -321,18 +308,16 @@ def is_cloned(context: MoveContext) -> bool:
 
 def clone(context: MoveContext) -> None:
     """Copy, with the settings that keep everybody but shardctl out."""
-    with context.on(context.plan.source):
-        session = context.session(context.plan.source)
-        with context.kept_progress() as progress:
-            cloning.make(
-                context.clone,
-                cloning.Source(context.source, context.topology.database),
-                session,
-                addresses=_known(context),
-                progress=progress,
-                max_rate=context.plan.options.max_rate,
-                clone_with=context.plan.options.clone_with,
-            )
+    with context.using(context.plan.source) as session, context.kept_progress() as progress:
+        cloning.make(
+            context.clone,
+            cloning.Source(context.source, context.topology.database),
+            session,
+            addresses=_known(context),
+            progress=progress,
+            max_rate=context.plan.options.max_rate,
+            clone_with=context.plan.options.clone_with,
+        )
 
 
 def remove_clone(context: MoveContext) -> None:
@@ -346,8 +331,7 @@ CLONE_STEP = Step("clone", "copies the source onto the target", is_cloned, clone
 
 def _known(context: MoveContext) -> list[str]:
     """Return the addresses from which shardctl and its guards log in to a move's target."""
-    with context.on(context.plan.source):
-        session = context.session(context.plan.source)
+    with context.using(context.plan.source) as session:
         return trial.addresses(context.topology, context.target, session)
 
 
@@ -388,8 +372,7 @@ def is_reopened(context: MoveContext) -> bool:
     plan = context.plan
     with context.on(plan.target):
         named = marks.seen(context.session(plan.target), plan.id, marks.COPIED)
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         kept = slots.keeps(session, plan.slot) and publication.oid(session, plan.slot) is not None
     return named and kept
 
@@ -400,21 +383,17 @@ def reopen(context: MoveContext) -> None:
     Raises reverse_lost, and what `preflight.reverse` finds.
     """
     plan = context.plan
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         reverse.require_slot(session, plan)
-        _note_reversed(session, plan)
         ddl.note(context)  # what changes from now on, the cutover finds
         problems: list[ShardctlError] = [*reverse.at_source(session, plan)]
-    with context.on(plan.target):
-        there = context.session(plan.target)
+    with context.using(plan.target) as there:
         problems += reverse.at_target(there, plan)
         if problems:
             raise together(problems)
         names = reverse.names(there, plan)
         copy_migrations(context)
-        _rename(context, names, plan.schemas)
-        _note_reversed(there, plan)
+        _rename(there, names, plan.schemas)
     marks.note_copied(context)
 
 
@@ -427,36 +406,30 @@ def retire_again(context: MoveContext) -> None:
     begun = plan.reverses
     if begun is None:  # pragma: no cover  # it is a step of reverses alone
         raise AssertionError
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         reverse_kept.forget_on_target(session, plan.id)
         publication.take_identities_back(session, plan.lent)
         reverses.note(session, begun.move, reverses.ENDED, "its reverse was aborted")
     if context.target_lost:
         return
     require_unclaimed(context)
-    with context.on(plan.target):
-        there = context.session(plan.target)
+    with context.using(plan.target) as there:
         retired = reverse.retired(plan)
         if reverse.names(there, plan) != retired:
-            _rename(context, plan.schemas, retired)
+            _rename(there, plan.schemas, retired)
         reverse_kept.forget_on_source(there, plan.id)
         reverses.note(there, begun.move, reverses.ENDED, "its reverse was aborted")
 
 
-def _note_reversed(session: Connection, plan: MovePlan) -> None:
-    """Let the journal show which move this one reverses."""
-    if plan.reverses is not None:
-        given = {"move": plan.id, "reverses": plan.reverses.move}
-        session.execute(marks.QUERIES["note_reversed"], given)
-
-
-def _rename(context: MoveContext, names: tuple[str, ...], wanted: tuple[str, ...]) -> None:
-    """Rename schemas on the target, all at once."""
-    statement = marks.QUERIES["rename"].format(
-        names=sql.Literal(list(names)), wanted=sql.Literal(list(wanted))
-    )
-    context.session(context.plan.target).execute(statement)
+def _rename(session: Connection, names: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+    """Rename schemas, all at once."""
+    there = catalog.present(session, names)
+    with session.transaction():
+        session.execute("SET LOCAL lock_timeout TO '5s'")
+        for name, other in zip(names, wanted, strict=True):
+            if name in there and name != other:
+                renaming = sql.SQL("ALTER SCHEMA {} RENAME TO {}")
+                session.execute(renaming.format(sql.Identifier(name), sql.Identifier(other)))
 
 
 REOPEN_STEP = Step(

@@ -26,9 +26,10 @@ from shardctl.postgres import connection, queries
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state import cluster, events, journal
 from shardctl.state.journal import MoveState
+from shardctl.wire import Sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from shardctl.moves.attempt import Attempt
     from shardctl.moves.context import MoveContext
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from shardctl.topology.model import NodeName, ShardId
 
 
+_NOTHING = sql.SQL("SELECT 1")
 _FAIR_S = 0.1
 """The least time that transactions get to end, however little of the budget is left."""
 _ARMING_S = 3.0
@@ -73,10 +75,7 @@ def log_in(at: Attempt, prepare: Callable[[MoveContext], None]) -> None:
 
 
 def rehearse_guards(at: Attempt, serves: sql.Composed) -> None:
-    """Query the target as a guard would; arming guards takes about as long as this.
-
-    `serves` asks whether it serves the shards.
-    """
+    """Query the target as a guard would; arming guards takes about as long as this."""
     began = time.monotonic()
     dsn = guard_dsn(at.context.target, at.context.topology.database)
     at.question = question = Question(dsn, serves.as_string())
@@ -117,6 +116,31 @@ def hold(at: Attempt, until: float) -> None:
                 at.source.execute("SELECT pg_terminate_backend(%s)", [pid])
         at.pauses.open()
         at.pauses.hold(seconds=left(0))
+
+
+def require_locks(
+    context: MoveContext, nodes: Sequence[NodeName], *, beside: Callable[[], object] = lambda: None
+) -> None:
+    """Check that locks are still held, and do something `beside` meanwhile; raises NodeLost.
+
+    A process that lost one of them must change nothing more.
+    """
+    sent: list[tuple[NodeName, Sent]] = []
+    problems: list[ShardctlError] = []
+    try:
+        for node in nodes:
+            with context.on(node):
+                sent.append((node, Sent(context.sessions[node, Use.lock], _NOTHING)))
+        beside()
+    finally:
+        for node, one in sent:  # an answer that nobody reads would meet the session's next request
+            try:
+                with context.on(node):
+                    one.rows()
+            except ShardctlError as error:
+                problems.append(error)
+    if problems:
+        raise problems[0]
 
 
 def await_writers(at: Attempt) -> bool:
@@ -183,14 +207,10 @@ def arm_source(at: Attempt) -> None:
 
 def guard_session(context: MoveContext) -> Connection:
     """Return the session of the source's guard, opened early: a remote login takes long."""
-    source = context.plan.source
-    if (found := context.open_session(source, Use.guard)) is not None:
-        return found
-    opened = context.session(source, Use.guard)
-    opened.execute("SET client_connection_check_interval TO 0")
+    session = context.session(context.plan.source, Use.guard)
     # A message to a lost client ends the session, and the guard's statement with it.
-    opened.execute("SET client_min_messages TO error")
-    return opened
+    session.execute("SET client_connection_check_interval TO 0; SET client_min_messages TO error")
+    return session
 
 
 def _guard_sleeps(beside: Connection, pid: int) -> bool:
@@ -203,10 +223,8 @@ def _guard_sleeps(beside: Connection, pid: int) -> bool:
 def route(at: Attempt) -> None:
     """Route the clients to the target, and record how long they waited."""
     pauses, timeline = at.pauses, at.context.timeline
-    if at.began and at.budget.left() > 0:
-        pauses.route()
-    else:  # guards may have routed already, or may be routing now
-        pauses.settle()
+    # Guards may have routed already, or may be routing now.
+    pauses.route(anew=not at.began or at.budget.left() <= 0)
     now = pauses.served_at or time.monotonic()
     if pauses.held_at is not None:
         timeline.pause_ms = (now - pauses.held_at) * 1000
@@ -226,8 +244,7 @@ def spread_map(context: MoveContext) -> None:
     """
     plan = context.plan
     errors: list[ShardctlError] = []
-    with context.on(plan.target):
-        session = context.session(plan.target)
+    with context.using(plan.target) as session:
         version = queries.one(session, "SELECT map_version FROM shardctl.cluster")[0]
         owners = cluster.read_map(session)
     for node in context.topology.nodes.values():
@@ -237,13 +254,12 @@ def spread_map(context: MoveContext) -> None:
             with context.on(node.name):
                 write_map(context, node.name, owners, version)
         except ShardctlError as error:
-            if node.name == plan.source:
-                errors.append(error)
-            elif node.shards and isinstance(error, NodeLost | NodeUnavailable):
+            away = isinstance(error, NodeLost | NodeUnavailable) and node.name != plan.source
+            if node.shards and away:
                 context.notice(
                     f"{error.message}; its map stays at an older version until `shardctl init`"
                 )
-            elif node.shards:
+            elif node.shards or node.name == plan.source:
                 errors.append(error)
     if errors:
         raise together(errors)
@@ -284,8 +300,20 @@ def write_file(context: MoveContext) -> None:
         context.notice(f"{error.message}; shardctl compares the rows, then tries again")
 
 
-STAGE = SubStep("stage files", "puts the new file of aliases beside the old one, on every pooler's "
-                "host", lambda at: at.pauses.stage())  # fmt: skip
+def ready(
+    prepare: Callable[[MoveContext], None], serves: Callable[[MoveContext], sql.Composed]
+) -> tuple[SubStep, ...]:
+    """Return what comes before the guards; `serves` asks whether the target serves the shards."""
+    return (
+        SubStep("open consoles", "logs in to every pooler's console, several times",
+                lambda at: log_in(at, prepare)),
+        SubStep("stage files", "puts the new file of aliases beside the old one, on every pooler's "
+                "host", lambda at: at.pauses.stage()),
+        SubStep("rehearse guards", "queries the target from every pooler's host, as a guard would",
+                lambda at: rehearse_guards(at, serves(at.context))),
+    )  # fmt: skip
+
+
 ARM = SubStep("arm guards", "starts the guards on the poolers' hosts, and the one in the source",
               arm_guards, asks="s s s")  # fmt: skip
 LOGINS = SubStep("logins", "waits until no pooler is logging in to a node for these aliases",

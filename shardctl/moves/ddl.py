@@ -7,7 +7,6 @@ only access by name.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,13 +14,12 @@ from psycopg.types.json import Jsonb
 
 from shardctl.access import structure_digest
 from shardctl.access.structure_digest import StructureChanged
-from shardctl.errors import Refused
 from shardctl.meter import SHOWN, listed
 from shardctl.moves.plan import SourceUnfit
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
@@ -37,8 +35,7 @@ QUERIES = queries.load("shardctl.moves", "ddl.sql")
 def note(context: MoveContext) -> None:
     """Write down what the structure on the source is, before it is copied; repeatable."""
     plan = context.plan
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         # In this order: what changes in between is a change.
         digest = structure_digest.digest(session, plan.schemas)
         note = Jsonb({"digest": digest, "parts": parts(session, plan.schemas)})
@@ -79,16 +76,14 @@ def noted(session: Connection, move: str) -> tuple[str, Parts | None]:
 
 def require_same(context: MoveContext, schemas: Sequence[str]) -> None:
     """See that it is what was copied, under the names of the moment; raises StructureChanged."""
-    with context.on(context.plan.source):
-        digest = structure_digest.digest(context.session(context.plan.source), schemas)
-    require(context, digest, schemas)
+    with context.using(context.plan.source) as session:
+        require(context, structure_digest.digest(session, schemas), schemas)
 
 
 def require(context: MoveContext, digest: str, schemas: Sequence[str]) -> None:
     """See that a digest is that of what was copied; raises StructureChanged."""
     plan = context.plan
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         if context.structure is None:
             context.structure, _ = noted(session, plan.id)
         if digest != context.structure:
@@ -105,27 +100,6 @@ def tell_overtaken(context: MoveContext, changed: Sequence[str]) -> None:
             f"cutover, which node {context.plan.target} does not have: {listed(changed)}; run it "
             "there again"
         )
-
-
-@contextmanager
-def explaining(context: MoveContext) -> Iterator[None]:
-    """Raise StructureChanged instead of a refusal where DDL on the source is the reason.
-
-    It is for steps that begin with another copy when they are resumed.
-    """
-    try:
-        yield
-    except Refused:
-        try:
-            require_same(context, context.plan.schemas)
-        except StructureChanged as changed:
-            changed.resumable = True
-            changed.hint = (
-                "run `shardctl moves resume`: shardctl copies the shards again, as they are now; "
-                "run no DDL on them until the move is over"
-            )
-            raise
-        raise
 
 
 @dataclass(frozen=True, slots=True)

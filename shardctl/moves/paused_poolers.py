@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from psycopg.conninfo import make_conninfo
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from shardctl.hosts.host import Host
     from shardctl.moves.plan import MovePlan
     from shardctl.pgbouncer.console import Alias, CommandRefused
-    from shardctl.pgbouncer.guard import Disarmed
     from shardctl.topology.model import Database, Node, Pooler, Topology
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ _SERVED_S = 2.0
 Value = TypeVar("Value")
 
 
-class PausedPoolers:
+class PausedPoolers(ExitStack):
     """All poolers of a topology during the cutover of one move.
 
     Use it in a `with`, which closes every session at its end. `let_go`, `route` and the guards
@@ -53,11 +53,21 @@ class PausedPoolers:
     """
 
     def __init__(self, before: Topology, plan: MovePlan, *, purpose: str) -> None:
+        super().__init__()
         self._before = before
         self._after = planning.after(before, plan)
         self._plan = plan
         self._purpose = purpose
-        self.all = [self._paused(pooler) for pooler in before.poolers.values()]
+        self.all = [
+            PausedPooler(
+                pooler,
+                host_of(pooler),
+                planning.paused(before, plan, pooler),
+                render.databases(self._after, pooler, plan.map_version + 1),
+                apply.staged(pooler, plan.id),
+            )
+            for pooler in before.poolers.values()
+        ]
         self.held_at: float | None = None
         """When the first PAUSE was sent, on the monotonic clock; None before that."""
         self.guards_fire_from: float | None = None
@@ -69,22 +79,12 @@ class PausedPoolers:
         No client waited longer; 0 where none waited at the RESUME.
         """
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for paused in self.all:
-            for console in (*paused.consoles, paused.watcher):
-                if console is not None:
-                    console.close()
-
     def open(self) -> None:
         """Log in to every console, several times; raises PoolerUnavailable."""
 
         def one(paused: PausedPooler) -> None:
             paused.consoles[:] = [console for console in paused.consoles if not console.closed]
-            wanted = 1 + min(CONSOLES, max(1, len(paused.aliases)))
-            while len(paused.consoles) + 1 < wanted:
+            while len(paused.consoles) < min(CONSOLES, max(1, len(paused.aliases))):
                 paused.consoles.append(self._console(paused.pooler))
             if paused.retry is None:
                 paused.retry = serving.retry_of(self._watcher(paused))
@@ -197,10 +197,9 @@ class PausedPoolers:
             wanted = set(waiting.get(paused.pooler.name, ()))
             if not wanted:
                 continue
-            with self._console(paused.pooler) as console:
-                for server in console.servers():
-                    if server["database"] in wanted and server["state"] == "active":
-                        yield int(server["remote_pid"] or 0)
+            for server in self._console(paused.pooler).servers():
+                if server["database"] in wanted and server["state"] == "active":
+                    yield int(server["remote_pid"] or 0)
 
     def require_held(self) -> None:
         """Check that every alias is still paused; raises PauseLost, PoolerLost."""
@@ -212,27 +211,22 @@ class PausedPoolers:
 
         self._each(one)
 
-    def route(self) -> None:
+    def route(self, *, anew: bool = False) -> None:
         """Route every pooler to the shards' new node, and serve its clients again.
 
-        `await_served` must follow. Raises a pooler's error after serving all others.
+        `anew` is repeatable, however much of it is done. `await_served` must follow. Raises a
+        pooler's error after serving all others.
         """
 
         def one(paused: PausedPooler) -> None:
-            beside = paused.ask_who_waits()
-            paused.put_in_place()
-            self._reload_and_resume(paused, waits=paused.any_waits(beside))
-
-        self._each(one)
-
-    def settle(self) -> None:
-        """Do what `route` does, however much of it is done; repeatable."""
-
-        def one(paused: PausedPooler) -> None:
-            beside = paused.ask_who_waits()
-            paused.write()
-            self._reload_and_resume(paused, waits=paused.any_waits(beside))
-            files.remove(paused.host, paused.staged, user=paused.pooler.os_user)
+            with paused.look_who_waits():
+                if anew:
+                    paused.write()
+                else:
+                    paused.put_in_place()
+            self._reload_and_resume(paused)
+            if anew:
+                files.remove(paused.host, paused.staged, user=paused.pooler.os_user)
 
         self._each(one)
 
@@ -243,12 +237,12 @@ class PausedPoolers:
         """
 
         def one(paused: PausedPooler) -> list[str]:
-            if paused.serving is None:  # the pooler was lost before
+            if paused.served_at is None:  # the pooler was lost before
                 return []
             left = paused.end_serving(self._watcher(paused))
-            if paused.serving.resumed:
-                since = paused.serving.at if self.held_at is None else self.held_at
-                waited = time.monotonic() - since if paused.serving.waits else 0.0
+            if paused.resumed:
+                since = paused.served_at if self.held_at is None else self.held_at
+                waited = time.monotonic() - since if paused.waits else 0.0
                 self.waits_ms[paused.pooler.name] = round(waited * 1000, 1)
             return left
 
@@ -257,7 +251,7 @@ class PausedPoolers:
     @property
     def served_at(self) -> float | None:
         """When the last pooler had resumed its aliases, on the monotonic clock."""
-        return max((paused.serving.at for paused in self.all if paused.serving), default=None)
+        return max((one.served_at for one in self.all if one.served_at), default=None)
 
     def let_go(self) -> list[ShardctlError]:
         """Resume every alias unchanged, remove the staged files, disarm the guards; repeatable.
@@ -293,28 +287,25 @@ class PausedPoolers:
 
         self._each(one)
 
-    def disarm(self) -> list[Disarmed]:
-        """End all guards of this move, also an earlier process's; return what they had done."""
-        return self._each(self._disarm)
+    def disarm(self) -> None:
+        """End all guards of this move, also an earlier process's."""
+        self._each(self._disarm)
 
-    @staticmethod
-    def _disarm_own(paused: PausedPooler) -> None:
+    def _disarm_own(self, paused: PausedPooler) -> None:
         """End the guard that this process has armed, but not another's of the same name."""
         if paused.guard is not None:
-            guard.disarm(paused.guard)
-            paused.guard = None
+            self._disarm(paused)
 
-    def _disarm(self, paused: PausedPooler) -> Disarmed:
+    def _disarm(self, paused: PausedPooler) -> None:
         parent = paused.pooler.databases_file.parent
         named = Guard(paused.host, self._plan.id, parent, paused.pooler.os_user)
-        found = guard.disarm(paused.guard or named)
+        guard.disarm(paused.guard or named)
         paused.guard = None
-        return found
 
-    def _reload_and_resume(self, paused: PausedPooler, *, waits: bool) -> None:
+    def _reload_and_resume(self, paused: PausedPooler) -> None:
         """Send both in one packet; raises route_failed, ResumeFailed, PoolerLost."""
         console = self._watcher(paused)
-        refused = paused.begin_serving(console, reload=True, waits=waits)
+        refused = paused.begin_serving(console, reload=True)
         offered = console.databases()
         wrong = apply.differences(render.entries(self._after, paused.pooler), offered)
         paused.require_resumed(offered)
@@ -340,20 +331,13 @@ class PausedPoolers:
         if still or not serving.retry_of(console):
             paused.end_serving(console)
 
-    def _paused(self, pooler: Pooler) -> PausedPooler:
-        """Return a pooler with the aliases of the moved shards, and of their node."""
-        held = planning.paused(self._before, self._plan, pooler)
-        text = render.databases(self._after, pooler, self._plan.map_version + 1)
-        staged = apply.staged(pooler, self._plan.id)
-        return PausedPooler(pooler, host_of(pooler), held, text, staged)
-
     def _watcher(self, paused: PausedPooler) -> Console:
         if paused.watcher is None or paused.watcher.closed:
             paused.watcher = self._console(paused.pooler)
         return paused.watcher
 
     def _console(self, pooler: Pooler) -> Console:
-        return Console(pooler, self._before.database, purpose=self._purpose)
+        return self.enter_context(Console(pooler, self._before.database, purpose=self._purpose))
 
     def _each(self, work: Callable[[PausedPooler], Value]) -> list[Value]:
         """Call `work` for all poolers in parallel; raises the errors when all have ended."""
@@ -399,18 +383,6 @@ class ResumeFailed(Unfinished):
 
 
 @dataclass(slots=True)
-class Serving:
-    """A pooler that serves its clients again."""
-
-    at: float
-    """When it had resumed all aliases, on the monotonic clock."""
-    resumed: int
-    """How many aliases were still paused until then."""
-    waits: bool
-    """Whether clients of these aliases were waiting."""
-
-
-@dataclass(slots=True)
 class PausedPooler:
     """One pooler during a cutover."""
 
@@ -426,8 +398,12 @@ class PausedPooler:
     """A session that never runs PAUSE."""
     retry: str | None = None
     """The pooler's `server_login_retry`, empty where only RELOAD restores it; None before."""
-    serving: Serving | None = None
-    """How its clients are served again; None before that."""
+    served_at: float | None = None
+    """When it had resumed all aliases, on the monotonic clock; None before that."""
+    resumed: int = 0
+    """How many aliases were still paused until then."""
+    waits: bool = False
+    """Whether clients of these aliases were waiting."""
     guard: Guard | None = None
     place: str | None = None
     """The path of the file that the staged one replaces, without links; None before staging."""
@@ -448,42 +424,41 @@ class PausedPooler:
         if now != self.text and not render.is_newer(now, self.text):
             files.write(self.host, place, self.text, user=user)
 
-    def ask_who_waits(self) -> Console | None:
-        """Send the query for waiting clients; `any_waits` reads its answer."""
+    @contextmanager
+    def look_who_waits(self) -> Iterator[None]:
+        """Look beside the block whether clients wait for paused aliases, or log in to them."""
+        self.waits = True  # if it stays unknown
         beside = next((one for one in self.consoles if not one.closed), None)
-        try:
+        with self._needless():
             if beside is not None:
                 beside.send(SHOW_POOLS)
-        except PoolerLost as error:  # serving the clients does not need this session
-            logger.info("pooler %s: %s", self.pooler.name, error.message)
-            return None
-        return beside
+        yield
+        with self._needless():
+            if beside is not None and not beside.closed:
+                ours = {row["database"] for row in beside.finish() if int(row["cl_waiting"] or 0)}
+                self.waits = not ours.isdisjoint(self.aliases)
 
-    def any_waits(self, asked: Console | None) -> bool:
-        """Return whether clients wait for paused aliases, or log in to them; True if unknown."""
-        if asked is None:
-            return True
+    @contextmanager
+    def _needless(self) -> Iterator[None]:
+        """Go on where a session is lost: serving the clients does not need it."""
         try:
-            rows = asked.finish()
+            yield
         except PoolerLost as error:
             logger.info("pooler %s: %s", self.pooler.name, error.message)
-            return True
-        ours = set(self.aliases)
-        return any(int(row["cl_waiting"] or 0) for row in rows if row["database"] in ours)
 
     def begin_serving(
-        self, console: Console, *, reload: bool, shorten: bool = True, waits: bool = False
+        self, console: Console, *, reload: bool, shorten: bool = True
     ) -> list[CommandRefused]:
         """Reload on request, and resume; return what was refused. Raises PoolerLost.
 
-        `waits` says that clients are waiting. `end_serving` must follow if this is to `shorten`
-        `server_login_retry`.
+        `end_serving` must follow if this is to `shorten` `server_login_retry`.
         """
         if self.retry is None:
             self.retry = serving.retry_of(console)
         refused = serving.begin(console, self.aliases, reload=reload, shorten=shorten)
         idle = sum(error.not_paused for error in refused)
-        self.serving = Serving(time.monotonic(), len(self.aliases) - idle, waits)
+        self.served_at = time.monotonic()
+        self.resumed = len(self.aliases) - idle
         return refused
 
     def end_serving(self, console: Console) -> list[str]:

@@ -22,7 +22,7 @@ from shardctl.libpq import reason_of
 from shardctl.meter import sentences
 from shardctl.postgres import blocking, catalog, queries
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
-from shardctl.postgres.patient import Patient, batches, lockable
+from shardctl.postgres.patient import Patient, lockable
 from shardctl.state import cluster, events, identity, journal, lock, observer
 from shardctl.state import ledger as ledgers
 from shardctl.state.journal import MoveState
@@ -97,14 +97,14 @@ def plan(
     may be dropped, and what `identity.check` raises, or Problems for several.
     """
     views = _look(topology, purpose)
-    found = _judge(topology, ledger, views, accept_unconfirmed=accept_unconfirmed, now=now)
+    found = _judge(topology, ledger, views, accept_unconfirmed, now)
     concerned = dict.fromkeys(one.node for one in found if one.why_not is None)
     lock.require_all_free(topology, concerned, command=COMMAND)
     return found
 
 
 def _judge(
-    topology: Topology, ledger: Ledger, views: Views, *, accept_unconfirmed: bool, now: bool
+    topology: Topology, ledger: Ledger, views: Views, accept_unconfirmed: bool, now: bool
 ) -> list[Retired]:
     """Say of every retired schema whether it may be dropped; pure."""
     entries = {entry.move.id: entry for entry in ledger.entries}
@@ -113,20 +113,12 @@ def _judge(
         for move in entries
         for shard in topology.owners()
     }
+    proof = Proof(topology, entries, views, accept_unconfirmed)
     found = []
     for node, view in views.items():
         for schema, size in view.retired.items():
             one = Retired(node, schema, shards.get(schema), schema[-8:], size, None)
-            entry = entries.get(one.move)
-            why = (
-                _why_not_reversed(entry)
-                or _why_not_by_move(
-                    entry, accept_unconfirmed=accept_unconfirmed, now=None if now else view.clock
-                )
-                or _why_not_proved(
-                    topology, views, entries, one, accept_unconfirmed=accept_unconfirmed
-                )
-            )
+            why = proof.why_not(one, None if now else view.clock)
             found.append(replace(one, why_not=why))
     return found
 
@@ -149,7 +141,7 @@ def carry_out(
     with lock.held(topology, nodes, command=COMMAND) as locks:
         purpose = lock.purpose(COMMAND)
         views, ledger = _look(topology, purpose), ledgers.read(topology, purpose=purpose)
-        found = _judge(topology, ledger, views, accept_unconfirmed=accept_unconfirmed, now=True)
+        found = _judge(topology, ledger, views, accept_unconfirmed, now=True)
         whys = {(one.node, one.schema): one.why_not for one in found}
         left = {
             one: why
@@ -181,29 +173,63 @@ def carry_out(
         raise together(errors)
 
 
-def _why_not_by_move(
-    entry: Entry | None, *, accept_unconfirmed: bool, now: datetime | None
-) -> str | None:
-    """Return why the journal forbids dropping what a move retired, or None."""
-    if entry is None:
-        return "no move in this cluster's journal retired it"
-    move = entry.move
-    if entry.state not in ("done", "unconfirmed"):
-        return f"move {move.id} is {entry.state}"
-    if move.proof == "differs":
-        return f"move {move.id} found differences to the target: compare it by hand"
-    if move.proof != "compared" and not accept_unconfirmed:
-        return f"move {move.id} is unconfirmed (--accept-unconfirmed drops it anyway)"
-    if now is not None and entry.due is not None and now < entry.due:
-        until = entry.due.astimezone(UTC)
-        return f"kept until {until:%Y-%m-%d %H:%M:%S} UTC (--now drops it)"
-    return None
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What proves that retired schemas may be dropped: all nodes' journals and maps."""
+
+    topology: Topology
+    entries: Mapping[str, Entry]
+    views: Views
+    accept_unconfirmed: bool
+
+    def why_not(self, one: Retired, now: datetime | None) -> str | None:
+        """Return why a schema may not be dropped `now`, or at any time; None where it may."""
+        entry = self.entries.get(one.move)
+        return _why_not_reversed(entry) or self._by_move(entry, now) or self._lacks(one)
+
+    def _by_move(self, entry: Entry | None, now: datetime | None) -> str | None:
+        """Return why the journal forbids dropping what a move retired, or None."""
+        if entry is None:
+            return "no move in this cluster's journal retired it"
+        move = entry.move
+        if entry.state not in ("done", "unconfirmed"):
+            return f"move {move.id} is {entry.state}"
+        if move.proof == "differs":
+            return f"move {move.id} found differences to the target: compare it by hand"
+        if move.proof != "compared" and not self.accept_unconfirmed:
+            return f"move {move.id} is unconfirmed (--accept-unconfirmed drops it anyway)"
+        if now is not None and entry.due is not None and now < entry.due:
+            until = entry.due.astimezone(UTC)
+            return f"kept until {until:%Y-%m-%d %H:%M:%S} UTC (--now drops it)"
+        return None
+
+    def _lacks(self, one: Retired) -> str | None:
+        """Return what the proof lacks that a shard's rows are live elsewhere, or None."""
+        if one.shard is None:
+            return "it belongs to no shard of this topology"
+        if self.views[one.node].map.get(one.shard) == one.node:
+            why = self._not_returned(one, one.shard)
+            if why is not None:
+                return f"this node owns shard {one.shard} in the map, and {why}"
+        return why_not_live(self.topology, self.views, one.node, one.shard)
+
+    def _not_returned(self, one: Retired, shard: ShardId) -> str | None:
+        """Return what the proof lacks that a later move has brought a shard back, or None.
+
+        That move made the live schema from another node's copy, and compared both. Without it the
+        retired copy may be the only one with the rows, whatever the map says.
+        """
+        every, retiring = self.entries.values(), self.entries[one.move]
+        moved = [e for e in every if shard in e.move.shards and e.state != "aborted"]
+        last = max(moved, key=_version, default=retiring)
+        if _version(last) <= _version(retiring) or last.move.target != one.node:
+            return "the last move of it in the journals has not brought it back"
+        return self._by_move(last, None)
 
 
 def _why_not_reversed(entry: Entry | None) -> str | None:
     """Return why the reverse of a move needs what it retired, or None."""
-    reverse = entry.reverse if entry is not None else None
-    if entry is None or reverse is None or not reverse.holds:
+    if entry is None or (reverse := entry.reverse) is None or not reverse.holds:
         return None
     move = entry.move.id
     if reverse.state == "begun":
@@ -213,24 +239,6 @@ def _why_not_reversed(entry: Entry | None) -> str | None:
         f"move {move} can be reversed until {until:%Y-%m-%d %H:%M:%S} UTC "
         f"(`shardctl moves finish {move}` gives that up)"
     )
-
-
-def _why_not_proved(
-    topology: Topology,
-    views: Views,
-    entries: Mapping[str, Entry],
-    one: Retired,
-    *,
-    accept_unconfirmed: bool,
-) -> str | None:
-    """Return what the proof lacks that a shard's rows are live elsewhere, or None."""
-    if one.shard is None:
-        return "it belongs to no shard of this topology"
-    if views[one.node].map.get(one.shard) == one.node:
-        why = _why_not_returned(entries, one, one.shard, accept_unconfirmed=accept_unconfirmed)
-        if why is not None:
-            return f"this node owns shard {one.shard} in the map, and {why}"
-    return why_not_live(topology, views, one.node, one.shard)
 
 
 def why_not_live(topology: Topology, views: Views, node: NodeName, shard: ShardId) -> str | None:
@@ -252,25 +260,6 @@ def why_not_live(topology: Topology, views: Views, node: NodeName, shard: ShardI
     if topology.schema(shard) not in views[owner].live:
         return f"shard {shard} is not live on node {owner}, which owns it"
     return None
-
-
-def _why_not_returned(
-    entries: Mapping[str, Entry], one: Retired, shard: ShardId, *, accept_unconfirmed: bool
-) -> str | None:
-    """Return what the proof lacks that a later move has brought a shard back to its node, or None.
-
-    That move made the live schema from another node's copy, and compared both. Without it the
-    retired copy may be the only one with the rows, whatever the map says.
-    """
-    retiring = entries.get(one.move)
-    moved = [e for e in entries.values() if shard in e.move.shards and e.state != "aborted"]
-    last = max(moved, key=_version, default=None)
-    if retiring is None or last is None or _version(last) <= _version(retiring):
-        return "no later move in the journals has brought it back"
-    if last.move.target != one.node:
-        did = "is taking" if last.open else "has taken"
-        return f"move {last.move.id} {did} it to node {last.move.target}"
-    return _why_not_by_move(last, accept_unconfirmed=accept_unconfirmed, now=None)
 
 
 def _version(entry: Entry) -> int:
@@ -350,7 +339,6 @@ def _drop(
         if (outside := _drop_schema(session, one.schema, most, timeout_ms)) is not None:
             return {one: f"{outside} depends on it"}
         progress.advance(node)
-        time.sleep(_PAUSE_S)
         return {}
 
     def held(some: Sequence[Retired]) -> dict[Retired, Held]:
@@ -369,50 +357,29 @@ def _drop(
 
 
 def _drop_schema(session: Connection, schema: str, most: int, timeout_ms: int) -> str | None:
-    """Drop a schema, its tables before it where one transaction cannot lock all of it.
+    """Drop a schema; its tables one by one before it, where it has too many objects.
 
-    Returns an object outside that depends on it, with which it stays.
+    Tables are locked first, so that no new object can depend on them. Returns an object outside
+    that CASCADE would drop, with which it stays.
     """
-    while True:
-        objects, outside = queries.one(session, QUERIES["contents"], {"schema": schema})
-        leaves = session.execute(QUERIES["leaves"], {"schema": schema}).fetchall()
-        if outside is not None or objects <= most or not leaves:
-            break
-        for few in batches(leaves, most, lambda leaf: leaf[1]):
-            tables = [name for name, _ in few]
-            named = sql.SQL(", ").join(sql.Identifier(schema, name) for name in tables)
-            dropping = sql.SQL("DROP TABLE {} CASCADE").format(named)
-            if outside := _drop_locked(session, schema, tables, dropping, timeout_ms):
-                return outside
-            time.sleep(_PAUSE_S)
-    tables = [name for (name,) in session.execute(QUERIES["tables"], {"schema": schema})]
-    dropping = sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema))
-    return outside or _drop_locked(session, schema, tables, dropping, timeout_ms, whole=True)
-
-
-def _drop_locked(
-    session: Connection,
-    schema: str,
-    tables: Sequence[str],
-    dropping: sql.Composed,
-    timeout_ms: int,
-    *,
-    whole: bool = False,
-) -> str | None:
-    """Lock tables of a schema, so that no new object can depend on them, and drop.
-
-    Returns an object outside that CASCADE would drop instead. The audit trail has a schema that is
-    dropped as a `whole`.
-    """
-    with session.transaction():
-        session.execute("SELECT set_config('lock_timeout', %s, true)", [f"{timeout_ms}ms"])
-        if tables:
-            named = (sql.SQL("ONLY {}").format(sql.Identifier(schema, name)) for name in tables)
-            locking = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE")
-            session.execute(locking.format(sql.SQL(", ").join(named)))
-        _, outside = queries.one(session, QUERIES["contents"], {"schema": schema})
-        if outside is None:
-            session.execute(dropping)
-            if whole:
+    given = {"schema": schema}
+    tables = [name for (name,) in session.execute(QUERIES["tables"], given)]
+    at_once = queries.one(session, QUERIES["contents"], given)[0] <= most
+    for some in [tables] if at_once else [*([name] for name in tables), []]:
+        named = sql.SQL(", ONLY ").join(sql.Identifier(schema, name) for name in some)
+        with session.transaction():
+            session.execute("SELECT set_config('lock_timeout', %s, true)", [f"{timeout_ms}ms"])
+            if some:
+                locking = sql.SQL("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE")
+                session.execute(locking.format(named))
+            _, outside = queries.one(session, QUERIES["contents"], given)
+            if outside is not None:
+                return str(outside)
+            if at_once or not some:
+                dropping = sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE")
+                session.execute(dropping.format(sql.Identifier(schema)))
                 events.record(session, COMMAND, f"dropped {schema}")
-    return None if outside is None else str(outside)
+            else:
+                session.execute(sql.SQL("DROP TABLE {} CASCADE").format(named))
+        time.sleep(_PAUSE_S)
+    return None

@@ -41,27 +41,8 @@ LEFT JOIN pg_catalog.pg_rewrite AS r
 CROSS JOIN LATERAL pg_catalog.pg_identify_object(o.classid, o.objid, 0) AS a
 
 -- name: tables
--- Tables of a schema that LOCK TABLE takes
+-- Tables of a schema that LOCK TABLE takes, those without partitions or children first
 SELECT c.relname::text
 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = %(schema)s AND c.relkind IN ('r', 'p')
-ORDER BY 1
-
--- name: leaves
--- Tables of a schema without partitions or children, and how many objects DROP locks for each
-WITH RECURSIVE leaf AS (
-    SELECT c.oid, c.relname::text AS name
-    FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-    WHERE n.nspname = %(schema)s AND c.relkind IN ('r', 'p')
-      AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits AS h WHERE h.inhparent = c.oid)
-), inside AS (
-    SELECT l.oid AS leaf, 'pg_catalog.pg_class'::regclass::oid AS classid, l.oid AS objid
-    FROM leaf AS l
-    UNION
-    SELECT i.leaf, d.classid, d.objid
-    FROM inside AS i
-    JOIN pg_catalog.pg_depend AS d ON d.refclassid = i.classid AND d.refobjid = i.objid
-    WHERE d.deptype <> 'n'
-)
-SELECT l.name, count(*) FROM leaf AS l JOIN inside AS i ON i.leaf = l.oid GROUP BY l.oid, l.name
-ORDER BY l.name
+ORDER BY EXISTS (SELECT FROM pg_catalog.pg_inherits AS h WHERE h.inhparent = c.oid), 1

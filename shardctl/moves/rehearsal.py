@@ -1,47 +1,50 @@
 """The rehearsal of a streamed move: whether the copy is exact, and how long clients would wait.
 
-It is the proof before the pause, on live data.
+It is the proof before the pause, on live data: both nodes are compared as they were at one moment
+of the stream. Nothing of theirs is held up for long: a transaction that keeps the source's tables
+from being locked is waited for between attempts, without a lock.
 """
 
 from __future__ import annotations
 
+import secrets
 import statistics
 import threading
 import time
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg import sql
 
-from shardctl.access import stream_fence
+from shardctl.access import fence, stream_fence
 from shardctl.errors import Refused
+from shardctl.libpq import reason_of
 from shardctl.meter import sentences
-from shardctl.moves import (
-    comparison,
-    cutover,
-    ddl,
-    marks,
-    prediction,
-    snapshots,
-    stream_claim,
-    wal,
-)
+from shardctl.moves import comparison, cutover, ddl, marks, prediction, stream_claim, wal
 from shardctl.moves.comparison import SnapshotLost
-from shardctl.moves.context import Use
+from shardctl.moves.context import NodeRefused, Use
 from shardctl.moves.plan import COPY_INSTEAD
 from shardctl.moves.preflight.wal import rate
 from shardctl.moves.step import Step
 from shardctl.moves.sub_step import RoundTrips, of_machine
+from shardctl.postgres import blocking
+from shardctl.postgres.connection import NodeLost
+from shardctl.postgres.logical import moment
+from shardctl.postgres.logical.moment import Side, Wanted
 from shardctl.state import journal
 from shardctl.state.ledger import written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from shardctl.fanout import Progress
     from shardctl.moves.comparison import Compared
     from shardctl.moves.context import MoveContext
+    from shardctl.postgres.connection import Connection
     from shardctl.postgres.logical.moment import Moment
+    from shardctl.topology.model import NodeName
 
 
 _NAME = "rehearse"
@@ -55,7 +58,7 @@ def prove(context: MoveContext) -> None:
     """Compare both sides, predict the pause, and note both in the journal.
 
     Raises RehearsalRefused, reverse_pause_too_long, rehearsal_snapshot_lost, and what
-    `snapshots.taken` and `comparison.compare` raise.
+    `_taken` and `comparison.compare` raise.
     """
     plan, began, stop = context.plan, time.monotonic(), threading.Event()
     with wal.shown(context, gone=stop.set) as shown, wal.slot_required(context):
@@ -92,13 +95,13 @@ def _compare(
 ) -> tuple[Moment, dict[str, float], Compared]:
     """Compare all rows as they were at one moment of the stream; raises rehearsal_snapshot_lost."""
     plan, given = context.plan, context.plan.options.max_rate
-    with snapshots.taken(context) as (moment, report):
+    with _taken(context) as (moment, report):
         held = {plan.source: moment.source, plan.target: moment.target}
         named = dict.fromkeys(held, plan.schemas)
         max_rate = rate(given) if given else None
         try:
-            with comparison.opened(context, held, stop) as sessions:
-                found = comparison.compare(sessions, named, shown, max_rate=max_rate, strict=True)
+            with comparison.opened(context, held, stop, strict=True) as sessions:
+                found = comparison.compare(sessions, named, shown, max_rate)
         except SnapshotLost:
             raise Refused(
                 "rehearsal_snapshot_lost",
@@ -113,16 +116,15 @@ def _compare(
 def _note(context: MoveContext, report: dict[str, Any]) -> None:
     """Write the report into both journals."""
     plan = context.plan
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         move = journal.find(session, plan.id)
         if move is None:  # pragma: no cover  # it was read a moment ago
             raise AssertionError
         journal.note(session, move, report=(move.report or {}) | {journal.REHEARSAL: report})
         move = journal.find(session, plan.id)
     if move is not None:
-        with context.on(plan.target):
-            journal.copy(context.session(plan.target), move)
+        with context.using(plan.target) as session:
+            journal.copy(session, move)
 
 
 def _judge(context: MoveContext, report: dict[str, Any]) -> None:
@@ -143,23 +145,131 @@ def _judge(context: MoveContext, report: dict[str, Any]) -> None:
     predicted_ms, most_ms = report["predicted_pause_ms"], plan.options.max_pause_s * 1000
     if predicted_ms <= most_ms:
         return
+    long = f"{predicted_ms:,.0f} ms, but --max-pause is {most_ms:,.0f} ms"
     if plan.reverses is not None:
         # To abort it would end the possibility to reverse, for what may be over in a minute.
         raise Refused(
             "reverse_pause_too_long",
-            f"move {plan.id}: after the rehearsal of the reverse, clients are predicted to wait "
-            f"{predicted_ms:,.0f} ms, but --max-pause is {most_ms:,.0f} ms",
+            f"move {plan.id}: after its rehearsal, clients are predicted to wait {long}",
             hint=f"run `shardctl moves resume {plan.id}` when the servers have less to do, or with "
             "a longer --max-pause",
         )
     raise RehearsalRefused(
         "rehearsal_pause_too_long",
-        f"move {plan.id}: after its rehearsal, clients are predicted to wait "
-        f"{predicted_ms:,.0f} ms, but --max-pause is {most_ms:,.0f} ms; shardctl aborts the "
-        "move",
+        f"move {plan.id}: after its rehearsal, clients are predicted to wait {long}; shardctl "
+        "aborts the move",
         hint="start the move again with a longer --max-pause, move fewer shards at a time, or "
         "move them when the servers have less to do",
     )
+
+
+LOCK_TIMEOUT_MS = 25
+"""How long an attempt makes clients wait that want a table; an autovacuum gives way in that time
+where this role may set `deadlock_timeout`."""
+_BETWEEN_S = 0.2
+"""Clients that an attempt has held up go on in that time."""
+_NEAR_S = 600.0
+_BEFORE, _SEEN = "before rehearsal", "rehearsal"
+
+
+@contextmanager
+def _taken(context: MoveContext) -> Iterator[tuple[Moment, dict[str, float]]]:
+    """Take the snapshots, and hold them until the block ends; give the report of that, too.
+
+    It has how many attempts it took, and for how long the one that held writers up for longest did
+    so, in all and because transactions were open. Raises WritersLeft, rehearsal_blocked,
+    MarkNotSeen, StructureChanged, NodeLost.
+    """
+    plan = context.plan
+    with ExitStack() as stack:
+
+        def opened(node: NodeName) -> Connection:
+            return stack.enter_context(closing(context.beside(node)))
+
+        source = Side(opened(plan.source), opened(plan.source))
+        target = Side(opened(plan.target), opened(plan.target))
+        yield _take(context, source, target)
+
+
+def _take(context: MoveContext, source: Side, target: Side) -> tuple[Moment, dict[str, float]]:
+    plan, began, told = context.plan, time.monotonic(), False
+    attempts, failed_ms, timeout_ms = 0, 0.0, LOCK_TIMEOUT_MS
+    with context.using(plan.source) as session:
+        tables = len(fence.oids(session, plan.schemas))
+    while True:
+        attempts += 1
+        wanted = Wanted(
+            plan.slot,
+            plan.id,
+            plan.schemas,
+            tables,
+            mark=f"{_SEEN} {secrets.token_hex(4)}",
+            before=marks.come_near(context, _BEFORE, seconds=_NEAR_S),
+            lock_timeout_ms=timeout_ms,
+        )
+        try:
+            taken = _attempt(context, source, target, wanted)
+        except moment.NotLocked as error:
+            failed_ms = max(failed_ms, error.held_ms)
+            with context.on(plan.source):
+                there = blocking.holding(session, plan.schemas, but=blocking.READERS)[:3]
+                if there and not told:
+                    told = True
+                    context.notice(
+                        f"node {plan.source}: the rehearsal waits for {'; '.join(there)}"
+                    )
+                # A cutover gives the same time to transactions that are open.
+                if time.monotonic() > began + plan.options.max_pause_s:
+                    why = "; ".join(there) or str(error)
+                    timeout_ms = _clear(context, session, why, began, timeout_ms)
+            time.sleep(_BETWEEN_S)
+        else:
+            held_ms, waited_ms = max((taken.held_ms, taken.waited_ms), (failed_ms, failed_ms))
+            return taken, {
+                "attempts": attempts,
+                "writers_held_ms": round(held_ms, 1),
+                "waited_ms": round(waited_ms, 1),
+            }
+
+
+def _clear(
+    context: MoveContext, session: Connection, why: str, began: float, timeout_ms: int
+) -> int:
+    """End what is in the way, as far as that is allowed; give how long the next attempt waits.
+
+    Raises WritersLeft, rehearsal_blocked.
+    """
+    plan, options = context.plan, context.plan.options
+    if left := fence.lasting(session, plan.schemas, since=began):
+        if not options.terminate or options.rehearse_only or None in left:
+            raise fence.WritersLeft(plan.source, left, [why])
+        for pid in left:
+            session.execute("SELECT pg_terminate_backend(%s)", [pid])
+        return timeout_ms
+    yields_ms = blocking.yields_ms(session, plan.schemas)
+    if yields_ms is None or timeout_ms >= yields_ms:
+        raise Refused(
+            "rehearsal_blocked",
+            f"node {plan.source}: the rehearsal could not lock the moved tables within "
+            f"{options.max_pause_s:g} s: {why}",
+            hint="wait until that has ended, then run `shardctl moves resume`",
+        )
+    # Only an automatic vacuum is left, which needs that time where this role may not set it.
+    return yields_ms
+
+
+def _attempt(context: MoveContext, source: Side, target: Side, wanted: Wanted) -> Moment:
+    """Take the snapshots, or raise NotLocked; raises MarkNotSeen, NodeLost, NodeRefused, too."""
+    plan = context.plan
+    try:
+        return moment.take(source, target, wanted)
+    except moment.NotSeen as error:
+        raise marks.MarkNotSeen(plan.target, wanted.mark, marks.trouble(context, [])) from error
+    except psycopg.Error as error:
+        for side, node in ((source, plan.source), (target, plan.target)):
+            if side.lost:
+                raise NodeLost(node, reason_of(error)) from error
+        raise NodeRefused(plan.source, reason_of(error)) from error
 
 
 _ROUNDS, _ENOUGH, _ROUNDS_S = 9, 3, 2.0
@@ -171,20 +281,18 @@ def measured_parts(
 ) -> dict[str, float]:
     """Measure what takes longer with more tables and rows, in ms, while clients write.
 
-    The means of the middle half of some rounds, each of all parts: a busy machine has quiet and
-    loud moments. `moment` has the locks, as they were. Round trips are left out.
+    The medians of some rounds, each of all parts: a busy machine has quiet and loud moments.
+    `moment` has the locks, as they were. Round trips are left out.
     """
     plan = context.plan
-    with context.on(plan.source):
-        source = context.session(plan.source)
+    with context.using(plan.source) as source:
         _, known = stream_fence.known(source, plan.schemas)
         look: Callable[[], object] = partial(stream_fence.untouched, source, known)
         if not known:  # the whole digest is read then
             look = partial(stream_fence.left, source, plan.id, plan.schemas)
         schemas = sql.SQL(", ").join(map(sql.Literal, plan.schemas))
         read = partial(source.execute, comparison.QUERIES["sequences"].format(schemas=schemas))
-    with context.on(plan.target):
-        target = context.session(plan.target, Use.lock)
+    with context.using(plan.target, Use.lock) as target:
         stream_claim.make(context, target)
     locked_ms = moment.held_ms - moment.waited_ms
     of_source = {"lock_and_mark": [locked_ms], "structure": [], "sequences": []}
@@ -203,20 +311,10 @@ def measured_parts(
         with context.on(plan.target):
             of_target["claim"].append(stream_claim.measured_ms(context, target))
     return {
-        name: max(0.0, _usual(took) - way)
+        name: max(0.0, statistics.median(took) - way)
         for parts, way in ((of_source, round_trips.source), (of_target, round_trips.target))
         for name, took in parts.items()
     }
-
-
-def _usual(took: list[float]) -> float:
-    """Give the interquartile mean.
-
-    >>> _usual([1, 2, 3, 100])
-    2.5
-    """
-    left_out = len(took) // 4
-    return statistics.fmean(sorted(took)[left_out : len(took) - left_out])
 
 
 def _ms(ask: Callable[[], object]) -> float:

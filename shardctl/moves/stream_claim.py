@@ -20,6 +20,7 @@ from shardctl.moves import claims, marks
 from shardctl.moves.context import Use
 from shardctl.postgres import queries, slots
 from shardctl.postgres.logical import closing, subscription
+from shardctl.postgres.queries import literals
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 
@@ -65,35 +66,26 @@ def decide(context: MoveContext, lsn: str, *, attempt: int, revision: int) -> bo
 
     `revision` is that of `drained`, in between. Tells whether it was. Raises psycopg.Error.
     """
-    rows = _decide(context, lsn, attempt=attempt, revision=revision)
-    if not rows:
-        return False
-    context.decision = rows[0][0]
-    return True
+    plan = context.plan
+    given = literals(
+        move=plan.id, lsn=lsn, attempt=attempt, revision=revision, drained=revision - 1
+    )
+    session, message = context.session(plan.source), QUERIES["decide"].format(**given)
+    rows = queries.rows_of_last(session, message)
+    if rows:
+        context.decision = rows[0][0]
+    return bool(rows)
 
 
 def rehearse_decision(context: MoveContext) -> None:
     """Decide at a revision that no move has: what the session reads is in its caches then."""
-    _decide(context, "0/0", attempt=marks.REHEARSED, revision=_NO_REVISION)
-
-
-def _decide(context: MoveContext, lsn: str, *, attempt: int, revision: int) -> list[Any]:
-    plan = context.plan
-    message = QUERIES["decide"].format(
-        move=sql.Literal(plan.id),
-        lsn=sql.Literal(lsn),
-        attempt=sql.Literal(attempt),
-        revision=sql.Literal(revision),
-        drained=sql.Literal(revision - 1),
-    )
-    return queries.rows_of_last(context.session(plan.source), message)
+    decide(context, "0/0", attempt=marks.REHEARSED, revision=_NO_REVISION)
 
 
 def claim(context: MoveContext) -> bool:
     """Claim; raises claim_refused where the target has lost what it had, as by a crash."""
     target = context.plan.target
-    with context.on(target):
-        session = context.session(target, Use.lock)
+    with context.using(target, Use.lock) as session:
         found = decision(context)
         given = sql.Literal(None if found is None else json.dumps(found))
         statement = QUERIES["claim"].format(name=_name(context), decision=given)
@@ -120,20 +112,16 @@ def _name(context: MoveContext) -> sql.Identifier:
 def _make(context: MoveContext, session: Connection) -> None:
     """Make the function of the claim."""
     plan = context.plan
-    with context.on(plan.source):
-        source = context.session(plan.source)
+    with context.using(plan.source) as source:
         grants = closing.granted(source, plan.schemas, retired=plan.retired)
+    claimed = [s.value for s in MoveState if s.claimed_by_target]
+    given = literals(move=plan.id, mark=marks.ARRIVED, fence=stream_fence.MARK, claimed=claimed)
+    given |= literals(register=generator.REGISTER, margin=claims.MARGIN, plenty=claims.PLENTY)
     statement = QUERIES["claiming"].format(
+        **given,
+        **literals(stays_closed=_STAYS_CLOSED),
         name=_name(context),
-        move=sql.Literal(plan.id),
-        mark=sql.Literal(marks.ARRIVED),
-        fence=sql.Literal(stream_fence.MARK),
-        claimed=sql.Literal([s.value for s in MoveState if s.claimed_by_target]),
-        register=sql.Literal(generator.REGISTER),
-        margin=sql.Literal(claims.MARGIN),
-        plenty=sql.Literal(claims.PLENTY),
         blocks=claims.performing(context),
-        stays_closed=sql.Literal(_STAYS_CLOSED),
         owning=claims.owning(
             plan,
             sql.SQL("(decision->>'drained_to')"),
@@ -190,8 +178,8 @@ def require_caught_up(context: MoveContext) -> None:
     One that has claimed had it.
     """
     plan = context.plan
-    with context.on(plan.target):
-        found = journal.find(context.session(plan.target), plan.id)
+    with context.using(plan.target) as there:
+        found = journal.find(there, plan.id)
     if found is not None and found.state.claimed_by_target:
         return
     deadline = time.monotonic() + _CAUGHT_UP_S
@@ -210,8 +198,7 @@ def reconcile(context: MoveContext) -> None:
     its shards, and no guard can claim them any more. Raises NodeUnavailable, NodeLocked.
     """
     plan = context.plan
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         move = journal.find(session, plan.id)
         if move is None or not move.state.undoable or marks.is_on_its_timeline(session, plan.id):
             return
@@ -223,8 +210,7 @@ def reconcile(context: MoveContext) -> None:
     if context.target_lost:
         return
     context.lock(plan.target)
-    with context.on(plan.target):
-        there = context.session(plan.target)
+    with context.using(plan.target) as there:
         subscription.drop(there, plan.slot)
         if not fenced:
             marks.revoke(there, plan.id)

@@ -9,11 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from psycopg import sql
-
 from shardctl.access import fence, stream_fence, structure_digest
 from shardctl.access.fence import WritersLeft
-from shardctl.errors import ShardctlError
 from shardctl.meter import listed
 from shardctl.moves import cutover, ddl, marks, stream_claim, wal
 from shardctl.moves.context import Use
@@ -23,21 +20,16 @@ from shardctl.postgres import blocking, catalog
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.postgres.logical import subscription
 from shardctl.state import journal
-from shardctl.wire import Sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shardctl.moves.attempt import Attempt
     from shardctl.moves.context import MoveContext
-    from shardctl.topology.model import NodeName
 
 
 _VACUUMS = "ShareUpdateExclusiveLock"
 _PING_S = 1.0
 _POLL_S = 0.001
 _CLOSED_S = 10.0
-_NOTHING = sql.SQL("SELECT 1")
 
 
 def prepare(context: MoveContext) -> None:
@@ -55,8 +47,7 @@ def prepare(context: MoveContext) -> None:
         session = context.session(target, Use.lock)
         marks.require_copy(session, context.plan)
         stream_claim.make(context, session)
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         found = journal.find(session, plan.id)
         if found is not None and found.state.undoable:
             stream_fence.prepare(session, plan.id, revision=found.revision)
@@ -77,54 +68,21 @@ def ping(at: Attempt) -> None:
     context, plan = at.context, at.plan
     with context.on(plan.source):
         marks.note_timeline(at.source, plan.id, attempt=at.attempt)
-        _find_standbys(at)
+        if not plan.options.ignore_standby:
+            # First: one that comes in between is looked for again.
+            at.connected = marks.connected_standbys(at.source)
+            at.standbys = set(marks.expected_standbys(at.source))
         # One that is away would be waited for by all clients, too.
-        marks.await_flushed(
-            at.source,
-            plan.source,
-            at.standbys,
-            marks.position(at.source),
-            what="ping",
-            deadline=min(time.monotonic() + _PING_S, at.budget.latest("pause")),
-        )
+        until = min(time.monotonic() + _PING_S, at.budget.latest("pause"))
+        _await_flushed(at, marks.position(at.source), "ping", until)
     marks.wait_for(context, at.attempt, marks.PING, deadline=at.budget.latest("pause"))
-
-
-def _find_standbys(at: Attempt) -> None:
-    if at.plan.options.ignore_standby:
-        return
-    # First: one that comes in between is looked for again.
-    at.connected = marks.connected_standbys(at.source)
-    at.standbys = set(marks.expected_standbys(at.source))
 
 
 def pause(at: Attempt) -> None:
     """Pause all aliases, if this process still has the locks."""
-    require_locks(at.context)  # a process that took them has also ended our guards
+    # A process that took them has also ended our guards.
+    cutover.require_locks(at.context, at.plan.locked)
     cutover.hold(at, at.budget.latest("fence"))
-
-
-def require_locks(context: MoveContext, *, beside: Callable[[], object] = lambda: None) -> None:
-    """Check that both are still held, and do something `beside` meanwhile; raises NodeLost.
-
-    A process that lost one of them must change nothing more.
-    """
-    sent: list[tuple[NodeName, Sent]] = []
-    problems: list[ShardctlError] = []
-    try:
-        for node in (context.plan.source, context.plan.target):
-            with context.on(node):
-                sent.append((node, Sent(context.sessions[node, Use.lock], _NOTHING)))
-        beside()
-    finally:
-        for node, one in sent:  # an answer that nobody reads would meet the session's next request
-            try:
-                with context.on(node):
-                    one.rows()
-            except ShardctlError as error:
-                problems.append(error)
-    if problems:
-        raise problems[0]
 
 
 def put_up_fence(at: Attempt) -> None:
@@ -176,9 +134,9 @@ def drain(at: Attempt) -> None:
 
 def _look_closer(at: Attempt) -> None:
     # A session reads there, or DDL has changed other shards: one query finds out which.
-    found = stream_fence.left(at.source, at.plan.id, at.plan.retired)
-    if not (found.busy or found.unlogged or found.changing):
-        ddl.require(at.context, found.digest, at.plan.retired)
+    digest = stream_fence.left(at.source, at.plan.id, at.plan.retired)
+    if digest is not None:
+        ddl.require(at.context, digest, at.plan.retired)
         return
     cutover.await_writers(at)
     at.without_writers(lambda kept_s: _await_changes(at, kept_s))
@@ -202,10 +160,13 @@ def await_standbys(at: Attempt) -> None:
     One that was there before and is away now has not.
     """
     with at.context.on(at.plan.source):
-        deadline = at.budget.latest("snapshot")
-        marks.await_flushed(
-            at.source, at.plan.source, at.standbys, at.lsn, what="fence", deadline=deadline
-        )
+        _await_flushed(at, at.lsn, "fence", at.budget.latest("snapshot"))
+
+
+def _await_flushed(at: Attempt, lsn: str, what: str, deadline: float) -> None:
+    """Wait until the standbys have flushed the WAL up to a position; raises StandbysBehind."""
+    node, standbys = at.plan.source, at.standbys
+    marks.await_flushed(at.source, node, standbys, lsn, what=what, deadline=deadline)
 
 
 def arrive(at: Attempt) -> None:
@@ -234,7 +195,7 @@ def look_again(at: Attempt) -> None:
     Raises PauseLost, NodeLost.
     """
     with at.context.on(at.plan.source):
-        require_locks(at.context, beside=at.pauses.require_held)
+        cutover.require_locks(at.context, at.plan.locked, beside=at.pauses.require_held)
 
 
 def decide(at: Attempt) -> None:
@@ -256,10 +217,8 @@ def await_standbys_again(at: Attempt) -> None:
         return
     try:
         with at.context.on(at.plan.source):
-            lsn, deadline = marks.position(at.source), at.budget.deadline - REST_S
-            marks.await_flushed(
-                at.source, at.plan.source, at.standbys, lsn, what="decision", deadline=deadline
-            )
+            deadline = at.budget.deadline - REST_S
+            _await_flushed(at, marks.position(at.source), "decision", deadline)
     except (StandbysBehind, NodeLost, NodeUnavailable) as error:
         at.context.notice(f"{error.message}; the target claims the shards without waiting longer")
 
@@ -286,8 +245,7 @@ def _close_again(context: MoveContext) -> None:
     A guard has claimed what the source's new primary did not know of. Raises FenceRefused.
     """
     plan, known = context.plan, context.journal()
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         both = list(zip(plan.schemas, plan.retired, strict=True))
         there = catalog.present(session, [*plan.schemas, *plan.retired])
         # Beside its retired copy a live schema is what a client has made since.
@@ -304,13 +262,7 @@ def _close_again(context: MoveContext) -> None:
 
 
 CUTOVER = Cutover(
-    ready=(
-        SubStep("open consoles", "logs in to every pooler's console, several times",
-                lambda at: cutover.log_in(at, prepare)),
-        cutover.STAGE,
-        SubStep("rehearse guards", "queries the target from every pooler's host, as a guard would",
-                lambda at: cutover.rehearse_guards(at, stream_claim.serves(at.context))),
-    ),
+    ready=cutover.ready(prepare, stream_claim.serves),
     undoable=(
         cutover.ARM,
         SubStep("ping", "sends a mark through the stream, and waits until it has arrived",

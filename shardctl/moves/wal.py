@@ -135,8 +135,8 @@ def settled(plan: MovePlan, node: Node, session: Connection) -> MovePlan:
 def exceeding(session: Connection, plan: MovePlan) -> int | None:
     """Return the bytes that the move's slot holds back if they exceed its limit, else None."""
     limit, slot = plan.options.max_wal_bytes, slots.look(session, plan.slot)
-    exceeds = slot is not None and limit is not None and slot.held_bytes > limit
-    return slot.held_bytes if slot is not None and exceeds else None
+    held = 0 if slot is None else slot.held_bytes
+    return None if limit is None or held <= limit else held
 
 
 def require_kept(session: Connection, plan: MovePlan) -> None:
@@ -161,8 +161,7 @@ def reached(context: MoveContext) -> WalLimitReached | None:
     """Return the exceeded limit from the source's journal, if its guard has dropped the slot."""
     source, slot = context.plan.source, context.plan.slot
     try:
-        with context.on(source):
-            session = context.session(source)
+        with context.using(source) as session:
             gone = slots.look(session, slot) is None
             deadline = time.monotonic() + _ENDED_S
             while gone and leash.is_armed(session, slot) and time.monotonic() < deadline:
@@ -269,8 +268,7 @@ def bound(
 def end_stream(context: MoveContext) -> None:
     """End the stream on the source: drop its slot, with its guard, its role and its publication."""
     plan = context.plan
-    with context.on(plan.source):
-        session = context.session(plan.source)
+    with context.using(plan.source) as session:
         slots.drop(session, plan.slot)
         leash.end(session, plan.slot)  # it would see that itself, within a second
         subscription.drop_login(session, plan.slot)

@@ -34,6 +34,11 @@ def literals(**values: object) -> dict[str, sql.Literal]:
     return {name: sql.Literal(value) for name, value in values.items()}
 
 
+def identifiers(**names: str) -> dict[str, sql.Identifier]:
+    """Give names as parts of a statement, by name."""
+    return {name: sql.Identifier(value) for name, value in names.items()}
+
+
 def one(
     session: Connection,
     statement: sql.SQL | sql.Composed | LiteralString,

@@ -78,7 +78,6 @@ CREATE TABLE shardctl.move (
     drained_to pg_lsn,
     proof      text,
     report     jsonb,
-    reverses   text        REFERENCES shardctl.move,
     CHECK (cardinality(shards) = cardinality(schemas)),
     CHECK (cardinality(shards) = cardinality(retired)),
     -- A shard has one unfinished move; a reverse begins when what it reverses is over.
@@ -89,7 +88,6 @@ COMMENT ON TABLE shardctl.move IS 'The journal of moves: the plan of each, and i
 COMMENT ON COLUMN shardctl.move.revision IS 'Every change raises it: of two copies the higher is the newer.';
 COMMENT ON COLUMN shardctl.move.drained_at IS 'The source''s clock when no write could come any more.';
 COMMENT ON COLUMN shardctl.move.drained_to IS 'Up to here the target has to have replayed.';
-COMMENT ON COLUMN shardctl.move.reverses IS 'The move whose shards this one gives back.';
 
 -- A clone takes the whole server and its shardctl.move along: there is one at a time.
 CREATE UNIQUE INDEX move_cloning ON shardctl.move (method)

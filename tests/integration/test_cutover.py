@@ -7,6 +7,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from shardctl.access import fence
@@ -56,6 +57,12 @@ def test_a_writer_keeps_the_fence_of_a_stream_from_going_up(fenced: Fenced) -> N
     fenced.other.commit()
     fenced.put_up_of_stream()
     assert fenced.named() == RETIRED
+
+
+def test_a_fence_of_a_stream_whose_schema_is_missing_ends(fenced: Fenced) -> None:
+    fenced.session.execute("ALTER SCHEMA shard2 RENAME TO away")
+    with pytest.raises(psycopg.errors.InvalidSchemaName):
+        fenced.put_up_of_stream()
 
 
 def test_a_fence_is_undone_up_to_the_decision_and_comes_not_after_that(fenced: Fenced) -> None:

@@ -7,7 +7,6 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 
 from shardctl.fanout import Silent
@@ -18,6 +17,8 @@ from shardctl.state.progress import Kept
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
+    import psycopg
+
     from tests.fixtures.fleets.fleet import Fleet
 
 ID = "5f3a9c1e"
@@ -80,6 +81,3 @@ def test_two_moves_of_one_shard_are_kept_apart_and_others_are_not(fleet_8: Fleet
         assert ended is not None
         journal.copy(session, dataclasses.replace(ended, revision=2, state=MoveState.done))
         begin(session, [2], "00000003", "stream")
-        session.execute("UPDATE shardctl.move SET reverses = '00000001' WHERE id = '00000003'")
-        with pytest.raises(psycopg.errors.ForeignKeyViolation):
-            session.execute("UPDATE shardctl.move SET reverses = 'ffffffff' WHERE id = '00000003'")

@@ -29,6 +29,9 @@ WITH own AS (
               WHERE %(terminate)s
     UNION ALL SELECT 'CREATE on the database',
                      has_database_privilege(current_database(), 'CREATE')
+    UNION ALL SELECT 'TEMPORARY on the database',
+                     has_database_privilege(current_database(), 'TEMPORARY')
+              WHERE %(published)s::name[] <> '{}'
     UNION ALL SELECT 'EXECUTE on ' || f.name, has_function_privilege(f.name, 'EXECUTE')
               FROM unnest(%(functions)s::text[]) AS f (name)
     UNION ALL SELECT 'SELECT on ' || v.name, has_table_privilege(v.name, 'SELECT')

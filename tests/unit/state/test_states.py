@@ -28,7 +28,7 @@ _BY_ADVANCE = {
 """What shardctl writes through `journal.advance` alone, which looks into the table itself."""
 _COPIES = {"claiming"}
 """Statements that bring a record to what its source says, as `journal.copy` does."""
-_OTHERS = {"set_state", "note", "note_reverse", "note_reversed", "watch", "follow"}
+_OTHERS = {"set_state", "note", "note_reverse", "watch", "follow"}
 """Statements that write no state of their own: `advance` checks the first."""
 
 
