@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -19,20 +19,20 @@ from shardctl.libpq import reason_of
 from shardctl.postgres import blocking, catalog, patient
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import chunks
-from shardctl.provision.failures import Job, Retrying, ShardFailed
+from shardctl.provision.chunks import Job, Retrying, ShardFailed
 from shardctl.provision.observe import QUERIES, connect_for_maintenance
 from shardctl.state import cluster, events, lock
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from shardctl.fanout import Outcome, Progress
     from shardctl.postgres.blocking import Holder
     from shardctl.postgres.cancelling import Running
     from shardctl.postgres.connection import Connection
     from shardctl.provision.plan import NodePlan, ShardWork
-    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+    from shardctl.topology.model import NodeName, ShardId, Topology
 
 
 logger = logging.getLogger(__name__)
@@ -54,38 +54,36 @@ class Watch:
     """The sessions that may wait; their threads append to it."""
     holders: dict[int, str] = field(default_factory=dict)
     """By the process id of a session: the last holder of the lock that it waited for."""
-    _ended: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
 
-    def __enter__(self) -> Self:
-        """Begin to look."""
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look during the block."""
+        ended = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(ended,))
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
-    def __exit__(self, *_: object) -> None:
-        """Stop watching."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _watch(self) -> None:
-        if self._ended.wait(PATIENCE_S):
+    def _watch(self, ended: threading.Event) -> None:
+        if ended.wait(PATIENCE_S):
             return
         try:
             with self.connect() as session:
                 session.autocommit = True
-                self._look(session)
+                self._look(session, ended)
         except (psycopg.Error, NodeUnavailable) as error:
             said = reason_of(error) if isinstance(error, psycopg.Error) else error.message
             logger.info("node %s: cannot find out which sessions hold locks: %s", self.node, said)
         finally:
             self.waits(None)
 
-    def _look(self, session: Connection) -> None:
+    def _look(self, session: Connection, ended: threading.Event) -> None:
         reported: set[Holder] = set()
         seen: set[Holder] = set()
-        while not self._ended.is_set():
+        while not ended.is_set():
             ours = [one.info.backend_pid for one in list(self.sessions) if not one.closed]
             found = blocking.holders(session, ours)
             self.holders |= {waiting: str(holder) for waiting, holder in found}
@@ -96,7 +94,7 @@ class Watch:
             reported |= now & seen
             seen |= now
             self.waits(f"a lock of {min(map(str, now))}" if now else None)
-            self._ended.wait(PATIENCE_S)
+            ended.wait(PATIENCE_S)
 
 
 Value = TypeVar("Value")
@@ -122,54 +120,28 @@ def prepare(
     """
     if not plan.roles and not plan.database:
         return
-    node = topology.nodes[plan.node]
+    node, database = topology.nodes[plan.node], topology.database
     with connect_for_maintenance(topology, node, lock.purpose(command)) as connection:
         for role in plan.roles:
-            statement = sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role))
-            if _create(connection, statement, node):
-                made()
-        if plan.database:
-            name = sql.Identifier(topology.database.name)
-            new = _create(connection, sql.SQL("CREATE DATABASE {}").format(name), node)
-            if new:
-                made()
-                _close_to_strangers(connection, topology)
-                _close_public(topology, node, command)
-
-
-def _close_to_strangers(connection: Connection, topology: Topology) -> None:
-    """Let no role log in to a new database but its owner and those that get the right to."""
-    name = sql.Identifier(topology.database.name)
-    connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC").format(name))
-    # Streams log in as this role; it is not there where only clones are moved, or nothing yet.
-    replicating = topology.database.replication_user
-    if (
-        connection.execute(QUERIES["lacks_connect"], [replicating, replicating]).fetchone()
-        is not None
-    ):
-        grant = sql.SQL("GRANT CONNECT ON DATABASE {} TO {}")
-        connection.execute(grant.format(name, sql.Identifier(replicating)))
-
-
-def _close_public(topology: Topology, node: Node, command: str) -> None:
-    """Let only owners make functions in schema public, as servers of 15 and newer do."""
-    with connect(node, topology.database, purpose=lock.purpose(command)) as session:
+            connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)))
+            made()
+        if not plan.database:
+            return
+        named = {"name": sql.Identifier(database.name)}
+        connection.execute(sql.SQL("CREATE DATABASE {name}").format(**named))
+        made()
+        # No role may log in but its owner and those that get the right to.
+        connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {name} FROM PUBLIC").format(**named))
+        # Streams log in as this role; it is not there where only clones are moved, or nothing yet.
+        named["role"] = sql.Identifier(database.replication_user)
+        lacks = QUERIES["lacks_connect"], [database.replication_user] * 2
+        if connection.execute(*lacks).fetchone() is not None:
+            connection.execute(
+                sql.SQL("GRANT CONNECT ON DATABASE {name} TO {role}").format(**named)
+            )
+    with connect(node, database, purpose=lock.purpose(command)) as session:
+        # Only owners make functions there, as on servers of 15 and newer.
         session.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-
-
-def _create(connection: Connection, statement: sql.Composed, node: Node) -> bool:
-    """Execute it; False where another session has made that already."""
-    logger.info("node %s: %s", node.name, statement.as_string())
-    try:
-        connection.execute(statement)
-    except (psycopg.errors.DuplicateObject, psycopg.errors.DuplicateDatabase):
-        # Another session was quicker; what follows is done under the node's lock.
-        logger.info("node %s: it already exists", node.name)
-    except psycopg.errors.UniqueViolation:
-        logger.info("node %s: another session is creating it", node.name)
-    else:
-        return True
-    return False
 
 
 def apply(
@@ -204,7 +176,8 @@ def apply(
                 return one
 
             waits = partial(progress.waits, node.name)
-            watch = stack.enter_context(Watch(node.name, opened, running.notice, waits))
+            watch = Watch(node.name, opened, running.notice, waits)
+            stack.enter_context(watch.looking())
             first = session()
             _make_shared(first, topology, plan, command)
             jobs = max(1, min(jobs, len(plan.shards)))

@@ -205,9 +205,7 @@ def _shard(
         if there.wrapper == right
         else ("create" if there.wrapper is None else "replace"),
         "grant_to": tuple(role for role in roles if role in {*missing, *there.ungranted}),
-        "migrations": tuple(
-            m for m in migrations if shard not in one.migrations.get((m.name, m.checksum), ())
-        ),
+        "migrations": tuple(m for m in migrations if one.lacking(m, [shard])),
         "validate": tuple(table for where, table in one.unvalidated if where == schema),
     }
     if not any(needs.values()):
