@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.moves import plan as planning
-from shardctl.moves.plan import Options, PreflightRefused, TargetUnfit
-from shardctl.moves.preflight import member, schemas, server, subscriber, table
-from shardctl.moves.preflight.registry import of_kind
-from shardctl.moves.preflight.subject import Context, Kind, Unknown
+from shardctl.moves.plan import Options, PreflightRefused, SourceUnfit, TargetUnfit
+from shardctl.moves.preflight import member, schemas, server, table
+from shardctl.moves.preflight.subject import Context, Unknown
 from shardctl.postgres.connection import connect
 from tests.fixtures.refusals import by_code
 from tests.fixtures.servers.postgres import local_node, local_topology, wait_for
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 DATABASE = "preflight"
 KINDS = "kinds of objects"
-(STRUCTURE,) = [one for one in table.CHECKS if one.at == "both"]
+(STRUCTURE,) = [one for one in table.CHECKS if one.name == "structure"]
 MOVED = """
 CREATE SCHEMA shard2;
 CREATE SCHEMA shard3;
@@ -85,7 +84,7 @@ def context(version: PgServer, database: str, tmp_path: Path) -> Iterator[Contex
         server.keep_out(session, seconds=5)
         found.session = found.member = session
         found.ask(server.look)
-        found.ask(member.look)
+        found.ask(server.look_at_target)
         yield found
 
 
@@ -98,11 +97,13 @@ def make(context: Context, statements: str) -> None:
 
 def said(context: Context, name: str) -> dict[str, str]:
     """Ask a question of the table; give what is refused, hints and all, by code, and the notes."""
-    (subject,) = [one for one in of_kind(Kind.stream) if one.name == name]
-    assert subject.look is not None
-    context.ask(subject.look)
-    refused = by_code(subject.judge(context))
-    return refused | {"note": "\n".join(subject.notes(context))}
+    whose, _, of = name.partition("'s ")
+    (check,) = [one for one in table.CHECKS if one.name == (of or name)]
+    at_target = whose == "target" or check.at in ("target", "both")
+    look = check.look_at_target if at_target else check.look
+    context.ask(look)
+    found = list(check.judge(look, context))
+    return by_code(found) | {"note": "\n".join(one for one in found if isinstance(one, str))}
 
 
 def installed(context: Context) -> str:
@@ -198,8 +199,9 @@ def test_kinds_and_contents(context: Context) -> None:
         "oid_columns": "shard2.refers.what",
         "note": "",
     }
-    context.ask(schemas.look)
-    assert "shard2.part" in by_code(schemas.judge(context))["crossing"]
+    with pytest.raises(SourceUnfit, match=r"shard2\.part") as caught:
+        context.ask(schemas.look)
+    assert caught.value.code == "crossing"
     told = said(context, "contents")
     assert told.keys() == {"unlogged", "large_objects", "note"}
     assert "shard2.fast" in told["unlogged"]
@@ -363,10 +365,10 @@ def test_a_login_for_replication_that_fails(context: Context) -> None:
     make(context, "DROP ROLE IF EXISTS no_replication; CREATE ROLE no_replication LOGIN")
     database = dataclasses.replace(context.topology.database, replication_user="no_replication")
     context.topology = dataclasses.replace(context.topology, database=database)
-    context.ask(server.look_for_rights_of_target)
-    context.ask(subscriber.look_at_triggers_of_target)
+    context.ask(table.RIGHTS.look_at_target)
+    context.ask(member.look_at_triggers)
     with pytest.raises(TargetUnfit, match="no_replication") as caught:
-        context.ask(subscriber.try_login)
+        context.ask(member.try_login)
     assert caught.value.code == "replication_login"
     make(context, "DROP ROLE no_replication")
 
@@ -380,11 +382,11 @@ def test_an_event_trigger(context: Context) -> None:
         CREATE EVENT TRIGGER stop ON ddl_command_start EXECUTE FUNCTION public.stop()
         """,
     )
-    context.ask(server.look_for_rights)
-    context.ask(server.look_for_rights_of_target)
-    for look in (subscriber.look_at_triggers, subscriber.look_at_triggers_of_target):
+    context.ask(table.RIGHTS.look)
+    context.ask(table.RIGHTS.look_at_target)
+    for look in (member.look_at_triggers_of_source, member.look_at_triggers):
         with pytest.raises(PreflightRefused, match=r"\(stop\)") as caught:
             context.ask(look)
         assert caught.value.code == "event_trigger"
     with pytest.raises(Unknown):  # it would be reported as a login that fails
-        context.ask(subscriber.try_login)
+        context.ask(member.try_login)

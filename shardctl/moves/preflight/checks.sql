@@ -1,5 +1,94 @@
+-- check: rights
+-- The login role may do on the source, and on the target of a stream, all that a move does
+-- at: each
+-- any:
+--   rights:
+--     says: '{user} lacks rights that a move needs'
+--     hint: run there as a superuser GRANT ... TO {role} for each of them, or ALTER ROLE {role} REPLICATION,
+--       which a target needs for --keep-reverse only
+WITH own AS (
+    SELECT rolsuper AS super, rolreplication AS replication FROM pg_roles
+    WHERE rolname = current_user
+), schema AS MATERIALIZED (
+    SELECT n.oid, n.nspname, n.nspowner FROM pg_namespace AS n
+    JOIN unnest(%(owned)s::name[]) AS u (name) ON u.name = n.nspname
+    WHERE %(streams)s OR n.nspname <> 'shardctl'
+), needed (what, there) AS (
+    SELECT 'REPLICATION', super OR replication FROM own WHERE NOT %(at_target)s OR %(slots)s > 0
+    UNION ALL SELECT 'pg_monitor', pg_has_role('pg_monitor', 'USAGE')
+    UNION ALL SELECT 'pg_signal_backend', pg_has_role('pg_signal_backend', 'USAGE')
+              WHERE %(terminate)s AND NOT %(at_target)s
+    UNION ALL SELECT 'CREATE on the database',
+                     has_database_privilege(current_database(), 'CREATE')
+    -- To promote, to accept connections, and to read the files of which the clone's are made; and
+    -- those by which a reverse begins where it should.
+    UNION ALL SELECT 'EXECUTE on ' || f.name, has_function_privilege(f.name, 'EXECUTE')
+              FROM unnest(CASE WHEN NOT %(streams)s THEN ARRAY[
+                  'pg_promote(boolean,integer)', 'pg_reload_conf()', 'pg_show_all_file_settings()',
+                  'pg_hba_file_rules()', 'pg_ls_dir(text)', 'pg_ls_dir(text,boolean,boolean)',
+                  'pg_read_binary_file(text)', 'pg_read_file(text,bigint,bigint,boolean)',
+                  'pg_stat_file(text,boolean)']
+              WHEN %(at_target)s AND %(reverses)s THEN ARRAY[
+                  'pg_replication_origin_advance(text,pg_lsn)',
+                  'pg_replication_origin_progress(text,boolean)'] END) AS f (name)
+    UNION ALL SELECT 'SELECT on ' || v.name, has_table_privilege(v.name, 'SELECT')
+              FROM unnest(ARRAY['pg_file_settings', 'pg_hba_file_rules']) AS v (name)
+              WHERE NOT %(streams)s
+    UNION ALL SELECT 'SELECT, INSERT and UPDATE on ' || t.name,
+                     has_table_privilege(to_regclass(t.name), 'SELECT')
+                     AND has_table_privilege(to_regclass(t.name), 'INSERT')
+                     AND has_table_privilege(to_regclass(t.name), 'UPDATE')
+              FROM unnest(ARRAY['shardctl.cluster', 'shardctl.map', 'shardctl.move',
+                                'shardctl.move_step']) AS t (name)
+              WHERE NOT %(at_target)s AND to_regclass(t.name) IS NOT NULL
+    UNION ALL SELECT 'ownership of schema ' || min(nspname::text)
+                     || CASE WHEN count(*) > 1 THEN ' and ' || count(*) - 1 || ' more' ELSE '' END,
+                     count(*) = 0
+              FROM schema WHERE NOT pg_has_role(nspowner, 'USAGE')
+    UNION ALL SELECT 'SELECT on table ' || min(c.oid::regclass::text)
+                     || CASE WHEN count(*) > 1 THEN ' and ' || count(*) - 1 || ' more' ELSE '' END,
+                     count(*) = 0
+              FROM pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
+              WHERE c.relkind IN ('r', 'm') AND NOT has_table_privilege(c.oid, 'SELECT')
+    UNION ALL SELECT 'CREATE on schema shardctl',
+                     coalesce(has_schema_privilege(to_regnamespace('shardctl'), 'CREATE'), true)
+              WHERE %(streams)s AND NOT %(at_target)s
+    UNION ALL SELECT 'ownership of table ' || min(c.oid::regclass::text)
+                     || CASE WHEN count(*) > 1 THEN ' and ' || count(*) - 1 || ' more' ELSE '' END,
+                     count(*) = 0
+              FROM pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
+              WHERE c.relkind IN ('r', 'p', 'f') AND NOT pg_has_role(c.relowner, 'USAGE')
+                AND %(streams)s AND NOT %(at_target)s
+    -- Beside the data, EXECUTE on the functions that read files is enough; elsewhere it is not.
+    UNION ALL SELECT 'pg_read_server_files (outside the data directory: '
+                     || string_agg(f.setting, ', ' ORDER BY f.name) || ')',
+                     pg_has_role('pg_read_server_files', 'USAGE')
+              FROM pg_settings AS f JOIN pg_settings AS d ON d.name = 'data_directory'
+              WHERE f.name IN ('hba_file', 'ident_file')
+                AND NOT starts_with(f.setting, d.setting || '/')
+              HAVING count(*) > 0 AND NOT %(streams)s
+    -- The loop that bounds the WAL ends the walsender before it drops the slot.
+    UNION ALL SELECT 'the right to end sessions of ' || r.rolname, super OR (NOT r.rolsuper
+                     AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')))
+              FROM pg_roles AS r, own WHERE r.rolname = %(replication_user)s AND NOT %(at_target)s
+    UNION ALL SELECT CASE WHEN current_setting('server_version_num')::integer < 160000
+                          THEN 'SUPERUSER (before 16, for subscriptions)' ELSE 'pg_create_subscription' END,
+                     super OR EXISTS (SELECT FROM pg_roles WHERE rolname = 'pg_create_subscription'
+                                      AND pg_has_role(oid, 'USAGE'))
+              FROM own WHERE %(at_target)s
+    -- A role that is missing is not judged.
+    UNION ALL SELECT format('membership in %%I (WITH INHERIT TRUE, SET TRUE), which owns moved objects',
+                            r.rolname),
+                     pg_has_role(r.oid, 'USAGE')
+                     AND pg_has_role(r.oid, CASE WHEN current_setting('server_version_num')::integer < 160000
+                                                 THEN 'MEMBER' ELSE 'SET' END)
+              FROM pg_roles AS r WHERE r.rolname = ANY (%(owners)s::text[]) AND %(at_target)s
+)
+-- As one name, so that none of them is only counted.
+SELECT 'rights', string_agg(what, '; ') FROM needed WHERE NOT there HAVING count(*) > 0
+
 -- check: contents
--- about: the shards have nothing that is lost, or that writes past the fence
+-- The shards have nothing that is lost, or that writes past the fence
 -- at: source
 -- again: cutover
 -- any:
@@ -59,7 +148,7 @@ WHERE slot_name <> %(slot)s AND (slot_type = 'logical' OR NOT active)
 ORDER BY 1, 2
 
 -- check: room of replication
--- about: the server decodes its WAL for a stream, and has free what feeds one copy more
+-- The server decodes its WAL for a stream, and has free what feeds one copy more
 -- at: each
 -- any:
 --   wal_level:
@@ -98,7 +187,7 @@ JOIN pg_settings USING (name)
 WHERE setting::bigint - used < wanted
 
 -- check: room of a subscription
--- about: the target has workers and an origin free, which apply the stream's rows as they are
+-- The target has workers and an origin free, which apply the stream's rows as they are
 -- at: target
 -- stream:
 --   workers:
@@ -142,7 +231,7 @@ WHERE setting ~* '^(array_nulls=(off|false|no|0)|xmloption=document|lock_timeout
 ORDER BY 1, 2
 
 -- check: standbys
--- about: no standby could be promoted, nor is the target one that commits wait for
+-- No standby could be promoted, nor is the target one that commits wait for
 -- at: source
 -- again: cutover
 -- any:
@@ -172,7 +261,7 @@ WHERE s.slot_type IS DISTINCT FROM 'logical' AND r.state IN ('catchup', 'streami
 ORDER BY 1, 2
 
 -- check: replica identities
--- about: a stream can name each row that clients update or delete
+-- A stream can name each row that clients update or delete
 -- at: source
 -- again: copy
 -- stream:
@@ -262,7 +351,7 @@ SELECT 'identity_lent', name FROM judged WHERE lent
 ORDER BY 1, 2
 
 -- check: publications
--- about: no publication takes in what the move makes
+-- No publication takes in what the move makes
 -- at: each
 -- again: copy
 -- stream:
@@ -279,7 +368,7 @@ WHERE n.nspname = 'shardctl' OR n.nspname = ANY (%(schemas)s::name[])
 ORDER BY 2
 
 -- check: unused slots
--- about: the source keeps the slot while no stream follows
+-- The source keeps the slot while no stream follows
 -- at: source
 -- stream:
 --   slot_timeout:
@@ -290,7 +379,7 @@ SELECT 'slot_timeout', setting || coalesce(' ' || unit, '') FROM pg_settings
 WHERE name = 'idle_replication_slot_timeout' AND setting <> '0'
 
 -- check: kinds of objects
--- about: no object of the shards would be lost, run twice, or mean something else on the target
+-- No object of the shards would be lost, run twice, or mean something else on the target
 -- at: source
 -- again: copy
 -- stream:
@@ -347,8 +436,28 @@ UNION SELECT 'extensions_inside', e.extname || ' in ' || m.nspname
       FROM pg_extension AS e JOIN moved AS m ON m.oid = e.extnamespace
 ORDER BY 1, 2
 
+-- check: role settings
+-- Sessions of applications begin on both nodes with the settings by which statements do the same
+-- at: both
+-- stream:
+--   role_setting_differs:
+--     code: role_settings
+--     says: sessions of applications would begin with other settings
+--     hint: '{alike}'
+SELECT 'role_setting', r.rolname || ': ' || d.name
+FROM pg_roles AS r CROSS JOIN unnest(%(decisive)s::text[]) AS d (name)
+WHERE r.rolname = ANY (%(roles)s::name[])
+-- then
+WITH own (role, name, value, usual) AS ({role_settings})
+SELECT 'role_setting', n ->> 1, coalesce('=' || s.value, ''), coalesce(s.value, 'not set')
+FROM jsonb_array_elements(%(named)s::jsonb) AS n
+-- What a node lacks altogether, `verify` reports.
+JOIN (SELECT DISTINCT role FROM own) AS r ON starts_with(n ->> 1, r.role || ': ')
+LEFT JOIN own AS s ON s.role || ': ' || s.name = n ->> 1 AND s.usual IS NOT TRUE
+ORDER BY 2
+
 -- check: structure
--- about: the target's database has what the shards refer to, in versions that fit, and sorts texts alike
+-- The target's database has what the shards refer to, in versions that fit, and sorts texts alike
 -- at: both
 -- stream:
 --   extension_missing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -47,11 +47,7 @@ def look(context: Context) -> Shards:
     owned = [context.topology.schema(shard) for shard in context.source.shards]
     if not context.streams:
         (copied,) = queries.one(context.session, QUERIES["all_tables"])
-    return Shards(
-        _sizes(context.session, owned),
-        moved=moved,
-        copied=copied,
-    )
+    return Shards(_sizes(context.session, owned), moved, copied)
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
@@ -103,35 +99,27 @@ def _locked(node: NodeName, locked: Sequence[str]) -> SourceUnfit:
     )
 
 
-class Transaction(NamedTuple):
-    """A transaction that is older than the cutover may take; `said` names it and its age.
+def look_for_transactions(context: Context) -> list[tuple[int, str, bool]]:
+    """List the source's transactions that are older than --max-pause.
 
-    `writes`: it holds or awaits a write lock on a moved table.
+    Each with its session's pid, in words, and whether it holds or awaits a write lock on a moved
+    table.
     """
-
-    pid: int
-    said: str
-    writes: bool
-
-
-def look_for_transactions(context: Context) -> tuple[Transaction, ...]:
-    """List the source's transactions that are older than --max-pause."""
     older = {"schemas": list(context.plan.schemas), "seconds": context.plan.options.max_pause_s}
-    found = context.session.execute(QUERIES["transactions"], older)
-    return tuple(Transaction(*one) for one in found)
+    return context.session.execute(QUERIES["transactions"], older).fetchall()
 
 
 def judge_transactions(context: Context) -> Iterator[SourceUnfit]:
     """Refuse transactions that the cutover would wait for."""
-    busy = frozenset().union(*(one.busy for one in context.of(poolers.look) or ()))
-    found = [one for one in context.need(look_for_transactions) if one.writes or one.pid in busy]
-    if found:
+    busy = {pid for one in context.of(poolers.look) or () for pid in one.busy}
+    older = context.need(look_for_transactions)
+    if found := [said for pid, said, writes in older if writes or pid in busy]:
         pause_s = context.plan.options.max_pause_s
         yield SourceUnfit(
             context.plan.source,
             "old_transactions",
             f"transactions on the moved shards are older than --max-pause ({pause_s:g} s), so the "
-            f"cutover would time out: {listed([one.said for one in found])}",
+            f"cutover would time out: {listed(found)}",
             hint="wait until they end, or end them with pg_terminate_backend(PID) there",
         )
 

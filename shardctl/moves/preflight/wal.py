@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from shardctl.moves import wal
 from shardctl.moves.plan import PreflightRefused, TargetUnfit
-from shardctl.moves.preflight import server, shards
+from shardctl.moves.preflight import server, shards, table
 from shardctl.moves.preflight.subject import Unknown
 
 if TYPE_CHECKING:
@@ -28,55 +27,51 @@ CLONED_TABLE_S = 0.005
 """For each table that is cloned: its files, and their flush at the end. Measured as above."""
 
 _SPARE = 10
-_RATE = re.compile(r"(\d+)([kM]?)")
 _RATES = range(32 * 1024, 1024 * 1024 * 1024 + 1)
 """The rates that pg_basebackup accepts, in bytes a second."""
 
 
 def look(context: Context) -> Wal:
     """Look at the source and its host; raises Unknown for a standby, and without the rights."""
-    lacking = context.need(server.look_for_rights)
-    if context.need(server.look).in_recovery or server.MONITOR in lacking:
+    if context.need(server.look).in_recovery or context.need(table.RIGHTS.look):
         raise Unknown
     return wal.look(context.source, context.session)
 
 
-def judge(context: Context) -> Iterator[PreflightRefused]:
-    """Refuse an invalid rate, or a source without room for the WAL that it may keep."""
-    try:
-        rate(context.plan.options.max_rate)
-    except PreflightRefused as error:
-        yield error
+def judge(context: Context) -> Iterator[PreflightRefused | str]:
+    """Refuse an invalid rate, or a source without room for the WAL that it may keep; report it."""
+    rate = context.plan.options.max_rate
+    if rate is not None and rate not in _RATES:
+        yield PreflightRefused(
+            "--max-rate",
+            "max_rate",
+            f"invalid rate: {rate:,} bytes a second",
+            hint="give a rate a second from 32k to 1024M, for example --max-rate 50M",
+        )
     yield from wal.judge(context.plan, context.need(look))
-
-
-def notes(context: Context) -> Iterator[str]:
-    """Report the limit of the WAL that the source keeps."""
     yield from wal.notes(context.plan, context.need(look))
 
 
 def predicted_s(context: Context) -> float:
-    """Estimate how long the copy takes; raises PreflightRefused for an invalid rate.
+    """Estimate how long the copy takes where it is alone on its machines.
 
-    Where it is alone on its machines: other work makes it several times as long.
+    Other work makes it several times as long.
     """
-    found, each = context.of(shards.look), STREAMED_TABLE_S if context.streams else CLONED_TABLE_S
-    copied = 0 if found is None or context.plan.reverses is not None else found.copied
-    return copied_bytes(context) / rate(context.plan.options.max_rate) + copied * each
+    each = STREAMED_TABLE_S if context.streams else CLONED_TABLE_S
+    tables = 0 if context.plan.reverses is not None else context.need(shards.look).copied
+    return copied_bytes(context) / (context.plan.options.max_rate or COPY_RATE) + tables * each
 
 
 def copied_bytes(context: Context) -> int:
-    """Count the bytes that are copied: the source's server, or a stream's shards; 0 if unknown.
+    """Count the bytes that are copied: the source's server, 0 if unknown, or a stream's shards.
 
     A reverse copies none.
     """
     if context.plan.reverses is not None:
         return 0
     if not context.streams:
-        there = context.of(server.look)
-        return (there.bytes or 0) if there is not None else 0
-    found = context.of(shards.look)
-    sizes = found.sizes if found is not None else {}
+        return context.need(server.look).bytes or 0
+    sizes = context.need(shards.look).sizes
     return sum(sizes.get(schema) or 0 for schema in context.plan.schemas)
 
 
@@ -94,25 +89,3 @@ def judge_target(
             f"{wal.megabytes(copied)}, a tenth of that, and max_wal_size = {wal.megabytes(kept)}",
             hint="free space there, or choose another target or data_directory",
         )
-
-
-def rate(text: str | None) -> int:
-    """Parse a rate as pg_basebackup does, into bytes a second; COPY_RATE for None.
-
-    Raises PreflightRefused.
-
-    >>> rate("100M"), rate("64"), rate(None)
-    (104857600, 65536, 209715200)
-    """
-    if text is None:
-        return COPY_RATE
-    found = _RATE.fullmatch(text)
-    bytes_a_second = int(found[1]) * 1024 ** (2 if found[2] == "M" else 1) if found else 0
-    if bytes_a_second not in _RATES:
-        raise PreflightRefused(
-            "--max-rate",
-            "max_rate",
-            f"invalid rate {text!r}",
-            hint="give a rate a second from 32k to 1024M, for example --max-rate 50M",
-        )
-    return bytes_a_second
