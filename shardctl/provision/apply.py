@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
@@ -15,7 +14,6 @@ from psycopg import sql
 from shardctl import fanout
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.ids import generator
-from shardctl.libpq import reason_of
 from shardctl.postgres import blocking, catalog, patient
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import chunks
@@ -41,63 +39,56 @@ PATIENCE_S = 1.0
 """How long a session waits before its blocker is reported."""
 
 
-@dataclass(slots=True)
-class Watch:
-    """Looks from a session of its own, opened after a second, until the block ends."""
+@contextmanager
+def watching(
+    node: NodeName,
+    opened: Callable[[], Connection],
+    notice: Callable[[str], None],
+    sessions: Sequence[Connection],
+) -> Iterator[None]:
+    """Report during the block who holds locks that `sessions` wait for; threads add to them.
 
-    node: NodeName
-    connect: Callable[[], Connection]
-    notice: Callable[[str], None]
-    waits: Callable[[str | None], None]
-    """Shows what is waited for at this moment, or None."""
-    sessions: list[Connection] = field(default_factory=list)
-    """The sessions that may wait; their threads append to it."""
-    holders: dict[int, str] = field(default_factory=dict)
-    """By the process id of a session: the last holder of the lock that it waited for."""
+    That is looked for from a session of its own, opened after a second.
+    """
+    ended = threading.Event()
+    thread = threading.Thread(target=_watch, args=(ended, node, opened, notice, sessions))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
-    @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Look during the block."""
-        ended = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(ended,))
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
 
-    def _watch(self, ended: threading.Event) -> None:
-        if ended.wait(PATIENCE_S):
-            return
-        try:
-            with self.connect() as session:
-                session.autocommit = True
-                self._look(session, ended)
-        except (psycopg.Error, NodeUnavailable) as error:
-            said = reason_of(error) if isinstance(error, psycopg.Error) else error.message
-            logger.info("node %s: cannot find out which sessions hold locks: %s", self.node, said)
-        finally:
-            self.waits(None)
-
-    def _look(self, session: Connection, ended: threading.Event) -> None:
-        reported: set[Holder] = set()
-        seen: set[Holder] = set()
-        while not ended.is_set():
-            ours = [one.info.backend_pid for one in list(self.sessions) if not one.closed]
-            found = blocking.holders(session, ours)
-            self.holders |= {waiting: str(holder) for waiting, holder in found}
-            now = {holder for _, holder in found}
-            # A transaction that blocks twice is not a short one.
-            for holder in (now & seen) - reported:
-                self.notice(f"node {self.node}: waits for a lock of {holder}")
-            reported |= now & seen
-            seen |= now
-            self.waits(f"a lock of {min(map(str, now))}" if now else None)
-            ended.wait(PATIENCE_S)
+def _watch(
+    ended: threading.Event,
+    node: NodeName,
+    opened: Callable[[], Connection],
+    notice: Callable[[str], None],
+    sessions: Sequence[Connection],
+) -> None:
+    reported: set[Holder] = set()
+    seen: set[Holder] = set()
+    if ended.wait(PATIENCE_S):
+        return
+    try:
+        with opened() as session:
+            session.autocommit = True
+            while not ended.is_set():
+                ours = [one.info.backend_pid for one in list(sessions) if not one.closed]
+                now = {holder for _, holder in blocking.holders(session, ours)}
+                # A transaction that blocks twice is not a short one.
+                for holder in (now & seen) - reported:
+                    notice(f"node {node}: waits for a lock of {holder}")
+                reported |= now & seen
+                seen |= now
+                ended.wait(PATIENCE_S)
+    except (psycopg.Error, NodeUnavailable) as error:
+        logger.info("node %s: cannot find out which sessions hold locks: %s", node, error)
 
 
 Value = TypeVar("Value")
+Ran = tuple[int | None, "dict[ShardId, ShardctlError]"]
 
 _LARGEST_CHUNK = 50
 """Shards a transaction: more gain nothing (measured), and a failure repeats the others."""
@@ -172,22 +163,21 @@ def apply(
 
             def session() -> Connection:
                 one = stack.enter_context(opened())
-                watch.sessions.append(one)
+                sessions.append(one)
                 return one
 
-            waits = partial(progress.waits, node.name)
-            watch = Watch(node.name, opened, running.notice, waits)
-            stack.enter_context(watch.looking())
+            sessions: list[Connection] = []
+            stack.enter_context(watching(node.name, opened, running.notice, sessions))
             first = session()
             _make_shared(first, topology, plan, command)
             jobs = max(1, min(jobs, len(plan.shards)))
             free = [
-                Job(one, topology, plan.node, retrying, stop, running, watch.holders)
+                Job(one, topology, plan.node, retrying, stop, running)
                 for one in (first, *(session() for _ in range(jobs - 1)))
             ]
             for outcome in _apply_shards(plan, free, session, progress):
                 if outcome.error is None:
-                    failed_here = outcome.result().failed
+                    _, failed_here = outcome.result()
                     left -= {work.shard for work in outcome.item} - failed_here.keys()
                     failed_shards |= failed_here
                 else:
@@ -279,7 +269,7 @@ def _apply_shards(
     free: list[Job],
     session: Callable[[], Connection],
     progress: Progress,
-) -> list[Outcome[chunks.Chunk, chunks.Ran]]:
+) -> list[Outcome[chunks.Chunk, Ran]]:
     """Work through the shards in chunks; the first runs singly and shows how many locks it takes.
 
     `session` opens another one in the place of one that broke.
@@ -290,7 +280,7 @@ def _apply_shards(
     progress.expect(plan.node, phase, len(plan.shards), "shards")
     width, stop = len(free), free[0].stop
 
-    def work(chunk: chunks.Chunk) -> chunks.Ran:
+    def work(chunk: chunks.Chunk) -> Ran:
         try:
             return _with_job(free, session, lambda job: chunks.run(job, chunk))
         finally:
@@ -301,7 +291,7 @@ def _apply_shards(
     rest = [work for work in plan.shards if work is not largest]
     first: chunks.Chunk = (largest,)
     outcomes = fanout.run([first], work, width=1, stop=stop)
-    locks = outcomes[0].value.locks if outcomes and outcomes[0].value else None
+    locks = outcomes[0].value[0] if outcomes and outcomes[0].value else None
     size = chunks.size(plan.lock_slots, width, locks, largest=_LARGEST_CHUNK)
     parts = [tuple(part) for part in patient.chunks(rest, size)]
     return outcomes + fanout.run(parts, work, width=width, stop=stop)

@@ -32,7 +32,7 @@ from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from shardctl.postgres.cancelling import Running
     from shardctl.postgres.connection import Connection
@@ -62,8 +62,6 @@ class Job:
     stop: threading.Event
     running: Running
     """What Ctrl-C cancels: only what is rolled back then."""
-    holders: Mapping[int, str]
-    """By the process id of a session: the last holder of the lock that it waited for."""
 
 
 logger = logging.getLogger(__name__)
@@ -131,22 +129,14 @@ def migration_failed(
     )
 
 
+@dataclass(eq=False)
 class StatementFailed(Exception):
     """A database error, with where it happened; `line` is the migration's."""
 
-    def __init__(
-        self,
-        work: ShardWork,
-        migration: Migration | None,
-        error: psycopg.Error,
-        *,
-        line: int | None = None,
-    ) -> None:
-        super().__init__(str(error))
-        self.work = work
-        self.migration = migration
-        self.error = error
-        self.line = line
+    work: ShardWork
+    migration: Migration | None
+    error: psycopg.Error
+    line: int | None = None
 
     @property
     def busy(self) -> bool:
@@ -165,8 +155,6 @@ def named(job: Job, failure: StatementFailed) -> ShardctlError:
     reason = reason_of(error)
     if isinstance(error, psycopg.errors.LockNotAvailable):
         reason += f" ({job.retrying.attempts} attempts of {job.retrying.lock_timeout_ms} ms)"
-        if holder := job.holders.get(job.connection.info.backend_pid):
-            reason += f"; {holder} held the lock"
     detail = "; ".join((error.diag.message_detail or "").splitlines())
     detail = f" (DETAIL: {detail})" if detail else ""
     told = reason + detail
@@ -211,16 +199,10 @@ def size(lock_slots: int, sessions: int, per_shard: int | None, *, largest: int)
     return max(1, min(largest, room // max(per_shard or 40, 1)))
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """What came of a chunk: the locks that one of its shards took, and the shards that failed."""
-
-    locks: int | None
-    failed: Mapping[ShardId, ShardctlError]
-
-
-def run(job: Job, chunk: Chunk) -> Ran:
+def run(job: Job, chunk: Chunk) -> tuple[int | None, dict[ShardId, ShardctlError]]:
     """Make and migrate the shards of a chunk; those that fail are rolled back, the others done.
+
+    Gives the locks that one of its shards took, and the shards that failed.
 
     Transactional migrations of all its shards share a transaction with what makes them;
     one without a transaction runs shard by shard, after those before it were committed.
@@ -259,7 +241,7 @@ def run(job: Job, chunk: Chunk) -> Ran:
             "node %s: shards %s are finished (migrations: %s), %d ms",
             job.node, ranges.of(done), names, took_ms,
         )  # fmt: skip
-    return Ran(locks, failed)
+    return locks, failed
 
 
 def _rest(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 QUERIES = queries.load("shardctl.provision", "provision.sql")
-
-MAINTENANCE_DATABASES = ("postgres", "template1")
-"""Where to log in while the cluster's own database is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +144,11 @@ def look(
 def connect_for_maintenance(
     topology: Topology, node: Node, purpose: str, *, observing: bool = False
 ) -> Connection:
-    """Log in to a database that every server has, in autocommit; raises NodeUnavailable."""
-    login = partial(
-        connect, node, topology.database, purpose=purpose, autocommit=True, observing=observing
-    )
-    first, second = MAINTENANCE_DATABASES
-    try:
-        return login(dbname=first)
-    except NodeUnavailable:
-        return login(dbname=second)
+    """Log in while the cluster's own database is missing, in autocommit; raises NodeUnavailable."""
+    return connect(
+        node, topology.database, purpose=purpose, dbname="postgres", autocommit=True,
+        observing=observing,
+    )  # fmt: skip
 
 
 def _without_database(topology: Topology, node: Node, purpose: str) -> Observed | None:

@@ -27,7 +27,6 @@ from shardctl.moves.preflight import (
     table,
     target,
     trial,
-    wal,
 )
 from shardctl.moves.preflight.subject import Context, Kind, Place, Subject, Unknown, refused
 from shardctl.moves.sub_step import RoundTrips
@@ -56,10 +55,9 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject(SOURCE, shards.look, shards.judge),
     Subject(SOURCE, schemas.look, again="cutover"),
     Subject(SOURCE, schemas.look_at_copied, schemas.judge_copied, OF_CLONES),
-    Subject(SOURCE, schemas.look_at_collations, schemas.judge_collations, OF_CLONES),
+    Subject(SOURCE, schemas.look_at_collations, of=OF_CLONES),
     *table.of(SOURCE),
     Subject(SOURCE, member.look_for_maker, of=OF_STREAMS),
-    Subject(SOURCE, server.look_for_owners, of=OF_STREAMS),
     Subject(SOURCE, member.look_at_triggers_of_source),
     Subject(SOURCE, judge=shards.judge_locks),
     Subject(SOURCE, target.clock_of_source),
@@ -84,7 +82,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject(MEMBER, member.try_login, member.note_login, OF_STREAMS),
     Subject(MEMBER, member.find_programs, of=WITH_COPIES),
     Subject(FLEET, poolers.look, poolers.judge),
-    Subject(SOURCE, wal.look, wal.judge),
+    Subject(SOURCE, shards.look_at_wal, shards.judge_wal),
     Subject(SOURCE, reverse.look_at_source, of=OF_REVERSES),
     Subject(MEMBER, reverse.look_at_target, of=OF_REVERSES),
 )
@@ -238,7 +236,7 @@ def _facts(context: Context, notes: tuple[str, ...]) -> Facts:
     topology, plan = context.topology, context.plan
     there, looked = context.need(shards.look), context.need(poolers.look)
     sizes = {shard: there.sizes.get(topology.schema(shard)) or 0 for shard in plan.shards}
-    place, copy_s = context.of(target.look_at_directory), wal.predicted_s(context)
+    place, copy_s = context.of(target.look_at_directory), shards.predicted_s(context)
     round_trips = RoundTrips(
         source=2 * context.need(target.clock_of_source).uncertainty * 1000,
         target=context.need(target.measure),
@@ -247,9 +245,9 @@ def _facts(context: Context, notes: tuple[str, ...]) -> Facts:
     pause_ms = prediction.parts_ms(topology, plan, round_trips, there.moved)
     return Facts(
         sizes=sizes,
-        source_bytes=wal.copied_bytes(context),
+        source_bytes=shards.copied_bytes(context),
         disk_free_bytes=context.of(member.look_at_disk) if place is None else place.free_bytes,
-        max_wal_bytes=context.need(wal.look).limit(plan),
+        max_wal_bytes=context.need(shards.look_at_wal).limit(plan),
         predicted_copy_s=copy_s,
         predicted_s=prediction.move_s(plan, copy_s, sum(sizes.values()), there.moved),
         predicted_pause_ms=sum(pause_ms.values()),

@@ -41,24 +41,16 @@ WITH own AS (
               FROM unnest(ARRAY['shardctl.cluster', 'shardctl.map', 'shardctl.move',
                                 'shardctl.move_step']) AS t (name)
               WHERE NOT %(at_target)s AND to_regclass(t.name) IS NOT NULL
-    UNION ALL SELECT 'ownership of schema ' || min(nspname::text)
-                     || CASE WHEN count(*) > 1 THEN ' and ' || count(*) - 1 || ' more' ELSE '' END,
+    UNION ALL SELECT format('ownership of schema %%I (one of %%s)', min(nspname::text), count(*)),
                      count(*) = 0
               FROM schema WHERE NOT pg_has_role(nspowner, 'USAGE')
-    UNION ALL SELECT 'SELECT on table ' || min(c.oid::regclass::text)
-                     || CASE WHEN count(*) > 1 THEN ' and ' || count(*) - 1 || ' more' ELSE '' END,
+    UNION ALL SELECT format('SELECT on table %%s (one of %%s)', min(c.oid::regclass::text), count(*)),
                      count(*) = 0
               FROM pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
               WHERE c.relkind IN ('r', 'm') AND NOT has_table_privilege(c.oid, 'SELECT')
     UNION ALL SELECT 'CREATE on schema shardctl',
                      coalesce(has_schema_privilege(to_regnamespace('shardctl'), 'CREATE'), true)
               WHERE %(streams)s AND NOT %(at_target)s
-    UNION ALL SELECT 'ownership of table ' || min(c.oid::regclass::text)
-                     || CASE WHEN count(*) > 1 THEN ' and ' || count(*) - 1 || ' more' ELSE '' END,
-                     count(*) = 0
-              FROM pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
-              WHERE c.relkind IN ('r', 'p', 'f') AND NOT pg_has_role(c.relowner, 'USAGE')
-                AND %(streams)s AND NOT %(at_target)s
     -- Beside the data, EXECUTE on the functions that read files is enough; elsewhere it is not.
     UNION ALL SELECT 'pg_read_server_files (outside the data directory: '
                      || string_agg(f.setting, ', ' ORDER BY f.name) || ')',
@@ -76,13 +68,6 @@ WITH own AS (
                      super OR EXISTS (SELECT FROM pg_roles WHERE rolname = 'pg_create_subscription'
                                       AND pg_has_role(oid, 'USAGE'))
               FROM own WHERE %(at_target)s
-    -- A role that is missing is not judged.
-    UNION ALL SELECT format('membership in %%I (WITH INHERIT TRUE, SET TRUE), which owns moved objects',
-                            r.rolname),
-                     pg_has_role(r.oid, 'USAGE')
-                     AND pg_has_role(r.oid, CASE WHEN current_setting('server_version_num')::integer < 160000
-                                                 THEN 'MEMBER' ELSE 'SET' END)
-              FROM pg_roles AS r WHERE r.rolname = ANY (%(owners)s::text[]) AND %(at_target)s
 )
 -- As one name, so that none of them is only counted.
 SELECT 'rights', string_agg(what, '; ') FROM needed WHERE NOT there HAVING count(*) > 0
@@ -278,10 +263,6 @@ ORDER BY 1, 2
 --     says: it has tables with REPLICA IDENTITY FULL (or --identity full) and generated columns, which are
 --       not replicated
 --     hint: give each a primary key and REPLICA IDENTITY DEFAULT, or use `move-shards --method clone`
---   identity_without_equality:
---     says: it has tables with REPLICA IDENTITY FULL (or --identity full) and columns whose types cannot be
---       compared
---     hint: give each a primary key and REPLICA IDENTITY DEFAULT, or use `move-shards --method clone`
 --   identity_full:
 --     says: 'tables with REPLICA IDENTITY FULL and no index: {names}; for each row that clients update or
 --       delete, node {target} reads the table up to that row'
@@ -291,7 +272,7 @@ ORDER BY 1, 2
 --   identity_lent:
 --     says: 'tables that have REPLICA IDENTITY FULL until the move and its reverse are over (--identity
 --       full): {names}; to set it, and to put it back, each is locked for a moment'
-WITH RECURSIVE {held}, moved AS MATERIALIZED (
+WITH moved AS MATERIALIZED (
     SELECT c.oid, n.nspname || '.' || c.relname AS name, c.reltuples, i.index,
            c.relreplident = 'f' OR l.lent AS is_full, l.lent
     FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -299,34 +280,11 @@ WITH RECURSIVE {held}, moved AS MATERIALIZED (
     CROSS JOIN pg_get_replica_identity_index(c.oid) AS i (index)
     CROSS JOIN LATERAL (VALUES (%(lends)s AND c.relreplident <> 'f' AND i.index IS NULL)) AS l (lent)
     WHERE c.relkind = 'r'
-), part (relation, attribute, type) AS (
-    -- Of tables with all columns: the types that values are made of.
-    SELECT m.oid, a.attname, a.atttypid FROM moved AS m
-    JOIN pg_attribute AS a ON a.attrelid = m.oid AND a.attnum > 0 AND NOT a.attisdropped
-    WHERE m.is_full
-    UNION
-    SELECT p.relation, p.attribute, h.inside FROM part AS p
-    JOIN held AS h ON h.outside = p.type
-    -- A range has its own equality.
-    WHERE NOT EXISTS (SELECT FROM pg_range WHERE p.type IN (rngtypid, rngmultitypid))
-), unequal AS (
-    -- What apply compares: the equality of a default operator class.
-    SELECT p.relation, min(p.attribute::text) AS attribute FROM part AS p
-    JOIN pg_type AS t ON t.oid = p.type
-    WHERE t.typtype = 'b' AND NOT (t.typlen = -1 AND t.typelem <> 0) AND NOT EXISTS (
-        SELECT FROM pg_opclass AS o JOIN pg_am AS a ON a.oid = o.opcmethod
-        WHERE o.opcdefault AND a.amname IN ('btree', 'hash')
-          AND (o.opcintype = t.oid
-               OR EXISTS (SELECT FROM pg_cast AS k
-                          WHERE k.castsource = t.oid AND k.casttarget = o.opcintype
-                            AND k.castmethod = 'b' AND k.castcontext = 'i')))
-    GROUP BY p.relation
 ), judged AS (
-    SELECT m.*, u.attribute,
+    SELECT m.*,
            CASE WHEN m.is_full AND EXISTS (SELECT FROM pg_attribute AS a
                                            WHERE a.attrelid = m.oid AND a.attgenerated <> ''
                                              AND NOT a.attisdropped) THEN 'generated_identity_full'
-                WHEN u.relation IS NOT NULL THEN 'identity_without_equality'
                 WHEN m.is_full AND EXISTS (
                     -- By what PostgreSQL looks for a row: a plain column comes first.
                     SELECT FROM pg_index AS x JOIN pg_class AS c ON c.oid = x.indexrelid
@@ -340,11 +298,11 @@ WITH RECURSIVE {held}, moved AS MATERIALIZED (
                                                    AND a.attnum = ANY (i.indkey)
                              WHERE i.indexrelid = m.index AND a.attgenerated <> '')
                 THEN 'generated_identity' END AS verdict
-    FROM moved AS m LEFT JOIN unequal AS u ON u.relation = m.oid
+    FROM moved AS m
 )
-SELECT verdict, name || coalesce(' (column ' || attribute || ')', CASE WHEN verdict LIKE 'identity_full%%'
+SELECT verdict, name || CASE WHEN verdict LIKE 'identity_full%%'
     THEN format(' (%%s rows, %%s)', greatest(reltuples, pg_stat_get_live_tuples(oid)),
-                pg_size_pretty(pg_relation_size(oid))) END, '')
+                pg_size_pretty(pg_relation_size(oid))) ELSE '' END
 FROM judged WHERE verdict IS NOT NULL
 UNION ALL
 SELECT 'identity_lent', name FROM judged WHERE lent
@@ -496,8 +454,7 @@ ORDER BY 2
 --   lc_monetary_differs:
 --     code: lc_monetary
 --     says: it would read amounts of money by another lc_monetary than node {source} writes them
---     hint: ALTER ROLE {role} SET lc_monetary there, to that of the sessions of {replica} on node
---       {source}, or use `move-shards --method clone`
+--     hint: set lc_monetary alike on both nodes, or use `move-shards --method clone`
 --   encoding_differs:
 --     code: encoding
 --     says: its database has another encoding
@@ -589,16 +546,6 @@ ORDER BY 1, 2
 -- then
 WITH named (kind, name) AS MATERIALIZED (
     SELECT n ->> 0, n ->> 1 FROM jsonb_array_elements(%(named)s::jsonb) AS n
-), monetary (setting) AS (
-    -- With which the sessions begin that write or read the stream's rows.
-    SELECT coalesce((SELECT substr(s.setting, strpos(s.setting, '=') + 1)
-                     FROM pg_db_role_setting AS d CROSS JOIN unnest(d.setconfig) AS s (setting)
-                     WHERE s.setting LIKE 'lc\_monetary=%%'
-                       AND d.setdatabase IN (0, (SELECT oid FROM pg_database
-                                                 WHERE datname = current_database()))
-                       AND d.setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = %(streams_as)s))
-                     ORDER BY d.setrole <> 0 DESC, d.setdatabase <> 0 DESC LIMIT 1),
-                    current_setting('lc_monetary'))
 ), found (kind, name, compared, shown) AS (
     -- Versions as texts that compare as their numbers do.
     SELECT 'extension', e.extname::text,
@@ -635,7 +582,8 @@ WITH named (kind, name) AS MATERIALIZED (
                          CASE WHEN NOT c.collisdeterministic THEN 'nondeterministic' END)
     ) AS def (text) WHERE u.kind = 'collation'
     UNION ALL SELECT 'lc_monetary', u.name, replace(lower(m.setting), '-', ''), m.setting
-              FROM named AS u CROSS JOIN monetary AS m WHERE u.kind = 'lc_monetary'
+              FROM named AS u CROSS JOIN pg_settings AS m
+              WHERE u.kind = 'lc_monetary' AND m.name = 'lc_monetary'
     UNION ALL
     SELECT 'encoding', 'encoding', pg_encoding_to_char(encoding), pg_encoding_to_char(encoding)
     FROM pg_database WHERE datname = current_database()

@@ -21,7 +21,7 @@ from shardctl.libpq import reason_of
 from shardctl.meter import listed
 from shardctl.moves import wal as room
 from shardctl.moves.plan import PreflightRefused, SourceUnfit, TargetUnfit
-from shardctl.moves.preflight import fleet, server, table, wal
+from shardctl.moves.preflight import fleet, server, shards, table
 from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.postgres import binaries, blocking
 from shardctl.postgres.logical import subscription
@@ -96,7 +96,7 @@ def look_at_disk(context: Context) -> int | None:
 def judge_disk(context: Context) -> Iterator[TargetUnfit]:
     """Refuse a disk without room for the shards."""
     free, there = context.need(look_at_disk), context.need(server.look_at_target)
-    return wal.judge_target(context, "its disk", free, there)
+    return shards.judge_target(context, "its disk", free, there)
 
 
 def look_for_maker(context: Context) -> str | None:

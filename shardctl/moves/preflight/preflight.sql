@@ -66,16 +66,15 @@ WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
 ORDER BY a.xact_start
 
 -- name: database_collations
--- Databases whose collation has a version: recorded, and what the system has now (from 15 on)
-SELECT 'database ' || datname, datcollversion, pg_database_collation_actual_version(oid), datlocprovider = 'c'
-FROM pg_database WHERE datcollversion IS NOT NULL AND datallowconn ORDER BY 1
+-- Databases that sort by the C library, and its version (from 15 on)
+SELECT 'database ' || datname, pg_database_collation_actual_version(oid) FROM pg_database
+WHERE datcollversion IS NOT NULL AND datallowconn AND datlocprovider = 'c' ORDER BY 1
 
 -- name: collations
--- Other collations that columns and indexes use, and their versions
-SELECT n.nspname || '.' || c.collname, c.collversion, pg_collation_actual_version(c.oid),
-       c.collprovider = 'c'
+-- Other collations of the C library that columns and indexes use, and its version
+SELECT n.nspname || '.' || c.collname, pg_collation_actual_version(c.oid)
 FROM pg_collation AS c JOIN pg_namespace AS n ON n.oid = c.collnamespace
-WHERE c.collversion IS NOT NULL
+WHERE c.collversion IS NOT NULL AND c.collprovider = 'c'
   AND c.oid IN (SELECT a.attcollation FROM pg_attribute AS a WHERE a.attrelid >= 16384)
 ORDER BY 1
 

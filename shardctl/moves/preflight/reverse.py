@@ -12,7 +12,7 @@ from shardctl.meter import duration, listed
 from shardctl.moves import ddl, marks, reverse_kept
 from shardctl.moves import wal as room
 from shardctl.moves.plan import COPY_INSTEAD, SourceUnfit, TargetUnfit
-from shardctl.moves.preflight import wal
+from shardctl.moves.preflight import shards
 from shardctl.postgres import catalog, slots
 from shardctl.postgres.logical import publication
 from shardctl.topology import names as naming
@@ -106,7 +106,7 @@ def at_target(session: Connection, plan: MovePlan) -> Iterator[TargetUnfit]:
 def look_at_source(context: Context) -> None:
     """Compare the structure of the shards; raises reverse_lost, reverse_wal, SourceUnfit."""
     require_slot(context.session, context.plan)
-    if context.need(wal.look).limit(context.plan) is not None:
+    if context.need(shards.look_at_wal).limit(context.plan) is not None:
         settled = room.settled(context.plan, context.source, context.session)
         room.require_kept(context.session, settled)
     if found := list(at_source(context.session, context.plan)):

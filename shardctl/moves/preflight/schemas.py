@@ -25,15 +25,6 @@ if TYPE_CHECKING:
 _WITH_DATABASE_COLLATIONS = 150_000
 
 
-class Version(NamedTuple):
-    """A collation's recorded version; `actual` is the system's, by the C library or not."""
-
-    name: str
-    recorded: str
-    actual: str | None
-    of_libc: bool
-
-
 class Copied(NamedTuple):
     """What a clone has besides shards."""
 
@@ -110,23 +101,9 @@ def judge_copied(context: Context) -> Iterator[ShardctlError]:
         )
 
 
-def look_at_collations(context: Context) -> list[Version]:
-    """Ask the source for the versions of the collations by which it sorts."""
+def look_at_collations(context: Context) -> list[tuple[str, str]]:
+    """Ask the source by which versions of the C library it sorts, with a collation of each."""
     found = context.session.execute(QUERIES["collations"]).fetchall()
     if context.session.info.server_version >= _WITH_DATABASE_COLLATIONS:
         found += context.session.execute(QUERIES["database_collations"]).fetchall()
-    return [Version(*row) for row in found]
-
-
-def judge_collations(context: Context) -> Iterator[SourceUnfit]:
-    """Refuse collations whose indexes may be corrupt, there and on a clone."""
-    for one in context.need(look_at_collations):
-        if one.recorded != one.actual:
-            yield SourceUnfit(
-                context.plan.source,
-                "collation",
-                f"{one.name} was created with collation version {one.recorded}, but the system has "
-                f"{one.actual or 'none'}: its indexes may be corrupt, on the clone too",
-                hint="run REINDEX on its indexes, then ALTER DATABASE (or COLLATION) ... REFRESH "
-                "COLLATION VERSION",
-            )
+    return found

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from shardctl.moves.plan import SourceUnfit
 from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.postgres import OLDEST_MAJOR, queries
-from shardctl.postgres.logical import structure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -97,11 +96,6 @@ def require_streams(context: Context, of: Callable[[Context], Server]) -> None:
     """See that a server's catalogs are those of a version that streams; raises Unknown."""
     if context.need(of).major < OLDEST_STREAMED:
         raise Unknown
-
-
-def look_for_owners(context: Context) -> tuple[str, ...]:
-    """Ask the source which roles own what is moved."""
-    return structure.owners(context.session, context.plan.schemas)
 
 
 def look_for_patroni(context: Context) -> bool | None:

@@ -15,7 +15,6 @@ from shardctl.postgres.connection import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from typing import Never
 
     from shardctl.errors import ShardctlError
     from shardctl.moves.plan import MovePlan
@@ -57,11 +56,6 @@ class Unknown(Exception):  # preflight itself catches it, no operator sees it
     """A finding that a subject needs is missing; another refusal reports why."""
 
 
-def nothing(_context: Context) -> Iterable[Never]:
-    """Refuse and report nothing."""
-    return ()
-
-
 Before = Literal["copy", "cutover"]
 
 
@@ -75,7 +69,7 @@ class Subject:
 
     place: Place
     look: Callable[[Context], object] | None = None
-    judge: Callable[[Context], Iterable[ShardctlError | str]] = nothing
+    judge: Callable[[Context], Iterable[ShardctlError | str]] = lambda _: ()
     of: Sequence[Kind] = tuple(Kind)
     again: Before | None = None
     """Before what it is looked at and judged again; `copy` is of streams."""

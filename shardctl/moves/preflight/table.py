@@ -117,8 +117,7 @@ class Check:
         """Refuse what has a hint, and report what has none."""
         plan, database, found = context.plan, context.topology.database, context.need(look)
         given = {"source": plan.source, "target": plan.target, "user": database.user}
-        given |= {"role": quote_identifier(database.user), "replica": database.replication_user}
-        given["alike"] = catalog.SET_ALIKE
+        given |= {"role": quote_identifier(database.user), "alike": catalog.SET_ALIKE}
         for key, one in self.of(plan.method).items():
             if names := found.get(key):
                 says = one.says if "{names}" in one.says else f"{one.says}: {{names}}"
@@ -158,12 +157,11 @@ def _defined(rows: Iterable[tuple[str, str, Any, str]]) -> Definitions:
 def _given(context: Context, *, at_target: bool = False) -> dict[str, Any]:
     """Give what queries know of a move.
 
-    `streams_as` is who writes or reads the stream's rows there. For the move, or for its reverse,
-    WAL is decoded, and senders and slots have to be free.
+    For it, or for its reverse, WAL is decoded, and senders and slots have to be free.
     """
     plan, database = context.plan, context.topology.database
     kept = plan.reverse is not None
-    # The owner of a table publishes it, the move's own control table too.
+    # A stream needs the move's own control table, too.
     owned = () if plan.streams else map(context.topology.schema, context.source.shards)
     return {
         "schemas": list(plan.schemas),
@@ -177,8 +175,6 @@ def _given(context: Context, *, at_target: bool = False) -> dict[str, Any]:
         "ignores": plan.options.ignore_standby,
         "purpose": context.purpose,
         "replication_user": database.replication_user,
-        "streams_as": database.user if at_target else database.replication_user,
-        "owners": list(context.of(server.look_for_owners) or ()),
         "roles": list(database.app_roles or (database.user,)),
         "decisive": sorted(catalog.DECISIVE),
         # When the move has begun, the tables that it lends it to have it.

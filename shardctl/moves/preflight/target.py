@@ -12,7 +12,7 @@ from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
 from shardctl.moves import sub_step
 from shardctl.moves.plan import PreflightRefused, TargetUnfit
-from shardctl.moves.preflight import schemas, server, wal
+from shardctl.moves.preflight import schemas, server, shards
 from shardctl.postgres import binaries
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def judge_directory(context: Context) -> Iterator[TargetUnfit]:
             hint="stop a server that uses it, move its contents away and let its user enter it "
             "(chmod); or give the node another data_directory, such as one below it",
         )
-    yield from wal.judge_target(context, place.seen, place.free_bytes, context.need(server.look))
+    yield from shards.judge_target(context, place.seen, place.free_bytes, context.need(server.look))
 
 
 def control(context: Context) -> None:
@@ -161,12 +161,7 @@ def libc(context: Context) -> None:
         said = machine.host.run(["getconf", "GNU_LIBC_VERSION"], timeout=_SECONDS).stdout.strip()
     except CommandFailed:
         said = "no glibc"
-    differing = [
-        f"{one.name} ({one.actual})"
-        for one in known
-        if one.of_libc and said != f"glibc {one.actual}"
-    ]
-    if differing:
+    if differing := [f"{name} ({there})" for name, there in known if said != f"glibc {there}"]:
         raise TargetUnfit(
             context.target.name,
             "libc",

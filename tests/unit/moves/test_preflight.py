@@ -24,11 +24,10 @@ from shardctl.moves.preflight import (
     table,
     target,
     trial,
-    wal,
 )
 from shardctl.moves.preflight.fleet import Peer
 from shardctl.moves.preflight.poolers import Looked, PoolerFact
-from shardctl.moves.preflight.schemas import Copied, Version
+from shardctl.moves.preflight.schemas import Copied
 from shardctl.moves.preflight.server import Server
 from shardctl.moves.preflight.shards import Shards
 from shardctl.moves.preflight.subject import Context
@@ -122,7 +121,7 @@ def fit(owned: int = 4, moved: Sequence[int] = (2, 3)) -> Facts:
         shards.look: Shards({f"shard{n}": 8192 for n in range(4)}),
         schemas.look_at_copied: Copied({}, {}, {}),
         schemas.look_at_collations: [],
-        wal.look: Wal(free_bytes=2**40, unknown=""),
+        shards.look_at_wal: Wal(free_bytes=2**40, unknown=""),
         target.look: Machine(Local()),
         target.programs: PROGRAMS,
         target.look_at_directory: Directory("absent", False, "/srv", free_bytes=2**40, holds=()),
@@ -158,7 +157,6 @@ def streamed() -> Facts:
     seen[fleet.look].values[C] = seen[fleet.look].values[B]
     seen |= {
         server.look_at_target: seen[server.look],
-        server.look_for_owners: (),
         member.look_at_disk: 2**40,
         member.try_login: False,
         member.find_programs: PROGRAMS,
@@ -175,8 +173,10 @@ FEW_LOCKS = {
 (STANDBYS,) = [one.look for one in table.CHECKS if one.name == "standbys"]
 REPLICA: Changes = {"found": {STANDBYS: {"standbys": ["replica (127.0.0.1)"]}}}
 SOME = Wal(free_bytes=10_000 * MB, unknown="")
-LITTLE = {"found": {wal.look: SOME}}
-UNKNOWN = {"found": {wal.look: replace(SOME, free_bytes=None, unknown="no route to host")}}
+LITTLE = {"found": {shards.look_at_wal: SOME}}
+UNKNOWN = {
+    "found": {shards.look_at_wal: replace(SOME, free_bytes=None, unknown="no route to host")}
+}
 
 
 def placed(kind: str, **more: Any) -> Changes:
@@ -287,11 +287,9 @@ def test_what_is_not_refused_is_noted(make: Any, changes: Changes, named: str) -
 
 
 def test_a_c_library_that_sorts_otherwise_is_refused_where_a_collation_is_its_own() -> None:
-    german = Version("german", "153.120", "153.120", of_libc=False)
     seen = fit()
-    seen.found[schemas.look_at_collations] = [german]
     target.libc(seen.context)
-    seen.found[schemas.look_at_collations] = [german, Version("swiss", "1", "1", True)]
+    seen.found[schemas.look_at_collations] = [("swiss", "1")]
     with pytest.raises(TargetUnfit, match=r"swiss \(1\)") as caught:
         target.libc(seen.context)
     assert caught.value.code == "libc"
