@@ -100,35 +100,6 @@ class ShardFailed(Refused):
         self.where = where
 
 
-def migration_failed(
-    node: NodeName,
-    shard: int,
-    migration: Migration,
-    line: int | None,
-    reason: str,
-    *,
-    detail: str = "",
-) -> ShardFailed:
-    """Report a statement of a migration that failed in a shard; `line` is the file's, from 1."""
-    at = f":{line}" if line else ""
-    where, told = f"{migration.file}{at}", reason + detail
-    what = (
-        "the shard's changes were rolled back; fix the cause"
-        if migration.transactional
-        else (
-            "a no-transaction migration is not rolled back: undo its statements by hand or "
-            "fix the file"
-        )
-    )
-    return ShardFailed(
-        "migration_failed",
-        f"{where}: shard {shard} on node {node}: {told}",
-        hint=f"{what}, then run the command again",
-        cause=f"{where}: {reason}",
-        where=f"{migration.name}{at}",
-    )
-
-
 @dataclass(eq=False)
 class StatementFailed(Exception):
     """A database error, with where it happened; `line` is the migration's."""
@@ -157,15 +128,25 @@ def named(job: Job, failure: StatementFailed) -> ShardctlError:
         reason += f" ({job.retrying.attempts} attempts of {job.retrying.lock_timeout_ms} ms)"
     detail = "; ".join((error.diag.message_detail or "").splitlines())
     detail = f" (DETAIL: {detail})" if detail else ""
-    told = reason + detail
     if migration is None:
         return ShardFailed(
             "shard_failed",
-            f"node {job.node}: shard {work.shard}: {told}",
+            f"node {job.node}: shard {work.shard}: {reason}{detail}",
             hint="the shard's changes were rolled back; fix the cause, then run the command again",
             cause=reason,
         )
-    return migration_failed(job.node, work.shard, migration, failure.line, reason, detail=detail)
+    at = f":{failure.line}" if failure.line else ""
+    where, what = f"{migration.file}{at}", "the shard's changes were rolled back; fix the cause"
+    if not migration.transactional:
+        what = "a no-transaction migration is not rolled back: undo its statements by hand or "
+        what += "fix the file"
+    return ShardFailed(
+        "migration_failed",
+        f"{where}: shard {work.shard} on node {job.node}: {reason}{detail}",
+        hint=f"{what}, then run the command again",
+        cause=f"{where}: {reason}",
+        where=f"{migration.name}{at}",
+    )
 
 
 def again(job: Job, call: Callable[[], Value], attempts: int | None = None) -> Value:
@@ -373,7 +354,8 @@ def _require_valid_indexes(job: Job, work: ShardWork, migration: Migration) -> N
     ).fetchone()
     if row is not None:
         reason = f"index {row[0]} is invalid: drop it (DROP INDEX CONCURRENTLY)"
-        raise migration_failed(job.node, work.shard, migration, None, reason)
+        error = psycopg.errors.ObjectNotInPrerequisiteState(reason)
+        raise StatementFailed(work, migration, error)
 
 
 def _record(connection: Connection, shards: list[ShardId], migration: Migration) -> None:

@@ -141,16 +141,7 @@ def plan_migrate(
     longer be reversed then. Raises init_pending where more than migrations is missing, and what
     `plan_init` raises.
     """
-    return _migrations_only(
-        _plan(
-            topology,
-            "migrate",
-            adopt=False,
-            strict=strict,
-            finish_reverse=finish_reverse,
-            only=only,
-        )
-    )
+    return _plan(topology, "migrate", strict=strict, finish_reverse=finish_reverse, only=only)
 
 
 def init_pending(changes: Sequence[Change]) -> Refused:
@@ -178,13 +169,13 @@ def _plan(
     topology: Topology,
     command: str,
     *,
-    adopt: bool,
     strict: bool,
+    adopt: bool = False,
     absent: Sequence[NodeUnavailable] = (),
     finish_reverse: bool = False,
     only: frozenset[ShardId] | None = None,
 ) -> FleetPlan:
-    """Observe and plan; `absent` nodes are known to be away and not tried again."""
+    """Observe and plan, for `migrate` what that does; `absent` nodes are not tried again."""
     migrations = files.read(topology.database.migrations)
     keys.key_columns(migrations)  # a malformed line is reported before anything is contacted
     observed, notes, unread = observe.look(topology, command, absent)
@@ -201,7 +192,7 @@ def _plan(
     ]
     version = planning.map_version(observed)
     changed = tuple(p for p in plans if p.changes())
-    return FleetPlan(
+    found = FleetPlan(
         command,
         topology,
         changed,
@@ -213,6 +204,7 @@ def _plan(
         only=only,
         finishing=tuple(move.id for move in reversible),
     )
+    return _migrations_only(found) if command == "migrate" else found
 
 
 def require_free(plan: FleetPlan) -> None:
@@ -340,8 +332,6 @@ def _check_still_true(plan: FleetPlan, options: Options) -> None:
         absent=plan.unread,
         only=plan.only,
     )
-    if plan.command == "migrate":
-        now = _migrations_only(now)
     before = {n.node: n.after_preparation().changes() for n in plan.nodes}
     after = {n.node: n.changes() for n in now.nodes}
     differing = [str(n) for n in before | after if before.get(n, []) != after.get(n, [])]
