@@ -20,8 +20,6 @@ from shardctl.cli import examples
 from shardctl.cli.app import app
 from shardctl.cli.command import ANYWHERE
 from shardctl.moves import clone_cutover, stream_cutover, undoing
-from shardctl.moves.preflight.registry import of_kind
-from shardctl.moves.preflight.subject import Kind
 from shardctl.moves.service import METHODS, REVERSE
 from shardctl.state.journal import TRANSITIONS, MoveState
 from tests import reference_errors
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 FILE = REFERENCE / "commands.md"
 MOVES = REFERENCE / "moves.md"
-PREFLIGHT = REFERENCE / "preflight.md"
 VERIFY = REFERENCE.parent / "verify.md"
 
 _HEAD = """\
@@ -57,22 +54,6 @@ _MOVES_HEAD = """\
 
 [How a move works](../moves.md) explains the steps and their order.
 These are the names that `shardctl moves show` and `-o json` use.
-"""
-
-_PREFLIGHT_HEAD = """\
-# Preflight: what it checks
-
-<!-- Written by `make docs` from the registry of subjects: do not edit. -->
-
-Before a move, shardctl checks all of these, and reports all refusals at once.
-[A table](../moves.md#what-preflight-refuses) names every refusal, and what to do about it.
-It checks fleet, source and target at the same time, and then what the target needs.
-
-"""
-
-_SUBJECTS_HEAD = """\
-| subject | where | what has to be true |
-|---|---|---|
 """
 
 _TRANSITIONS_HEAD = """\
@@ -230,17 +211,6 @@ def render_moves() -> str:
     return "\n".join(parts)
 
 
-def render_preflight() -> str:
-    """Compose the page of the subjects, in the order of the registry."""
-    parts = [_PREFLIGHT_HEAD]
-    for title, kind in (("A clone", Kind.clone), ("A stream", Kind.stream)):
-        lines = [
-            f"| {one.name} | {one.place.name} | {_cell(one.about)} |\n" for one in of_kind(kind)
-        ]
-        parts += [f"## {title}\n\n", _SUBJECTS_HEAD, *lines, "\n"]
-    return "".join(parts).rstrip("\n") + "\n"
-
-
 def render_verify() -> str:
     """Compose the page about findings; what a code means and how to fix it is kept as it is there.
 
@@ -343,6 +313,5 @@ if __name__ == "__main__":
     REFERENCE.mkdir(parents=True, exist_ok=True)
     FILE.write_text(render(), encoding="utf-8")
     MOVES.write_text(render_moves(), encoding="utf-8")
-    PREFLIGHT.write_text(render_preflight(), encoding="utf-8")
     VERIFY.write_text(render_verify(), encoding="utf-8")
     reference_errors.FILE.write_text(reference_errors.render(), encoding="utf-8")

@@ -149,9 +149,10 @@ def _shards(
     topology: Topology, text: str | None, source: str | None, *, half: bool, everything: bool
 ) -> list[int]:
     """Return the chosen shards: a list, half of a node's, or all of them."""
+    from shardctl.checks import loads
     from shardctl.errors import UsageError
+    from shardctl.fleet import rebalance
     from shardctl.moves import plan
-    from shardctl.moves.preflight.shards import measure
     from shardctl.state import lock
     from shardctl.topology import routes
 
@@ -171,7 +172,9 @@ def _shards(
             f"node {node.name} owns only shard {node.shards[0]}, so --half has nothing to move",
             hint="use --all to move it",
         )
-    return list(plan.half(measure(topology, node.name, purpose=lock.purpose("move-shards"))))
+    purpose = lock.purpose("move-shards")
+    measured = loads.measure(topology, sample_s=0, purpose=purpose, nodes=[node])
+    return list(plan.half(rebalance.sizes_of(measured)))
 
 
 def _rows(decided: MovePlan, facts: Facts) -> list[tuple[str, str]]:

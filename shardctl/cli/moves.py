@@ -271,7 +271,7 @@ def doctor(
     """
     from shardctl.moves import doctor as looking
     from shardctl.moves import reverse_kept
-    from shardctl.provision.agreement import NodeLeftOut
+    from shardctl.provision.maps import NodeLeftOut
     from shardctl.state import lock
 
     topology = load_topology(ctx)

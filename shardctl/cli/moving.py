@@ -113,11 +113,10 @@ def options_of(settings: Settings, topology: Topology, **given: Any) -> Options:
     from shardctl.moves.plan import Options
 
     shared, move = settings.shared, topology.move
-    rate = shared.get("max_rate")
     options: dict[str, Any] = {
         "max_pause_s": max_pause_s(settings) or move.max_pause.total_seconds(),
         "retain_s": move.retain.total_seconds(),
-        "max_rate": f"{rate // 1024}k" if rate else None,  # pg_basebackup's syntax
+        "max_rate": shared.get("max_rate") or None,
         "max_wal_bytes": shared["max_wal"] or move.max_wal,
         "terminate": shared["terminate"],
         "identity_full": shared.get("identity") is not None,

@@ -173,7 +173,7 @@ def _carry_out(plan: FleetPlan, settings: Settings, *, adopt: bool) -> None:
     """Carry out a plan, without the reverses that its migrations would not go with."""
     from shardctl.cli.progress import bars
     from shardctl.moves import reverse_kept
-    from shardctl.provision.failures import Retrying
+    from shardctl.provision.chunks import Retrying
     from shardctl.provision.fleet import Options, carry_out
 
     given = settings.shared

@@ -18,7 +18,7 @@ from shardctl.errors import Misused, Refused, UsageError, together
 from shardctl.fleet import balance
 from shardctl.fleet.balance import Fleet, Place
 from shardctl.moves import prediction, wal
-from shardctl.moves.preflight.wal import COPY_RATE
+from shardctl.moves.preflight.shards import COPY_RATE
 from shardctl.provision import maps
 from shardctl.state import cluster, observer
 from shardctl.topology import ranges
@@ -128,7 +128,7 @@ def plan(
     maps.agreed(topology, purpose=purpose)
     sample_s = sample.total_seconds() if by == TPS else 0.0
     measured = loads.measure(topology, sample_s=sample_s, purpose=purpose)
-    _require_measured(measured)
+    sizes = sizes_of(measured)
     asked = observer.ask(topology, partial(_room, topology), purpose=purpose)
     if asked.problems:
         raise together(asked.problems)
@@ -142,7 +142,6 @@ def plan(
     places = {name: Place(weights.get(name, 1.0), room) for name, room in rooms.items()}
     if notes and not any(place.weight for place in places.values()):
         raise UsageError("no node is left that can take the shards", hint="; ".join(notes))
-    sizes = {one.shard: one.size_bytes or 0 for one in measured.shards}
     load, unit = _load(measured, by)
     fleet = Fleet(topology.owners(), load, sizes, places)
     found = balance.plan(fleet, threshold=threshold, max_moves=max_moves)
@@ -180,8 +179,8 @@ def plan(
     )
 
 
-def _require_measured(measured: Loads) -> None:
-    """Refuse shards that are not where they should be, or are locked, so their size is unknown."""
+def sizes_of(measured: Loads) -> dict[ShardId, int]:
+    """Give the shards' sizes; refuse those that are not where they should be, or are locked."""
     if measured.errors:
         raise together([*measured.errors.values()])
     unknown = [one.shard for one in measured.shards if one.size_bytes is None]
@@ -193,6 +192,7 @@ def _require_measured(measured: Loads) -> None:
             hint="run `shardctl verify` for missing schemas; wait for the session that holds an "
             "AccessExclusiveLock (pg_locks), then try again",
         )
+    return {one.shard: one.size_bytes or 0 for one in measured.shards}
 
 
 def _room(topology: Topology, session: Connection, node: Node) -> float | None:

@@ -26,7 +26,6 @@ from shardctl.meter import BYTES
 from shardctl.moves import ddl, marks, reverse_kept, wal
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight import reverse, trial
-from shardctl.moves.preflight.wal import rate
 from shardctl.moves.step import Step
 from shardctl.postgres import catalog, slots
 from shardctl.postgres import clone as clones
@@ -139,7 +138,7 @@ def copy_rows(context: MoveContext) -> None:
                 tables,
                 snapshot=snapshot,
                 jobs=_JOBS,
-                max_rate=rate(plan.options.max_rate) if plan.options.max_rate else None,
+                max_rate=plan.options.max_rate,
                 advance=partial(shown.advance, plan.target),
                 stop=gone,
             )

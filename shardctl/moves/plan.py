@@ -100,11 +100,11 @@ def collected(problems: list[ShardctlError]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a move; times in seconds, the rate as for pg_basebackup."""
+    """Options of a move; times in seconds, the rate in bytes a second."""
 
     max_pause_s: float
     retain_s: float
-    max_rate: str | None = None
+    max_rate: int | None = None
     terminate: bool = False
     duplicate_shared: bool = False
     ignore_standby: bool = False

@@ -26,7 +26,6 @@ from shardctl.moves import comparison, cutover, ddl, marks, prediction, stream_c
 from shardctl.moves.comparison import SnapshotLost
 from shardctl.moves.context import NodeRefused, Use
 from shardctl.moves.plan import COPY_INSTEAD
-from shardctl.moves.preflight.wal import rate
 from shardctl.moves.step import Step
 from shardctl.moves.sub_step import RoundTrips, of_machine
 from shardctl.postgres import blocking
@@ -94,11 +93,10 @@ def _compare(
     context: MoveContext, shown: Progress, stop: threading.Event
 ) -> tuple[Moment, dict[str, float], Compared]:
     """Compare all rows as they were at one moment of the stream; raises rehearsal_snapshot_lost."""
-    plan, given = context.plan, context.plan.options.max_rate
+    plan, max_rate = context.plan, context.plan.options.max_rate
     with _taken(context) as (moment, report):
         held = {plan.source: moment.source, plan.target: moment.target}
         named = dict.fromkeys(held, plan.schemas)
-        max_rate = rate(given) if given else None
         try:
             with comparison.opened(context, held, stop, strict=True) as sessions:
                 found = comparison.compare(sessions, named, shown, max_rate)

@@ -60,7 +60,7 @@ def make(
     *,
     addresses: Sequence[str],
     progress: Progress,
-    max_rate: str | None = None,
+    max_rate: int | None = None,
     clone_with: str | None = None,
 ) -> None:
     """Copy the source into the target's data directory, ready to be started as its standby.
@@ -94,23 +94,24 @@ def make(
 
 
 def _command(
-    clone: Clone, source: Source, max_rate: str | None, clone_with: str | None
+    clone: Clone, source: Source, max_rate: int | None, clone_with: str | None
 ) -> list[str]:
     """Give what fills `clone.copy`: the operator's command, or pg_basebackup.
 
     A session that copies has the slot's name: by that its progress is found, and it is ended.
     """
     conninfo = libpq.for_replication(*source, clone.slot)
+    rate = f"{max_rate // 1024}k" if max_rate else ""
     if clone_with is not None:
         given = {"DATA": clone.copy, "SOURCE": conninfo, "SLOT": clone.slot}
-        given |= {"BIN": clone.server.binaries.directory, "MAX_RATE": max_rate or ""}
+        given |= {"BIN": clone.server.binaries.directory, "MAX_RATE": rate}
         named = [f"{name}={value}" for name, value in given.items()]
         return ["env", *named, "sh", "-c", clone_with]
     argv = [clone.server.binaries.program("pg_basebackup"), "-D", str(clone.copy), "-d", conninfo]
     argv += ["--no-password", "--slot", clone.slot, "--wal-method=stream", "--checkpoint=fast"]
     # Asked for progress, the server sends the total, too.
     argv += ["--progress", "--no-manifest"]
-    return [*argv, "--max-rate", max_rate] if max_rate else argv
+    return [*argv, "--max-rate", rate] if rate else argv
 
 
 def rules(user: str, session: Connection, addresses: Sequence[str]) -> str:

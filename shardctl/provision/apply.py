@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Self, TypeVar
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -15,24 +14,23 @@ from psycopg import sql
 from shardctl import fanout
 from shardctl.errors import Incomplete, ShardctlError
 from shardctl.ids import generator
-from shardctl.libpq import reason_of
 from shardctl.postgres import blocking, catalog, patient
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision import chunks
-from shardctl.provision.failures import Job, Retrying, ShardFailed
+from shardctl.provision.chunks import Job, Retrying, ShardFailed
 from shardctl.provision.observe import QUERIES, connect_for_maintenance
 from shardctl.state import cluster, events, lock
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from shardctl.fanout import Outcome, Progress
     from shardctl.postgres.blocking import Holder
     from shardctl.postgres.cancelling import Running
     from shardctl.postgres.connection import Connection
     from shardctl.provision.plan import NodePlan, ShardWork
-    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+    from shardctl.topology.model import NodeName, ShardId, Topology
 
 
 logger = logging.getLogger(__name__)
@@ -41,65 +39,56 @@ PATIENCE_S = 1.0
 """How long a session waits before its blocker is reported."""
 
 
-@dataclass(slots=True)
-class Watch:
-    """Looks from a session of its own, opened after a second, until the block ends."""
+@contextmanager
+def watching(
+    node: NodeName,
+    opened: Callable[[], Connection],
+    notice: Callable[[str], None],
+    sessions: Sequence[Connection],
+) -> Iterator[None]:
+    """Report during the block who holds locks that `sessions` wait for; threads add to them.
 
-    node: NodeName
-    connect: Callable[[], Connection]
-    notice: Callable[[str], None]
-    waits: Callable[[str | None], None]
-    """Shows what is waited for at this moment, or None."""
-    sessions: list[Connection] = field(default_factory=list)
-    """The sessions that may wait; their threads append to it."""
-    holders: dict[int, str] = field(default_factory=dict)
-    """By the process id of a session: the last holder of the lock that it waited for."""
-    _ended: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    That is looked for from a session of its own, opened after a second.
+    """
+    ended = threading.Event()
+    thread = threading.Thread(target=_watch, args=(ended, node, opened, notice, sessions))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
-    def __enter__(self) -> Self:
-        """Begin to look."""
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        """Stop watching."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _watch(self) -> None:
-        if self._ended.wait(PATIENCE_S):
-            return
-        try:
-            with self.connect() as session:
-                session.autocommit = True
-                self._look(session)
-        except (psycopg.Error, NodeUnavailable) as error:
-            said = reason_of(error) if isinstance(error, psycopg.Error) else error.message
-            logger.info("node %s: cannot find out which sessions hold locks: %s", self.node, said)
-        finally:
-            self.waits(None)
-
-    def _look(self, session: Connection) -> None:
-        reported: set[Holder] = set()
-        seen: set[Holder] = set()
-        while not self._ended.is_set():
-            ours = [one.info.backend_pid for one in list(self.sessions) if not one.closed]
-            found = blocking.holders(session, ours)
-            self.holders |= {waiting: str(holder) for waiting, holder in found}
-            now = {holder for _, holder in found}
-            # A transaction that blocks twice is not a short one.
-            for holder in (now & seen) - reported:
-                self.notice(f"node {self.node}: waits for a lock of {holder}")
-            reported |= now & seen
-            seen |= now
-            self.waits(f"a lock of {min(map(str, now))}" if now else None)
-            self._ended.wait(PATIENCE_S)
+def _watch(
+    ended: threading.Event,
+    node: NodeName,
+    opened: Callable[[], Connection],
+    notice: Callable[[str], None],
+    sessions: Sequence[Connection],
+) -> None:
+    reported: set[Holder] = set()
+    seen: set[Holder] = set()
+    if ended.wait(PATIENCE_S):
+        return
+    try:
+        with opened() as session:
+            session.autocommit = True
+            while not ended.is_set():
+                ours = [one.info.backend_pid for one in list(sessions) if not one.closed]
+                now = {holder for _, holder in blocking.holders(session, ours)}
+                # A transaction that blocks twice is not a short one.
+                for holder in (now & seen) - reported:
+                    notice(f"node {node}: waits for a lock of {holder}")
+                reported |= now & seen
+                seen |= now
+                ended.wait(PATIENCE_S)
+    except (psycopg.Error, NodeUnavailable) as error:
+        logger.info("node %s: cannot find out which sessions hold locks: %s", node, error)
 
 
 Value = TypeVar("Value")
+Ran = tuple[int | None, "dict[ShardId, ShardctlError]"]
 
 _LARGEST_CHUNK = 50
 """Shards a transaction: more gain nothing (measured), and a failure repeats the others."""
@@ -122,54 +111,28 @@ def prepare(
     """
     if not plan.roles and not plan.database:
         return
-    node = topology.nodes[plan.node]
+    node, database = topology.nodes[plan.node], topology.database
     with connect_for_maintenance(topology, node, lock.purpose(command)) as connection:
         for role in plan.roles:
-            statement = sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role))
-            if _create(connection, statement, node):
-                made()
-        if plan.database:
-            name = sql.Identifier(topology.database.name)
-            new = _create(connection, sql.SQL("CREATE DATABASE {}").format(name), node)
-            if new:
-                made()
-                _close_to_strangers(connection, topology)
-                _close_public(topology, node, command)
-
-
-def _close_to_strangers(connection: Connection, topology: Topology) -> None:
-    """Let no role log in to a new database but its owner and those that get the right to."""
-    name = sql.Identifier(topology.database.name)
-    connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC").format(name))
-    # Streams log in as this role; it is not there where only clones are moved, or nothing yet.
-    replicating = topology.database.replication_user
-    if (
-        connection.execute(QUERIES["lacks_connect"], [replicating, replicating]).fetchone()
-        is not None
-    ):
-        grant = sql.SQL("GRANT CONNECT ON DATABASE {} TO {}")
-        connection.execute(grant.format(name, sql.Identifier(replicating)))
-
-
-def _close_public(topology: Topology, node: Node, command: str) -> None:
-    """Let only owners make functions in schema public, as servers of 15 and newer do."""
-    with connect(node, topology.database, purpose=lock.purpose(command)) as session:
+            connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)))
+            made()
+        if not plan.database:
+            return
+        named = {"name": sql.Identifier(database.name)}
+        connection.execute(sql.SQL("CREATE DATABASE {name}").format(**named))
+        made()
+        # No role may log in but its owner and those that get the right to.
+        connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {name} FROM PUBLIC").format(**named))
+        # Streams log in as this role; it is not there where only clones are moved, or nothing yet.
+        named["role"] = sql.Identifier(database.replication_user)
+        lacks = QUERIES["lacks_connect"], [database.replication_user] * 2
+        if connection.execute(*lacks).fetchone() is not None:
+            connection.execute(
+                sql.SQL("GRANT CONNECT ON DATABASE {name} TO {role}").format(**named)
+            )
+    with connect(node, database, purpose=lock.purpose(command)) as session:
+        # Only owners make functions there, as on servers of 15 and newer.
         session.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-
-
-def _create(connection: Connection, statement: sql.Composed, node: Node) -> bool:
-    """Execute it; False where another session has made that already."""
-    logger.info("node %s: %s", node.name, statement.as_string())
-    try:
-        connection.execute(statement)
-    except (psycopg.errors.DuplicateObject, psycopg.errors.DuplicateDatabase):
-        # Another session was quicker; what follows is done under the node's lock.
-        logger.info("node %s: it already exists", node.name)
-    except psycopg.errors.UniqueViolation:
-        logger.info("node %s: another session is creating it", node.name)
-    else:
-        return True
-    return False
 
 
 def apply(
@@ -200,21 +163,21 @@ def apply(
 
             def session() -> Connection:
                 one = stack.enter_context(opened())
-                watch.sessions.append(one)
+                sessions.append(one)
                 return one
 
-            waits = partial(progress.waits, node.name)
-            watch = stack.enter_context(Watch(node.name, opened, running.notice, waits))
+            sessions: list[Connection] = []
+            stack.enter_context(watching(node.name, opened, running.notice, sessions))
             first = session()
             _make_shared(first, topology, plan, command)
             jobs = max(1, min(jobs, len(plan.shards)))
             free = [
-                Job(one, topology, plan.node, retrying, stop, running, watch.holders)
+                Job(one, topology, plan.node, retrying, stop, running)
                 for one in (first, *(session() for _ in range(jobs - 1)))
             ]
             for outcome in _apply_shards(plan, free, session, progress):
                 if outcome.error is None:
-                    failed_here = outcome.result().failed
+                    _, failed_here = outcome.result()
                     left -= {work.shard for work in outcome.item} - failed_here.keys()
                     failed_shards |= failed_here
                 else:
@@ -306,7 +269,7 @@ def _apply_shards(
     free: list[Job],
     session: Callable[[], Connection],
     progress: Progress,
-) -> list[Outcome[chunks.Chunk, chunks.Ran]]:
+) -> list[Outcome[chunks.Chunk, Ran]]:
     """Work through the shards in chunks; the first runs singly and shows how many locks it takes.
 
     `session` opens another one in the place of one that broke.
@@ -317,7 +280,7 @@ def _apply_shards(
     progress.expect(plan.node, phase, len(plan.shards), "shards")
     width, stop = len(free), free[0].stop
 
-    def work(chunk: chunks.Chunk) -> chunks.Ran:
+    def work(chunk: chunks.Chunk) -> Ran:
         try:
             return _with_job(free, session, lambda job: chunks.run(job, chunk))
         finally:
@@ -328,7 +291,7 @@ def _apply_shards(
     rest = [work for work in plan.shards if work is not largest]
     first: chunks.Chunk = (largest,)
     outcomes = fanout.run([first], work, width=1, stop=stop)
-    locks = outcomes[0].value.locks if outcomes and outcomes[0].value else None
+    locks = outcomes[0].value[0] if outcomes and outcomes[0].value else None
     size = chunks.size(plan.lock_slots, width, locks, largest=_LARGEST_CHUNK)
     parts = [tuple(part) for part in patient.chunks(rest, size)]
     return outcomes + fanout.run(parts, work, width=width, stop=stop)

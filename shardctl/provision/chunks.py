@@ -1,23 +1,29 @@
-"""A chunk of shards: made, and migrated, in one transaction that the lock table bears."""
+"""A chunk of shards: made, and migrated, in one transaction that the lock table bears.
+
+What fails in it is told with node, shard, file and line.
+"""
 
 from __future__ import annotations
 
 import logging
+import random
 import time
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
-from typing import TYPE_CHECKING
+from itertools import count, groupby
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
-from psycopg import sql
+from psycopg import generators, sql
+from psycopg.pq import ExecStatus
 
-from shardctl.errors import Interrupted, Refused
+from shardctl.errors import Interrupted, Refused, ShardctlError
 from shardctl.ids import generator
+from shardctl.libpq import reason_of
 from shardctl.postgres.catalog import read_shadows
-from shardctl.postgres.connection import NodeLost
+from shardctl.postgres.connection import NodeLost, is_lost
+from shardctl.postgres.split import split
 from shardctl.provision import shard as ddl
-from shardctl.provision.failures import ShardFailed, StatementFailed, again, migration_failed, named
 from shardctl.provision.plan import ShardWork
 from shardctl.provision.refusals import table_shadowed
 from shardctl.state import cluster, keys
@@ -25,16 +31,41 @@ from shardctl.state.cluster import QUERIES as STATE
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import threading
+    from collections.abc import Callable, Sequence
 
-    from shardctl.errors import ShardctlError
+    from shardctl.postgres.cancelling import Running
     from shardctl.postgres.connection import Connection
-    from shardctl.provision.failures import Job
     from shardctl.state.migrations import Migration
-    from shardctl.topology.model import ShardId
+    from shardctl.topology.model import NodeName, ShardId, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """How a batch meets locks of other sessions: wait `lock_timeout_ms`, `attempts` times in all.
+
+    Between two attempts it waits longer each time, from 0.1 s to 2 s.
+    """
+
+    lock_timeout_ms: int = 2000
+    attempts: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Where and how chunks run: one session, used by one thread at a time."""
+
+    connection: Connection
+    topology: Topology
+    node: NodeName
+    retrying: Retrying
+    stop: threading.Event
+    running: Running
+    """What Ctrl-C cancels: only what is rolled back then."""
 
 
 logger = logging.getLogger(__name__)
+Value = TypeVar("Value")
 
 Chunk = tuple[ShardWork, ...]
 
@@ -44,6 +75,99 @@ _CHECK = sql.Identifier(keys.CHECK)
 It is added NOT VALID with its migration, which reads no row, and validated afterwards in a
 transaction of its own, which does not block writers.
 """
+
+
+_IN_THE_WAY = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.DeadlockDetected,
+    # What GRANT and CREATE OR REPLACE report when two sessions do it to one object.
+    psycopg.errors.InternalError_,
+)
+"""Errors that may be gone the next time."""
+
+
+class ShardFailed(Refused):
+    """What failed in a shard; shards that failed for the same reason share the `cause`.
+
+    `where` is the migration's file and line, if there is one.
+    """
+
+    exit_code = 3
+
+    def __init__(self, code: str, message: str, *, hint: str, cause: str, where: str = "") -> None:
+        super().__init__(code, message, hint=hint)
+        self.cause = cause
+        self.where = where
+
+
+@dataclass(eq=False)
+class StatementFailed(Exception):
+    """A database error, with where it happened; `line` is the migration's."""
+
+    work: ShardWork
+    migration: Migration | None
+    error: psycopg.Error
+    line: int | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether other sessions were in the way, and may not be next time."""
+        return isinstance(self.error, _IN_THE_WAY)
+
+
+def named(job: Job, failure: StatementFailed) -> ShardctlError:
+    """Turn a database error into one that names node, shard, file and line; rolls back."""
+    error, work, migration = failure.error, failure.work, failure.migration
+    if job.connection.closed or is_lost(error):
+        return NodeLost(job.node, reason_of(error))
+    job.connection.rollback()
+    if isinstance(error, psycopg.errors.QueryCanceled) and job.stop.is_set():
+        return Interrupted("interrupted: the batch was rolled back")
+    reason = reason_of(error)
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        reason += f" ({job.retrying.attempts} attempts of {job.retrying.lock_timeout_ms} ms)"
+    detail = "; ".join((error.diag.message_detail or "").splitlines())
+    detail = f" (DETAIL: {detail})" if detail else ""
+    if migration is None:
+        return ShardFailed(
+            "shard_failed",
+            f"node {job.node}: shard {work.shard}: {reason}{detail}",
+            hint="the shard's changes were rolled back; fix the cause, then run the command again",
+            cause=reason,
+        )
+    at = f":{failure.line}" if failure.line else ""
+    where, what = f"{migration.file}{at}", "the shard's changes were rolled back; fix the cause"
+    if not migration.transactional:
+        what = "a no-transaction migration is not rolled back: undo its statements by hand or "
+        what += "fix the file"
+    return ShardFailed(
+        "migration_failed",
+        f"{where}: shard {work.shard} on node {job.node}: {reason}{detail}",
+        hint=f"{what}, then run the command again",
+        cause=f"{where}: {reason}",
+        where=f"{migration.name}{at}",
+    )
+
+
+def again(job: Job, call: Callable[[], Value], attempts: int | None = None) -> Value:
+    """Call, again and again while other sessions are in the way; raises StatementFailed.
+
+    There are as many `attempts`, None is those of the job.
+    """
+    for attempt in count(1):
+        try:
+            return call()
+        except StatementFailed as failure:
+            last = attempt >= (attempts or job.retrying.attempts)
+            if not failure.busy or last or job.connection.closed:
+                raise
+            logger.info("node %s: attempt %d: %s", job.node, attempt, failure.error)
+            seconds = min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+            if job.stop.wait(seconds):
+                raise
+        if not job.connection.autocommit:
+            job.connection.rollback()
+    raise AssertionError  # pragma: no cover  # the last attempt raises
 
 
 def size(lock_slots: int, sessions: int, per_shard: int | None, *, largest: int) -> int:
@@ -56,16 +180,10 @@ def size(lock_slots: int, sessions: int, per_shard: int | None, *, largest: int)
     return max(1, min(largest, room // max(per_shard or 40, 1)))
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """What came of a chunk: the locks that one of its shards took, and the shards that failed."""
-
-    locks: int | None
-    failed: Mapping[ShardId, ShardctlError]
-
-
-def run(job: Job, chunk: Chunk) -> Ran:
+def run(job: Job, chunk: Chunk) -> tuple[int | None, dict[ShardId, ShardctlError]]:
     """Make and migrate the shards of a chunk; those that fail are rolled back, the others done.
+
+    Gives the locks that one of its shards took, and the shards that failed.
 
     Transactional migrations of all its shards share a transaction with what makes them;
     one without a transaction runs shard by shard, after those before it were committed.
@@ -104,7 +222,7 @@ def run(job: Job, chunk: Chunk) -> Ran:
             "node %s: shards %s are finished (migrations: %s), %d ms",
             job.node, ranges.of(done), names, took_ms,
         )  # fmt: skip
-    return Ran(locks, failed)
+    return locks, failed
 
 
 def _rest(
@@ -130,16 +248,16 @@ def _in_transaction(job: Job, chunk: Chunk, files: Sequence[Migration], *, make:
     connection, timeout = job.connection, job.retrying.lock_timeout_ms
     with job.running.statement(connection):
         for work in chunk:
-            if make:
-                script = ddl.clean_slate(None, timeout) + ddl.script(work)
-                _execute(connection, script.as_bytes(connection), work)
-            slate = ddl.clean_slate(work.schema, timeout).as_bytes(connection)
+            script = ddl.clean_slate(None, timeout)  # begins the transaction
+            script += ddl.script(work) if make else sql.SQL("")
+            _execute(connection, script.as_bytes(connection), work)
+            slate = ddl.clean_slate(work.schema, timeout).as_string(connection)
             for migration in files:
                 if migration in work.migrations:
-                    _execute(connection, slate + migration.text.encode(), work, migration)
+                    _migrate(connection, slate, work, migration)
                     _add_checks(job, work, migration)
-        slate = ddl.clean_slate(None, timeout).as_bytes(connection)
-        _execute(connection, slate, chunk[0])
+        own = ddl.clean_slate(None, timeout).as_bytes(connection)
+        _execute(connection, own, chunk[0])
         try:
             return _finish(job, chunk, files, make=make)
         except psycopg.Error as error:
@@ -236,7 +354,8 @@ def _require_valid_indexes(job: Job, work: ShardWork, migration: Migration) -> N
     ).fetchone()
     if row is not None:
         reason = f"index {row[0]} is invalid: drop it (DROP INDEX CONCURRENTLY)"
-        raise migration_failed(job.node, work.shard, migration, None, reason)
+        error = psycopg.errors.ObjectNotInPrerequisiteState(reason)
+        raise StatementFailed(work, migration, error)
 
 
 def _record(connection: Connection, shards: list[ShardId], migration: Migration) -> None:
@@ -257,6 +376,26 @@ def _execute(
         connection.execute(text)
     except psycopg.Error as error:
         raise StatementFailed(work, migration, error, line=line) from error
+
+
+def _migrate(connection: Connection, slate: str, work: ShardWork, migration: Migration) -> None:
+    """Run a file as one message in the open transaction; the error of a statement has its line.
+
+    It is known by the error's position, or by how many statements went well before it.
+    """
+    text = slate + migration.text
+    try:
+        connection.pgconn.send_query(text.encode())
+        *done, last = connection.wait(generators.execute(connection.pgconn))
+    except psycopg.Error as error:
+        raise StatementFailed(work, migration, error) from error
+    if last.status == ExecStatus.FATAL_ERROR:
+        failed = psycopg.errors.error_from_result(last)
+        if position := int(failed.diag.statement_position or 0):
+            line = text.count("\n", 0, position - 1) + 1
+        else:
+            line = split(text)[: len(done) + 1][-1].line
+        raise StatementFailed(work, migration, failed, line=line - slate.count("\n"))
 
 
 def to_validate(work: ShardWork) -> list[str]:

@@ -23,11 +23,11 @@ from shardctl.errors import (
 from shardctl.libpq import reason_of
 from shardctl.postgres.cancelling import Running
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost
-from shardctl.provision import agreement, observe, refusals
 from shardctl.provision import apply as applying
+from shardctl.provision import maps, observe, refusals
 from shardctl.provision import plan as planning
 from shardctl.provision import poolers as pooling
-from shardctl.provision.failures import Retrying, ShardFailed
+from shardctl.provision.chunks import Retrying, ShardFailed
 from shardctl.provision.plan import Change
 from shardctl.state import keys, lock
 from shardctl.state import migrations as files
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
-    from shardctl.provision.agreement import NodeLeftOut
     from shardctl.provision.apply import Applied
+    from shardctl.provision.maps import NodeLeftOut
     from shardctl.provision.plan import Action, NodePlan
     from shardctl.provision.poolers import PoolersPlan
     from shardctl.topology.model import NodeName, ShardId, Topology
@@ -109,7 +109,7 @@ def plan_init(
     """Observe the fleet and plan what `init` has to do; changes nothing.
 
     `poolers` False leaves these as they are. Unless `strict`, nodes that cannot be read are left
-    out where `agreement.left_out` allows it. Raises what observation and planning raise, one
+    out where `maps.left_out` allows it. Raises what observation and planning raise, one
     error or Problems of several.
     """
     plan = _plan(topology, "init", adopt=adopt, strict=strict)
@@ -141,16 +141,7 @@ def plan_migrate(
     longer be reversed then. Raises init_pending where more than migrations is missing, and what
     `plan_init` raises.
     """
-    return _migrations_only(
-        _plan(
-            topology,
-            "migrate",
-            adopt=False,
-            strict=strict,
-            finish_reverse=finish_reverse,
-            only=only,
-        )
-    )
+    return _plan(topology, "migrate", strict=strict, finish_reverse=finish_reverse, only=only)
 
 
 def init_pending(changes: Sequence[Change]) -> Refused:
@@ -178,18 +169,18 @@ def _plan(
     topology: Topology,
     command: str,
     *,
-    adopt: bool,
     strict: bool,
+    adopt: bool = False,
     absent: Sequence[NodeUnavailable] = (),
     finish_reverse: bool = False,
     only: frozenset[ShardId] | None = None,
 ) -> FleetPlan:
-    """Observe and plan; `absent` nodes are known to be away and not tried again."""
+    """Observe and plan, for `migrate` what that does; `absent` nodes are not tried again."""
     migrations = files.read(topology.database.migrations)
     keys.key_columns(migrations)  # a malformed line is reported before anything is contacted
     observed, notes, unread = observe.look(topology, command, absent)
     said = {one.node: one.said() for one in observed}
-    left_out = agreement.left_out(topology, said, unread, strict=strict)
+    left_out = maps.left_out(topology, said, unread, strict=strict)
     gone = {one.node for one in left_out}
     observed = [one for one in observed if one.node not in gone]
     plans = planning.plan(topology, observed, migrations, adopt=adopt)
@@ -201,7 +192,7 @@ def _plan(
     ]
     version = planning.map_version(observed)
     changed = tuple(p for p in plans if p.changes())
-    return FleetPlan(
+    found = FleetPlan(
         command,
         topology,
         changed,
@@ -209,10 +200,11 @@ def _plan(
         version,
         unread=tuple(unread),
         left_out=left_out,
-        doubts=tuple(agreement.doubted_moves(said, unread)),
+        doubts=tuple(maps.doubted_moves(said, unread)),
         only=only,
         finishing=tuple(move.id for move in reversible),
     )
+    return _migrations_only(found) if command == "migrate" else found
 
 
 def require_free(plan: FleetPlan) -> None:
@@ -325,10 +317,9 @@ def _prepare(plan: FleetPlan) -> bool:
         applying.prepare(plan.topology, node, command=plan.command, made=made)
 
     outcomes = fanout.run(plan.nodes, work)
-    made = bool(new) or any(o.item.roles or o.item.database for o in outcomes if not o.error)
     if errors := [_as_ours(o.item.node, o.error) for o in outcomes if o.error]:
-        raise Problems(errors, exit_code=Incomplete.exit_code if made else None)
-    return made
+        raise Problems(errors, exit_code=Incomplete.exit_code if new else None)
+    return bool(new)
 
 
 def _check_still_true(plan: FleetPlan, options: Options) -> None:
@@ -341,8 +332,6 @@ def _check_still_true(plan: FleetPlan, options: Options) -> None:
         absent=plan.unread,
         only=plan.only,
     )
-    if plan.command == "migrate":
-        now = _migrations_only(now)
     before = {n.node: n.after_preparation().changes() for n in plan.nodes}
     after = {n.node: n.changes() for n in now.nodes}
     differing = [str(n) for n in before | after if before.get(n, []) != after.get(n, [])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -18,19 +17,17 @@ from shardctl.state import cluster, identity, keys, ledger, lock
 from shardctl.state.cluster import QUERIES as STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from shardctl.errors import ShardctlError
     from shardctl.postgres.catalog import Intruder, Schema
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
     from shardctl.state.ledger import Copy
+    from shardctl.state.migrations import Migration
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 QUERIES = queries.load("shardctl.provision", "provision.sql")
-
-MAINTENANCE_DATABASES = ("postgres", "template1")
-"""Where to log in while the cluster's own database is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +69,11 @@ class Observed:
     """By what a role could run its code in our sessions."""
     journal: tuple[Copy, ...] = ()
     """The moves that the node knows."""
+
+    def lacking(self, file: Migration, shards: Iterable[ShardId]) -> list[ShardId]:
+        """Give those of some shards in which a file has not run."""
+        ran = self.migrations.get((file.name, file.checksum), frozenset())
+        return [shard for shard in shards if shard not in ran]
 
     def said(self) -> Said:
         """Give the map and the moves that it has."""
@@ -142,15 +144,11 @@ def look(
 def connect_for_maintenance(
     topology: Topology, node: Node, purpose: str, *, observing: bool = False
 ) -> Connection:
-    """Log in to a database that every server has, in autocommit; raises NodeUnavailable."""
-    login = partial(
-        connect, node, topology.database, purpose=purpose, autocommit=True, observing=observing
-    )
-    first, second = MAINTENANCE_DATABASES
-    try:
-        return login(dbname=first)
-    except NodeUnavailable:
-        return login(dbname=second)
+    """Log in while the cluster's own database is missing, in autocommit; raises NodeUnavailable."""
+    return connect(
+        node, topology.database, purpose=purpose, dbname="postgres", autocommit=True,
+        observing=observing,
+    )  # fmt: skip
 
 
 def _without_database(topology: Topology, node: Node, purpose: str) -> Observed | None:
@@ -200,10 +198,7 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
         if move := identity.cloning(connection, node, state):
             raise identity.clone(node, move)
         identity.check(state, topology, node.name)
-    migrations: dict[tuple[str, str], frozenset[ShardId]] = {}
-    if state is not None:
-        for file, checksum, shards in connection.execute(STATE["migrations"]):
-            migrations[file, checksum] = frozenset(shards)
+    ran = connection.execute(STATE["migrations"]).fetchall() if state else []
     schemas = [topology.schema(shard) for shard in node.shards]
     return Observed(
         node=node.name,
@@ -215,7 +210,7 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
         schemas=catalog.read_schemas(connection, roles),
         functions=catalog.read_functions(connection),
         ungranted=catalog.read_ungranted(connection, roles) if state else (),
-        migrations=migrations,
+        migrations={(file, checksum): frozenset(shards) for file, checksum, shards in ran},
         shadows=catalog.read_shadows(connection, topology),
         read_only=frozenset(read_only.marks(connection, schemas)),
         unvalidated=catalog.read_unvalidated(connection, keys.CHECK, schemas),

@@ -66,7 +66,6 @@ class NodePlan:
     """Whether schema shardctl is missing."""
     functions: tuple[str, ...] = ()
     """Functions of schema shardctl to create or replace."""
-    new_functions: bool = False
     grant_to: tuple[str, ...] = ()
     """Roles that lack a grant on the database or schema shardctl."""
     shards: tuple[ShardWork, ...] = ()
@@ -80,7 +79,7 @@ class NodePlan:
             lines.append(Change("create", "database", self.node))
         if self.schema:
             lines.append(Change("create", "state", self.node, name="shardctl"))
-        verb: Action = "create" if self.new_functions else "replace"
+        verb: Action = "create" if self.schema else "replace"
         lines += [Change(verb, "function", self.node, name=f"shardctl.{f}") for f in self.functions]
         lines += [Change("grant", "state", self.node, name=role) for role in self.grant_to]
         lines += self._shard_changes()
@@ -172,7 +171,6 @@ def _node(
         database=not one.database,
         schema=not present,
         functions=tuple(functions),
-        new_functions=not one.functions,
         grant_to=tuple(
             role for role in roles if not present or role in one.ungranted or role not in one.roles
         ),
@@ -205,9 +203,7 @@ def _shard(
         if there.wrapper == right
         else ("create" if there.wrapper is None else "replace"),
         "grant_to": tuple(role for role in roles if role in {*missing, *there.ungranted}),
-        "migrations": tuple(
-            m for m in migrations if shard not in one.migrations.get((m.name, m.checksum), ())
-        ),
+        "migrations": tuple(m for m in migrations if one.lacking(m, [shard])),
         "validate": tuple(table for where, table in one.unvalidated if where == schema),
     }
     if not any(needs.values()):

@@ -257,8 +257,9 @@ def carry_out(
         done.append(pooler.name)  # atomic
         progress.advance(pooler.name)
 
-    def record() -> list[ShardctlError]:
-        return _on_all(locks, lambda session: _record(session, plan, sorted(done), command))
+    def record(session: Connection) -> None:
+        for name in sorted(done):
+            events.record(session, command, f"pooler {name}: map version {plan.map_version}")
 
     lost = _on_all(locks, lambda session: session.execute("SELECT 1"))
     if lost:  # a command that has lost a lock does not write
@@ -266,7 +267,7 @@ def carry_out(
     try:
         ended = fanout.collect(plan.changes(), one)
     except KeyboardInterrupt as interrupt:
-        record()
+        _on_all(locks, record)
         raise Interrupted(
             f"interrupted: updated poolers: {', '.join(sorted(done)) or 'none'}",
             hint=f"run `shardctl {command}` again to finish the rest",
@@ -275,14 +276,7 @@ def carry_out(
     errors = [faults.named(p.seen.pooler.name, error) for p, error in ended.problems]
     if failed:
         errors.append(poolers_unfinished(sorted(done), failed))
-    return [*errors, *record()]
-
-
-def _record(
-    session: Connection, plan: PoolersPlan, done: Sequence[PoolerName], command: str
-) -> None:
-    for name in done:
-        events.record(session, command, f"pooler {name}: map version {plan.map_version}")
+    return [*errors, *_on_all(locks, record)]
 
 
 def _on_all(

@@ -11,7 +11,7 @@ from shardctl.topology import ranges
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from shardctl.postgres.catalog import Intruder
     from shardctl.provision.observe import Observed, Said
@@ -40,16 +40,6 @@ def schema_in_the_way(node: NodeName, what: str, schemas: Sequence[str], *, hint
     return Refused("schema_in_the_way", f"node {node}: {what}: {shown} ({len(schemas)})", hint=hint)
 
 
-def migration_changed(node: NodeName, migration: Migration, ran: str, shards: list[int]) -> Refused:
-    """Report a migration file that is not what ran under its name."""
-    return Refused(
-        "migration_changed",
-        f"{migration.file}: changed after it ran in shards {ranges.of(shards)} of node "
-        f"{node} (SHA-256 {migration.checksum[:12]}, ran as {ran[:12]})",
-        hint="restore the file, and write the change as a new migration",
-    )
-
-
 def table_shadowed(node: str, schema: str, table: str) -> Refused:
     """Report a table behind the shards' on the search_path with the name of a shard's table."""
     return Refused(
@@ -67,18 +57,6 @@ def public_open(node: NodeName, user: str, intruders: Sequence[Intruder]) -> Ref
         f"node {node}: {listed([one.what for one in intruders], len(intruders))}; such functions "
         f"could run with the rights of {user}",
         hint=f"as the owner of the database: {'; '.join(one.remedy for one in intruders[:5])}",
-    )
-
-
-def shards_read_only(node: NodeName, file: str, shards: Sequence[int]) -> Refused:
-    """Report read-only shards in which migrations are pending."""
-    listed = ranges.of(shards)
-    return Refused(
-        "shards_read_only",
-        f"node {node}: {file} is pending in shards {listed}, which are read-only",
-        hint=f"run `shardctl read-only off {listed}`, then run the command again; "
-        "`read-only on` afterwards also covers new tables. If a move refuses the "
-        "writes, end it with `shardctl moves resume`",
     )
 
 
@@ -127,8 +105,7 @@ def _waiting(
         one.node
         for one in observed
         for file in migrations
-        if not one.migrations.get((file.name, file.checksum), frozenset())
-        >= {*topology.nodes[one.node].shards}
+        if one.lacking(file, topology.nodes[one.node].shards)
     }
 
 
@@ -193,7 +170,7 @@ def _in_the_way(
     disputed: set[int],
     *,
     adopt: bool,
-) -> list[ShardctlError]:
+) -> Iterator[ShardctlError]:
     """Find schemas that forbid making this node's shards: foreign, lost, or live elsewhere.
 
     Disputed shards have their error already.
@@ -201,7 +178,6 @@ def _in_the_way(
     owned = {topology.schema(s): s for s in topology.nodes[one.node].shards if s not in disputed}
     foreign = [n for n, s in owned.items() if n in one.schemas and s not in one.map]
     missing = {name for name in owned if name not in one.schemas}
-    errors: list[ShardctlError] = []
     # A shard's own map row is written by the transaction that makes its schema, the whole map
     # when all shards of all nodes exist.
     witnesses = [o for o in observed if o is one or (o.state and o.state.map_version)]
@@ -211,36 +187,28 @@ def _in_the_way(
         if any(w.map.get(owned[name]) == one.node for w in witnesses)
     )
     if lost:
-        errors.append(
-            Refused(
-                "shard_lost",
-                f"node {one.node}: shardctl created shards {ranges.of(lost)}, and they are missing",
-                hint="check the node's host and port, or restore the shards; to create them "
-                "again empty, delete their rows from shardctl.map (on all nodes) and "
-                "shardctl.migration",
-            )
+        yield Refused(
+            "shard_lost",
+            f"node {one.node}: shardctl created shards {ranges.of(lost)}, and they are missing",
+            hint="check the node's host and port, or restore the shards; to create them again "
+            "empty, delete their rows from shardctl.map (on all nodes) and shardctl.migration",
         )
     if foreign and not adopt:
-        errors.append(
-            schema_in_the_way(
-                one.node,
-                "schemas that shardctl did not create have the names of shards",
-                foreign,
-                hint="drop or rename them, or use --adopt to take them over with their contents",
-            )
+        yield schema_in_the_way(
+            one.node,
+            "schemas that shardctl did not create have the names of shards",
+            foreign,
+            hint="drop or rename them, or use --adopt to take them over with their contents",
         )
     for other in observed:
         twice = sorted(name for name in missing if name in other.schemas)
         if other.node != one.node and twice:
-            errors.append(
-                schema_in_the_way(
-                    other.node,
-                    f"this node has live shards that the topology gives to {one.node}",
-                    twice,
-                    hint="check the topology, or drop these schemas if no application uses them",
-                )
+            yield schema_in_the_way(
+                other.node,
+                f"this node has live shards that the topology gives to {one.node}",
+                twice,
+                hint="check the topology, or drop these schemas if no application uses them",
             )
-    return errors
 
 
 def changed(
@@ -251,9 +219,14 @@ def changed(
     """Find files that ran on a node otherwise; `ran` maps file and checksum to the shards."""
     by_name = {migration.name: migration for migration in migrations}
     return [
-        migration_changed(node, by_name[file], checksum, sorted(shards))
+        Refused(
+            "migration_changed",
+            f"{here.file}: changed after it ran in shards {ranges.of(sorted(shards))} of node "
+            f"{node} (SHA-256 {here.checksum[:12]}, ran as {checksum[:12]})",
+            hint="restore the file, and write the change as a new migration",
+        )
         for (file, checksum), shards in ran.items()
-        if file in by_name and by_name[file].checksum != checksum
+        if (here := by_name.get(file)) is not None and here.checksum != checksum
     ]
 
 
@@ -262,8 +235,15 @@ def _read_only(
 ) -> list[ShardctlError]:
     """Find migrations of read-only shards: they would write, or make tables that take writes."""
     shards = [s for s in topology.nodes[one.node].shards if topology.schema(s) in one.read_only]
-    for migration in migrations:
-        ran = one.migrations.get((migration.name, migration.checksum), frozenset())
-        if lacking := [shard for shard in shards if shard not in ran]:
-            return [shards_read_only(one.node, migration.name, lacking)]
-    return []
+    pending = [(file, named) for file in migrations if (named := one.lacking(file, shards))]
+    return [
+        Refused(
+            "shards_read_only",
+            f"node {one.node}: {file.name} is pending in shards {ranges.of(named)}, which are "
+            "read-only",
+            hint=f"run `shardctl read-only off {ranges.of(named)}`, then run the command again; "
+            "`read-only on` afterwards also covers new tables. If a move refuses the writes, end "
+            "it with `shardctl moves resume`",
+        )
+        for file, named in pending[:1]
+    ]

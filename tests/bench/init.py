@@ -15,7 +15,7 @@ from shardctl.postgres.cancelling import Running
 from shardctl.provision import apply as applying
 from shardctl.provision import fleet as provision
 from shardctl.provision import shard as ddl
-from shardctl.provision.failures import Retrying
+from shardctl.provision.chunks import Retrying
 from tests.bench import fleet
 from tests.bench.measure import Row, alternate, compare, per, say, seconds, timed
 

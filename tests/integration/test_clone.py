@@ -43,7 +43,7 @@ from shardctl.postgres import connection, copying
 clone, source, addresses = pickle.loads(bytes.fromhex(sys.argv[1]))
 with connection.connect(source.node, source.database, purpose="test", autocommit=True) as session:
     copying.make(
-        clone, source, session, addresses=addresses, progress=Silent(), max_rate="12M",
+        clone, source, session, addresses=addresses, progress=Silent(), max_rate=12 << 20,
     )
 """
 _COPIED = "SELECT max(backup_streamed) > 100000 FROM pg_stat_progress_basebackup"
@@ -136,7 +136,7 @@ def test_a_password_comes_from_a_passfile_and_gets_nowhere_else(cloning: Cloning
         cloning.database = dataclasses.replace(cloning.database, subscription_options=here)
         seen = b""
         with ThreadPoolExecutor(1) as beside:
-            making = beside.submit(cloning.make, max_rate="24M")
+            making = beside.submit(cloning.make, max_rate=24 << 20)
             while not making.done():
                 seen += b"".join(_command_lines())
         making.result()

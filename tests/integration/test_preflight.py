@@ -30,7 +30,7 @@ def test_nothing_is_changed(preflight_pooled: Movable) -> None:
     files = {f: f.stat().st_mtime_ns for f in pooler.config.parent.iterdir() if f.suffix == ".ini"}
     reloads = pooler.log().count("RELOAD command issued")
     preflight_pooled.check()
-    preflight_pooled.choose(max_rate="fast")
+    preflight_pooled.choose(max_rate=1)
     preflight_pooled.refused()
     assert {node: fleet.query(node, EVERYTHING) for node in "ab"} == before
     assert files == {
@@ -46,7 +46,7 @@ def test_nothing_is_changed(preflight_pooled: Movable) -> None:
 def test_every_refusal_is_told_at_once(preflight_pooled: Movable, tmp_path: Path) -> None:
     preflight_pooled.fleet.pg_bouncer.admin("SET query_wait_timeout = 6")
     preflight_pooled.change(data_directory=tmp_path / "x", settings={"max_connections": "5"})
-    preflight_pooled.choose(max_rate="fast")
+    preflight_pooled.choose(max_rate=1)
     with preflight_pooled.having(
         "CREATE TABLE photos (); CREATE UNLOGGED TABLE shard2.u ()",
         "DROP TABLE photos, shard2.u",

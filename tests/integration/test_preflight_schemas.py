@@ -92,19 +92,6 @@ def test_other_databases(preflight_fleet: Movable) -> None:
             session.execute("DROP DATABASE other WITH (FORCE)")
 
 
-def test_collations_of_another_version(preflight_fleet: Movable) -> None:
-    with preflight_fleet.having(
-        "CREATE COLLATION public.german (provider = icu, locale = 'de');"
-        "CREATE TABLE shard2.y (name text COLLATE public.german)",
-        "DROP TABLE shard2.y; DROP COLLATION public.german",
-    ):
-        assert preflight_fleet.refused(part="source") == {}
-        changed = "UPDATE pg_collation SET collversion = '1.1' WHERE collname = 'german'"
-        preflight_fleet.fleet.execute("a", changed)
-        told = preflight_fleet.only("collation", "source")
-    assert "public.german" in told
-
-
 def test_subscriptions(preflight_fleet: Movable) -> None:
     made = (
         "CREATE SUBSCRIPTION sub CONNECTION 'host=/nowhere' PUBLICATION p"

@@ -34,7 +34,7 @@ def test_a_fleet_is_fit_for_a_stream(fleet_own: Lab) -> None:
     assert (facts.disk_free_bytes or 0) > 0
     assert facts.max_wal_bytes is not None
     looked = preflight.look(Context(fleet_own.topology, decided, "test"))
-    assert list(preflight.judge(looked)) == []
+    assert by_code(preflight.judge(looked)) == {}
     assert looked.unknown == []
     assert "pg_hba.conf" not in "\n".join(facts.notes)
     for node in "ab":

@@ -21,7 +21,6 @@ LEFT_OUT = {
     "docs/reference/commands.md": "written from help texts, which are searched in the code",
     "docs/reference/errors.md": "written from messages and docstrings of the code",
     "docs/reference/moves.md": "written from the steps' sentences in the code",
-    "docs/reference/preflight.md": "written from the subjects' sentences in the code",
 }
 """Pages and folders that are not searched -> the reason."""
 

@@ -10,7 +10,7 @@ from shardctl.fanout import Silent
 from shardctl.moves import attempt, clone_cutover, sub_step
 from shardctl.provision import fleet
 from shardctl.provision import poolers as provision
-from shardctl.provision.failures import Retrying
+from shardctl.provision.chunks import Retrying
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, lose, messages

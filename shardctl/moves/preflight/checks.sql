@@ -1,5 +1,82 @@
+-- check: rights
+-- The login role may do on the source, and on the target of a stream, all that a move does
+-- at: each
+-- any:
+--   rights:
+--     says: '{user} lacks rights that a move needs'
+--     hint: run there as a superuser GRANT ... TO {role} for each of them, or ALTER ROLE {role} REPLICATION,
+--       which a target needs for --keep-reverse only
+WITH own AS (
+    SELECT rolsuper AS super, rolreplication AS replication FROM pg_roles
+    WHERE rolname = current_user
+), schema AS MATERIALIZED (
+    SELECT n.oid, n.nspname, n.nspowner FROM pg_namespace AS n
+    JOIN unnest(%(owned)s::name[]) AS u (name) ON u.name = n.nspname
+    WHERE %(streams)s OR n.nspname <> 'shardctl'
+), needed (what, there) AS (
+    SELECT 'REPLICATION', super OR replication FROM own WHERE NOT %(at_target)s OR %(slots)s > 0
+    UNION ALL SELECT 'pg_monitor', pg_has_role('pg_monitor', 'USAGE')
+    UNION ALL SELECT 'pg_signal_backend', pg_has_role('pg_signal_backend', 'USAGE')
+              WHERE %(terminate)s AND NOT %(at_target)s
+    UNION ALL SELECT 'CREATE on the database',
+                     has_database_privilege(current_database(), 'CREATE')
+    UNION ALL SELECT 'TEMPORARY on the database',
+                     has_database_privilege(current_database(), 'TEMPORARY')
+              WHERE %(streams)s AND NOT %(at_target)s
+    -- To promote, to accept connections, and to read the files of which the clone's are made; and
+    -- those by which a reverse begins where it should.
+    UNION ALL SELECT 'EXECUTE on ' || f.name, has_function_privilege(f.name, 'EXECUTE')
+              FROM unnest(CASE WHEN NOT %(streams)s THEN ARRAY[
+                  'pg_promote(boolean,integer)', 'pg_reload_conf()', 'pg_show_all_file_settings()',
+                  'pg_hba_file_rules()', 'pg_ls_dir(text)', 'pg_ls_dir(text,boolean,boolean)',
+                  'pg_read_binary_file(text)', 'pg_read_file(text,bigint,bigint,boolean)',
+                  'pg_stat_file(text,boolean)']
+              WHEN %(at_target)s AND %(reverses)s THEN ARRAY[
+                  'pg_replication_origin_advance(text,pg_lsn)',
+                  'pg_replication_origin_progress(text,boolean)'] END) AS f (name)
+    UNION ALL SELECT 'SELECT on ' || v.name, has_table_privilege(v.name, 'SELECT')
+              FROM unnest(ARRAY['pg_file_settings', 'pg_hba_file_rules']) AS v (name)
+              WHERE NOT %(streams)s
+    UNION ALL SELECT 'SELECT, INSERT and UPDATE on ' || t.name,
+                     has_table_privilege(to_regclass(t.name), 'SELECT')
+                     AND has_table_privilege(to_regclass(t.name), 'INSERT')
+                     AND has_table_privilege(to_regclass(t.name), 'UPDATE')
+              FROM unnest(ARRAY['shardctl.cluster', 'shardctl.map', 'shardctl.move',
+                                'shardctl.move_step']) AS t (name)
+              WHERE NOT %(at_target)s AND to_regclass(t.name) IS NOT NULL
+    UNION ALL SELECT format('ownership of schema %%I (one of %%s)', min(nspname::text), count(*)),
+                     count(*) = 0
+              FROM schema WHERE NOT pg_has_role(nspowner, 'USAGE')
+    UNION ALL SELECT format('SELECT on table %%s (one of %%s)', min(c.oid::regclass::text), count(*)),
+                     count(*) = 0
+              FROM pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
+              WHERE c.relkind IN ('r', 'm') AND NOT has_table_privilege(c.oid, 'SELECT')
+    UNION ALL SELECT 'CREATE on schema shardctl',
+                     coalesce(has_schema_privilege(to_regnamespace('shardctl'), 'CREATE'), true)
+              WHERE %(streams)s AND NOT %(at_target)s
+    -- Beside the data, EXECUTE on the functions that read files is enough; elsewhere it is not.
+    UNION ALL SELECT 'pg_read_server_files (outside the data directory: '
+                     || string_agg(f.setting, ', ' ORDER BY f.name) || ')',
+                     pg_has_role('pg_read_server_files', 'USAGE')
+              FROM pg_settings AS f JOIN pg_settings AS d ON d.name = 'data_directory'
+              WHERE f.name IN ('hba_file', 'ident_file')
+                AND NOT starts_with(f.setting, d.setting || '/')
+              HAVING count(*) > 0 AND NOT %(streams)s
+    -- The loop that bounds the WAL ends the walsender before it drops the slot.
+    UNION ALL SELECT 'the right to end sessions of ' || r.rolname, super OR (NOT r.rolsuper
+                     AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')))
+              FROM pg_roles AS r, own WHERE r.rolname = %(replication_user)s AND NOT %(at_target)s
+    UNION ALL SELECT CASE WHEN current_setting('server_version_num')::integer < 160000
+                          THEN 'SUPERUSER (before 16, for subscriptions)' ELSE 'pg_create_subscription' END,
+                     super OR EXISTS (SELECT FROM pg_roles WHERE rolname = 'pg_create_subscription'
+                                      AND pg_has_role(oid, 'USAGE'))
+              FROM own WHERE %(at_target)s
+)
+-- As one name, so that none of them is only counted.
+SELECT 'rights', string_agg(what, '; ') FROM needed WHERE NOT there HAVING count(*) > 0
+
 -- check: contents
--- about: the shards have nothing that is lost, or that writes past the fence
+-- The shards have nothing that is lost, or that writes past the fence
 -- at: source
 -- again: cutover
 -- any:
@@ -59,7 +136,7 @@ WHERE slot_name <> %(slot)s AND (slot_type = 'logical' OR NOT active)
 ORDER BY 1, 2
 
 -- check: room of replication
--- about: the server decodes its WAL for a stream, and has free what feeds one copy more
+-- The server decodes its WAL for a stream, and has free what feeds one copy more
 -- at: each
 -- any:
 --   wal_level:
@@ -98,7 +175,7 @@ JOIN pg_settings USING (name)
 WHERE setting::bigint - used < wanted
 
 -- check: room of a subscription
--- about: the target has workers and an origin free, which apply the stream's rows as they are
+-- The target has workers and an origin free, which apply the stream's rows as they are
 -- at: target
 -- stream:
 --   workers:
@@ -142,7 +219,7 @@ WHERE setting ~* '^(array_nulls=(off|false|no|0)|xmloption=document|lock_timeout
 ORDER BY 1, 2
 
 -- check: standbys
--- about: no standby could be promoted, nor is the target one that commits wait for
+-- No standby could be promoted, nor is the target one that commits wait for
 -- at: source
 -- again: cutover
 -- any:
@@ -172,7 +249,7 @@ WHERE s.slot_type IS DISTINCT FROM 'logical' AND r.state IN ('catchup', 'streami
 ORDER BY 1, 2
 
 -- check: replica identities
--- about: a stream can name each row that clients update or delete
+-- A stream can name each row that clients update or delete
 -- at: source
 -- again: copy
 -- stream:
@@ -202,7 +279,7 @@ ORDER BY 1, 2
 --   identity_lent:
 --     says: 'tables that have REPLICA IDENTITY FULL until the move and its reverse are over (--identity
 --       full): {names}; to set it, and to put it back, each is locked for a moment'
-WITH RECURSIVE {held}, moved AS MATERIALIZED (
+WITH moved AS MATERIALIZED (
     SELECT c.oid, n.nspname || '.' || c.relname AS name, c.reltuples, i.index,
            c.relreplident = 'f' OR l.lent AS is_full, l.lent
     FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -210,34 +287,16 @@ WITH RECURSIVE {held}, moved AS MATERIALIZED (
     CROSS JOIN pg_get_replica_identity_index(c.oid) AS i (index)
     CROSS JOIN LATERAL (VALUES (%(lends)s AND c.relreplident <> 'f' AND i.index IS NULL)) AS l (lent)
     WHERE c.relkind = 'r'
-), part (relation, attribute, type) AS (
-    -- Of tables with all columns: the types that values are made of.
-    SELECT m.oid, a.attname, a.atttypid FROM moved AS m
-    JOIN pg_attribute AS a ON a.attrelid = m.oid AND a.attnum > 0 AND NOT a.attisdropped
-    WHERE m.is_full
-    UNION
-    SELECT p.relation, p.attribute, h.inside FROM part AS p
-    JOIN held AS h ON h.outside = p.type
-    -- A range has its own equality.
-    WHERE NOT EXISTS (SELECT FROM pg_range WHERE p.type IN (rngtypid, rngmultitypid))
-), unequal AS (
-    -- What apply compares: the equality of a default operator class.
-    SELECT p.relation, min(p.attribute::text) AS attribute FROM part AS p
-    JOIN pg_type AS t ON t.oid = p.type
-    WHERE t.typtype = 'b' AND NOT (t.typlen = -1 AND t.typelem <> 0) AND NOT EXISTS (
-        SELECT FROM pg_opclass AS o JOIN pg_am AS a ON a.oid = o.opcmethod
-        WHERE o.opcdefault AND a.amname IN ('btree', 'hash')
-          AND (o.opcintype = t.oid
-               OR EXISTS (SELECT FROM pg_cast AS k
-                          WHERE k.castsource = t.oid AND k.casttarget = o.opcintype
-                            AND k.castmethod = 'b' AND k.castcontext = 'i')))
-    GROUP BY p.relation
 ), judged AS (
-    SELECT m.*, u.attribute,
+    SELECT m.*,
            CASE WHEN m.is_full AND EXISTS (SELECT FROM pg_attribute AS a
                                            WHERE a.attrelid = m.oid AND a.attgenerated <> ''
                                              AND NOT a.attisdropped) THEN 'generated_identity_full'
-                WHEN u.relation IS NOT NULL THEN 'identity_without_equality'
+                -- Of PostgreSQL's own types, those that apply cannot compare.
+                WHEN m.is_full AND EXISTS (
+                    SELECT FROM pg_attribute AS a WHERE a.attrelid = m.oid AND a.atttypid = ANY (
+                        '{json,jsonpath,xml,point,line,lseg,box,path,polygon,circle}'::regtype[]))
+                THEN 'identity_without_equality'
                 WHEN m.is_full AND EXISTS (
                     -- By what PostgreSQL looks for a row: a plain column comes first.
                     SELECT FROM pg_index AS x JOIN pg_class AS c ON c.oid = x.indexrelid
@@ -251,18 +310,18 @@ WITH RECURSIVE {held}, moved AS MATERIALIZED (
                                                    AND a.attnum = ANY (i.indkey)
                              WHERE i.indexrelid = m.index AND a.attgenerated <> '')
                 THEN 'generated_identity' END AS verdict
-    FROM moved AS m LEFT JOIN unequal AS u ON u.relation = m.oid
+    FROM moved AS m
 )
-SELECT verdict, name || coalesce(' (column ' || attribute || ')', CASE WHEN verdict LIKE 'identity_full%%'
+SELECT verdict, name || CASE WHEN verdict LIKE 'identity_full%%'
     THEN format(' (%%s rows, %%s)', greatest(reltuples, pg_stat_get_live_tuples(oid)),
-                pg_size_pretty(pg_relation_size(oid))) END, '')
+                pg_size_pretty(pg_relation_size(oid))) ELSE '' END
 FROM judged WHERE verdict IS NOT NULL
 UNION ALL
 SELECT 'identity_lent', name FROM judged WHERE lent
 ORDER BY 1, 2
 
 -- check: publications
--- about: no publication takes in what the move makes
+-- No publication takes in what the move makes
 -- at: each
 -- again: copy
 -- stream:
@@ -279,7 +338,7 @@ WHERE n.nspname = 'shardctl' OR n.nspname = ANY (%(schemas)s::name[])
 ORDER BY 2
 
 -- check: unused slots
--- about: the source keeps the slot while no stream follows
+-- The source keeps the slot while no stream follows
 -- at: source
 -- stream:
 --   slot_timeout:
@@ -290,7 +349,7 @@ SELECT 'slot_timeout', setting || coalesce(' ' || unit, '') FROM pg_settings
 WHERE name = 'idle_replication_slot_timeout' AND setting <> '0'
 
 -- check: kinds of objects
--- about: no object of the shards would be lost, run twice, or mean something else on the target
+-- No object of the shards would be lost, run twice, or mean something else on the target
 -- at: source
 -- again: copy
 -- stream:
@@ -347,8 +406,28 @@ UNION SELECT 'extensions_inside', e.extname || ' in ' || m.nspname
       FROM pg_extension AS e JOIN moved AS m ON m.oid = e.extnamespace
 ORDER BY 1, 2
 
+-- check: role settings
+-- Sessions of applications begin on both nodes with the settings by which statements do the same
+-- at: both
+-- stream:
+--   role_setting_differs:
+--     code: role_settings
+--     says: sessions of applications would begin with other settings
+--     hint: '{alike}'
+SELECT 'role_setting', r.rolname || ': ' || d.name
+FROM pg_roles AS r CROSS JOIN unnest(%(decisive)s::text[]) AS d (name)
+WHERE r.rolname = ANY (%(roles)s::name[])
+-- then
+WITH own (role, name, value, usual) AS ({role_settings})
+SELECT 'role_setting', n ->> 1, coalesce('=' || s.value, ''), coalesce(s.value, 'not set')
+FROM jsonb_array_elements(%(named)s::jsonb) AS n
+-- What a node lacks altogether, `verify` reports.
+JOIN (SELECT DISTINCT role FROM own) AS r ON starts_with(n ->> 1, r.role || ': ')
+LEFT JOIN own AS s ON s.role || ': ' || s.name = n ->> 1 AND s.usual IS NOT TRUE
+ORDER BY 2
+
 -- check: structure
--- about: the target's database has what the shards refer to, in versions that fit, and sorts texts alike
+-- The target's database has what the shards refer to, in versions that fit, and sorts texts alike
 -- at: both
 -- stream:
 --   extension_missing:
@@ -387,8 +466,7 @@ ORDER BY 1, 2
 --   lc_monetary_differs:
 --     code: lc_monetary
 --     says: it would read amounts of money by another lc_monetary than node {source} writes them
---     hint: ALTER ROLE {role} SET lc_monetary there, to that of the sessions of {replica} on node
---       {source}, or use `move-shards --method clone`
+--     hint: set lc_monetary alike on both nodes, or use `move-shards --method clone`
 --   encoding_differs:
 --     code: encoding
 --     says: its database has another encoding
@@ -480,16 +558,6 @@ ORDER BY 1, 2
 -- then
 WITH named (kind, name) AS MATERIALIZED (
     SELECT n ->> 0, n ->> 1 FROM jsonb_array_elements(%(named)s::jsonb) AS n
-), monetary (setting) AS (
-    -- With which the sessions begin that write or read the stream's rows.
-    SELECT coalesce((SELECT substr(s.setting, strpos(s.setting, '=') + 1)
-                     FROM pg_db_role_setting AS d CROSS JOIN unnest(d.setconfig) AS s (setting)
-                     WHERE s.setting LIKE 'lc\_monetary=%%'
-                       AND d.setdatabase IN (0, (SELECT oid FROM pg_database
-                                                 WHERE datname = current_database()))
-                       AND d.setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = %(streams_as)s))
-                     ORDER BY d.setrole <> 0 DESC, d.setdatabase <> 0 DESC LIMIT 1),
-                    current_setting('lc_monetary'))
 ), found (kind, name, compared, shown) AS (
     -- Versions as texts that compare as their numbers do.
     SELECT 'extension', e.extname::text,
@@ -526,7 +594,8 @@ WITH named (kind, name) AS MATERIALIZED (
                          CASE WHEN NOT c.collisdeterministic THEN 'nondeterministic' END)
     ) AS def (text) WHERE u.kind = 'collation'
     UNION ALL SELECT 'lc_monetary', u.name, replace(lower(m.setting), '-', ''), m.setting
-              FROM named AS u CROSS JOIN monetary AS m WHERE u.kind = 'lc_monetary'
+              FROM named AS u CROSS JOIN pg_settings AS m
+              WHERE u.kind = 'lc_monetary' AND m.name = 'lc_monetary'
     UNION ALL
     SELECT 'encoding', 'encoding', pg_encoding_to_char(encoding), pg_encoding_to_char(encoding)
     FROM pg_database WHERE datname = current_database()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 
-from shardctl.errors import together
+from shardctl.errors import ShardctlError, together
 from shardctl.meter import listed
 from shardctl.moves import file
 from shardctl.moves import plan as planning
@@ -18,97 +17,72 @@ from shardctl.postgres import catalog
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import maps
 from shardctl.provision.refusals import schema_in_the_way
-from shardctl.state import cluster, ledger, observer
+from shardctl.state import ledger, observer
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from shardctl.errors import ShardctlError
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.connection import Connection
+    from shardctl.provision.observe import Said
     from shardctl.state.journal import Move
-    from shardctl.state.ledger import Copy, Entry
+    from shardctl.state.ledger import Entry
+    from shardctl.state.observer import Asked
     from shardctl.state.reverses import Reverse
-    from shardctl.topology.model import Node, NodeName
+    from shardctl.topology.model import Node
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """One node, in the move or not.
+class Peer(NamedTuple):
+    """What a node that answers says of the map and of moves, and which moved shards it has."""
 
-    `is_member` tells whether it has schema shardctl, and with it a journal; `live` are the schemas
-    of moved shards that the node has, `copies` what its journal knows.
-    """
-
-    is_member: bool
-    live: tuple[str, ...]
-    copies: tuple[Copy, ...] = ()
+    said: Said
+    live: set[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """All nodes that answer; one without shards may be missing, and so may one not in the move."""
-
-    peers: Mapping[NodeName, Peer]
-    problems: tuple[ShardctlError, ...] = ()
-    away: tuple[NodeUnavailable, ...] = ()
-    """Why nodes that own shards and are not in the move could not be asked."""
-
-    def entries(self) -> tuple[Entry, ...]:
-        """Give the moves that their journals know."""
-        return ledger.entries(copy for peer in self.peers.values() for copy in peer.copies)
-
-
-def look_at_map(context: Context) -> None:
-    """Check that the map is still the plan's; raises what `maps.require` raises."""
-    plan = context.plan
-    maps.require(
-        context.topology,
-        plan.map_version,
-        purpose=context.purpose,
-        needed=(plan.source, plan.target),
-    )
-
-
-def look(context: Context) -> Fleet:
-    """Ask every node; the result has the errors of those that could not be asked."""
-    topology, schemas = context.topology, list(context.plan.schemas)
+def look(context: Context) -> Asked[Peer]:
+    """Ask every node."""
+    topology, schemas = context.topology, context.plan.schemas
 
     def ask(session: Connection, node: Node) -> Peer:
         try:
-            row = cluster.read(session) if cluster.is_present(session) else None
-            return Peer(
-                row is not None,
-                tuple(catalog.present(session, schemas)),
-                ledger.copies(session, topology, node.name, row),
-            )
+            return Peer(maps.known(topology, session, node), catalog.present(session, schemas))
         except psycopg.Error as error:
             raise refused(node, topology.database.user, error) from error
 
-    asked = observer.ask(topology, ask, purpose=context.purpose)
-    needed = maps.required(topology, (context.plan.source, context.plan.target))
-    problems: list[ShardctlError] = []
-    away: list[NodeUnavailable] = []
-    for name, error in asked.errors.items():
-        if not isinstance(error, NodeUnavailable):
-            problems += error.parts()
-        elif topology.nodes[name].shards and name in needed:
-            problems.append(error)
-        elif topology.nodes[name].shards:
-            away.append(error)
-    return Fleet(asked.values, tuple(problems), tuple(away))
+    return observer.ask(topology, ask, purpose=context.purpose)
 
 
-def judge(context: Context) -> Iterator[ShardctlError]:
-    """Refuse an unfinished move of one of its nodes, and shards missing or also elsewhere."""
-    topology, plan, fleet = context.topology, context.plan, context.need(look)
-    yield from fleet.problems
+def entries(context: Context) -> tuple[Entry, ...]:
+    """Give the moves that the journals of nodes that answer know."""
+    peers = context.need(look).values.values()
+    return ledger.entries(copy for peer in peers for copy in peer.said.journal)
+
+
+def away(context: Context) -> list[NodeUnavailable]:
+    """List why nodes that own shards and are not needed could not be asked."""
+    needed = maps.required(context.topology, (context.plan.source, context.plan.target))
+    problems = context.need(look).problems
+    return [e for e in problems if isinstance(e, NodeUnavailable) and e.node not in needed]
+
+
+def judge(context: Context) -> Iterator[ShardctlError | str]:
+    """Refuse another map, an unfinished move of its nodes, and shards missing or also elsewhere.
+
+    Report which nodes do not learn of the move for now.
+    """
+    topology, plan, asked = context.topology, context.plan, context.need(look)
+    said = {name: peer.said for name, peer in asked.values.items()}
+    needed = (plan.source, plan.target)
+    try:
+        maps.proved(topology, said, asked.problems, needed=needed).require(plan.map_version)
+    except ShardctlError as error:
+        yield from error.parts()
     unfinished = others(context)
     # The target of another move has copies, which must not be dropped.
     clones = {one.move.target for one in unfinished}
-    for name, peer in fleet.peers.items():
-        if topology.nodes[name].shards and not peer.is_member:
+    for name, peer in asked.values.items():
+        if topology.nodes[name].shards and peer.said.version is None:
             yield PreflightRefused(
                 f"node {name}",
                 "no_journal",
@@ -116,17 +90,15 @@ def judge(context: Context) -> Iterator[ShardctlError]:
                 hint="run `shardctl init`, which makes it",
             )
         if name == plan.source:
-            missing = sorted(set(plan.schemas) - set(peer.live))
-            if missing:
+            if missing := sorted({*plan.schemas} - peer.live):
                 yield SourceUnfit(
                     name,
                     "shards_missing",
                     f"schemas of shards to move are missing: {listed(missing)}",
                     hint="run `shardctl verify`, and check that this topology file is the newest",
                 )
-        elif (
-            name != plan.target and name not in clones and peer.live
-        ):  # the checks of the target report its schemas
+        # The checks of the target report its schemas.
+        elif name != plan.target and name not in clones and peer.live:
             yield schema_in_the_way(
                 name,
                 f"it has shards that node {plan.source} owns",
@@ -134,26 +106,18 @@ def judge(context: Context) -> Iterator[ShardctlError]:
                 hint="check that the copy has no rows that its owner lacks, then drop it",
             )
     for one in unfinished:
-        if planning.apart(one.move, plan):
+        move, last = one.move, max(one.steps, key=lambda step: step.started, default=None)
+        if not planning.apart(move, plan):
+            yield ledger.in_the_way(one, "" if last is None else f", at step {last.step}")
             continue
-        last = max(one.steps, key=lambda step: step.started, default=None)
-        yield ledger.in_the_way(one, "" if last is None else f", at step {last.step}")
-
-
-def notes(context: Context) -> Iterator[str]:
-    """Say which nodes do not learn of the move for now."""
-    for error in context.need(look).away:
         yield (
-            f"{error.message}: the move does not need it; it keeps an older map until "
+            f"move {move.id} ({move.source} to {move.target}) is open, too: the cutovers take turns"
+        )
+    for lacking in away(context):
+        yield (
+            f"{lacking.message}: the move does not need it; it keeps an older map until "
             "`shardctl init`"
         )
-    for one in others(context):
-        move = one.move
-        if planning.apart(move, context.plan):
-            yield (
-                f"move {move.id} ({move.source} to {move.target}) is open, too: the cutovers take "
-                "turns"
-            )
 
 
 def judge_reverses(context: Context) -> Iterator[PreflightRefused]:
@@ -179,9 +143,8 @@ def in_the_way(context: Context) -> list[tuple[Move, Reverse]]:
 
     One of the same shards, and any at a node that a clone copies or replaces.
     """
-    plan, fleet = context.plan, context.of(look)
-    open_ones = []
-    for entry in fleet.entries() if fleet is not None else ():
+    plan, open_ones = context.plan, []
+    for entry in entries(context):
         move, reverse = entry.move, entry.reverse
         if reverse is None or reverse.move == plan.id:
             continue
@@ -196,9 +159,7 @@ def in_the_way(context: Context) -> list[tuple[Move, Reverse]]:
 
 def others(context: Context) -> list[Entry]:
     """Return the other moves that have not ended."""
-    fleet = context.of(look)
-    entries = fleet.entries() if fleet is not None else ()
-    return [one for one in entries if one.open and one.move.id != context.plan.id]
+    return [one for one in entries(context) if one.open and one.move.id != context.plan.id]
 
 
 def look_at_file(context: Context) -> None:

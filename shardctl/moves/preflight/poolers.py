@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shardctl import fanout
@@ -32,7 +32,6 @@ MARGIN_S = 5.0
 """How much longer than the budget clients must be able to wait: a guard fires after it."""
 ROOM = 100
 """Free client connections of a pooler: with fewer, waiting logins could soon fill it."""
-WIDTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +64,11 @@ class Looked:
     config: Mapping[str, str] = field(default_factory=dict)
     busy: frozenset[int] = frozenset()
     """Backends of the source that serve a transaction through an alias to be paused."""
-    unasked: str = ""
-    """Why a guard on its host could not query the source, or a target that serves already."""
 
 
 def look(context: Context) -> list[Looked]:
     """Look at all poolers at the same time."""
-    found = fanout.run(
-        context.topology.poolers.values(), lambda one: look_at(context, one), width=WIDTH
-    )
+    found = fanout.run(context.topology.poolers.values(), partial(look_at, context))
     return [outcome.result() for outcome in found]
 
 
@@ -81,17 +76,16 @@ def look_at(context: Context, pooler: Pooler) -> Looked:
     """Look at one pooler's console, host and file; the result has the errors."""
     topology, plan, purpose = context.topology, context.plan, context.purpose
     looked = Looked(pooler)
-    with collected(looked.problems), _named(pooler):
-        host = host_of(pooler)
-        looked.unasked = _unasked(topology, plan, pooler)
-        looked.staged = apply.staged_there(pooler, host)
+    with collected(looked.problems):
         try:
-            seen = apply.observe(topology, pooler, host, purpose=purpose)
-        except PoolerUnavailable as error:
-            looked.problems.append(error)
-            return looked
-        wanted = apply.plan(topology, seen, plan.map_version, force=False)
-        if wanted.action != "none":
+            _look_at_console(topology, plan, looked, purpose=purpose)
+        except PoolerLost as error:  # nothing was started
+            raise PoolerUnavailable(pooler, f"{error.command}: {error.reason}") from error
+        host = host_of(pooler)
+        looked.problems += _unasked(topology, plan, pooler)
+        looked.staged = apply.staged_there(pooler, host)
+        seen = apply.observe(topology, pooler, host, purpose=purpose)
+        if apply.plan(topology, seen, plan.map_version, force=False).action != "none":
             looked.problems.append(
                 PoolerUnfit(
                     pooler.name,
@@ -101,34 +95,26 @@ def look_at(context: Context, pooler: Pooler) -> Looked:
                     hint="run `shardctl pgbouncer diff`, then `shardctl pgbouncer apply`",
                 )
             )
-    with collected(looked.problems):
-        try:
-            _look_at_console(topology, plan, looked, purpose=purpose)
-        except PoolerLost as error:  # nothing was started
-            raise PoolerUnavailable(pooler, f"{error.command}: {error.reason}") from error
     return looked
 
 
-def judge(context: Context) -> Iterator[ShardctlError]:
-    """Refuse what would give clients errors during the cutover."""
-    for looked in context.need(look):
-        yield from looked.problems
+def judge(context: Context) -> Iterator[ShardctlError | str]:
+    """Refuse what would give clients errors during the cutover; report what may keep them out."""
+    found = context.need(look)
+    for looked in found:
+        yield from (faults.named(looked.pooler.name, error) for error in looked.problems)
         # An open move between nodes that are away shows at the poolers only.
-        if looked.staged and (seen := context.need(fleet.look)).away:
-            known = (copy.move.id for peer in seen.peers.values() for copy in peer.copies)
+        if looked.staged and fleet.away(context):
+            known = (entry.move.id for entry in fleet.entries(context))
             if strange := apply.in_no_journal(looked.pooler, looked.staged, known):
                 yield apply.FileStaged(looked.pooler, strange[0])
-        if looked.unasked:
-            yield PoolerUnfit(
-                looked.pooler.name,
-                "guard_login",
-                f"a guard on its host could not log in to the target: {looked.unasked}",
-                hint=f"let {context.topology.database.user} log in from there to source and target "
-                "(psql, ~/.pgpass of the pooler's user, database.options, pooler_host, rules)",
-            )
         if looked.fact is not None:
-            yield from _held(looked, looked.fact.paused)
-            yield from _configured(context.plan, looked)
+            yield from _unfit(context.plan, looked, looked.fact)
+    if not found:
+        yield (
+            "the topology has no poolers: clients of moved shards get errors from the fence until "
+            "they read the map again"
+        )
 
 
 def require_patience(topology: Topology, plan: MovePlan, *, purpose: str) -> None:
@@ -144,34 +130,21 @@ def require_patience(topology: Topology, plan: MovePlan, *, purpose: str) -> Non
         raise together(problems)
 
 
-def notes(context: Context) -> Iterator[str]:
-    """Report what the operator should know of the poolers besides refusals."""
-    found = context.need(look)
-    if not found:
-        yield (
-            "the topology has no poolers: clients of moved shards get errors from the fence until "
-            "they read the map again"
+def _unasked(topology: Topology, plan: MovePlan, pooler: Pooler) -> list[PoolerUnfit]:
+    """Ask as a guard would, a clone by its source; give why that failed."""
+    nodes = (plan.source, *([plan.target] if plan.streams else []))
+    dsns = {one: paused_poolers.guard_dsn(topology.nodes[one], topology.database) for one in nodes}
+    return [
+        PoolerUnfit(
+            pooler.name,
+            "guard_login",
+            f"a guard on its host could not log in to the target: {why}",
+            hint=f"let {topology.database.user} log in from there to source and target "
+            "(psql, ~/.pgpass of the pooler's user, database.options, pooler_host, rules)",
         )
-    for looked in found:
-        most = looked.config.get("max_client_conn", "")
-        if looked.fact is None or not most.isdecimal():
-            continue
-        room = int(most) - looked.fact.clients
-        if room < ROOM:
-            yield (
-                f"pooler {looked.pooler.name}: only {max(0, room)} client connections are free "
-                f"(max_client_conn = {most}): new logins wait during the cutover, and PgBouncer "
-                "refuses those beyond the limit"
-            )
-
-
-def _unasked(topology: Topology, plan: MovePlan, pooler: Pooler) -> str:
-    """Ask as a guard would, a clone by its source; return why that failed."""
-    for node in (plan.source, *([plan.target] if plan.streams else [])):
-        dsn = paused_poolers.guard_dsn(topology.nodes[node], topology.database)
-        if why := why_unasked(plan, pooler, dsn, node):
-            return why
-    return ""
+        for node, dsn in dsns.items()
+        if (why := why_unasked(plan, pooler, dsn, node))
+    ]
 
 
 def why_unasked(plan: MovePlan, pooler: Pooler, dsn: str, node: NodeName) -> str:
@@ -212,10 +185,13 @@ def _look_at_console(topology: Topology, plan: MovePlan, looked: Looked, *, purp
         )
 
 
-def _held(looked: Looked, aliases: tuple[str, ...]) -> Iterator[PoolerUnfit]:
-    """Refuse aliases that are already paused or disabled: the cutover would resume them."""
-    name = looked.pooler.name
-    there = [looked.offered[alias] for alias in aliases if alias in looked.offered]
+def _unfit(plan: MovePlan, looked: Looked, fact: PoolerFact) -> Iterator[PoolerUnfit | str]:
+    """Refuse aliases that are already paused or disabled: the cutover would resume them.
+
+    And parameters with which a pause is not complete, or clients do not wait that long.
+    """
+    name, config = looked.pooler.name, looked.config
+    there = [looked.offered[alias] for alias in fact.paused if alias in looked.offered]
     paused = ["the whole pooler"] if looked.held else [one.name for one in there if one.paused]
     for code, found, verb in (
         ("paused", paused, "RESUME"),
@@ -228,11 +204,6 @@ def _held(looked: Looked, aliases: tuple[str, ...]) -> Iterator[PoolerUnfit]:
                 f"it has {code}: {listed(found)}",
                 hint=f"check that no operator needs this, then run {verb} on its console",
             )
-
-
-def _configured(plan: MovePlan, looked: Looked) -> Iterator[PoolerUnfit]:
-    """Refuse parameters with which a pause is not complete, or clients do not wait that long."""
-    name, config = looked.pooler.name, looked.config
     if config.get("so_reuseport", "0") not in ("0", ""):
         yield PoolerUnfit(
             name,
@@ -250,6 +221,13 @@ def _configured(plan: MovePlan, looked: Looked) -> Iterator[PoolerUnfit]:
             hint="set pool_mode = transaction",
         )
     yield from _impatient(plan, name, config)
+    most = config.get("max_client_conn", "")
+    if most.isdecimal() and int(most) - fact.clients < ROOM:
+        yield (
+            f"pooler {name}: only {max(0, int(most) - fact.clients)} client connections are free "
+            f"(max_client_conn = {most}): new logins wait during the cutover, and PgBouncer "
+            "refuses those beyond the limit"
+        )
 
 
 def _impatient(
@@ -266,12 +244,3 @@ def _impatient(
                 f"{plan.options.max_pause_s:g} s and its guard end",
                 hint=f"set it to {needed:g} or more (0: no limit), or give a shorter --max-pause",
             )
-
-
-@contextmanager
-def _named(pooler: Pooler) -> Iterator[None]:
-    """Add the pooler's name to errors that lack it."""
-    try:
-        yield
-    except ShardctlError as error:
-        raise faults.named(pooler.name, error) from error

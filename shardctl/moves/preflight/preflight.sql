@@ -11,85 +11,12 @@ SELECT current_setting('server_version_num')::integer, current_setting('server_v
             THEN (SELECT sum(pg_tablespace_size(oid)) FROM pg_tablespace)::bigint END
 
 -- name: settings
--- Parameters in force, by name, and whether a file or a person gave them
-SELECT name, setting, source <> 'default' FROM pg_settings WHERE name = ANY (%(names)s)
-
--- name: rights
--- Rights that a move needs and the login role lacks, in words for the operator
-WITH own AS (
-    SELECT rolsuper AS super, rolreplication AS replication FROM pg_roles
-    WHERE rolname = current_user
-), schema AS MATERIALIZED (
-    SELECT n.oid, n.nspname, n.nspowner FROM pg_namespace AS n
-    JOIN unnest(%(schemas)s::name[]) AS u (name) ON u.name = n.nspname
-), needed (what, there) AS (
-    SELECT 'REPLICATION', super OR replication FROM own WHERE %(replicates)s
-    UNION ALL SELECT 'pg_monitor', pg_has_role('pg_monitor', 'USAGE')
-    UNION ALL SELECT 'pg_signal_backend', pg_has_role('pg_signal_backend', 'USAGE')
-              WHERE %(terminate)s
-    UNION ALL SELECT 'CREATE on the database',
-                     has_database_privilege(current_database(), 'CREATE')
-    UNION ALL SELECT 'TEMPORARY on the database',
-                     has_database_privilege(current_database(), 'TEMPORARY')
-              WHERE %(published)s::name[] <> '{}'
-    UNION ALL SELECT 'EXECUTE on ' || f.name, has_function_privilege(f.name, 'EXECUTE')
-              FROM unnest(%(functions)s::text[]) AS f (name)
-    UNION ALL SELECT 'SELECT on ' || v.name, has_table_privilege(v.name, 'SELECT')
-              FROM unnest(%(views)s::text[]) AS v (name)
-    UNION ALL SELECT 'SELECT, INSERT and UPDATE on ' || t.name,
-                     has_table_privilege(to_regclass(t.name), 'SELECT')
-                     AND has_table_privilege(to_regclass(t.name), 'INSERT')
-                     AND has_table_privilege(to_regclass(t.name), 'UPDATE')
-              FROM unnest(%(tables)s::text[]) AS t (name) WHERE to_regclass(t.name) IS NOT NULL
-    UNION ALL SELECT 'ownership of schema ' || min(nspname::text)
-                     || CASE WHEN count(*) > 1 THEN ' and ' || count(*) - 1 || ' more' ELSE '' END,
-                     count(*) = 0
-              FROM schema WHERE NOT pg_has_role(nspowner, 'USAGE')
-    UNION ALL SELECT 'SELECT on table ' || min(c.oid::regclass::text)
-                     || CASE WHEN count(*) > 1 THEN ' and ' || count(*) - 1 || ' more' ELSE '' END,
-                     count(*) = 0
-              FROM pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
-              WHERE c.relkind IN ('r', 'm') AND NOT has_table_privilege(c.oid, 'SELECT')
-    UNION ALL SELECT 'CREATE on schema shardctl',
-                     coalesce(has_schema_privilege(to_regnamespace('shardctl'), 'CREATE'), true)
-              WHERE %(published)s::name[] <> '{}'
-    UNION ALL SELECT 'ownership of table ' || min(c.oid::regclass::text)
-                     || CASE WHEN count(*) > 1 THEN ' and ' || count(*) - 1 || ' more' ELSE '' END,
-                     count(*) = 0
-              FROM pg_class AS c JOIN schema AS s ON s.oid = c.relnamespace
-              WHERE c.relkind IN ('r', 'p', 'f') AND s.nspname = ANY (%(published)s::name[])
-                AND NOT pg_has_role(c.relowner, 'USAGE')
-    -- Beside the data, EXECUTE on the functions that read files is enough; elsewhere it is not.
-    UNION ALL SELECT 'pg_read_server_files (outside the data directory: '
-                     || string_agg(f.setting, ', ' ORDER BY f.name) || ')',
-                     pg_has_role('pg_read_server_files', 'USAGE')
-              FROM pg_settings AS f JOIN pg_settings AS d ON d.name = 'data_directory'
-              WHERE f.name IN ('hba_file', 'ident_file')
-                AND NOT starts_with(f.setting, d.setting || '/')
-              HAVING count(*) > 0 AND %(files)s
-    -- The loop that bounds the WAL ends the walsender before it drops the slot.
-    UNION ALL SELECT 'the right to end sessions of ' || r.rolname, super OR (NOT r.rolsuper
-                     AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')))
-              FROM pg_roles AS r, own WHERE r.rolname = %(replication_user)s
-    UNION ALL SELECT CASE WHEN current_setting('server_version_num')::integer < 160000
-                          THEN 'SUPERUSER (before 16, for subscriptions)' ELSE 'pg_create_subscription' END,
-                     super OR EXISTS (SELECT FROM pg_roles WHERE rolname = 'pg_create_subscription'
-                                      AND pg_has_role(oid, 'USAGE'))
-              FROM own WHERE %(subscribes)s
-    -- A role that is missing is not judged.
-    UNION ALL SELECT format('membership in %%I (WITH INHERIT TRUE, SET TRUE), which owns moved objects',
-                            r.rolname),
-                     pg_has_role(r.oid, 'USAGE')
-                     AND pg_has_role(r.oid, CASE WHEN current_setting('server_version_num')::integer < 160000
-                                                 THEN 'MEMBER' ELSE 'SET' END)
-              FROM pg_roles AS r WHERE r.rolname = ANY (%(owners)s::text[])
-)
-SELECT what FROM needed WHERE NOT there
+-- Parameters in force, by name
+SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s)
 
 -- name: databases
--- The other databases that accept connections
-SELECT datname::text FROM pg_database
-WHERE datallowconn AND datname <> current_database() ORDER BY 1
+-- The databases that accept connections
+SELECT datname::text FROM pg_database WHERE datallowconn ORDER BY 1
 
 -- name: modules
 -- Files of functions in C, and one thing of each that needs it
@@ -139,53 +66,51 @@ WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
 ORDER BY a.xact_start
 
 -- name: database_collations
--- Databases whose collation has a version: recorded, and what the system has now (from 15 on)
-SELECT datname::text, datcollversion, pg_database_collation_actual_version(oid), datlocprovider = 'c'
-FROM pg_database WHERE datcollversion IS NOT NULL AND datallowconn ORDER BY 1
+-- Databases that sort by the C library, and its version (from 15 on)
+SELECT 'database ' || datname, pg_database_collation_actual_version(oid) FROM pg_database
+WHERE datcollversion IS NOT NULL AND datallowconn AND datlocprovider = 'c' ORDER BY 1
 
 -- name: collations
--- Other collations that columns and indexes use, and their versions
-SELECT n.nspname || '.' || c.collname, c.collversion, pg_collation_actual_version(c.oid),
-       c.collprovider = 'c'
+-- Other collations of the C library that columns and indexes use, and its version
+SELECT n.nspname || '.' || c.collname, pg_collation_actual_version(c.oid)
 FROM pg_collation AS c JOIN pg_namespace AS n ON n.oid = c.collnamespace
-WHERE c.collversion IS NOT NULL
+WHERE c.collversion IS NOT NULL AND c.collprovider = 'c'
   AND c.oid IN (SELECT a.attcollation FROM pg_attribute AS a WHERE a.attrelid >= 16384)
 ORDER BY 1
 
--- name: event_rehearsal
+-- name: event_made
 -- What a move changes in a catalog, on objects of its own; to be rolled back
 CREATE SCHEMA {schema};
 SET LOCAL search_path TO {schema}, pg_catalog;
 CREATE TABLE photos (id bigint);
-{publish}
-{subscribe}
-ALTER SCHEMA {schema} RENAME TO {renamed}
 
--- name: event_rehearsal_publish
--- Part of that on a node from which rows are streamed
+-- name: event_published
+-- What it does besides on both nodes of a stream
 CREATE PUBLICATION {name} FOR TABLE photos;
 DROP PUBLICATION {name};
 
--- name: event_rehearsal_subscribe
--- Part of that on a node to which they are: it connects to nothing
+-- name: event_subscribed
+-- What it does besides on the target of a stream: it connects to nothing
 CREATE SUBSCRIPTION {name} CONNECTION 'password=none' PUBLICATION {name}
     WITH (connect = false, slot_name = NONE);
 ALTER SUBSCRIPTION {name} DISABLE;
 DROP SUBSCRIPTION {name};
 
+-- name: event_renamed
+-- What it does at last
+ALTER SCHEMA {schema} RENAME TO {name}
+
 -- name: patroni
--- Whether Patroni has a session here, has started the server, and its files may be read
+-- Whether Patroni has a session here, and its file may be read
 SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name ~ '^Patroni( |$)'
                                               AND backend_type = 'client backend'),
-       source = 'command line',
        has_function_privilege('pg_stat_file(text,boolean)', 'EXECUTE')
        AND has_function_privilege('pg_read_binary_file(text)', 'EXECUTE')
-FROM pg_settings WHERE name = 'cluster_name'
 
 -- name: patroni_settings
--- The copy of its settings that Patroni keeps beside the data; null where there is none
+-- Whether it is paused by the copy of its settings that Patroni keeps beside the data
 SELECT CASE WHEN (pg_stat_file('patroni.dynamic.json', true)).size IS NOT NULL
-            THEN convert_from(pg_read_binary_file('patroni.dynamic.json'), 'UTF8') END
+            THEN convert_from(pg_read_binary_file('patroni.dynamic.json'), 'UTF8')::jsonb END
 
 -- name: try_subscription
 -- Log in to a source as a subscription does; to be rolled back. Of a publication that is there, the

@@ -12,7 +12,7 @@ from shardctl.meter import duration, listed
 from shardctl.moves import ddl, marks, reverse_kept
 from shardctl.moves import wal as room
 from shardctl.moves.plan import COPY_INSTEAD, SourceUnfit, TargetUnfit
-from shardctl.moves.preflight import wal
+from shardctl.moves.preflight import shards
 from shardctl.postgres import catalog, slots
 from shardctl.postgres.logical import publication
 from shardctl.topology import names as naming
@@ -56,10 +56,8 @@ def require_slot(session: Connection, plan: MovePlan) -> None:
 def at_source(session: Connection, plan: MovePlan) -> Iterator[SourceUnfit]:
     """Find DDL on the shards since the move that is reversed: its stream carries rows alone."""
     noted = marks.last(session, plan.id, reverse_kept.TARGET_KEPT) or {}
-    changed = ddl.changes(
-        noted.get("parts", [{} for _ in plan.schemas]), session, plan.schemas, named=plan.schemas
-    )
-    if changed:
+    parts = noted.get("parts", [{} for _ in plan.schemas])
+    if changed := ddl.changes(parts, session, plan.schemas, named=plan.schemas):
         yield SourceUnfit(
             plan.source,
             "reverse_altered",
@@ -92,31 +90,23 @@ def at_target(session: Connection, plan: MovePlan) -> Iterator[TargetUnfit]:
             f"its server is on timeline {seen['timeline']} and was on {noted['timeline']} when its "
             "copies were retired: after a failover they may lack rows",
         )
-    altered = ddl.changes(noted["parts"], session, now, named=retired(plan))
+    touched = ddl.changes(noted["parts"], session, now, named=retired(plan))
     before = dict(zip(retired(plan), now, strict=True))
-    emptied = [
-        f"{name} was emptied or rewritten"
-        for name, file in noted["files"].items()
-        if seen["files"].get(_under(name, before)) not in (None, file)
-    ]
-    if altered or emptied:
+    for name, file in noted["files"].items():
+        schema, _, relation = name.partition(".")
+        if seen["files"].get(f"{before.get(schema, schema)}.{relation}") not in (None, file):
+            touched.append(f"{name} was emptied or rewritten")
+    if touched:
         yield unfit(
             "retired_touched",
-            "its retired copies are not as the move left them: "
-            f"{listed(list(dict.fromkeys([*altered, *emptied])))}",
+            f"its retired copies are not as the move left them: {listed(touched)}",
         )
-
-
-def _under(name: str, renamed: dict[str, str]) -> str:
-    """Give a table's name under the name that its schema has now."""
-    schema, _, table = name.partition(".")
-    return f"{renamed.get(schema, schema)}.{table}"
 
 
 def look_at_source(context: Context) -> None:
     """Compare the structure of the shards; raises reverse_lost, reverse_wal, SourceUnfit."""
     require_slot(context.session, context.plan)
-    if context.need(wal.look).limit(context.plan) is not None:
+    if context.need(shards.look_at_wal).limit(context.plan) is not None:
         settled = room.settled(context.plan, context.source, context.session)
         room.require_kept(context.session, settled)
     if found := list(at_source(context.session, context.plan)):

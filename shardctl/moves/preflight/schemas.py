@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from shardctl.errors import together
 from shardctl.ids.generator import quote_identifier
 from shardctl.meter import SHOWN, listed
 from shardctl.moves import ddl
@@ -17,54 +17,43 @@ from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision.refusals import table_shadowed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from shardctl.errors import ShardctlError
     from shardctl.moves.preflight.subject import Context
-    from shardctl.postgres.connection import Connection
 
 _WITH_DATABASE_COLLATIONS = 150_000
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A collation's recorded version; `actual` is the system's, by the C library or not."""
+class Copied(NamedTuple):
+    """What a clone has besides shards."""
 
-    name: str
-    recorded: str
-    actual: str | None
-    of_libc: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """What binds the moved schemas to others, and what a clone would have besides shards."""
-
-    shadows: tuple[tuple[str, str], ...] = ()
-    crossings: Some = field(default_factory=Some)
-    """Cross-schema dependencies: the object, and on what it depends."""
-    tables: Some = field(default_factory=Some)
-    """Tables and sequences outside shards."""
-    databases: Mapping[str, Some] = field(default_factory=dict)
-    """The same for other databases that have any."""
-    closed: Mapping[str, str] = field(default_factory=dict)
+    tables: dict[str, Some]
+    """Tables and sequences outside shards, by database."""
+    closed: dict[str, str]
     """Databases that shardctl could not connect to, and why."""
-    collations: tuple[Version, ...] = ()
-    modules: Mapping[str, str] = field(default_factory=dict)
+    modules: dict[str, str]
     """The libraries that functions in C need, each with one of these functions."""
 
 
-def look(context: Context) -> Contents:
-    """Query the source; a fixed number of queries for each of its databases that are copied."""
-    topology, plan, session = context.topology, context.plan, context.session
-    crossings = ddl.dependencies(session, plan.schemas, planning.leaving(topology, plan))
-    found = Contents(catalog.read_shadows(session, topology, plan.schemas), crossings)
-    if context.streams:
-        return found
-    databases: dict[str, Some] = {}
-    closed: dict[str, str] = {}
-    modules = _modules(session)
-    for (name,) in session.execute(QUERIES["databases"]).fetchall():
+def look(context: Context) -> None:
+    """Look for what would bypass the fence; raises SourceUnfit, table_shadowed."""
+    plan, session = context.plan, context.session
+    shadows = catalog.read_shadows(session, context.topology, plan.schemas)
+    found: list[ShardctlError] = [table_shadowed(plan.source, *one) for one in shadows]
+    staying = planning.leaving(context.topology, plan)
+    if (crossings := ddl.dependencies(session, plan.schemas, staying)).total:
+        found.append(ddl.crossing_refused(plan.source, crossings))
+    if found:
+        raise together(found)
+
+
+def look_at_copied(context: Context) -> Copied:
+    """Ask each database of the source that is copied, the cluster's own included."""
+    topology, found = context.topology, Copied({}, {}, {})
+    for (name,) in context.session.execute(QUERIES["databases"]).fetchall():
+        shards = context.source.shards if name == topology.database.name else ()
+        given = {"known": [topology.schema(shard) for shard in shards], "shown": SHOWN}
         try:
             with connect(
                 context.source,
@@ -73,82 +62,48 @@ def look(context: Context) -> Contents:
                 dbname=name,
                 autocommit=True,
                 observing=True,
-            ) as other:
-                there = tables(other, [])
-                modules = {**_modules(other), **modules}
+            ) as session:
+                there = some(session.execute(QUERIES["tables"], given).fetchall())
+                found.modules.update(session.execute(QUERIES["modules"]).fetchall())
         except NodeUnavailable as error:
-            closed[name] = error.reason
+            found.closed[name] = error.reason
         else:
-            if there.total:
-                databases[name] = there
-    return replace(
-        found,
-        tables=tables(session, [topology.schema(shard) for shard in context.source.shards]),
-        databases=databases,
-        closed=closed,
-        collations=_collations(session),
-        modules=modules,
-    )
-
-
-def _modules(session: Connection) -> dict[str, str]:
-    return dict(session.execute(QUERIES["modules"]).fetchall())
-
-
-def tables(session: Connection, known: Sequence[str]) -> Some:
-    """List a database's tables and sequences outside `known` and retired schemas."""
-    return some(
-        session.execute(QUERIES["tables"], {"known": list(known), "shown": SHOWN}).fetchall()
-    )
-
-
-def judge(context: Context) -> Iterator[ShardctlError]:
-    """Refuse what would bypass the fence."""
-    node, there = context.plan.source, context.need(look)
-    if there.crossings.total:
-        yield ddl.crossing_refused(node, there.crossings)
-    for schema, table in there.shadows:
-        yield table_shadowed(node, schema, table)
+            found.tables[name] = there
+    return found
 
 
 def judge_copied(context: Context) -> Iterator[ShardctlError]:
-    """Refuse what would be on both nodes after a clone, or is corrupt there."""
-    node, there = context.plan.source, context.need(look)
-    for one in there.collations:
-        if one.recorded != one.actual:
-            yield SourceUnfit(
-                node,
-                "collation",
-                f"{one.name} was created with collation version {one.recorded}, but the system has "
-                f"{one.actual or 'none'}: its indexes may be corrupt, on the clone too",
-                hint="run REINDEX on its indexes, then ALTER DATABASE (or COLLATION) ... REFRESH "
-                "COLLATION VERSION",
-            )
+    """Refuse what would be on both nodes after a clone."""
+    node, there, database = (
+        context.plan.source,
+        context.need(look_at_copied),
+        context.topology.database,
+    )
     hint = "move it elsewhere or drop it, or give --duplicate-shared to keep it on both nodes"
-    if there.tables.total and not context.plan.options.duplicate_shared:
+    tables = {} if context.plan.options.duplicate_shared else dict(there.tables)
+    shared = tables.pop(database.name, Some())
+    if shared.total:
         yield SourceUnfit(
-            node, "shared_tables", f"it has tables outside the shards: {there.tables}", hint=hint
+            node, "shared_tables", f"it has tables outside the shards: {shared}", hint=hint
         )
-    if there.databases and not context.plan.options.duplicate_shared:
-        shown = [f"{name} ({some})" for name, some in there.databases.items()]
+    if shown := [f"{name} ({found})" for name, found in tables.items() if found.total]:
         yield SourceUnfit(
             node, "other_databases", f"it has other databases with data: {listed(shown)}", hint=hint
         )
-    user = context.topology.database.user
     for name, reason in there.closed.items():
         yield SourceUnfit(
             node,
             "database_closed",
             f"cannot connect to database {name}, which a clone would copy: {reason}",
-            hint=f"add `host {name} {user} ADDRESS scram-sha-256` to pg_hba.conf there and reload, "
-            f"and run GRANT CONNECT ON DATABASE {quote_identifier(name)} TO "
-            f"{quote_identifier(user)}",
+            hint=f"add `host {name} {database.user} ADDRESS scram-sha-256` to pg_hba.conf there "
+            f"and reload, and run GRANT CONNECT ON DATABASE {quote_identifier(name)} TO "
+            f"{quote_identifier(database.user)}",
         )
 
 
-def _collations(session: Connection) -> tuple[Version, ...]:
-    found = session.execute(QUERIES["collations"]).fetchall()
-    if session.info.server_version >= _WITH_DATABASE_COLLATIONS:
-        rows = session.execute(QUERIES["database_collations"]).fetchall()
-        found += [(f"database {name}", *versions) for name, *versions in rows]
-    return tuple(Version(*row) for row in found)
+def look_at_collations(context: Context) -> list[tuple[str, str]]:
+    """Ask the source by which versions of the C library it sorts, with a collation of each."""
+    found = context.session.execute(QUERIES["collations"]).fetchall()
+    if context.session.info.server_version >= _WITH_DATABASE_COLLATIONS:
+        found += context.session.execute(QUERIES["database_collations"]).fetchall()
+    return found

@@ -1,22 +1,19 @@
-"""The source's server: its version, role, parameters and size, and the login role's rights."""
+"""The servers of source and target: their versions, roles, parameters and sizes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from shardctl.ids.generator import quote_identifier
-from shardctl.moves.plan import NodeUnfit, SourceUnfit
+from shardctl.moves.plan import SourceUnfit
 from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.postgres import OLDEST_MAJOR, queries
-from shardctl.postgres.logical import structure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import NodeName
 
 STANDBY_CRITICAL = (
     "max_connections",
@@ -27,43 +24,15 @@ STANDBY_CRITICAL = (
 )
 """A standby does not start with lower values than its primary's."""
 
-_SETTINGS = (
-    *STANDBY_CRITICAL,
-    "data_directory",
-    "dynamic_library_path",
-    "max_wal_size",
-    "synchronous_standby_names",
-)
+_SETTINGS = (*STANDBY_CRITICAL, "data_directory", "dynamic_library_path", "max_wal_size")
 
 OLDEST_STREAMED = 15
 """The first major version whose publications can be filtered by rows."""
 
-MONITOR = "pg_monitor"
-
-_FUNCTIONS = (
-    # To promote, to accept connections, and to read the files of which the clone's are made.
-    "pg_promote(boolean,integer)",
-    "pg_reload_conf()",
-    "pg_show_all_file_settings()",
-    "pg_hba_file_rules()",
-    "pg_ls_dir(text)",
-    "pg_ls_dir(text,boolean,boolean)",
-    "pg_read_binary_file(text)",
-    "pg_read_file(text,bigint,bigint,boolean)",
-    "pg_stat_file(text,boolean)",
-)
-_VIEWS = ("pg_file_settings", "pg_hba_file_rules")
-_OF_REVERSES = (
-    "pg_replication_origin_advance(text,pg_lsn)",
-    "pg_replication_origin_progress(text,boolean)",
-)
-"""By which a reverse begins where it should."""
-_TABLES = ("shardctl.cluster", "shardctl.map", "shardctl.move", "shardctl.move_step")
-
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The source's server as it is; `bytes` is None where the role may not read it."""
+    """A server as it is; `bytes` is None where the role may not read it."""
 
     version_number: int
     version: str
@@ -88,14 +57,18 @@ def keep_out(session: Connection, *, seconds: float) -> None:
 
 def look(context: Context) -> Server:
     """Query the source's version, role, size and parameters."""
-    return read(context.session)
+    return _read(context.session)
 
 
-def read(session: Connection) -> Server:
-    """Query a server's version, role, size and parameters."""
+def look_at_target(context: Context) -> Server:
+    """Ask the target of a stream the same."""
+    return _read(context.member)
+
+
+def _read(session: Connection) -> Server:
+    settings = session.execute(QUERIES["settings"], {"names": list(_SETTINGS)}).fetchall()
     number, version, in_recovery, size = queries.one(session, QUERIES["server"])
-    settings = session.execute(QUERIES["settings"], {"names": list(_SETTINGS)})
-    return Server(number, version, in_recovery, size, {n: value for n, value, _ in settings})
+    return Server(number, version, in_recovery, size, dict(settings))
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
@@ -119,77 +92,40 @@ def judge(context: Context) -> Iterator[SourceUnfit]:
         )
 
 
-def require_streams(context: Context) -> None:
-    """See that the source's catalogs are those of a version that streams; raises Unknown."""
-    if context.need(look).major < OLDEST_STREAMED:
+def require_streams(context: Context, of: Callable[[Context], Server]) -> None:
+    """See that a server's catalogs are those of a version that streams; raises Unknown."""
+    if context.need(of).major < OLDEST_STREAMED:
         raise Unknown
 
 
-def look_for_rights(context: Context) -> tuple[str, ...]:
-    """List the rights that the role lacks on the source."""
-    plan, streams = context.plan, context.streams
-    # The owner of a table publishes it, the move's own control table too.
-    published = [*plan.schemas, "shardctl"] if streams else []
-    owned = published or [context.topology.schema(shard) for shard in context.source.shards]
-    return _lacking(
-        context.session,
-        schemas=[*{*owned, *plan.schemas}],
-        replicates=True,
-        terminate=plan.options.terminate,
-        functions=[] if streams else list(_FUNCTIONS),
-        views=[] if streams else list(_VIEWS),
-        tables=list(_TABLES),
-        published=published,
-        replication_user=context.topology.database.replication_user,
-        files=not streams,
-    )
+def look_for_patroni(context: Context) -> bool | None:
+    """Return whether Patroni, which manages the source, is paused; None without one.
+
+    It is seen by its session, which it has as long as it runs. False where the role may not read
+    its file.
+    """
+    at_work, may_read = queries.one(context.session, QUERIES["patroni"])
+    if not at_work:
+        return None
+    (kept,) = queries.one(context.session, QUERIES["patroni_settings"]) if may_read else (None,)
+    return bool(kept and kept.get("pause"))
 
 
-def look_for_owners(context: Context) -> tuple[str, ...]:
-    """Ask the source which roles own what is moved."""
-    return structure.owners(context.session, context.plan.schemas)
-
-
-def look_for_rights_of_target(context: Context) -> tuple[str, ...]:
-    """List the rights that the role lacks on a target to which shards are streamed."""
-    plan = context.plan
-    return _lacking(
-        context.member,
-        schemas=["shardctl"],
-        replicates=plan.reverse is not None,
-        functions=list(_OF_REVERSES) if plan.reverses is not None else [],
-        subscribes=True,
-        owners=list(context.of(look_for_owners) or ()),
-    )
-
-
-def _lacking(session: Connection, **given: Any) -> tuple[str, ...]:
-    asked: dict[str, Any] = {
-        **{name: [] for name in ("functions", "views", "tables", "published", "owners")},
-        **dict.fromkeys(("terminate", "subscribes", "files"), False),
-        "replication_user": None,
-    }
-    return tuple(what for (what,) in session.execute(QUERIES["rights"], asked | given))
-
-
-def judge_rights(context: Context) -> Iterator[NodeUnfit]:
-    """Refuse a role without these rights."""
-    return _refused(context, context.plan.source, context.need(look_for_rights))
-
-
-def judge_rights_of_target(context: Context) -> Iterator[NodeUnfit]:
-    """Refuse a role without those on the target."""
-    return _refused(context, context.plan.target, context.need(look_for_rights_of_target))
-
-
-def _refused(context: Context, node: NodeName, missing: Sequence[str]) -> Iterator[NodeUnfit]:
-    """Refuse missing rights."""
-    user, role = context.topology.database.user, quote_identifier(context.topology.database.user)
-    if missing:
-        yield NodeUnfit(
-            node,
-            "rights",
-            f"{user} lacks rights that a move needs: {'; '.join(missing)}",
-            hint=f"run on node {node} as a superuser GRANT ... TO {role} for each of them, or "
-            f"ALTER ROLE {role} REPLICATION, which a target needs for --keep-reverse only",
+def judge_patroni(context: Context) -> Iterator[SourceUnfit | str]:
+    """Refuse one at work: it drops slots that it does not know, and promotes standbys."""
+    plan, is_paused = context.plan, context.need(look_for_patroni)
+    if is_paused is None:
+        return
+    if not is_paused and not plan.options.ignore_standby:
+        yield SourceUnfit(
+            plan.source,
+            "patroni_failover",
+            "Patroni manages it and is not paused: it may drop the move's replication slot, or "
+            "promote a standby, which ignores the fence",
+            hint="run `patronictl pause --wait`, and `patronictl resume` after the move; or give "
+            "--ignore-standby if failover is disabled in another way",
         )
+    yield (
+        f"Patroni manages node {plan.source}: run `patronictl resume` after the move, and give "
+        f"node {plan.target} a Patroni with a scope of its own"
+    )

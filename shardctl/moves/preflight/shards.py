@@ -1,32 +1,48 @@
-"""The shards of the source: their sizes, locks and room for these, and transactions that last."""
+"""The source's shards: their sizes, locks and room for these, and transactions that last.
+
+And their copy: its rate, its room on the target, and that on the source for the WAL that it keeps.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
-import psycopg
+from typing import TYPE_CHECKING
 
 from shardctl.access import fence
 from shardctl.checks.status import QUERIES as STATUS
 from shardctl.meter import listed
 from shardctl.moves import plan as planning
+from shardctl.moves import wal
 from shardctl.moves.plan import PreflightRefused, SourceUnfit, TargetUnfit
-from shardctl.moves.preflight import poolers, server
-from shardctl.moves.preflight.server import keep_out
-from shardctl.moves.preflight.subject import QUERIES, refused
+from shardctl.moves.preflight import poolers, server, table
+from shardctl.moves.preflight.subject import QUERIES, Unknown
 from shardctl.postgres import queries
-from shardctl.postgres.connection import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
+    from shardctl.moves.preflight.server import Server
     from shardctl.moves.preflight.subject import Context
-    from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import NodeName, ShardId, Topology
+    from shardctl.moves.wal import Wal
+    from shardctl.topology.model import NodeName
 
 _SHARE = 3 / 4
 """The part of the lock table that one transaction may take; applications need the rest."""
+
+
+COPY_RATE = 200 * 1024 * 1024
+"""The assumed rate of a copy without `--max-rate`, in bytes a second."""
+STREAMED_TABLE_S = 0.011
+"""For each table that is streamed: pg_dump, COPY, pg_restore, its indexes, ANALYZE.
+
+Measured as prediction.COMPARED_TABLE_S.
+"""
+CLONED_TABLE_S = 0.005
+"""For each table that is cloned: its files, and their flush at the end. Measured as above."""
+
+_SPARE = 10
+_RATES = range(32 * 1024, 1024 * 1024 * 1024 + 1)
+"""The rates that pg_basebackup accepts, in bytes a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +63,20 @@ def look(context: Context) -> Shards:
     owned = [context.topology.schema(shard) for shard in context.source.shards]
     if not context.streams:
         (copied,) = queries.one(context.session, QUERIES["all_tables"])
-    return Shards(
-        _sizes(context.session, owned),
-        moved=moved,
-        copied=copied,
-    )
+    found = context.session.execute(STATUS["schemas"], {"schemas": owned})
+    return Shards({name: size for name, size, _ in found}, moved, copied)
 
 
 def judge(context: Context) -> Iterator[SourceUnfit]:
     """Refuse moved shards with a table that another session has locked."""
     sizes = context.need(look).sizes
     if locked := [s for s in context.plan.schemas if s in sizes and sizes[s] is None]:
-        yield _locked(context.plan.source, locked)
+        yield SourceUnfit(
+            context.plan.source,
+            "locked",
+            f"another session holds an AccessExclusiveLock on tables in {listed(locked)}",
+            hint="find it in pg_locks there, wait until it ends or end it, then try again",
+        )
 
 
 def reclaimed(context: Context) -> int:
@@ -68,70 +86,27 @@ def reclaimed(context: Context) -> int:
     return sum(context.need(look).sizes.get(schema) or 0 for schema in owned)
 
 
-def measure(topology: Topology, node: NodeName, *, purpose: str) -> dict[ShardId, int]:
-    """Measure a node's shards in bytes, for `--half`.
+def look_for_transactions(context: Context) -> list[tuple[int, str, bool]]:
+    """List the source's transactions that are older than --max-pause.
 
-    Raises NodeUnavailable and PreflightRefused.
+    Each with its session's pid, in words, and whether it holds or awaits a write lock on a moved
+    table.
     """
-    there = topology.nodes[node]
-    names = {topology.schema(shard): shard for shard in there.shards}
-    try:
-        with connect(
-            there, topology.database, purpose=purpose, autocommit=True, observing=True
-        ) as session:
-            keep_out(session, seconds=1)
-            found = _sizes(session, list(names))
-    except psycopg.Error as error:
-        raise refused(there, topology.database.user, error) from error
-    unknown = [name for name in names if name in found and found[name] is None]
-    if unknown:
-        raise _locked(node, unknown)
-    return {shard: size for name, shard in names.items() if (size := found.get(name)) is not None}
-
-
-def _sizes(session: Connection, owned: Sequence[str]) -> dict[str, int | None]:
-    found = session.execute(STATUS["schemas"], {"schemas": list(owned)})
-    return {name: size for name, size, _ in found}
-
-
-def _locked(node: NodeName, locked: Sequence[str]) -> SourceUnfit:
-    return SourceUnfit(
-        node,
-        "locked",
-        f"another session holds an AccessExclusiveLock on tables in {listed(locked)}",
-        hint="find it in pg_locks there, wait until it ends or end it, then try again",
-    )
-
-
-class Transaction(NamedTuple):
-    """A transaction that is older than the cutover may take; `said` names it and its age.
-
-    `writes`: it holds or awaits a write lock on a moved table.
-    """
-
-    pid: int
-    said: str
-    writes: bool
-
-
-def look_for_transactions(context: Context) -> tuple[Transaction, ...]:
-    """List the source's transactions that are older than --max-pause."""
     older = {"schemas": list(context.plan.schemas), "seconds": context.plan.options.max_pause_s}
-    found = context.session.execute(QUERIES["transactions"], older)
-    return tuple(Transaction(*one) for one in found)
+    return context.session.execute(QUERIES["transactions"], older).fetchall()
 
 
 def judge_transactions(context: Context) -> Iterator[SourceUnfit]:
     """Refuse transactions that the cutover would wait for."""
-    busy = frozenset().union(*(one.busy for one in context.of(poolers.look) or ()))
-    found = [one for one in context.need(look_for_transactions) if one.writes or one.pid in busy]
-    if found:
+    busy = {pid for one in context.of(poolers.look) or () for pid in one.busy}
+    older = context.need(look_for_transactions)
+    if found := [said for pid, said, writes in older if writes or pid in busy]:
         pause_s = context.plan.options.max_pause_s
         yield SourceUnfit(
             context.plan.source,
             "old_transactions",
             f"transactions on the moved shards are older than --max-pause ({pause_s:g} s), so the "
-            f"cutover would time out: {listed([one.said for one in found])}",
+            f"cutover would time out: {listed(found)}",
             hint="wait until they end, or end them with pg_terminate_backend(PID) there",
         )
 
@@ -179,4 +154,64 @@ def lock_table(
             f"for {room:,} beside those of applications",
             hint=f"set max_locks_per_transaction = {-(-int(locks / _SHARE) // sessions) + 1} "
             "or more there, then restart it",
+        )
+
+
+def look_at_wal(context: Context) -> Wal:
+    """Look at the source and its host; raises Unknown for a standby, and without the rights."""
+    if context.need(server.look).in_recovery or context.need(table.RIGHTS.look):
+        raise Unknown
+    return wal.look(context.source, context.session)
+
+
+def judge_wal(context: Context) -> Iterator[PreflightRefused | str]:
+    """Refuse an invalid rate, or a source without room for the WAL that it may keep; report it."""
+    rate = context.plan.options.max_rate
+    if rate is not None and rate not in _RATES:
+        yield PreflightRefused(
+            "--max-rate",
+            "max_rate",
+            f"invalid rate: {rate:,} bytes a second",
+            hint="give a rate a second from 32k to 1024M, for example --max-rate 50M",
+        )
+    yield from wal.judge(context.plan, context.need(look_at_wal))
+    yield from wal.notes(context.plan, context.need(look_at_wal))
+
+
+def predicted_s(context: Context) -> float:
+    """Estimate how long the copy takes where it is alone on its machines.
+
+    Other work makes it several times as long.
+    """
+    each = STREAMED_TABLE_S if context.streams else CLONED_TABLE_S
+    tables = 0 if context.plan.reverses is not None else context.need(look).copied
+    return copied_bytes(context) / (context.plan.options.max_rate or COPY_RATE) + tables * each
+
+
+def copied_bytes(context: Context) -> int:
+    """Count the bytes that are copied: the source's server, 0 if unknown, or a stream's shards.
+
+    A reverse copies none.
+    """
+    if context.plan.reverses is not None:
+        return 0
+    if not context.streams:
+        return context.need(server.look).bytes or 0
+    sizes = context.need(look).sizes
+    return sum(sizes.get(schema) or 0 for schema in context.plan.schemas)
+
+
+def judge_target(
+    context: Context, where: str, free: int | None, there: Server
+) -> Iterator[TargetUnfit]:
+    """Refuse a disk without room for what is copied, a tenth of that, and the WAL that is kept."""
+    copied, kept = copied_bytes(context), there.number("max_wal_size") * wal.MB
+    needed = copied + copied // _SPARE + kept
+    if free is not None and free < needed:
+        yield TargetUnfit(
+            context.plan.target,
+            "disk",
+            f"{where} has {wal.megabytes(free)} free, but the copy needs {wal.megabytes(needed)}: "
+            f"{wal.megabytes(copied)}, a tenth of that, and max_wal_size = {wal.megabytes(kept)}",
+            hint="free space there, or choose another target or data_directory",
         )

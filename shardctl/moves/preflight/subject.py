@@ -15,7 +15,6 @@ from shardctl.postgres.connection import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from typing import Never
 
     from shardctl.errors import ShardctlError
     from shardctl.moves.plan import MovePlan
@@ -57,28 +56,20 @@ class Unknown(Exception):  # preflight itself catches it, no operator sees it
     """A finding that a subject needs is missing; another refusal reports why."""
 
 
-def nothing(_context: Context) -> Iterable[Never]:
-    """Refuse and report nothing."""
-    return ()
-
-
 Before = Literal["copy", "cutover"]
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One row of the registry.
+    """What is looked at in one place.
 
-    `look` queries and changes nothing. The others use what it and other looks have found: `judge`
-    returns refusals, `notes` what the plan reports besides refusals.
+    `look` queries and changes nothing. `judge` uses what it and other looks have found: it returns
+    refusals, and as texts what the plan reports besides.
     """
 
-    name: str
-    about: str
     place: Place
     look: Callable[[Context], object] | None = None
-    judge: Callable[[Context], Iterable[ShardctlError]] = nothing
-    notes: Callable[[Context], Iterable[str]] = nothing
+    judge: Callable[[Context], Iterable[ShardctlError | str]] = lambda _: ()
     of: Sequence[Kind] = tuple(Kind)
     again: Before | None = None
     """Before what it is looked at and judged again; `copy` is of streams."""
@@ -93,10 +84,10 @@ class Context:
     purpose: str
     found: dict[Callable[[Context], object], object] = field(default_factory=dict)
     """The results of looks that succeeded."""
-    problems: list[tuple[Place, ShardctlError]] = field(default_factory=list)
+    problems: list[ShardctlError] = field(default_factory=list)
     """The errors of the others."""
-    unknown: list[str] = field(default_factory=list)
-    """Subjects that could not look or judge, because findings of others are missing."""
+    unknown: list[Subject] = field(default_factory=list)
+    """Those that could not look or judge, because findings of others are missing."""
     session: Connection = field(init=False)
     """The session with the source, while its subjects look."""
     member: Connection = field(init=False)

@@ -1,8 +1,8 @@
 """Preflight's questions in SQL, which `checks.sql` has, and what is said of the answers.
 
-A block is `-- check: NAME`, then YAML in comment lines, then what is asked:
+A block is `-- check: NAME`, a comment line that says what has to be true, then YAML in comment
+lines, then what is asked:
 
-- `about`: what has to be true, for the reference.
 - `at`: `source`, `target` or `each` node, whose answers are rows of a key and a name. Or `both`:
   the first query gives rows of a kind and a name, of what the source has or needs. The second,
   after `-- then`, is asked of both nodes and defines these: kind, name, what is compared, shown.
@@ -29,13 +29,14 @@ from shardctl.ids.generator import quote_identifier
 from shardctl.meter import listed
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import SourceUnfit, TargetUnfit
-from shardctl.moves.preflight import member, server
-from shardctl.moves.preflight.subject import Kind, Place, Subject, Unknown
+from shardctl.moves.preflight import server
+from shardctl.moves.preflight.subject import Kind, Place, Subject
 from shardctl.postgres import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from shardctl.errors import ShardctlError
     from shardctl.moves.preflight.subject import Before, Context
 
     Answers = Mapping[str, list[str]]
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
 
 _SENDERS = 2
 """A clone takes them: pg_basebackup one for the files and one for the WAL in the meantime."""
-_BLOCK = re.compile(r"^-- check: (.+)\n((?:-- .*\n)+)((?:(?!^-- check: ).*\n?)*)", re.MULTILINE)
+_BLOCK = re.compile(
+    r"^-- check: (.+)\n-- .+\n((?:-- .*\n)+)((?:(?!^-- check: ).*\n?)*)", re.MULTILINE
+)
 
 
 class Said(NamedTuple):
@@ -60,7 +63,6 @@ class Check:
     """One block; `said` is by method and key."""
 
     name: str
-    about: str
     at: str
     again: Before | None
     said: Mapping[str, Mapping[str, Said]]
@@ -72,85 +74,60 @@ class Check:
 
     def subjects(self, place: Place) -> Iterator[Subject]:
         """Give the row of the registry, if this is asked there."""
+        at_source = place is Place.source
         methods = [Kind.stream, Kind.reverse] if self.of(planning.STREAM) else []
-        if place is Place.source and self.of(planning.CLONE):
+        if at_source and self.of(planning.CLONE):
             methods.append(Kind.clone)
-        if {"source": Place.member, "target": Place.source}.get(self.at) is place or not methods:
+        if self.at == ("target" if at_source else "source") or not methods:
             return
-        if self.at == "both" and place is Place.source:
-            name, about = f"source's {self.name}", "with what it is compared"
-            yield Subject(name, about, place, self.define, of=methods)
-            return
-        look = self.look if place is Place.source else self.look_at_target
-        whose = f"{'source' if place is Place.source else 'target'}'s "
-        yield Subject(
-            (whose if self.at == "each" else "") + self.name,
-            self.about,
-            place,
-            look,
-            partial(self.judge, look),
-            partial(self.notes, look),
-            methods,
-            self.again if place is Place.source else None,
-        )
+        if at_source and self.at == "both":
+            yield Subject(place, self.define, of=methods)
+        else:
+            look = self.look if at_source else self.look_at_target
+            again = self.again if at_source else None
+            yield Subject(place, look, partial(self.judge, look), methods, again)
 
     def look(self, context: Context) -> Answers:
         """Ask the source; raises Unknown of one that is too old for a stream."""
         if context.streams:
-            server.require_streams(context)
-        return self._answers(context.session.execute(self.asked[0], _given(context)))
+            server.require_streams(context, server.look)
+        return _by_key(context.session.execute(self.asked[0], _given(context)))
 
     def define(self, context: Context) -> Definitions:
         """Define on the source what it has or needs; raises Unknown as `look`."""
-        server.require_streams(context)
-        named = context.session.execute(self.asked[0], _given(context)).fetchall()
-        given = _given(context) | {"named": json.dumps(named)}
-        rows = context.session.execute(self.asked[1], given)
-        return {(kind, name): (compared, shown) for kind, name, compared, shown in rows}
+        server.require_streams(context, server.look)
+        given = _given(context)
+        named = context.session.execute(self.asked[0], given).fetchall()
+        return _defined(
+            context.session.execute(self.asked[1], {**given, "named": json.dumps(named)})
+        )
 
     def look_at_target(self, context: Context) -> Answers:
         """Ask the target; raises Unknown of one that is too old for a stream."""
-        if context.need(member.look).major < server.OLDEST_STREAMED:
-            raise Unknown
+        server.require_streams(context, server.look_at_target)
         given = _given(context, at_target=True)
         if self.at != "both":
-            return self._answers(context.member.execute(self.asked[0], given))
+            return _by_key(context.member.execute(self.asked[0], given))
         here = context.need(self.define)
-        rows = context.member.execute(self.asked[1], given | {"named": json.dumps(list(here))})
-        there = {(kind, name): (compared, shown) for kind, name, compared, shown in rows}
-        return self._answers(self._differing(context, here, there))
+        given["named"] = json.dumps(list(here))
+        there = _defined(context.member.execute(self.asked[1], given))
+        return _by_key(self._differing(context, here, there))
 
-    def judge(self, look: Look, context: Context) -> Iterator[SourceUnfit | TargetUnfit]:
-        """Refuse what has a hint."""
-        plan = context.plan
-        for one, said, hint in self._told(look, context):
-            if hint is not None and look == self.look:
-                yield SourceUnfit(plan.source, one.code, said, hint=hint)
-            elif hint is not None:
-                yield TargetUnfit(plan.target, one.code, said, hint=hint)
-
-    def notes(self, look: Look, context: Context) -> Iterator[str]:
-        """Report what has none."""
-        return (said for _, said, hint in self._told(look, context) if hint is None)
-
-    def _told(self, look: Look, context: Context) -> Iterator[tuple[Said, str, str | None]]:
+    def judge(self, look: Look, context: Context) -> Iterator[ShardctlError | str]:
+        """Refuse what has a hint, and report what has none."""
         plan, database, found = context.plan, context.topology.database, context.need(look)
         given = {"source": plan.source, "target": plan.target, "user": database.user}
-        given |= {"role": quote_identifier(database.user), "replica": database.replication_user}
+        given |= {"role": quote_identifier(database.user), "alike": catalog.SET_ALIKE}
         for key, one in self.of(plan.method).items():
             if names := found.get(key):
                 says = one.says if "{names}" in one.says else f"{one.says}: {{names}}"
-                hint = one.hint.format(**given) if one.hint is not None else None
-                yield one, says.format(names=listed(names), **given), hint
-
-    def _answers(self, rows: Iterable[tuple[str, str]]) -> Answers:
-        known = {key for keys in self.said.values() for key in keys}
-        found: dict[str, list[str]] = defaultdict(list)
-        for key, name in rows:
-            if key not in known:
-                raise AssertionError(key)
-            found[key].append(name)
-        return found
+                said = says.format(names=listed(names), **given)
+                if one.hint is None:
+                    yield said
+                elif look == self.look:
+                    yield SourceUnfit(plan.source, one.code, said, hint=one.hint.format(**given))
+                else:
+                    yield TargetUnfit(plan.target, one.code, said, hint=one.hint.format(**given))
 
     def _differing(
         self, context: Context, here: Definitions, there: Definitions
@@ -166,21 +143,40 @@ class Check:
                 yield f"{kind}_{'newer' if newer else 'differs'}", said
 
 
+def _by_key(rows: Iterable[tuple[str, str]]) -> Answers:
+    found: dict[str, list[str]] = defaultdict(list)
+    for key, name in rows:
+        found[key].append(name)
+    return found
+
+
+def _defined(rows: Iterable[tuple[str, str, Any, str]]) -> Definitions:
+    return {(kind, name): (compared, shown) for kind, name, compared, shown in rows}
+
+
 def _given(context: Context, *, at_target: bool = False) -> dict[str, Any]:
     """Give what queries know of a move.
 
-    `streams_as` is who writes or reads the stream's rows there. For the move, or for its reverse,
-    WAL is decoded, and senders and slots have to be free.
+    For it, or for its reverse, WAL is decoded, and senders and slots have to be free.
     """
     plan, database = context.plan, context.topology.database
     kept = plan.reverse is not None
+    # A stream needs the move's own control table, too.
+    owned = () if plan.streams else map(context.topology.schema, context.source.shards)
     return {
         "schemas": list(plan.schemas),
+        "owned": ["shardctl"] if at_target else [*{*plan.schemas, *owned}, "shardctl"],
         "slot": plan.slot,
         "target": plan.target,
+        "at_target": at_target,
+        "streams": plan.streams,
+        "reverses": plan.reverses is not None,
+        "terminate": plan.options.terminate,
         "ignores": plan.options.ignore_standby,
         "purpose": context.purpose,
-        "streams_as": database.user if at_target else database.replication_user,
+        "replication_user": database.replication_user,
+        "roles": list(database.app_roles or (database.user,)),
+        "decisive": sorted(catalog.DECISIVE),
         # When the move has begun, the tables that it lends it to have it.
         "lends": plan.options.identity_full and not plan.systems,
         "decodes": kept if at_target else plan.streams,
@@ -194,7 +190,7 @@ def read(text: str) -> Iterator[Check]:
     """Read the blocks of a file."""
     for name, header, asked in _BLOCK.findall(text):
         head = yaml.safe_load(re.sub("(?m)^-- ?", "", header))
-        about, at, again = head.pop("about"), head.pop("at"), head.pop("again", None)
+        at, again = head.pop("at"), head.pop("again", None)
         said = {
             method: {
                 key: Said(one.get("code", key), one["says"], one.get("hint"))
@@ -204,15 +200,18 @@ def read(text: str) -> Iterator[Check]:
         }
         # A file of the package is as literal as a string in the code.
         queries = tuple(
-            sql.SQL(cast("LiteralString", one)).format(held=catalog.QUERIES["held"])
+            sql.SQL(cast("LiteralString", one)).format(
+                held=catalog.QUERIES["held"], role_settings=catalog.QUERIES["role_settings"]
+            )
             for one in asked.split("\n-- then\n")
         )
-        yield Check(name, about, at, again, said, queries)
+        yield Check(name, at, again, said, queries)
 
 
 CHECKS = tuple(
     read(resources.files("shardctl.moves.preflight").joinpath("checks.sql").read_text("utf-8"))
 )
+(RIGHTS,) = (one for one in CHECKS if one.name == "rights")
 
 
 def of(place: Place) -> Iterator[Subject]:

@@ -1,4 +1,4 @@
-"""The target's machine: the user, programs, libraries, clock and commands that run its server."""
+"""The target's machine: user, programs, libraries, clock, commands and directory of its server."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.checks import clock, hosts
-from shardctl.hosts import accounts, scripts
+from shardctl.hosts import accounts, files, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
 from shardctl.moves import sub_step
 from shardctl.moves.plan import PreflightRefused, TargetUnfit
-from shardctl.moves.preflight import schemas, server
+from shardctl.moves.preflight import schemas, server, shards
 from shardctl.postgres import binaries
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.binaries import Binaries
 
-TRIAL = ".trial"
-"""The end of the name of a trial's directory, which is beside the data directory."""
+LEFTOVER, TRIAL = ".clone", ".trial"
+"""The suffixes of directories of a clone, and of a trial, which are beside the data directory."""
 
 _SECONDS = 30.0
 
@@ -73,6 +73,73 @@ def judge_version(context: Context) -> Iterator[TargetUnfit]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """The data directory as it is; `seen` is its deepest parent directory that exists.
+
+    `kind` is absent, empty, other, file, link, mount or closed: its user may not enter or read it.
+    """
+
+    kind: str
+    leftover: bool
+    """Whether a clone's working directory is beside it."""
+    seen: str
+    free_bytes: int | None
+    holds: tuple[str, ...]
+
+
+def look_at_directory(context: Context) -> Directory:
+    """Look at the target's data directory; raises TargetUnfit where the topology names none.
+
+    And folder_unsafe where a clone could not be put there safely.
+    """
+    path = context.target.data_directory
+    if path is None:
+        raise TargetUnfit(
+            context.target.name,
+            "no_data_directory",
+            "it has no data_directory, so nothing can be cloned onto it",
+            hint="add data_directory to the node in the topology: an absolute path on its host",
+        )
+    machine = context.need(look)
+    accounts.changes_folder(machine.host, path.parent, machine.account)
+    argv = scripts.argv("directory", "of_clone", str(path), LEFTOVER)
+    lines = machine.host.run(argv, user=machine.account, timeout=_SECONDS).stdout.splitlines()
+    kind, leftover, seen, disk, *holds = lines
+    measured = files.of_df(disk)
+    return Directory(kind, bool(leftover), seen, measured and measured[1], tuple(holds))
+
+
+def judge_directory(context: Context) -> Iterator[TargetUnfit]:
+    """Refuse what is neither absent nor empty, and a disk without room."""
+    node, place = context.target, context.need(look_at_directory)
+    account = context.need(look).account or "the current user"
+    unfit = {
+        "closed": ("directory_closed", f"may not be entered by {account} ({place.seen})"),
+        "file": ("directory_unfit", "is not a directory"),
+        "link": ("directory_unfit", "is a symbolic link, which no complete clone can replace"),
+        "mount": ("directory_unfit", "is a mount point, which no complete clone can replace"),
+        "other": ("directory_not_empty", f"is not empty: {listed(place.holds)}"),
+    }
+    if place.leftover:
+        yield TargetUnfit(
+            node.name,
+            "leftover_clone",
+            f"{node.data_directory}{LEFTOVER} is left over from a clone that did not finish",
+            hint="check what is in it, then remove it, unless a move to this node is unfinished",
+        )
+    if place.kind in unfit:
+        code, what = unfit[place.kind]
+        yield TargetUnfit(
+            node.name,
+            code,
+            f"{node.data_directory} {what}",
+            hint="stop a server that uses it, move its contents away and let its user enter it "
+            "(chmod); or give the node another data_directory, such as one below it",
+        )
+    yield from shards.judge_target(context, place.seen, place.free_bytes, context.need(server.look))
+
+
 def control(context: Context) -> None:
     """Run the operator's status command; raises TargetUnfit where its answer is unclear."""
     machine = context.need(look)
@@ -89,17 +156,12 @@ def control(context: Context) -> None:
 
 def libc(context: Context) -> None:
     """See that the host's C library sorts as the source's did; raises TargetUnfit."""
-    machine, known = context.need(look), context.need(schemas.look).collations
+    machine, known = context.need(look), context.need(schemas.look_at_collations)
     try:
         said = machine.host.run(["getconf", "GNU_LIBC_VERSION"], timeout=_SECONDS).stdout.strip()
     except CommandFailed:
         said = "no glibc"
-    differing = [
-        f"{one.name} ({one.actual})"
-        for one in known
-        if one.of_libc and said != f"glibc {one.actual}"
-    ]
-    if differing:
+    if differing := [f"{name} ({there})" for name, there in known if said != f"glibc {there}"]:
         raise TargetUnfit(
             context.target.name,
             "libc",
@@ -144,7 +206,10 @@ def look_for_modules(context: Context) -> bool:
 
     Returns whether it is known where libraries are. Raises TargetUnfit.
     """
-    needed, settings = context.need(schemas.look).modules, context.need(server.look).settings
+    needed, settings = (
+        context.need(schemas.look_at_copied).modules,
+        context.need(server.look).settings,
+    )
     there, machine = context.need(programs), context.need(look)
     # The clone gets the source's settings where the node has none of its own.
     own = {name.lower(): value for name, value in context.target.settings.items()}

@@ -21,7 +21,7 @@ from shardctl.hosts.host import CommandFailed
 from shardctl.ids.generator import quote_identifier
 from shardctl.moves import paused_poolers
 from shardctl.moves.plan import PoolerUnfit, TargetUnfit
-from shardctl.moves.preflight import directory, poolers, target
+from shardctl.moves.preflight import poolers, target
 from shardctl.moves.preflight.subject import QUERIES
 from shardctl.postgres import clone as clones
 from shardctl.postgres import configuration, copying, hosted
@@ -85,7 +85,7 @@ def look(context: Context) -> bool:
     several.
     """
     node, machine, data = context.target, context.need(target.look), context.target.data_directory
-    programs, place = context.need(target.programs), context.need(directory.look)
+    programs, place = context.need(target.programs), context.need(target.look_at_directory)
     if data is None:  # pragma: no cover  # `directory` refuses it
         raise AssertionError(node)
     server = hosted.of_node(
@@ -140,7 +140,7 @@ def _ask(context: Context, server: HostedServer) -> _Asked:
         there = addresses(context.topology, node, session)
         files = copying.files(clone, copying.Source(source, database), session, there)
         settings = session.execute(QUERIES["settings"], {"names": ["ssl", *_TLS]})
-        copied = _is_copied(node, {name: value for name, value, _ in settings})
+        copied = _is_copied(node, dict(settings.fetchall()))
         secret = b""
         if session.pgconn.used_password:
             password, user = session.pgconn.password or b"", database.user.encode()
@@ -148,13 +148,12 @@ def _ask(context: Context, server: HostedServer) -> _Asked:
         return _Asked(files, copied, secret.decode())
 
 
-def notes(context: Context) -> Iterator[str]:
+def note(context: Context) -> Iterator[str]:
     """Report what the trial could not show."""
-    node = context.target
     if context.need(look):
         yield (
-            f"node {node.name}: not checked: its TLS files and logins by TLS: the clone copies "
-            "files from its source"
+            f"node {context.target.name}: not checked: its TLS files and logins by TLS: the clone "
+            "copies files from its source"
         )
 
 
@@ -186,44 +185,39 @@ def _logins(context: Context, asked: _Asked) -> Iterator[ShardctlError]:
                 f"`{node.host}:{node.port}:...` in ~/.pgpass here, or `database.options`",
             )
 
-    def from_pooler(looked: Looked) -> list[ShardctlError]:
+    def from_pooler(looked: Looked) -> Iterator[PoolerUnfit]:
         dsn = paused_poolers.guard_dsn(node, database)
         why = poolers.why_unasked(context.plan, looked.pooler, dsn, node.name)
         # Without shardctl's password, the trial does not know that of the pooler's host.
         unknown = not asked.secret and "password authentication failed" in why
         if why and proof not in why and not unknown:
-            return [
-                PoolerUnfit(
-                    looked.pooler.name,
-                    "guard_login",
-                    "a guard on its host could not log in to a server with the clone's settings: "
-                    f"{why}",
-                    hint=f"check {node.pooler_host}:{node.port} from that host, ~/.pgpass of the "
-                    "user who runs the pooler, and the files that database.options name",
-                )
-            ]
+            yield PoolerUnfit(
+                looked.pooler.name,
+                "guard_login",
+                "a guard on its host could not log in to a server with the clone's settings: "
+                f"{why}",
+                hint=f"check {node.pooler_host}:{node.port} from that host, ~/.pgpass of the "
+                "user who runs the pooler, and the files that database.options name",
+            )
+            return
         if looked.config.get("server_tls_sslmode") != "verify-full":
-            return []
+            return
         ca = looked.config.get("server_tls_ca_file", "")
         tls = {"sslmode": "verify-full", "sslrootcert": ca}
         if asked.copied:  # the source has that certificate now
             address = next(iter(ports.addresses(context.source.pooler_host)), "")
             tls |= {"hostaddr": address, "port": str(context.source.port)}
         why = poolers.why_unasked(context.plan, looked.pooler, make_conninfo(dsn, **tls), node.name)
-        if "certificate" not in why and "SSL" not in why:
-            return []
-        return [
-            PoolerUnfit(
+        if "certificate" in why or "SSL" in why:
+            yield PoolerUnfit(
                 looked.pooler.name,
                 "tls_name",
                 f"it would refuse the certificate of node {node.name} (verify-full): {why}",
                 hint=f"give node {node.name} a certificate with {node.pooler_host} in its "
                 "subjectAltName, issued by an authority that the pooler trusts",
             )
-        ]
 
-    found = fanout.run(context.of(poolers.look) or (), from_pooler, width=poolers.WIDTH)
-    for outcome in found:
+    for outcome in fanout.run(context.need(poolers.look), lambda one: list(from_pooler(one))):
         yield from outcome.result()
 
 

@@ -45,7 +45,6 @@ def anchors(file: Path) -> set[str]:
     [
         (reference.FILE, reference.render),
         (reference.MOVES, reference.render_moves),
-        (reference.PREFLIGHT, reference.render_preflight),
         (man_page.FILE, man_page.render),
     ],
     ids=lambda of: getattr(of, "name", ""),

@@ -15,33 +15,30 @@ from shardctl.moves import plan as planning
 from shardctl.moves.plan import Options, TargetUnfit
 from shardctl.moves.preflight import check as preflight
 from shardctl.moves.preflight import (
-    directory,
     fleet,
     member,
-    patroni,
     poolers,
     schemas,
     server,
     shards,
-    subscriber,
     table,
     target,
     trial,
-    wal,
 )
-from shardctl.moves.preflight.directory import Directory
-from shardctl.moves.preflight.fleet import Fleet, Peer
+from shardctl.moves.preflight.fleet import Peer
 from shardctl.moves.preflight.poolers import Looked, PoolerFact
-from shardctl.moves.preflight.schemas import Contents, Version
+from shardctl.moves.preflight.schemas import Copied
 from shardctl.moves.preflight.server import Server
 from shardctl.moves.preflight.shards import Shards
 from shardctl.moves.preflight.subject import Context
-from shardctl.moves.preflight.target import Machine
+from shardctl.moves.preflight.target import Directory, Machine
 from shardctl.moves.wal import Wal
 from shardctl.pgbouncer import faults, render
 from shardctl.pgbouncer.console import Alias
 from shardctl.postgres import binaries
 from shardctl.postgres.binaries import Binaries
+from shardctl.provision.observe import Said
+from shardctl.state.observer import Asked
 from shardctl.topology.model import NodeName, PoolerName, ShardId
 from tests.fixtures.fleets.facts import POOLER
 from tests.fixtures.refusals import by_code
@@ -98,7 +95,8 @@ class Facts:
         return by_code(preflight.judge(self.context))
 
     def notes(self) -> str:
-        return "\n".join(preflight.notes(self.context))
+        said = preflight.judge(self.context)
+        return "\n".join(one for one in said if isinstance(one, str))
 
 
 def fit(owned: int = 4, moved: Sequence[int] = (2, 3)) -> Facts:
@@ -110,22 +108,23 @@ def fit(owned: int = 4, moved: Sequence[int] = (2, 3)) -> Facts:
     topology = local_topology(
         SRV, *(local_node(SRV, *one, data_directory=SRV / one[0], settings={}) for one in own)
     )
-    a = Peer(is_member=True, live=tuple(topology.schema(ShardId(shard)) for shard in moved))
+    known = Said(1, topology.owners(), ())
+    a = Peer(known, {topology.schema(ShardId(shard)) for shard in moved})
     found: dict[Any, Any] = {one.look: {} for one in table.CHECKS}
     found |= {
-        fleet.look: Fleet({A: a, B: replace(a, live=())}, ()),
+        fleet.look: Asked({A: a, B: Peer(known, set())}, {}, frozenset()),
         poolers.look: [],
         server.look: Server(150_020, "15.20", False, 20 * MB, SETTINGS),
-        server.look_for_rights: (),
-        patroni.look: None,
-        shards.look_for_transactions: (),
+        server.look_for_patroni: None,
+        shards.look_for_transactions: [],
         target.clock_of_source: Offset(0.0, 0.0),
         shards.look: Shards({f"shard{n}": 8192 for n in range(4)}),
-        schemas.look: Contents(),
-        wal.look: Wal(free_bytes=2**40, unknown=""),
+        schemas.look_at_copied: Copied({}, {}, {}),
+        schemas.look_at_collations: [],
+        shards.look_at_wal: Wal(free_bytes=2**40, unknown=""),
         target.look: Machine(Local()),
         target.programs: PROGRAMS,
-        directory.look: Directory("absent", False, "/srv", free_bytes=2**40, holds=()),
+        target.look_at_directory: Directory("absent", False, "/srv", free_bytes=2**40, holds=()),
         target.clock_of_target: Offset(0.0, 0.0),
         target.libc: None,
         trial.look: False,
@@ -155,16 +154,11 @@ def streamed() -> Facts:
     made = fit()
     made.method = planning.STREAM
     seen = made.found
-    peers = seen[fleet.look].peers
-    seen[fleet.look] = Fleet({**peers, C: peers[B]}, ())
+    seen[fleet.look].values[C] = seen[fleet.look].values[B]
     seen |= {
-        member.look: seen[server.look],
-        server.look_for_owners: (),
-        server.look_for_rights_of_target: (),
-        member.role_settings_of_source: {},
-        member.role_settings: {},
+        server.look_at_target: seen[server.look],
         member.look_at_disk: 2**40,
-        subscriber.try_login: False,
+        member.try_login: False,
         member.find_programs: PROGRAMS,
     }
     seen |= {one.look_at_target: {} for one in table.CHECKS}
@@ -179,8 +173,10 @@ FEW_LOCKS = {
 (STANDBYS,) = [one.look for one in table.CHECKS if one.name == "standbys"]
 REPLICA: Changes = {"found": {STANDBYS: {"standbys": ["replica (127.0.0.1)"]}}}
 SOME = Wal(free_bytes=10_000 * MB, unknown="")
-LITTLE = {"found": {wal.look: SOME}}
-UNKNOWN = {"found": {wal.look: replace(SOME, free_bytes=None, unknown="no route to host")}}
+LITTLE = {"found": {shards.look_at_wal: SOME}}
+UNKNOWN = {
+    "found": {shards.look_at_wal: replace(SOME, free_bytes=None, unknown="no route to host")}
+}
 
 
 def placed(kind: str, **more: Any) -> Changes:
@@ -188,8 +184,8 @@ def placed(kind: str, **more: Any) -> Changes:
 
 
 LOOKS = {
-    "server": server.look, "member": member.look, "shards": shards.look, "place": directory.look,
-    "machine": target.look,
+    "server": server.look, "member": server.look_at_target, "shards": shards.look,
+    "place": target.look_at_directory, "machine": target.look,
 }  # fmt: skip
 
 
@@ -206,8 +202,8 @@ def changed(seen: Facts, changes: Changes) -> Facts:
         elif name == "pooler":
             seen.found[poolers.look] = [replace(seen.found[poolers.look][0], **given)]
         elif name == "peer":
-            peers = seen.found[fleet.look].peers
-            seen.found[fleet.look] = Fleet({**peers, C: replace(peers[C], **given)}, ())
+            peers = seen.found[fleet.look].values
+            peers[C] = peers[C]._replace(**given)
         else:
             there = seen.found[LOOKS[name]]
             merged = {f: there.settings | v if f == "settings" else v for f, v in given.items()}
@@ -219,14 +215,14 @@ many_shards = partial(fit, owned=200, moved=range(180))
 CLONED: list[tuple[str, Changes]] = [
     ("standbys", REPLICA),
     ("", {"found": {STANDBYS: {"standbys_ignored": ["replica (127.0.0.1)"]}}}),
-    ("patroni_failover", {"found": {patroni.look: False}}),
+    ("patroni_failover", {"found": {server.look_for_patroni: False}}),
     ("standby", {"server": {"in_recovery": True}}),
     ("wal_room", LITTLE | {"choose": {"max_wal_bytes": 10_001 * MB}}),
     ("", LITTLE | {"choose": {"max_wal_bytes": 10_000 * MB}}),
     ("wal_room_unknown", UNKNOWN),
     ("", UNKNOWN | {"choose": {"max_wal_bytes": 64 * MB}}),
-    ("max_rate", {"choose": {"max_rate": "2G"}}),
-    ("rights", {"found": {server.look_for_rights: ("pg_read_server_files",)}}),
+    ("max_rate", {"choose": {"max_rate": 2 << 30}}),
+    ("rights", {"found": {table.RIGHTS.look: {"rights": ["pg_read_server_files"]}}}),
     ("", placed("empty", seen="/srv/c")),
     ("directory_not_empty", placed("other", holds=("photo.jpg",))),
     ("directory_unfit", placed("file")),
@@ -240,7 +236,6 @@ POOLED: list[tuple[str, Changes]] = [
     ("session_pooling", {"pooler": {"config": POOLING | {"pool_mode": "session"}}}),
     ("pooling_unfit", {"pooler": {"problems": [faults.PoolingUnfit(P1, "pool_mode = session")]}}),
     ("so_reuseport", {"pooler": {"config": POOLING | {"so_reuseport": "1"}}}),
-    ("guard_login", {"pooler": {"unasked": "it could not query node a: no password supplied"}}),
 ]
 TWO_GB = {"shards": {"sizes": {"shard2": 1000 * MB, "shard3": 1000 * MB}}}
 
@@ -248,12 +243,12 @@ TWO_GB = {"shards": {"sizes": {"shard2": 1000 * MB, "shard3": 1000 * MB}}}
 STREAMED: list[tuple[str, Changes]] = [
     ("too_old", {"server": {"version_number": 140_020}}),
     ("lock_table", {"shards": {"moved": 100_000}}),
-    ("schema_in_the_way", {"peer": {"live": ("shard2",)}}),
-    ("no_streams", {"peer": {"is_member": False}}),
+    ("schema_in_the_way", {"peer": {"live": {"shard2"}}}),
+    ("no_streams", {"peer": {"said": Said(None, {}, ())}}),
     ("target_standby", {"member": {"in_recovery": True}}),
     ("version", {"server": {"version_number": 180_004}}),
     ("clock_skew", {"found": {target.clock_of_target: Offset(0.9, 0.01)}}),
-    ("rights", {"found": {server.look_for_rights_of_target: ("pg_create_subscription",)}}),
+    ("rights", {"found": {table.RIGHTS.look_at_target: {"rights": ["pg_create_subscription"]}}}),
     ("disk", TWO_GB | {"found": {member.look_at_disk: 3000 * MB}}),
     ("", TWO_GB | {"found": {member.look_at_disk: 3224 * MB}}),
 ]  # fmt: skip
@@ -278,9 +273,9 @@ def test_a_fact_is_refused_by_its_code_or_not_at_all(
     ("make", "changes", "named"),
     [
         (fit, {"found": {STANDBYS: {"standbys_ignored": ["replica"]}}}, "replica"),
-        (fit, {"found": {patroni.look: True}}, "patronictl"),
+        (fit, {"found": {server.look_for_patroni: True}}, "patronictl"),
         (fit, {"found": {target.look_for_modules: False}}, "extensions' libraries"),
-        (streamed, {"found": {subscriber.try_login: True}}, "pg_subscription"),
+        (streamed, {"found": {member.try_login: True}}, "pg_subscription"),
         (pooled, {"pooler": {"config": POOLING | {"max_client_conn": "99"}}}, "max_client_conn"),
     ],
 )  # fmt: skip
@@ -292,11 +287,9 @@ def test_what_is_not_refused_is_noted(make: Any, changes: Changes, named: str) -
 
 
 def test_a_c_library_that_sorts_otherwise_is_refused_where_a_collation_is_its_own() -> None:
-    german = Version("german", "153.120", "153.120", of_libc=False)
     seen = fit()
-    seen.found[schemas.look] = Contents(collations=(german,))
     target.libc(seen.context)
-    seen.found[schemas.look] = Contents(collations=(german, Version("swiss", "1", "1", True)))
+    seen.found[schemas.look_at_collations] = [("swiss", "1")]
     with pytest.raises(TargetUnfit, match=r"swiss \(1\)") as caught:
         target.libc(seen.context)
     assert caught.value.code == "libc"
@@ -306,7 +299,19 @@ def test_libraries_that_the_targets_host_lacks_are_refused() -> None:
     seen = fit()
     programs = seen.found[target.programs] = binaries.find(None, account=None)
     assert programs.major
-    seen.found[schemas.look] = Contents(modules={"$libdir/none": "extension none", "plpgsql": "f"})
+    modules = {"$libdir/none": "extension none", "plpgsql": "f"}
+    seen.found[schemas.look_at_copied] = Copied({}, {}, modules)
     with pytest.raises(TargetUnfit, match=r"\$libdir/none \(extension none\)") as caught:
         target.look_for_modules(seen.context)
     assert caught.value.code == "extension_libraries"
+
+
+@pytest.mark.parametrize("one", table.CHECKS, ids=lambda one: one.name)
+def test_everything_that_the_table_says_can_be_answered(one: table.Check) -> None:
+    assert one.said.keys() <= {"any", "clone", "stream"}
+    assert (len(one.asked), one.at) in ((1, "source"), (1, "target"), (1, "each"), (2, "both"))
+    keys = {key for of_method in one.said.values() for key in of_method}
+    if one.at == "both":
+        keys = {key.rpartition("_")[0] for key in keys}
+    text = "".join(query.as_string(None) for query in one.asked)
+    assert {key for key in keys if f"'{key}'" not in text} == set()

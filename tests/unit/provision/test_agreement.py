@@ -10,7 +10,7 @@ import pytest
 
 from shardctl.errors import Problems, ShardctlError
 from shardctl.postgres.connection import NodeUnavailable
-from shardctl.provision.agreement import doubted_moves, left_out
+from shardctl.provision.maps import doubted_moves, left_out
 from shardctl.provision.observe import Said
 from shardctl.state.ledger import Copy
 from shardctl.topology.model import NodeName
