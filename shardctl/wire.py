@@ -88,20 +88,16 @@ class Wire:
         return self.pgconn.get_result()
 
 
-class Sent:
+class Sent(Wire):
     """A message on its way; the session is of no other use before `rows`.
 
     `session` is in autocommit, and idle. Raises psycopg.OperationalError.
     """
 
     def __init__(self, session: psycopg.Connection[Any], message: sql.Composed | sql.SQL) -> None:
+        super().__init__(session.pgconn)
         self._session = session
-        self._wire = Wire(session.pgconn)
-        self._wire.send(message.as_bytes(session))
-
-    def answered(self, seconds: float) -> bool:
-        """Wait for an answer, but not longer; return whether there is one."""
-        return self._wire.answered(seconds)
+        self.send(message.as_bytes(session))
 
     def rows(self, seconds: float = ANSWER_S) -> list[Rows]:
         """Wait for the answer, and give the rows of every statement; raises psycopg.Error.
@@ -109,7 +105,7 @@ class Sent:
         A server that gives none within `seconds`, though it is due, has lost the session.
         """
         try:
-            results = list(self._wire.results(seconds))
+            results = list(self.results(seconds))
         except psycopg.OperationalError:
             self._session.close()  # the answer may yet come, and would be taken for another's
             raise
@@ -118,16 +114,11 @@ class Sent:
                 if self._session.info.transaction_status is TransactionStatus.INERROR:
                     self._session.rollback()
                 raise psycopg.errors.error_from_result(result)
-        return [_rows(result) for result in results]
+        return [rows(result) for result in results]
 
 
-def _rows(result: PGresult) -> Rows:
+def rows(result: PGresult) -> Rows:
     """Read the rows of one statement."""
     columns = range(result.nfields)
-    return [
-        tuple(
-            None if (value := result.get_value(row, column)) is None else value.decode()
-            for column in columns
-        )
-        for row in range(result.ntuples)
-    ]
+    read = ((result.get_value(row, c) for c in columns) for row in range(result.ntuples))
+    return [tuple(None if v is None else v.decode(errors="replace") for v in row) for row in read]

@@ -13,7 +13,7 @@ from shardctl.errors import ShardctlError
 from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
-from shardctl.pgbouncer import apply, faults, render, serving
+from shardctl.pgbouncer import apply, render, serving
 from shardctl.pgbouncer.console import Console, PoolerUnavailable
 from shardctl.postgres import queries
 from shardctl.state import lock
@@ -229,9 +229,9 @@ def _file(
 
 def _offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Compare what the pooler has loaded with its own file."""
-    if isinstance(looked.refused, faults.OtherConfig | faults.NotIncluded):
+    if looked.refused is not None and looked.refused.code in ("other_config", "not_included"):
         return  # it does not read the file
-    written = apply.databases_of(looked.text)
+    written = render.databases_of(looked.text or "")
     wrong: dict[str, str] = {}
     # The fallback is never listed, only what it was used for; only an operator writes it.
     for alias in (name for name in written if name != "*"):

@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any
 from shardctl import fanout
 from shardctl.checks.check import ERROR, NOTE, Rule, Rules
 from shardctl.meter import listed
-from shardctl.pgbouncer import faults
-from shardctl.pgbouncer.console import CommandRefused, Console, PoolerLost, PoolerUnavailable
+from shardctl.pgbouncer.console import (
+    CommandRefused,
+    Console,
+    PoolerLost,
+    PoolerUnavailable,
+    is_of_pooler,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -153,7 +158,7 @@ def _ask_pool(
 
 def _unanswered(alias: str, user: str, reason: str) -> Asked:
     said = reason.partition("FATAL: ")[2].strip() or reason
-    if faults.is_of_pooler(said):
+    if is_of_pooler(said):
         return Asked(alias, user, untried=said)
     return Asked(alias, user, refused=said)
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from shardctl.hosts.host import Host
     from shardctl.moves.plan import MovePlan
     from shardctl.pgbouncer.console import Alias, CommandRefused
-    from shardctl.pgbouncer.guard import Disarmed
     from shardctl.topology.model import Database, Node, Pooler, Topology
 
 logger = logging.getLogger(__name__)
@@ -293,9 +292,9 @@ class PausedPoolers:
 
         self._each(one)
 
-    def disarm(self) -> list[Disarmed]:
-        """End all guards of this move, also an earlier process's; return what they had done."""
-        return self._each(self._disarm)
+    def disarm(self) -> None:
+        """End all guards of this move, also an earlier process's."""
+        self._each(self._disarm)
 
     @staticmethod
     def _disarm_own(paused: PausedPooler) -> None:
@@ -304,12 +303,11 @@ class PausedPoolers:
             guard.disarm(paused.guard)
             paused.guard = None
 
-    def _disarm(self, paused: PausedPooler) -> Disarmed:
+    def _disarm(self, paused: PausedPooler) -> None:
         parent = paused.pooler.databases_file.parent
         named = Guard(paused.host, self._plan.id, parent, paused.pooler.os_user)
-        found = guard.disarm(paused.guard or named)
+        guard.disarm(paused.guard or named)
         paused.guard = None
-        return found
 
     def _reload_and_resume(self, paused: PausedPooler, *, waits: bool) -> None:
         """Send both in one packet; raises route_failed, ResumeFailed, PoolerLost."""

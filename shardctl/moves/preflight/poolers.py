@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardctl import fanout
-from shardctl.errors import Refused, ShardctlError, together
+from shardctl.errors import Refused, ShardctlError, named, together
 from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
 from shardctl.moves import paused_poolers
@@ -15,7 +15,7 @@ from shardctl.moves import plan as planning
 from shardctl.moves.plan import PoolerUnfit, collected
 from shardctl.moves.preflight import fleet
 from shardctl.moves.sub_step import shortest_ms
-from shardctl.pgbouncer import apply, faults
+from shardctl.pgbouncer import apply
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
 from shardctl.pgbouncer.guard import Question, rehearse
 
@@ -274,4 +274,4 @@ def _named(pooler: Pooler) -> Iterator[None]:
     try:
         yield
     except ShardctlError as error:
-        raise faults.named(pooler.name, error) from error
+        raise named(f"pooler {pooler.name}", error) from error
