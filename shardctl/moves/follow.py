@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SECONDS = 24 * 3600.0
 _ASK_AGAIN_S = 60.0
 _POLL = 0.05
 _FEEDBACK = "SELECT xmin IS NOT NULL FROM pg_replication_slots WHERE slot_name = %s"
@@ -76,7 +75,6 @@ def _follow(context: MoveContext, progress: Progress) -> None:
             context.session(plan.source),
             context.session(plan.target),
             progress=progress,
-            timeout=_SECONDS,
         )
         standby.require_closed(clone, context.session(plan.target), context.topology.database.user)
     progress.waits(plan.target, "feedback of the standby")

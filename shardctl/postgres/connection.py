@@ -5,7 +5,6 @@ What replay cancels on a standby is asked again, be it a question or a login.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from dataclasses import dataclass
@@ -28,9 +27,7 @@ logger = logging.getLogger(__name__)
 
 Read = TypeVar("Read")
 
-_ATTEMPTS = 50
-_WITHIN_S = 2.0
-"""Attempts go on for so long and so often: quick ones may all fall into one busy moment."""
+_WITHIN_S = 5.0
 _CONFLICT = "conflict with recovery"
 """What a server shows that speaks English; libpq keeps the SQLSTATE of a login that failed."""
 _LOST = "consuming input failed: server closed the connection unexpectedly"
@@ -73,13 +70,12 @@ def ask_again(read: Callable[[], Read]) -> Read:
     conflict when it happens again and again.
     """
     until = time.monotonic() + _WITHIN_S
-    for attempt in itertools.count(1):
+    while True:
         try:
             return read()
         except (psycopg.Error, ShardctlError) as error:
-            if not cancelled(error) or (attempt >= _ATTEMPTS and time.monotonic() > until):
+            if not cancelled(error) or time.monotonic() > until:
                 raise
-    raise AssertionError  # it counts without end
 
 
 def cancelled(error: psycopg.Error | ShardctlError) -> bool:
@@ -105,12 +101,6 @@ class NodeUnavailable(ShardctlError):
     def answered(self) -> bool:
         """Whether a server answered, and refused this login."""
         return libpq.answered(self.__cause__)
-
-    @property
-    def asked_password(self) -> bool:
-        """Whether the server asked for a password, and libpq found none."""
-        failed = getattr(self.__cause__, "pgconn", None)
-        return failed is not None and bool(failed.needs_password)
 
     @property
     def timed_out(self) -> bool:
@@ -220,26 +210,15 @@ def is_lost(error: psycopg.Error) -> bool:
     )
 
 
-_BY_KIND: tuple[tuple[type[psycopg.Error], str], ...] = (
-    (
-        AnswersNothing,
-        "check that server: its disk, its memory, and whether the process is stopped",
-    ),
-    (
-        psycopg.errors.LockNotAvailable,
-        (
-            "wait until that session ends its transaction, or end the session; then run this "
-            "command again"
-        ),
-    ),
-    (psycopg.errors.UndefinedTable, "restore that table (docs/operations/failures.md)"),
-)
-
-
 def _hint(error: psycopg.Error | None) -> str:
     """Return what to do; of a login that failed it is a guess."""
-    by_kind = [hint for kind, hint in _BY_KIND if isinstance(error, kind)]
-    by_login = libpq.login_hint(
+    if isinstance(error, AnswersNothing):
+        return "check that server: its disk, its memory, and whether the process is stopped"
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return "wait until that session ends, or end it; then run this command again"
+    if isinstance(error, psycopg.errors.UndefinedTable):
+        return "restore that table (docs/operations/failures.md)"
+    return libpq.login_hint(
         error,
         asked="put the password into ~/.pgpass (or PGPASSFILE); the topology cannot contain "
         "passwords",
@@ -247,7 +226,6 @@ def _hint(error: psycopg.Error | None) -> str:
         "pg_hba.conf of that server",
         unreachable="check host and port, the network, and that PostgreSQL is running there",
     )
-    return (*by_kind, by_login)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,25 +143,22 @@ def release(session: Connection, name: str, deadline: float) -> None:
         time.sleep(_POLL)
 
 
-def end_sessions(session: Connection, name: str, *, patience_s: float = PATIENCE) -> int:
-    """End what an earlier shardctl has left running under this application_name; count it.
+def end_sessions(session: Connection, name: str) -> None:
+    """End what an earlier shardctl has left running under this application_name.
 
     pg_dump, pg_restore and psql go on when the shardctl that began them is killed. `session` itself
     stays, and so does the stream. Raises sessions_left.
     """
-    deadline = time.monotonic() + patience_s
-    ended = set()
+    deadline = time.monotonic() + PATIENCE
     while found := session.execute(_QUERIES["end_sessions"], {"name": name}).fetchall():
-        ended |= {pid for (pid,) in found}
         if time.monotonic() > deadline:
             raise Incomplete(
                 "sessions_left",
-                f"sessions with application_name {name} did not end within {patience_s:g} s "
+                f"sessions with application_name {name} did not end within {PATIENCE:g} s "
                 f"(pids {', '.join(str(pid) for (pid,) in found)})",
                 hint="see what they wait for (pg_stat_activity), then `shardctl moves resume`",
             )
         time.sleep(_POLL)
-    return len(ended)
 
 
 @contextmanager
@@ -200,7 +197,14 @@ def make_logical(
         try:
             snapshot = _run(session, statement.format(sql.Identifier(name)), watch, see)
         except psycopg.errors.LockNotAvailable as error:
-            raise _blocked(route.source.name, name, lock_timeout_s, seen[-1:]) from error
+            who = str(seen[-1]) if seen else "a transaction that has written"
+            raise Refused(
+                "slot_blocked",
+                f"node {route.source.name}: replication slot {name} could not be made: {who} did "
+                f"not end within {lock_timeout_s:g} s",
+                hint="end that transaction (find it in pg_stat_activity by xact_start, or in "
+                "pg_prepared_xacts), then run `shardctl moves resume`",
+            ) from error
         except psycopg.errors.DuplicateObject as error:
             raise taken(name, "there is one of this name already") from error
         yield snapshot
@@ -226,14 +230,3 @@ def _run(
         raise
     (((_, _, snapshot, _),),) = sent.rows()
     return snapshot or ""
-
-
-def _blocked(node: str, name: str, seconds: float, last: list[Holder]) -> Refused:
-    who = str(last[0]) if last else "a transaction that has written"
-    return Refused(
-        "slot_blocked",
-        f"node {node}: replication slot {name} could not be made: {who} did not end within "
-        f"{seconds:g} s",
-        hint="end that transaction (find it in pg_stat_activity by xact_start, or in "
-        "pg_prepared_xacts), then run `shardctl moves resume`",
-    )

@@ -24,7 +24,7 @@ from shardctl.moves.plan import PoolerUnfit, TargetUnfit
 from shardctl.moves.preflight import directory, poolers, target
 from shardctl.moves.preflight.subject import QUERIES
 from shardctl.postgres import clone as clones
-from shardctl.postgres import configuration, copying, hosted
+from shardctl.postgres import configuration, hosted
 from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.postgres.split import without_passwords
 
@@ -138,7 +138,7 @@ def _ask(context: Context, server: HostedServer) -> _Asked:
         source, database, purpose=context.purpose, autocommit=True, observing=True
     ) as session:
         there = addresses(context.topology, node, session)
-        files = copying.files(clone, copying.Source(source, database), session, there)
+        files = clones.files(clone, clones.Source(source, database), session, there)
         settings = session.execute(QUERIES["settings"], {"names": ["ssl", *_TLS]})
         copied = _is_copied(node, {name: value for name, value, _ in settings})
         secret = b""
