@@ -23,7 +23,7 @@ from shardctl.meter import sentences
 from shardctl.moves import ledger as ledgers
 from shardctl.postgres import blocking, catalog, queries
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
-from shardctl.postgres.patient import Patient, batches, lockable
+from shardctl.postgres.patient import Patient, chunks, lockable
 from shardctl.state import cluster, events, identity, journal, lock, observer
 from shardctl.state.journal import MoveState
 from shardctl.topology import names
@@ -379,7 +379,7 @@ def _drop_schema(session: Connection, schema: str, most: int, timeout_ms: int) -
         leaves = session.execute(QUERIES["leaves"], {"schema": schema}).fetchall()
         if outside is not None or objects <= most or not leaves:
             break
-        for few in batches(leaves, most, lambda leaf: leaf[1]):
+        for few in chunks(leaves, most, lambda leaf: leaf[1]):
             tables = [name for name, _ in few]
             named = sql.SQL(", ").join(sql.Identifier(schema, name) for name in tables)
             dropping = sql.SQL("DROP TABLE {} CASCADE").format(named)
