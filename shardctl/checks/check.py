@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from shardctl.fanout import Silent
 from shardctl.postgres import catalog, queries
-from shardctl.postgres.cancelling import Running
+from shardctl.postgres.connection import Running
 from shardctl.state import cluster, ledger
 from shardctl.state.cluster import FORMAT
 

@@ -19,7 +19,7 @@ from shardctl.errors import ShardctlError, Unfinished, together
 from shardctl.moves import ddl, file, undoing
 from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
-from shardctl.moves.paused_poolers import PauseFailed, guard_dsn
+from shardctl.moves.paused_poolers import PauseFailed
 from shardctl.moves.sub_step import RoundTrips, SubStep, shortest_ms
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import connection, queries
@@ -78,7 +78,7 @@ def rehearse_guards(at: Attempt, serves: sql.Composed) -> None:
     `serves` asks whether it serves the shards.
     """
     began = time.monotonic()
-    dsn = guard_dsn(at.context.target, at.context.topology.database)
+    dsn = connection.from_host(at.context.target, at.context.topology.database)
     at.question = question = Question(dsn, serves.as_string())
     connection.ask_again(lambda: at.pauses.rehearse(question))
     # On remote hosts that may be longer than the whole budget.

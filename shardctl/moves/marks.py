@@ -21,6 +21,7 @@ from psycopg.types.json import Jsonb
 
 from shardctl.access import stream_fence
 from shardctl.errors import Refused, ShardctlError
+from shardctl.libpq import Sent
 from shardctl.meter import listed
 from shardctl.moves import ddl
 from shardctl.moves.context import Use
@@ -28,7 +29,6 @@ from shardctl.moves.plan import COPY_INSTEAD
 from shardctl.postgres import queries, slots
 from shardctl.postgres.logical import publication, subscription
 from shardctl.state.journal import MoveState
-from shardctl.wire import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -14,6 +14,7 @@ from psycopg import sql
 from shardctl.access import fence, stream_fence, structure_digest
 from shardctl.access.fence import WritersLeft
 from shardctl.errors import ShardctlError
+from shardctl.libpq import Sent
 from shardctl.meter import listed
 from shardctl.moves import cutover, ddl, marks, stream_claim, wal
 from shardctl.moves.context import Use
@@ -23,7 +24,6 @@ from shardctl.postgres import blocking, catalog
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.postgres.logical import subscription
 from shardctl.state import journal
-from shardctl.wire import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -48,7 +48,6 @@ class Seen:
 
     pooler: Pooler
     host: Host
-    version: str
     place: Place
     text: str | None
     offered: Mapping[str, Alias]
@@ -128,7 +127,7 @@ def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> 
     _require_settings(pooler, config)
     _require_files(pooler, host, place=place.path, runs_with=config.get("conffile", ""))
     text = files.read(host, pooler.databases_file, user=pooler.os_user)
-    return Seen(pooler, host, version, place, text, offered, config.get("logfile", ""))
+    return Seen(pooler, host, place, text, offered, config.get("logfile", ""))
 
 
 def plan(topology: Topology, seen: Seen, map_version: int, *, force: bool) -> Wanted:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 from psycopg.pq import ExecStatus
 
-from shardctl import libpq, wire
+from shardctl import libpq
 from shardctl.errors import ShardctlError
 from shardctl.ids.generator import quote_identifier
 from shardctl.libpq import FOR_POOLERS, reason_of
@@ -42,8 +42,8 @@ _READY, _ERROR = b"Z", b"E"
 
 logger = logging.getLogger(__name__)
 
-Row = dict[str, str | None]
-"""One row of an answer by column name; versions of PgBouncer have other columns."""
+Row = dict[str, str]
+"""One row of an answer by column name, "" for a null; versions of PgBouncer differ in columns."""
 
 DEADLINE = 10.0
 """Seconds for a command that has nothing to wait for."""
@@ -78,44 +78,37 @@ def is_of_pooler(reason: str) -> bool:
     return " for user " not in reason and _OF_POOLER.search(reason) is not None
 
 
-class _Broken(Exception):
-    """A session that broke off, or did not answer in time."""
-
-
 def _exchange(connection: PGconn, commands: Sequence[str], *, seconds: float) -> list[str | None]:
     """Send commands at once, and give the error with which each ended, None where it was done.
 
-    The session is idle and not encrypted. Rows of commands are ignored. Raises _Broken, and then
-    the session is lost.
+    The session is idle and not encrypted. Rows of commands are ignored. Raises OSError and
+    psycopg.OperationalError, and then the session is lost.
     """
     deadline, unsent = time.monotonic() + seconds, b"".join(map(_query, commands))
     arrived, errors, error = bytearray(), list[str | None](), None
-    try:
-        with socket.socket(fileno=os.dup(connection.socket)) as own:
-            own.setblocking(False)  # as libpq has it
-            while len(errors) < len(commands):
-                # Answers are read while there is more to send: else both sides might wait for ever.
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise _Broken(f"no response within {seconds:g} s")
-                readable = wire.ready(own.fileno(), left, write=bool(unsent))
-                if unsent:
-                    with suppress(BlockingIOError):
-                        unsent = unsent[own.send(unsent) :]
-                if not readable:
-                    continue
-                data = own.recv(_AT_ONCE)
-                if not data:
-                    raise _Broken(error or "the pooler closed the connection")
-                arrived += data
-                for kind, body in _messages(arrived):
-                    if kind == _ERROR:
-                        error = _reason(body)
-                    elif kind == _READY:
-                        errors.append(error)
-                        error = None
-    except OSError as broken:
-        raise _Broken(broken.strerror or str(broken)) from broken
+    with socket.socket(fileno=os.dup(connection.socket)) as own:
+        own.setblocking(False)  # as libpq has it
+        while len(errors) < len(commands):
+            # Answers are read while there is more to send: else both sides might wait for ever.
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise psycopg.OperationalError(f"no response within {seconds:g} s")
+            readable = libpq.ready(own.fileno(), left, write=bool(unsent))
+            if unsent:
+                with suppress(BlockingIOError):
+                    unsent = unsent[own.send(unsent) :]
+            if not readable:
+                continue
+            data = own.recv(_AT_ONCE)
+            if not data:
+                raise psycopg.OperationalError(error or "the pooler closed the connection")
+            arrived += data
+            for kind, body in _messages(arrived):
+                if kind == _ERROR:
+                    error = _reason(body)
+                elif kind == _READY:
+                    errors.append(error)
+                    error = None
     return errors
 
 
@@ -287,9 +280,10 @@ class Console:
             return refused
         try:
             errors = _exchange(self._pq, commands, seconds=seconds)
-        except _Broken as error:
+        except (OSError, psycopg.OperationalError) as error:
             self.abandon()
-            raise PoolerLost(self.pooler, commands[0], str(error)) from error
+            reason = getattr(error, "strerror", None) or str(error)
+            raise PoolerLost(self.pooler, commands[0], reason) from error
         logger.debug("pooler %s: in one packet: %s", self.pooler, "; ".join(commands))
         return [
             CommandRefused(self.pooler, command, error)
@@ -300,7 +294,7 @@ class Console:
     def finish(self, *, seconds: float = DEADLINE) -> list[Row]:
         """Wait for the answer to what was sent; raises CommandRefused and PoolerLost."""
         try:
-            self._results += wire.Wire(self._pq).results(seconds)
+            self._results += libpq.Wire(self._pq).results(seconds)
         except BaseException as error:
             self.abandon()  # it may yet come, and would be taken for another's
             if isinstance(error, psycopg.OperationalError):
@@ -337,7 +331,8 @@ class Console:
         for result in self._results:
             if result.status == ExecStatus.TUPLES_OK:
                 names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
-                rows += (dict(zip(names, row, strict=True)) for row in wire.rows(result))
+                found = ((value or "" for value in row) for row in libpq.rows(result))
+                rows += (dict(zip(names, row, strict=True)) for row in found)
             elif result.status != ExecStatus.COMMAND_OK:
                 problem = result.error_message.decode(errors="replace").strip()
         if problem is not None:
@@ -359,8 +354,8 @@ class Console:
         """Return what the pooler offers, by alias; its own console is left out."""
         found = {}
         for row in self.execute("SHOW DATABASES"):
-            to = row["host"], int(_text(row, "port")), _text(row, "database")
-            name, state = _text(row, "name"), (row["paused"] == "1", row["disabled"] == "1")
+            to = row["host"] or None, int(row["port"]), row["database"]
+            name, state = row["name"], (row["paused"] == "1", row["disabled"] == "1")
             found[name] = Alias(name, *to, *state)
         found.pop("pgbouncer", None)
         return found
@@ -379,7 +374,7 @@ class Console:
 
     def config(self) -> dict[str, str]:
         """Give the parameters in force."""
-        return {_text(row, "key"): row["value"] or "" for row in self.execute("SHOW CONFIG")}
+        return {row["key"]: row["value"] for row in self.execute("SHOW CONFIG")}
 
     def version(self) -> str:
         """Give PgBouncer's version, such as 1.18.0; raises CommandRefused for another program."""
@@ -411,8 +406,8 @@ class Console:
         """Give the addresses that the pooler knows for the names of hosts."""
         return {
             # Each of them has a port: 10.0.0.1:0,[fe80::1]:0
-            _text(row, "hostname"): tuple(
-                _ADDRESS.sub(r"\1", one) for one in _text(row, "addrs").split(",") if one
+            row["hostname"]: tuple(
+                _ADDRESS.sub(r"\1", one) for one in row["addrs"].split(",") if one
             )
             for row in self.execute("SHOW DNS_HOSTS")
         }
@@ -454,7 +449,3 @@ def pause_command(alias: str) -> str:
 def resume_command(alias: str) -> str:
     """Write the command that resumes an alias."""
     return f"RESUME {quote_identifier(alias)}"
-
-
-def _text(row: Row, column: str) -> str:
-    return row[column] or ""

@@ -14,8 +14,8 @@ import psycopg
 from psycopg import sql
 
 from shardctl.errors import Incomplete, Refused
-from shardctl.postgres import blocking, cancelling, queries
-from shardctl.wire import Sent
+from shardctl.libpq import Sent
+from shardctl.postgres import blocking, connection, queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -224,7 +224,7 @@ def _run(
                 see(one)
     except BaseException:
         # The server goes on waiting after its client is gone; a cancel ends that, and the slot.
-        cancelling.cancel(session)
+        connection.cancel(session)
         with suppress(psycopg.Error):
             sent.rows()
         raise

@@ -13,8 +13,7 @@ import psycopg
 
 from shardctl.errors import Interrupted, Refused, ShardctlError
 from shardctl.libpq import reason_of
-from shardctl.postgres.cancelling import Running
-from shardctl.postgres.connection import NodeLost, is_lost
+from shardctl.postgres.connection import NodeLost, Running, is_lost
 from shardctl.provision import shard as ddl
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from shardctl import fanout
 from shardctl.errors import Refused, ShardctlError, named, together
 from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
-from shardctl.moves import paused_poolers
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import PoolerUnfit, collected
 from shardctl.moves.preflight import fleet
@@ -18,6 +17,7 @@ from shardctl.moves.sub_step import shortest_ms
 from shardctl.pgbouncer import apply
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
 from shardctl.pgbouncer.guard import Question, rehearse
+from shardctl.postgres import connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -168,7 +168,7 @@ def notes(context: Context) -> Iterator[str]:
 def _unasked(topology: Topology, plan: MovePlan, pooler: Pooler) -> str:
     """Ask as a guard would, a clone by its source; return why that failed."""
     for node in (plan.source, *([plan.target] if plan.streams else [])):
-        dsn = paused_poolers.guard_dsn(topology.nodes[node], topology.database)
+        dsn = connection.from_host(topology.nodes[node], topology.database)
         if why := why_unasked(plan, pooler, dsn, node):
             return why
     return ""

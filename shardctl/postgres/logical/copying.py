@@ -14,9 +14,8 @@ from psycopg.pq import ExecStatus
 
 from shardctl import fanout
 from shardctl.errors import Interrupted, Refused
-from shardctl.libpq import reason_of
+from shardctl.libpq import Wire, reason_of
 from shardctl.postgres import queries
-from shardctl.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
