@@ -22,7 +22,6 @@ _UNUSUAL = 4
 _KNOWN = 3
 """So many steps show how fast a phase is, and how often it makes progress."""
 _LEAST_S = 0.5
-_BETWEEN_S = 0.2
 
 
 SHOWN = 5
@@ -116,12 +115,8 @@ class Reading:
     waits: str | None = None
     waits_s: float | None = None
     ended: bool = False
+    """Whether there is nothing left to do."""
     held: Held | None = None
-
-    @property
-    def complete(self) -> bool:
-        """Whether there is nothing left to do."""
-        return self.ended or (0 < self.total <= self.done and self.waits is None)
 
 
 class Meter:
@@ -149,10 +144,7 @@ class Meter:
         self._steps += 1
         self._longest = max(self._longest, now - self._moved)
         self._moved = now
-        if now - self._samples[-1][0] < _BETWEEN_S and len(self._samples) > 1:
-            self._samples[-1] = (self._samples[-1][0], self._done)
-        else:
-            self._samples.append((now, self._done))
+        self._samples.append((now, self._done))
 
     def waits(self, reason: str | None) -> None:
         """Note what the work waits for; the time runs on while that stays the same."""
@@ -186,7 +178,7 @@ class Meter:
             stalled,
             self._waits[0] if self._waits else None,
             now - self._waits[1] if self._waits else None,
-            self._ended,
+            over and not self._waits,
             self.held,
         )
 

@@ -80,7 +80,7 @@ def rate(per_s: float, unit: str = BYTES) -> str:
 
 def _pace(reading: Reading) -> str:
     """Say what the work waits for, that it is stalled, or how fast it is and what is left."""
-    if reading.complete:
+    if reading.ended:
         return "done" if reading.done >= reading.total else "stopped"
     if reading.waits is not None and reading.waits_s is not None:
         return f"waits {duration(reading.waits_s)} for {reading.waits}"
@@ -104,7 +104,7 @@ def line(key: str, reading: Reading) -> str:
 def goes_on(reading: Reading) -> list[str]:
     """Say how the work goes on, and how far behind its target is."""
     pace = [reported] if (reported := _pace(reading)) else []
-    return pace + ([] if reading.held is None or reading.complete else held(reading.held))
+    return pace + ([] if reading.held is None or reading.ended else held(reading.held))
 
 
 def held(wal: Held) -> list[str]:

@@ -99,7 +99,7 @@ def _lines(meters: Meters, console: Console) -> Iterator[None]:
     def tell() -> None:
         pause_s = _FIRST_S
         while not ended.wait(pause_s):
-            if at_work := {key: one for key, one in meters.read().items() if not one.complete}:
+            if at_work := {key: one for key, one in meters.read().items() if not one.ended}:
                 print(one_line(sentence(at_work)), file=sys.stderr, flush=True)
                 pause_s = _EVERY_S
 

@@ -375,26 +375,25 @@ def files(
     Raises files_elsewhere, role_not_admitted.
     """
     server, node = clone.server, source.node.name
+    elsewhere = server.own_start is not None
     hba, ident = login_files(node, session)
-    settings = dict(cast("list[tuple[str, str]]", session.execute(_QUERIES["settings"]).fetchall()))
+    found = cast("list[tuple[str, str]]", session.execute(_QUERIES["settings"]).fetchall())
+    settings = configuration.taken(dict(found))
     given = configuration.parameters(
         node=server.name, host=server.host, port=server.port, settings=server.settings
     )
     follow = configuration.following(
         conninfo=libpq.for_replication(*source, clone.slot),
         slot=clone.slot,
-        others=[*configuration.taken(settings), *server.settings],
-        unknown=server.own_start is not None,
+        others=[*settings, *server.settings],
+        unknown=elsewhere,
     )
-    always: dict[str, str] = {}
-    if server.own_start is not None:
-        always = configuration.wherever(settings, given, str(server.data_directory))
+    place = str(server.data_directory)
+    always = configuration.wherever(settings, given, place) if elsewhere else {}
     opened = configuration.opened(server.settings, follow)
     texts = {
         "standby.signal": "",
-        configuration.NAME: configuration.cloned(
-            settings, configuration.composed(given), source=node
-        ),
+        configuration.NAME: configuration.cloned(settings, given, source=node),
         AUTO: configuration.automatic({**always, **follow}),
         HBA: rules(source.database.user, session, addresses),
         f"{MARK}/{AUTO}": configuration.automatic({**always, **opened}),

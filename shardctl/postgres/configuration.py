@@ -164,14 +164,14 @@ def taken(settings: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def cloned(settings: Mapping[str, str], block: str, *, source: str) -> str:
+def cloned(settings: Mapping[str, str], given: Mapping[str, str], *, source: str) -> str:
     """Compose postgresql.conf: the source's parameters without its own, then the node's block.
 
     Flat, so that nothing of it lies outside the data directory or has a password.
     """
-    own = {line.partition(" = ")[0] for line in block.splitlines()}
     head = f"# Written by shardctl: parameters of node {source}, from which this clone was made.\n"
-    return head + lines({n: value for n, value in taken(settings).items() if n not in own}) + block
+    its = {name: value for name, value in settings.items() if name not in given}
+    return head + lines(its) + composed(given)
 
 
 def automatic(settings: Mapping[str, str]) -> str:
@@ -218,7 +218,7 @@ def wherever(
         "hba_file": f"{data_directory}/pg_hba.conf",
         "ident_file": f"{data_directory}/pg_ident.conf",
     }
-    found = {**taken(settings), **given, **rules}
+    found = {**settings, **given, **rules}
     return {name: value for name, value in found.items() if name != "unix_socket_directories"}
 
 

@@ -148,12 +148,8 @@ class HostedServer:
                 self._run_own(self.own_start, timeout=timeout)
             else:
                 self._make_log()
-                self._script(
-                    "start",
-                    self.binaries.program("postgres"),
-                    str(max(1, int(timeout))),
-                    timeout=timeout + 5,
-                )
+                program, most = self.binaries.program("postgres"), str(max(1, int(timeout)))
+                self._script("start", program, most, timeout=timeout + 5)
         except CommandFailed as error:
             # A start that was killed with an earlier shardctl may just have got there.
             if self.process() is None:
@@ -174,7 +170,6 @@ class HostedServer:
         """
         if not self.running():
             return False
-        since = int(self._script("size"))
         failed: CommandFailed | None = None
         try:
             if self.control is not None and self.control.stop is not None:
@@ -186,8 +181,7 @@ class HostedServer:
         except CommandFailed as error:
             failed = error
         if self.running():
-            output = failed.completed.stderr.splitlines() if failed else []
-            lines = self.log_tail(since=since) or output
+            lines = self.log_tail() or (failed.lines if failed else [])
             raise _refused(
                 "server_did_not_stop", "the server did not stop", self, lines
             ) from failed
