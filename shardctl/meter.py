@@ -16,11 +16,8 @@ BYTES = "bytes"
 
 WINDOW_S = 15.0
 """The rate is that of the last seconds, so a rate of an earlier time is never shown."""
-STALLED_S = 5.0
-"""Without progress for so long, and longer than usual for the phase, it is stalled."""
-_UNUSUAL = 4
 _KNOWN = 3
-"""So many steps show how fast a phase is, and how often it makes progress."""
+"""So many steps show how fast a phase is."""
 _LEAST_S = 0.5
 
 
@@ -100,8 +97,8 @@ class Held:
 class Reading:
     """A phase at one moment; what is not known is None, times are in seconds.
 
-    `total` is 0 where it is not known. `stalled_s` is set once there is no progress, and
-    `waits_s` while the work waits for `waits`.
+    `total` is 0 where it is not known. There is no `rate` once there is no progress any more.
+    `waits_s` is set while the work waits for `waits`.
     """
 
     phase: str
@@ -111,7 +108,6 @@ class Reading:
     elapsed_s: float
     rate: float | None = None
     eta_s: float | None = None
-    stalled_s: float | None = None
     waits: str | None = None
     waits_s: float | None = None
     ended: bool = False
@@ -126,10 +122,9 @@ class Meter:
         self, phase: str, total: int, unit: str = "", *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._phase, self.total, self._unit, self._clock = phase, total, unit, clock
-        self._began = self._moved = clock()
+        self._began = clock()
         self._samples = deque([(self._began, 0)])
         self._done = self._steps = 0
-        self._longest = 0.0
         self._waits: tuple[str, float] | None = None
         self._ended = False
         self.held: Held | None = None
@@ -139,12 +134,9 @@ class Meter:
         """Count `done` more units."""
         if done <= 0:
             return
-        now = self._clock()
         self._done += done
         self._steps += 1
-        self._longest = max(self._longest, now - self._moved)
-        self._moved = now
-        self._samples.append((now, self._done))
+        self._samples.append((self._clock(), self._done))
 
     def waits(self, reason: str | None) -> None:
         """Note what the work waits for; the time runs on while that stays the same."""
@@ -160,13 +152,10 @@ class Meter:
     def read(self) -> Reading:
         """Give the figures of this moment."""
         now = self._clock()
-        rate, still = self._rate(now), now - self._moved
         left = max(self.total - self._done, 0)
         over = self._ended or (self.total > 0 and left == 0)
-        pace = max(STALLED_S, _UNUSUAL * self._longest)
-        stalled = still if not over and self._steps >= _KNOWN and still >= pace else None
-        if over or stalled is not None or self._waits or self._steps < _KNOWN:
-            rate = None
+        unknown = over or self._waits or self._steps < _KNOWN
+        rate = None if unknown else self._rate(now) or None
         return Reading(
             self._phase,
             self._unit,
@@ -175,7 +164,6 @@ class Meter:
             now - self._began,
             rate,
             left / rate if rate and self.total else None,
-            stalled,
             self._waits[0] if self._waits else None,
             now - self._waits[1] if self._waits else None,
             over and not self._waits,

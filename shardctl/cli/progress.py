@@ -84,7 +84,7 @@ def table(meters: Meters, width: int) -> Table:
             bar = ProgressBar(one.total, min(one.done, one.total), _BAR)
             cells.append(bar if one.total else "")
         cells.append(Text(picture.amount(one.done, one.total, one.unit) if counted else ""))
-        style = "yellow" if one.waits or one.stalled_s else ""
+        style = "yellow" if one.waits else ""
         cells.append(Text(", ".join(picture.goes_on(one)), style, no_wrap=True))
         drawn.add_row(*cells)
     return drawn

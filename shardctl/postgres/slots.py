@@ -28,12 +28,6 @@ PATIENCE = 20.0
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _POLL = 0.01
-_LOST = {
-    "wal_removed": "it held back more WAL than max_slot_wal_keep_size",
-    "idle_timeout": "nothing used it for idle_replication_slot_timeout",
-}
-"""What a server says of a slot that it has invalidated, in words."""
-
 _LOOK_S = 0.25
 
 
@@ -91,8 +85,7 @@ def require(session: Connection, node: str, name: str) -> None:
     found = look(session, name)
     if found is not None and found.lost is None:
         return
-    lost = found and found.lost
-    why = "was dropped" if lost is None else f"is lost: {_LOST.get(lost, lost)}"
+    why = "was dropped" if found is None else f"is lost: {found.lost}"
     raise Refused(
         "slot_gone",
         f"node {node}: replication slot {name} {why}",

@@ -3,7 +3,10 @@
 -- holds back, and bytes that its target has not confirmed
 SELECT s.active,
        CASE s.wal_status WHEN 'lost'
-            THEN coalesce(to_jsonb(s) ->> 'invalidation_reason', 'wal_removed') END,
+            THEN CASE coalesce(to_jsonb(s) ->> 'invalidation_reason', 'wal_removed')
+                 WHEN 'wal_removed' THEN 'it held back more WAL than max_slot_wal_keep_size'
+                 WHEN 'idle_timeout' THEN 'nothing used it for idle_replication_slot_timeout'
+                 ELSE to_jsonb(s) ->> 'invalidation_reason' END END,
        coalesce(pg_wal_lsn_diff(w.at, s.restart_lsn), 0)::bigint,
        greatest(coalesce(pg_wal_lsn_diff(w.at, s.confirmed_flush_lsn), 0), 0)::bigint
 FROM pg_replication_slots AS s,
