@@ -19,6 +19,7 @@ WINDOW_S = 15.0
 _KNOWN = 3
 """So many steps show how fast a phase is."""
 _LEAST_S = 0.5
+_BETWEEN_S = 0.2
 
 
 SHOWN = 5
@@ -136,7 +137,11 @@ class Meter:
             return
         self._done += done
         self._steps += 1
-        self._samples.append((self._clock(), self._done))
+        now = self._clock()
+        if now - self._samples[-1][0] < _BETWEEN_S and len(self._samples) > 1:
+            self._samples[-1] = (self._samples[-1][0], self._done)
+        else:
+            self._samples.append((now, self._done))
 
     def waits(self, reason: str | None) -> None:
         """Note what the work waits for; the time runs on while that stays the same."""

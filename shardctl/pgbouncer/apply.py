@@ -218,13 +218,12 @@ def reload_ms(aliases: int) -> float:
 def diff(seen_text: str | None, wanted: str, path: Path) -> str:
     """Write a unified diff from the present file to the expected one; empty if equal."""
     lines = difflib.unified_diff(
-        (seen_text or "").splitlines(),
-        wanted.splitlines(),
+        (seen_text or "").splitlines(keepends=True),
+        wanted.splitlines(keepends=True),
         str(path) if seen_text is not None else "/dev/null",
         f"{path} (expected)",
-        lineterm="",
     )
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
 def differences(entries: Iterable[Entry], offered: Mapping[str, Alias]) -> list[str]:

@@ -347,6 +347,8 @@ class _Watcher:
 
         A source that is lost ends the copy by itself.
         """
+        if self.session.closed:
+            return False
         node = self.clone.server.name
         try:
             name = {"name": self.clone.slot}
