@@ -16,11 +16,8 @@ BYTES = "bytes"
 
 WINDOW_S = 15.0
 """The rate is that of the last seconds, so a rate of an earlier time is never shown."""
-STALLED_S = 5.0
-"""Without progress for so long, and longer than usual for the phase, it is stalled."""
-_UNUSUAL = 4
 _KNOWN = 3
-"""So many steps show how fast a phase is, and how often it makes progress."""
+"""So many steps show how fast a phase is."""
 _LEAST_S = 0.5
 _BETWEEN_S = 0.2
 
@@ -101,8 +98,8 @@ class Held:
 class Reading:
     """A phase at one moment; what is not known is None, times are in seconds.
 
-    `total` is 0 where it is not known. `stalled_s` is set once there is no progress, and
-    `waits_s` while the work waits for `waits`.
+    `total` is 0 where it is not known. There is no `rate` once there is no progress any more.
+    `waits_s` is set while the work waits for `waits`.
     """
 
     phase: str
@@ -112,16 +109,11 @@ class Reading:
     elapsed_s: float
     rate: float | None = None
     eta_s: float | None = None
-    stalled_s: float | None = None
     waits: str | None = None
     waits_s: float | None = None
     ended: bool = False
+    """Whether there is nothing left to do."""
     held: Held | None = None
-
-    @property
-    def complete(self) -> bool:
-        """Whether there is nothing left to do."""
-        return self.ended or (0 < self.total <= self.done and self.waits is None)
 
 
 class Meter:
@@ -131,10 +123,9 @@ class Meter:
         self, phase: str, total: int, unit: str = "", *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._phase, self.total, self._unit, self._clock = phase, total, unit, clock
-        self._began = self._moved = clock()
+        self._began = clock()
         self._samples = deque([(self._began, 0)])
         self._done = self._steps = 0
-        self._longest = 0.0
         self._waits: tuple[str, float] | None = None
         self._ended = False
         self.held: Held | None = None
@@ -144,11 +135,9 @@ class Meter:
         """Count `done` more units."""
         if done <= 0:
             return
-        now = self._clock()
         self._done += done
         self._steps += 1
-        self._longest = max(self._longest, now - self._moved)
-        self._moved = now
+        now = self._clock()
         if now - self._samples[-1][0] < _BETWEEN_S and len(self._samples) > 1:
             self._samples[-1] = (self._samples[-1][0], self._done)
         else:
@@ -168,13 +157,10 @@ class Meter:
     def read(self) -> Reading:
         """Give the figures of this moment."""
         now = self._clock()
-        rate, still = self._rate(now), now - self._moved
         left = max(self.total - self._done, 0)
         over = self._ended or (self.total > 0 and left == 0)
-        pace = max(STALLED_S, _UNUSUAL * self._longest)
-        stalled = still if not over and self._steps >= _KNOWN and still >= pace else None
-        if over or stalled is not None or self._waits or self._steps < _KNOWN:
-            rate = None
+        unknown = over or self._waits or self._steps < _KNOWN
+        rate = None if unknown else self._rate(now) or None
         return Reading(
             self._phase,
             self._unit,
@@ -183,10 +169,9 @@ class Meter:
             now - self._began,
             rate,
             left / rate if rate and self.total else None,
-            stalled,
             self._waits[0] if self._waits else None,
             now - self._waits[1] if self._waits else None,
-            self._ended,
+            over and not self._waits,
             self.held,
         )
 

@@ -28,7 +28,7 @@ from shardctl.libpq import reason_of
 from shardctl.meter import listed, sentences
 from shardctl.postgres import blocking
 from shardctl.postgres.connection import NodeLost, is_lost
-from shardctl.postgres.patient import QUICK_MS, Patient, batches, chunks, lockable
+from shardctl.postgres.patient import QUICK_MS, Patient, chunks, lockable
 from shardctl.state import cluster, events, identity, ledger, lock, observer
 from shardctl.state.lock import who
 from shardctl.topology import ranges
@@ -302,7 +302,7 @@ class Changing:
             partial(self.progress.waits, self.node),
             self.stop,
         )
-        for batch in batches(pieces, most, lambda piece: len(piece[1])):
+        for batch in chunks(pieces, most, lambda piece: len(piece[1])):
             patient.together(batch)
         left = patient.singly(self.deadline, slowest_ms=_SLOWEST_MS)
         return {shard: why for (shard, _), why in left.items()}

@@ -14,8 +14,14 @@ from shardctl.errors import ShardctlError
 from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
-from shardctl.pgbouncer import apply, faults, render, serving
-from shardctl.pgbouncer.console import CommandRefused, Console, PoolerLost, PoolerUnavailable
+from shardctl.pgbouncer import apply, render, serving
+from shardctl.pgbouncer.console import (
+    CommandRefused,
+    Console,
+    PoolerLost,
+    PoolerUnavailable,
+    is_of_pooler,
+)
 from shardctl.state import lock
 
 if TYPE_CHECKING:
@@ -181,7 +187,7 @@ def _log_in(topology: Topology, pooler: Pooler, user: str, alias: str) -> Asked:
             (row,) = session.execute(_PATH, seconds=_LOGIN_S)
     except (PoolerUnavailable, CommandRefused) as error:
         said = error.reason.partition("FATAL: ")[2].strip() or error.reason
-        if faults.is_of_pooler(said):
+        if is_of_pooler(said):
             return Asked(alias, user, untried=said)
         return Asked(alias, user, refused=said)
     except PoolerLost as error:  # as of a pooler that restarts
@@ -246,9 +252,9 @@ def _file(topology: Topology, pooler: Pooler, looked: Looked, version: int) -> I
 
 def _offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Compare what the pooler has loaded with its own file."""
-    if isinstance(looked.refused, faults.OtherConfig | faults.NotIncluded):
+    if looked.refused is not None and looked.refused.code in ("other_config", "not_included"):
         return  # it does not read the file
-    written = apply.databases_of(looked.text)
+    written = render.databases_of(looked.text or "")
     wrong: dict[str, str] = {}
     # The fallback is never listed, only what it was used for; only an operator writes it.
     for alias in (name for name in written if name != "*"):

@@ -36,8 +36,7 @@ from shardctl.checks.check import (
 )
 from shardctl.errors import Misused
 from shardctl.libpq import reason_of
-from shardctl.postgres.cancelling import Running
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres.connection import NodeUnavailable, Running, connect
 from shardctl.state import cluster, keys, ledger, lock
 from shardctl.state import migrations as files
 

@@ -79,13 +79,11 @@ def rate(per_s: float, unit: str = BYTES) -> str:
 
 
 def _pace(reading: Reading) -> str:
-    """Say what the work waits for, that it is stalled, or how fast it is and what is left."""
-    if reading.complete:
+    """Say what the work waits for, or how fast it is and what is left."""
+    if reading.ended:
         return "done" if reading.done >= reading.total else "stopped"
     if reading.waits is not None and reading.waits_s is not None:
         return f"waits {duration(reading.waits_s)} for {reading.waits}"
-    if reading.stalled_s is not None:
-        return f"stalled for {duration(reading.stalled_s)}"
     if reading.rate and reading.unit:  # what counts steps of different kinds has no pace
         shown = rate(reading.rate, reading.unit)
         if reading.eta_s is None:
@@ -104,7 +102,7 @@ def line(key: str, reading: Reading) -> str:
 def goes_on(reading: Reading) -> list[str]:
     """Say how the work goes on, and how far behind its target is."""
     pace = [reported] if (reported := _pace(reading)) else []
-    return pace + ([] if reading.held is None or reading.complete else held(reading.held))
+    return pace + ([] if reading.held is None or reading.ended else held(reading.held))
 
 
 def held(wal: Held) -> list[str]:

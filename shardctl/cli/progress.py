@@ -84,7 +84,7 @@ def table(meters: Meters, width: int) -> Table:
             bar = ProgressBar(one.total, min(one.done, one.total), _BAR)
             cells.append(bar if one.total else "")
         cells.append(Text(picture.amount(one.done, one.total, one.unit) if counted else ""))
-        style = "yellow" if one.waits or one.stalled_s else ""
+        style = "yellow" if one.waits else ""
         cells.append(Text(", ".join(picture.goes_on(one)), style, no_wrap=True))
         drawn.add_row(*cells)
     return drawn
@@ -99,7 +99,7 @@ def _lines(meters: Meters, console: Console) -> Iterator[None]:
     def tell() -> None:
         pause_s = _FIRST_S
         while not ended.wait(pause_s):
-            if at_work := {key: one for key, one in meters.read().items() if not one.complete}:
+            if at_work := {key: one for key, one in meters.read().items() if not one.ended}:
                 print(one_line(sentence(at_work)), file=sys.stderr, flush=True)
                 pause_s = _EVERY_S
 

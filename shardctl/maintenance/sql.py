@@ -23,7 +23,7 @@ from shardctl.errors import Misused, Refused, ShardctlError, together
 from shardctl.fanout import Silent
 from shardctl.libpq import reason_of
 from shardctl.maintenance import places as placing
-from shardctl.postgres import cancelling, catalog, queries, split
+from shardctl.postgres import catalog, connection, queries, split
 from shardctl.postgres.connection import NodeLost, connect, is_lost
 from shardctl.postgres.split import without_passwords
 from shardctl.provision import refusals
@@ -323,10 +323,10 @@ class Run:
         self._stop.set()
         while not all(future.done() for future in futures):
             for session in list(self._sessions.values()):
-                cancelling.cancel(session)
+                connection.cancel(session)
             with suppress(queue.Empty):
                 while not all(future.done() for future in futures):
-                    self._found.get(timeout=cancelling.PATIENCE_S)
+                    self._found.get(timeout=connection.PATIENCE_S)
 
     def _work(self, node: NodeName, left: deque[Place]) -> None:
         """Run the node's places, one after the other, as long as there are any."""

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shardctl.fanout import Progress
+    from shardctl.libpq import Sent
     from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
     from shardctl.state.journal import Move
     from shardctl.topology.model import Node, NodeName, Topology
-    from shardctl.wire import Sent
 
 
 class NodeRefused(Unfinished):

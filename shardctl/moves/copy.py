@@ -29,7 +29,6 @@ from shardctl.moves.preflight import reverse, trial
 from shardctl.moves.step import Step
 from shardctl.postgres import catalog, slots
 from shardctl.postgres import clone as clones
-from shardctl.postgres import copying as cloning
 from shardctl.postgres.connection import NodeUnavailable, Route
 from shardctl.postgres.logical import (
     closing,
@@ -308,9 +307,9 @@ def is_cloned(context: MoveContext) -> bool:
 def clone(context: MoveContext) -> None:
     """Copy, with the settings that keep everybody but shardctl out."""
     with context.using(context.plan.source) as session, context.kept_progress() as progress:
-        cloning.make(
+        clones.make(
             context.clone,
-            cloning.Source(context.source, context.topology.database),
+            clones.Source(context.source, context.topology.database),
             session,
             addresses=_known(context),
             progress=progress,
@@ -349,7 +348,7 @@ def admit(context: MoveContext) -> None:
     plan = context.plan
     with context.on(plan.source):
         session, user = context.session(plan.source), context.topology.database.user
-        rules = cloning.rules(user, session, _known(context))
+        rules = clones.rules(user, session, _known(context))
     if not (clones.admit(clone, rules) and clone.server.running()):
         return
     clone.server.reload()

@@ -16,17 +16,17 @@ from psycopg import sql
 
 from shardctl.access import fence
 from shardctl.errors import ShardctlError, Unfinished, together
+from shardctl.libpq import Sent
 from shardctl.moves import ddl, file, undoing
 from shardctl.moves import plan as planning
 from shardctl.moves.context import Use
-from shardctl.moves.paused_poolers import PauseFailed, guard_dsn
+from shardctl.moves.paused_poolers import PauseFailed
 from shardctl.moves.sub_step import RoundTrips, SubStep, shortest_ms
 from shardctl.pgbouncer.guard import Question
 from shardctl.postgres import connection, queries
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.state import cluster, events, journal
 from shardctl.state.journal import MoveState
-from shardctl.wire import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,7 +77,7 @@ def log_in(at: Attempt, prepare: Callable[[MoveContext], None]) -> None:
 def rehearse_guards(at: Attempt, serves: sql.Composed) -> None:
     """Query the target as a guard would; arming guards takes about as long as this."""
     began = time.monotonic()
-    dsn = guard_dsn(at.context.target, at.context.topology.database)
+    dsn = connection.from_host(at.context.target, at.context.topology.database)
     at.question = question = Question(dsn, serves.as_string())
     connection.ask_again(lambda: at.pauses.rehearse(question))
     # On remote hosts that may be longer than the whole budget.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SECONDS = 24 * 3600.0
+_NEAR_S = 24 * 3600.0
 _ASK_AGAIN_S = 60.0
 _POLL = 0.05
 
@@ -50,7 +50,7 @@ def run(context: MoveContext) -> None:
                 with context.using(plan.target) as session:
                     standby.require_closed(clone, session, context.topology.database.user)
                     source = context.session(plan.source)
-                    standby.follow(clone, source, session, progress=progress, timeout=_SECONDS)
+                    standby.follow(clone, source, session, progress=progress)
                 context.lock(plan.target)
             except (NodeUnavailable, NodeLost, NodeRefused, standby.NotFollowing) as error:
                 if not clone.server.running() or time.monotonic() > deadline:
@@ -95,7 +95,7 @@ def subscribe(context: MoveContext) -> None:
         marks.begin(session, plan)
     with wal.shown(context, follows=True) as shown:
         shown.expect(plan.target, wal.CATCHING_UP, 0, BYTES)
-        marks.come_near(context, _MARK, seconds=_SECONDS)
+        marks.come_near(context, _MARK, seconds=_NEAR_S)
     context.is_near = True
 
 

@@ -20,6 +20,7 @@ from psycopg.types.json import Jsonb
 
 from shardctl.access import stream_fence
 from shardctl.errors import Refused, ShardctlError
+from shardctl.libpq import Sent
 from shardctl.meter import listed
 from shardctl.moves import ddl
 from shardctl.moves.context import Use
@@ -29,7 +30,6 @@ from shardctl.postgres.logical import publication, subscription
 from shardctl.postgres.logical.subscription import Progress
 from shardctl.postgres.queries import literals
 from shardctl.state.journal import MoveState
-from shardctl.wire import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from psycopg.conninfo import make_conninfo
-
 from shardctl import fanout
 from shardctl.errors import Incomplete, ShardctlError, Unfinished, together
 from shardctl.hosts import files, ports
@@ -20,7 +18,6 @@ from shardctl.moves.sub_step import shortest_ms
 from shardctl.pgbouncer import apply, guard, render, serving
 from shardctl.pgbouncer.console import SHOW_POOLS, Console, PoolerLost, PoolerUnavailable, conninfo
 from shardctl.pgbouncer.guard import Guard, Question, Staged
-from shardctl.postgres import connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from shardctl.hosts.host import Host
     from shardctl.moves.plan import MovePlan
     from shardctl.pgbouncer.console import Alias, CommandRefused
-    from shardctl.topology.model import Database, Node, Pooler, Topology
+    from shardctl.topology.model import Pooler, Topology
 
 logger = logging.getLogger(__name__)
 
@@ -477,18 +474,3 @@ class PausedPooler:
     def paused(self, offered: Mapping[str, Alias]) -> list[str]:
         """List the aliases that are paused, also those whose PAUSE still waits."""
         return [a for a in self.aliases if a in offered and offered[a].paused]
-
-
-def guard_dsn(node: Node, database: Database) -> str:
-    """Return the connection string, without a password, for a pooler's host."""
-    # A guard uses shardctl's options, not the defaults of the role and the database.
-    given = dict(database.options) | {"options": connection.options(database)}
-    return make_conninfo(
-        "",
-        **given,
-        # Until it opens, a target rejects connections through its Unix socket.
-        host=node.host if node.pooler_host.startswith("/") else node.pooler_host,
-        port=node.port,
-        dbname=database.name,
-        user=database.user,
-    )

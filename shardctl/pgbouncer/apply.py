@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from shardctl.errors import Refused, ShardctlError
+from shardctl.errors import Incomplete, Refused, ShardctlError
 from shardctl.hosts import files
-from shardctl.pgbouncer import faults, render
+from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import CommandRefused, Console, PoolerLost, PoolerUnavailable
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ OLDEST = (1, 18)
 
 _PROOF_SECONDS = 2.0
 _POLL = 0.02
-_TOLD = 3
+_SHOWN = 3
+_NOT_LOADED = "config file loading failed"
+"""What PgBouncer's log has of a RELOAD that failed; before 1.25, the answer has nothing."""
 
 _INCLUDE = re.compile(r"%include\s+(.*)")
 
@@ -46,7 +48,6 @@ class Seen:
 
     pooler: Pooler
     host: Host
-    version: str
     place: Place
     text: str | None
     offered: Mapping[str, Alias]
@@ -106,8 +107,7 @@ class FileStaged(Refused):
 def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> Seen:
     """Look at one pooler and its files, and change nothing.
 
-    Raises PoolerUnavailable, FileRefused, pooler_too_old and what `_require_fit` raises:
-    whatever `carry_out` would fail at.
+    Raises PoolerUnavailable, FileRefused, and refuses whatever `carry_out` would fail at.
     """
     try:
         with Console(pooler, topology.database, purpose=purpose) as console:
@@ -124,9 +124,10 @@ def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> 
     except PoolerLost as error:  # nothing was begun
         raise PoolerUnavailable(pooler, f"{error.command}: {error.reason}") from error
     place = files.place(host, pooler.databases_file, user=pooler.os_user)
-    _require_fit(pooler, host, place=place.path, config=config)
+    _require_settings(pooler, config)
+    _require_files(pooler, host, place=place.path, runs_with=config.get("conffile", ""))
     text = files.read(host, pooler.databases_file, user=pooler.os_user)
-    return Seen(pooler, host, version, place, text, offered, config.get("logfile", ""))
+    return Seen(pooler, host, place, text, offered, config.get("logfile", ""))
 
 
 def plan(topology: Topology, seen: Seen, map_version: int, *, force: bool) -> Wanted:
@@ -155,21 +156,21 @@ def carry_out(topology: Topology, wanted: Wanted, *, purpose: str) -> None:
     seen = wanted.seen
     pooler = seen.pooler
     with Console(pooler, topology.database, purpose=purpose) as console:
-        log = _Log.of(pooler, seen.host, seen.log)
+        since = _size_of_log(pooler, seen.host, seen.log)
         if wanted.action == "write":
             files.write(seen.host, pooler.databases_file, wanted.text, user=pooler.os_user)
+        refused = []
         try:
             console.reload()
         except CommandRefused as error:
-            problems = [error.reason]
-        else:
-            problems = []
-        problems = log.problems() or problems or _not_taken(wanted, console)
+            refused = [error.reason]
+        problems = _logged(pooler, seen.host, seen.log, since) or refused
+        problems = (problems or _not_taken(wanted, console))[:_SHOWN]
         if not problems:
             return
         if wanted.action == "write":
             _put_back(seen, console, problems)
-    raise faults.reload_rejected(pooler.name, problems, restored=wanted.action == "write")
+    raise _reload_rejected(pooler, problems, restored=wanted.action == "write")
 
 
 def try_reload(pooler: Pooler, host: Host, console: Console) -> None:
@@ -178,10 +179,28 @@ def try_reload(pooler: Pooler, host: Host, console: Console) -> None:
     And CommandRefused, PoolerLost. A file that shardctl puts beside the present one, with
     the same owner and mode, is then read from the same place with the same result.
     """
-    log = _Log.of(pooler, host, console.config().get("logfile", ""))
+    log = console.config().get("logfile", "")
+    since = _size_of_log(pooler, host, log)
     console.reload()
-    if problems := log.problems():
-        raise faults.reload_rejected(pooler.name, problems, restored=False)
+    if problems := _logged(pooler, host, log, since):
+        raise _reload_rejected(pooler, problems[:_SHOWN], restored=False)
+
+
+def _reload_rejected(pooler: Pooler, lines: Sequence[str], *, restored: bool) -> Refused:
+    """Report a configuration that the pooler did not take.
+
+    `restored` when a file was written and the one before is in place again.
+    """
+    what = (
+        "the new configuration; shardctl has restored the old one"
+        if restored
+        else "its configuration"
+    )
+    return Refused(
+        "reload_rejected",
+        "\n  ".join([f"pooler {pooler.name}: PgBouncer rejected {what}", *lines]),
+        hint="fix the cause in its log, then run the command again",
+    )
 
 
 def reload_ms(aliases: int) -> float:
@@ -222,23 +241,23 @@ def differences(entries: Iterable[Entry], offered: Mapping[str, Alias]) -> list[
     return found
 
 
-def databases_of(text: str | None) -> dict[str, str]:
-    """Give the databases that a file of aliases has, with their connection strings."""
-    items = render.read_ini(text or "")
-    return {item.key: item.value for item in items if item.section == "databases"}
-
-
 def _require_ours(topology: Topology, seen: Seen, map_version: int) -> None:
     """Refuse to replace what another session wrote; an empty file has no owner."""
-    path = seen.pooler.databases_file
+    pooler = seen.pooler
     if seen.text is None or not seen.text.strip():
         return
     header = render.header(seen.text)
     if header is None or header.edited:
-        raise faults.pooler_file_edited(seen.pooler.name, path, ours=header is not None)
+        what = "was not written by shardctl" if header is None else "was changed by hand"
+        raise Refused(
+            "pooler_file_edited",
+            f"pooler {pooler.name}: {pooler.databases_file} {what}",
+            hint="run `shardctl pgbouncer diff` to see what --force would replace; move your "
+            "own databases to another file",
+        )
     if header.cluster != topology.cluster:
-        raise faults.pooler_file_of_other(seen.pooler.name, path, f"cluster {header.cluster}")
-    require_not_newer(seen.pooler, seen.text, map_version)
+        raise _of_other(pooler, f"cluster {header.cluster}")
+    require_not_newer(pooler, seen.text, map_version)
 
 
 def require_not_newer(pooler: Pooler, text: str | None, map_version: int) -> None:
@@ -249,7 +268,17 @@ def require_not_newer(pooler: Pooler, text: str | None, map_version: int) -> Non
     header = render.header(text or "")
     if header is not None and header.map_version > map_version:
         what = f"map version {header.map_version}; the databases have version {map_version}"
-        raise faults.pooler_file_of_other(pooler.name, pooler.databases_file, what)
+        raise _of_other(pooler, what)
+
+
+def _of_other(pooler: Pooler, what: str) -> Refused:
+    """Report a file that belongs to another cluster, or to a newer map than the databases have."""
+    return Refused(
+        "pooler_file_of_other",
+        f"pooler {pooler.name}: {pooler.databases_file} belongs to {what}",
+        hint="check that the topology is the newest and that this pooler belongs to it; "
+        "--force replaces the file",
+    )
 
 
 def _not_taken(wanted: Wanted, console: Console) -> list[str]:
@@ -257,53 +286,29 @@ def _not_taken(wanted: Wanted, console: Console) -> list[str]:
     deadline = time.monotonic() + _PROOF_SECONDS
     while differ := differences(wanted.entries, console.databases()):
         if time.monotonic() > deadline:
-            return _brief(differ)
+            return differ
         time.sleep(_POLL)
     return []
 
 
-def _brief(lines: Sequence[str]) -> list[str]:
-    more = [f"... and {len(lines) - _TOLD} more"] if len(lines) > _TOLD else []
-    return [*lines[:_TOLD], *more]
+def _size_of_log(pooler: Pooler, host: Host, log: str) -> int | None:
+    """Give how long a pooler's log is now; None where it is syslog's, relative, or not ours."""
+    try:
+        return files.size(host, log, user=pooler.os_user) if log.startswith("/") else None
+    except files.FileRefused as error:
+        logger.debug("pooler %s: its log: %s", pooler.name, error.message)
+        return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Log:
-    """A pooler's log from now on; `path` is empty where it may not be read."""
-
-    pooler: Pooler
-    host: Host
-    path: str
-    since: int
-
-    @classmethod
-    def of(cls, pooler: Pooler, host: Host, path: str) -> _Log:
-        """Note its size now.
-
-        It is not read where it is syslog's, relative to who knows what, or not ours.
-        """
-        if not path.startswith("/"):
-            return cls(pooler, host, "", 0)
-        try:
-            return cls(pooler, host, path, files.size(host, path, user=pooler.os_user))
-        except files.FileRefused as error:
-            logger.debug("pooler %s: its log: %s", pooler.name, error.message)
-            return cls(pooler, host, "", 0)
-
-    def problems(self) -> list[str]:
-        """Give its lines about a RELOAD that failed; before 1.25, the answer has none."""
-        if not self.path:
-            return []
-        user = self.pooler.os_user
-        try:
-            rotated = files.size(self.host, self.path, user=user) < self.since
-            lines = files.tail(self.host, self.path, since=0 if rotated else self.since, user=user)
-        except files.FileRefused as error:  # removed since: what is offered has to show it
-            logger.debug("pooler %s: its log: %s", self.pooler.name, error.message)
-            return []
-        if not any(faults.NOT_LOADED in line for line in lines):
-            return []
-        return _brief([line for line in lines if " ERROR " in line or " WARNING " in line])
+def _logged(pooler: Pooler, host: Host, log: str, since: int | None) -> list[str]:
+    """Give what a log has of a RELOAD that failed since then; before 1.25, the answer has none."""
+    try:
+        lines = [] if since is None else files.tail(host, log, since=since, user=pooler.os_user)
+    except files.FileRefused as error:  # removed since: what is offered has to show it
+        logger.debug("pooler %s: its log: %s", pooler.name, error.message)
+        return []
+    failed = any(_NOT_LOADED in line for line in lines)
+    return [line for line in lines if failed and (" ERROR " in line or " WARNING " in line)]
 
 
 def _put_back(seen: Seen, console: Console, problems: Sequence[str]) -> None:
@@ -321,73 +326,68 @@ def _put_back(seen: Seen, console: Console, problems: Sequence[str]) -> None:
         with contextlib.suppress(CommandRefused):  # the cause was not ours then, and is reported
             console.reload()
     except ShardctlError as error:
-        why = [*problems, error.message]
-        raise faults.pooler_file_not_restored(pooler.name, pooler.databases_file, why) from error
+        lines = [*problems, error.message]
+        raise Incomplete(
+            "pooler_file_not_restored",
+            f"pooler {pooler.name}: PgBouncer rejected the new configuration, and could not be "
+            + "\n  ".join(["restored to the old one", *lines]),
+            hint=f"check {pooler.databases_file} and the pooler's log, then run the command again",
+        ) from error
 
 
-def _require_fit(pooler: Pooler, host: Host, *, place: str, config: Mapping[str, str]) -> None:
-    """Refuse a pooler whose aliases shardctl could not change, or that could not serve them.
-
-    `place` is the file of aliases without links, `config` the rows of SHOW CONFIG. Raises
-    not_pooler_admin, PoolingUnfit, OtherConfig, NotIncluded, FileRefused.
-    """
-    _admin(pooler, config)
-    _pooling(pooler, config)
-    _config(pooler, host, config.get("conffile", ""))
-    _included(pooler, host, place)
-
-
-def _pooling(pooler: Pooler, config: Mapping[str, str]) -> None:
-    """Refuse a pooler that resets its server connections between clients, if that does harm.
+def _require_settings(pooler: Pooler, config: Mapping[str, str]) -> None:
+    """Refuse a user who may change nothing, and a pooling in which shards' aliases do harm.
 
     A shard's alias sets search_path when a connection is made; DISCARD ALL would take it away.
     """
-    if "shard" not in pooler.aliases or not config.get("server_reset_query"):
-        return
-    if config.get("pool_mode") == "session":
-        raise faults.PoolingUnfit(pooler.name, "pool_mode = session")
-    if config.get("server_reset_query_always") == "1":
-        raise faults.PoolingUnfit(pooler.name, "server_reset_query_always = 1")
-
-
-def _admin(pooler: Pooler, config: Mapping[str, str]) -> None:
-    admins = config.get("admin_users", "")
+    admins, user = config.get("admin_users", ""), pooler.admin_user
     # Over a socket, PgBouncer takes its own user's `pgbouncer` for an admin.
-    own = pooler.host.startswith("/") and pooler.admin_user == "pgbouncer"
-    if not own and pooler.admin_user not in admins.replace(",", " ").split():
-        raise faults.not_pooler_admin(pooler.name, pooler.admin_user, admins)
+    own = pooler.host.startswith("/") and user == "pgbouncer"
+    if not own and user not in admins.replace(",", " ").split():
+        raise Refused(
+            "not_pooler_admin",
+            f"pooler {pooler.name}: {user} is not in its admin_users ({admins or 'empty'})",
+            hint=f"add {user} to admin_users of the pooler, or set another admin_user",
+        )
+    unfit = (("pool_mode", "session"), ("server_reset_query_always", "1"))
+    resets = [f"{name} = {value}" for name, value in unfit if config.get(name) == value]
+    if "shard" in pooler.aliases and config.get("server_reset_query") and resets:
+        raise Refused(
+            "pooling_unfit",
+            f"pooler {pooler.name}: with {resets[0]}, the second client of a connection would "
+            "not be in its shard",
+            hint="set pool_mode = transaction there (and server_reset_query_always = 0), or "
+            "offer only aliases of nodes (`aliases: [node]`)",
+        )
 
 
-def _config(pooler: Pooler, host: Host, runs_with: str) -> None:
-    """Compare the file that the pooler reads with the topology's, links aside.
+def _require_files(pooler: Pooler, host: Host, *, place: str, runs_with: str) -> None:
+    """Refuse a pooler that reads another file, or whose last line does not include the aliases.
 
-    A relative name is relative to a directory that the console does not show: of that, only
-    the file's own name is compared.
+    `place` is the file of aliases without links. In the last line it does no harm: what follows an
+    include belongs to the section in which that file ends, and of two databases of one name
+    PgBouncer takes the last. Relative names are relative to a directory that the console does not
+    show: mostly it is that of the configuration.
     """
-    if not runs_with.startswith("/"):
-        same = Path(runs_with).name == pooler.config.name
-    else:
-        user = pooler.os_user
-        theirs = files.place_of(host, Path(runs_with), user=user)
-        same = theirs == files.place_of(host, pooler.config, user=user)
-    if not same:
-        raise faults.OtherConfig(pooler.name, runs_with, pooler.config)
-
-
-def _included(pooler: Pooler, host: Host, place: str) -> None:
-    """See that the last line of the configuration includes the file of aliases.
-
-    There it does no harm: what follows an include belongs to the section in which that file ends,
-    and of two databases of one name PgBouncer takes the last.
-    """
-    text = files.read(host, pooler.config, user=pooler.os_user)
+    config, user = pooler.config, pooler.os_user
+    reads = Path(runs_with) if runs_with.startswith("/") else config.parent / Path(runs_with).name
+    if files.place_of(host, reads, user=user) != files.place_of(host, config, user=user):
+        raise Refused(
+            "other_config",
+            f"pooler {pooler.name}: it runs with {runs_with}, not with {config}: a RELOAD would "
+            "have no effect",
+            hint="correct `config` of the pooler in the topology, or its host and port",
+        )
+    text = files.read(host, config, user=user)
     if text is None:
-        raise files.FileRefused(pooler.config, "no such file")
+        raise files.FileRefused(config, "no such file")
     lines = [line.strip() for line in text.split("\n")]
     said = [line for line in lines if line and not line.startswith((";", "#"))]
     last = _INCLUDE.fullmatch(said[-1]) if said else None
-    # A relative name is relative to an unknown directory: mostly it is this one.
-    if last is None or place != files.place_of(
-        host, pooler.config.parent / last[1], user=pooler.os_user
-    ):
-        raise faults.NotIncluded(pooler.name, pooler.config, pooler.databases_file)
+    if last is None or place != files.place_of(host, config.parent / last[1], user=user):
+        raise Refused(
+            "not_included",
+            f"pooler {pooler.name}: the last line of {config} does not include "
+            f"{pooler.databases_file}, so the pooler would not offer its aliases",
+            hint=f"make this the last line of {config}: %include {pooler.databases_file}",
+        )

@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 from psycopg.pq import ExecStatus
 
-from shardctl import libpq, wire
+from shardctl import libpq
 from shardctl.errors import ShardctlError
 from shardctl.ids.generator import quote_identifier
 from shardctl.libpq import FOR_POOLERS, reason_of
-from shardctl.pgbouncer import faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,8 +42,8 @@ _READY, _ERROR = b"Z", b"E"
 
 logger = logging.getLogger(__name__)
 
-Row = dict[str, str | None]
-"""One row of an answer by column name; versions of PgBouncer have other columns."""
+Row = dict[str, str]
+"""One row of an answer by column name, "" for a null; versions of PgBouncer differ in columns."""
 
 DEADLINE = 10.0
 """Seconds for a command that has nothing to wait for."""
@@ -55,42 +54,45 @@ _NOT_FOR_POOLERS = frozenset({"client_encoding", "replication", "load_balance_ho
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
-class _Broken(Exception):
-    """A session that broke off, or did not answer in time."""
+# PgBouncer sends SQLSTATE 08P01 with almost every error, and libpq has none of a login that failed:
+# what is decided by texts is decided by those below.
+_NOT_PAUSED = "is not paused"
+"""The console's answer to RESUME of an alias that was not paused."""
+_HELD = "already"
+"""Its answer to PAUSE of the console itself while the whole pooler is paused or suspended."""
+_OF_POOLER = re.compile(
+    "auth(entication)? failed|no such (user|database)|no more connections allowed|login rejected"
+    "|not allowed|unsupported|TLS|timeout|no response|no password"
+)
+
+
+def is_of_pooler(reason: str) -> bool:
+    """Return whether this is PgBouncer's message about the client, not about a node.
+
+    >>> is_of_pooler("SASL authentication failed"), is_of_pooler("no such user: app")
+    (True, True)
+    >>> is_of_pooler('password authentication failed for user "app"')
+    False
+    """
+    return " for user " not in reason and _OF_POOLER.search(reason) is not None
 
 
 def _exchange(connection: PGconn, commands: Sequence[str], *, seconds: float) -> list[str | None]:
     """Send commands at once, and give the error with which each ended, None where it was done.
 
-    The session is idle and not encrypted. Rows of commands are ignored. Raises _Broken, and then
-    the session is lost.
+    The session is idle and not encrypted. Rows of commands are ignored. Raises OSError and
+    psycopg.OperationalError, and then the session is lost.
     """
-    deadline = time.monotonic() + seconds
+    deadline, unsent = time.monotonic() + seconds, b"".join(map(_query, commands))
+    arrived, errors, error = bytearray(), list[str | None](), None
     with socket.socket(fileno=os.dup(connection.socket)) as own:
         own.setblocking(False)  # as libpq has it
-        answers = _conversation(own, b"".join(map(_query, commands)), deadline, seconds)
-        return [next(answers) for _ in commands]
-
-
-def _query(command: str) -> bytes:
-    """Write a message of the simple protocol."""
-    text = command.encode() + b"\0"
-    return _HEAD.pack(b"Q", len(text) + 4) + text
-
-
-def _conversation(
-    own: socket.socket, unsent: bytes, deadline: float, seconds: float
-) -> Iterator[str | None]:
-    """Send all and give, for each command, the error with which it ended, or None."""
-    arrived = bytearray()
-    error: str | None = None
-    try:
-        while True:
+        while len(errors) < len(commands):
             # Answers are read while there is more to send: else both sides might wait for ever.
             left = deadline - time.monotonic()
             if left <= 0:
-                raise _Broken(f"no response within {seconds:g} s")
-            readable = wire.ready(own.fileno(), left, write=bool(unsent))
+                raise psycopg.OperationalError(f"no response within {seconds:g} s")
+            readable = libpq.ready(own.fileno(), left, write=bool(unsent))
             if unsent:
                 with suppress(BlockingIOError):
                     unsent = unsent[own.send(unsent) :]
@@ -98,16 +100,21 @@ def _conversation(
                 continue
             data = own.recv(_AT_ONCE)
             if not data:
-                raise _Broken(error or "the pooler closed the connection")
+                raise psycopg.OperationalError(error or "the pooler closed the connection")
             arrived += data
             for kind, body in _messages(arrived):
                 if kind == _ERROR:
                     error = _reason(body)
                 elif kind == _READY:
-                    yield error
+                    errors.append(error)
                     error = None
-    except OSError as broken:
-        raise _Broken(broken.strerror or str(broken)) from broken
+    return errors
+
+
+def _query(command: str) -> bytes:
+    """Write a message of the simple protocol."""
+    text = command.encode() + b"\0"
+    return _HEAD.pack(b"Q", len(text) + 4) + text
 
 
 def _messages(arrived: bytearray) -> Iterator[tuple[bytes, bytes]]:
@@ -177,7 +184,7 @@ class CommandRefused(ShardctlError):
     @property
     def not_paused(self) -> bool:
         """Whether the command was RESUME of an alias that was not paused."""
-        return faults.NOT_PAUSED in self.reason
+        return _NOT_PAUSED in self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,18 +197,6 @@ class Alias:
     dbname: str
     paused: bool
     disabled: bool
-
-    @classmethod
-    def of(cls, row: Row) -> Alias:
-        """Take an alias out of its row."""
-        return cls(
-            name=_text(row, "name"),
-            host=row["host"],
-            port=int(_text(row, "port")),
-            dbname=_text(row, "database"),
-            paused=row["paused"] == "1",
-            disabled=row["disabled"] == "1",
-        )
 
 
 class Console:
@@ -275,12 +270,19 @@ class Console:
         PoolerLost: any of them may have been done then.
         """
         if self._pq.ssl_in_use:
-            return self._one_by_one(commands, seconds)
+            refused, deadline = [], time.monotonic() + seconds
+            for command in commands:
+                try:
+                    self.execute(command, seconds=max(0.0, deadline - time.monotonic()))
+                except CommandRefused as error:
+                    refused.append(error)
+            return refused
         try:
             errors = _exchange(self._pq, commands, seconds=seconds)
-        except _Broken as error:
+        except (OSError, psycopg.OperationalError) as error:
             self.abandon()
-            raise PoolerLost(self.pooler, commands[0], str(error)) from error
+            reason = getattr(error, "strerror", None) or str(error)
+            raise PoolerLost(self.pooler, commands[0], reason) from error
         logger.debug("pooler %s: in one packet: %s", self.pooler, "; ".join(commands))
         return [
             CommandRefused(self.pooler, command, error)
@@ -290,17 +292,13 @@ class Console:
 
     def finish(self, *, seconds: float = DEADLINE) -> list[Row]:
         """Wait for the answer to what was sent; raises CommandRefused and PoolerLost."""
-        deadline = time.monotonic() + seconds
-        answered = False
         try:
-            while not (answered := self.ready()):
-                left = deadline - time.monotonic()
-                if left <= 0 or not wire.ready(self.fileno(), left):
-                    reason = f"no response within {seconds:g} s"
-                    raise PoolerLost(self.pooler, self._command, reason)
-        finally:
-            if not answered:  # it may yet come, and would be taken for another's
-                self.abandon()
+            self._results += libpq.Wire(self._pq).results(seconds)
+        except BaseException as error:
+            self.abandon()  # it may yet come, and would be taken for another's
+            if isinstance(error, psycopg.OperationalError):
+                raise PoolerLost(self.pooler, self._command, reason_of(error)) from error
+            raise
         return self.answer()
 
     def send(self, command: str) -> None:
@@ -332,10 +330,8 @@ class Console:
         for result in self._results:
             if result.status == ExecStatus.TUPLES_OK:
                 names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
-                for number in range(result.ntuples):
-                    values = (result.get_value(number, i) for i in range(result.nfields))
-                    texts = (None if v is None else v.decode(errors="replace") for v in values)
-                    rows.append(dict(zip(names, texts, strict=True)))
+                found = ((value or "" for value in row) for row in libpq.rows(result))
+                rows += (dict(zip(names, row, strict=True)) for row in found)
             elif result.status != ExecStatus.COMMAND_OK:
                 problem = result.error_message.decode(errors="replace").strip()
         if problem is not None:
@@ -346,24 +342,6 @@ class Console:
         logger.debug("pooler %s: %s", self.pooler, self._command)
         return rows
 
-    def pause(self, alias: str, *, seconds: float) -> None:
-        """Pause an alias; the answer is the proof that no transaction of it runs.
-
-        Raises PoolerLost when transactions did not end in time; the alias is paused then, and
-        stays paused until another session resumes it.
-        """
-        self.execute(pause_command(alias), seconds=seconds)
-
-    def resume(self, alias: str) -> bool:
-        """Resume an alias; return whether it was paused."""
-        try:
-            self.execute(resume_command(alias))
-        except CommandRefused as error:
-            if error.not_paused:
-                return False
-            raise
-        return True
-
     def reload(self) -> None:
         """Let the pooler read its files again.
 
@@ -373,8 +351,13 @@ class Console:
 
     def databases(self) -> dict[str, Alias]:
         """Return what the pooler offers, by alias; its own console is left out."""
-        found = map(Alias.of, self.execute("SHOW DATABASES"))
-        return {one.name: one for one in found if one.name != "pgbouncer"}
+        found = {}
+        for row in self.execute("SHOW DATABASES"):
+            to = row["host"] or None, int(row["port"]), row["database"]
+            name, state = row["name"], (row["paused"] == "1", row["disabled"] == "1")
+            found[name] = Alias(name, *to, *state)
+        found.pop("pgbouncer", None)
+        return found
 
     def pools(self) -> list[Row]:
         """Report every pool, as SHOW POOLS does; the console's own is left out."""
@@ -390,7 +373,7 @@ class Console:
 
     def config(self) -> dict[str, str]:
         """Give the parameters in force."""
-        return {_text(row, "key"): row["value"] or "" for row in self.execute("SHOW CONFIG")}
+        return {row["key"]: row["value"] for row in self.execute("SHOW CONFIG")}
 
     def version(self) -> str:
         """Give PgBouncer's version, such as 1.18.0; raises CommandRefused for another program."""
@@ -415,18 +398,8 @@ class Console:
             try:
                 self.execute(pause_command("pgbouncer"))
             except CommandRefused as error:
-                return faults.HELD in error.reason
+                return _HELD in error.reason
         return any(row["key"] in ("paused", "suspended") and row["value"] == "yes" for row in rows)
-
-    def _one_by_one(self, commands: Sequence[str], seconds: float) -> list[CommandRefused]:
-        deadline = time.monotonic() + seconds
-        refused = []
-        for command in commands:
-            try:
-                self.execute(command, seconds=max(0.0, deadline - time.monotonic()))
-            except CommandRefused as error:
-                refused.append(error)
-        return refused
 
 
 def conninfo(
@@ -465,7 +438,3 @@ def pause_command(alias: str) -> str:
 def resume_command(alias: str) -> str:
     """Write the command that resumes an alias."""
     return f"RESUME {quote_identifier(alias)}"
-
-
-def _text(row: Row, column: str) -> str:
-    return row[column] or ""

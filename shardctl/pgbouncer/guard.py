@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
-
-import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from typing import TYPE_CHECKING
 
 from shardctl.errors import Incomplete, Refused, ShardctlError
 from shardctl.hosts import scripts
@@ -18,9 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.hosts.host import Host
-
-Became = Literal["disarmed", "fired", "failed", "died", "absent"]
-"""What `disarm` found: see `Disarmed`."""
 
 PATIENCE = 20.0
 """Seconds that `disarm` waits for a guard that fires; longer than a question takes."""
@@ -84,23 +78,6 @@ class Guard:
         return self.parent / f"guard-{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Disarmed:
-    """What had become of a guard until it was disarmed, and its log.
-
-    `disarmed`: it was counting, and has done nothing. `fired`: it has resumed all of its
-    aliases, and no other command did anything; it may have been asking still. `failed`: it fired
-    and gave up after ten minutes. `died`: it was killed before it was done. `absent`: there was
-    none, or another's.
-    After the last three the command that paused must see itself that nothing stays paused.
-    """
-
-    became: Became
-    fired: bool
-    """Whether it had begun to do its work, however that ended."""
-    log: tuple[str, ...]
-
-
 def arm(
     host: Host,
     *,
@@ -125,19 +102,14 @@ def arm(
     without it, it stays as it is. Raises guard_refused, and leaves nothing behind.
     """
     guard = Guard(host, name, directory, user, secrets.token_hex(8))
-    _check(guard, (console, question.dsn) if question else (console,))
     words = [f"{after_s:.3f}", str(len(aliases)), console]
     words += [question.dsn, question.query] if question else ["", ""]
     words += [str(staged.file), str(staged.target)] if staged else ["", ""]
     words.append(retry)
     try:
         output = _run(guard, "arm", *words, text="".join(f"{a}\n" for a in aliases), timeout=_ARM_S)
-    except CommandFailed as error:
-        raise _refused(guard, error) from error
-    except BaseException as error:  # killed half-way, so that the script could not clear up
+    except BaseException:  # also killed half-way, so that the script could not clear up
         _forget(guard)
-        if isinstance(error, CommandTimedOut):
-            raise _no_answer(guard, error) from error
         raise
     if output.strip() != "armed":  # a shell that had read only a part, and took it for all
         raise guard_refused(guard, "the shell on that host did not arm it")
@@ -175,44 +147,35 @@ def rehearse(
     return output == "t"
 
 
-def disarm(guard: Guard, *, patience_s: float = PATIENCE) -> Disarmed:
+def disarm(guard: Guard, *, patience_s: float = PATIENCE) -> list[str]:
     """End a guard and remove its directory, and show what had become of it.
+
+    The first line is that, and whether it had `fired`, the rest is its log. `disarmed`: it was
+    counting, and has done nothing. `fired`: it has resumed all of its aliases, and no other
+    command did anything; it may have been asking still. `failed`: it fired and gave up after ten
+    minutes. `died`: it was killed before it was done. `absent`: there was none, or another's.
+    After the last three the command that paused must see itself that nothing stays paused.
 
     One that is firing is waited for, whole seconds; raises guard_busy if it does not get to
     an end, and leaves it working. Raises guard_refused where the host does not do as asked.
     """
+    said = _run(guard, "disarm", str(int(patience_s)), timeout=patience_s + 30).splitlines()
+    if not said:
+        raise guard_refused(guard, "the shell on that host did not disarm it")
+    return said
+
+
+def _run(guard: Guard, part: str, *words: str, text: str = "", timeout: float) -> str:
+    """Run a part of the script on the guard's host; raises guard_refused, guard_busy."""
+    words = (str(guard.directory), guard.owner or "", *words)
     try:
-        output = _run(guard, "disarm", str(int(patience_s)), timeout=patience_s + 30)
+        return scripts.run(
+            guard.host, "guard", part, *words, user=guard.user, text=text, timeout=timeout
+        )
     except CommandFailed as error:
         raise _refused(guard, error) from error
     except CommandTimedOut as error:
         raise _no_answer(guard, error) from error
-    first, *log = output.splitlines() or [""]
-    became, _, begun = first.partition(" ")
-    if became not in {"disarmed", "fired", "failed", "died", "absent"}:
-        raise guard_refused(guard, "the shell on that host did not disarm it")
-    return Disarmed(cast("Became", became), begun == "fired", tuple(line for line in log if line))
-
-
-def _check(guard: Guard, dsns: Sequence[str]) -> None:
-    """Refuse a connection string with which the guard would not log in, or would show a secret."""
-    for dsn in dsns:
-        try:
-            words = conninfo_to_dict(dsn)
-        except psycopg.ProgrammingError:  # its text may repeat the string, password and all
-            reason = "invalid connection string"
-            raise guard_refused(guard, reason) from None
-        if not {"password", "sslpassword"}.isdisjoint(words):
-            reason = "a connection string contains a password, which `ps` would show"
-            raise guard_refused(guard, reason, hint=_HINTS[_CONSOLE])
-
-
-def _run(guard: Guard, part: str, *words: str, text: str = "", timeout: float) -> str:
-    """Run a part of the script on the guard's host, and give what it prints."""
-    words = (str(guard.directory), guard.owner or "", *words)
-    return scripts.run(
-        guard.host, "guard", part, *words, user=guard.user, text=text, timeout=timeout
-    )
 
 
 def _forget(guard: Guard) -> None:

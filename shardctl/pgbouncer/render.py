@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 from dataclasses import dataclass
@@ -13,10 +12,8 @@ from shardctl.ids.generator import quote_identifier
 from shardctl.topology import aliases
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
-
-    import jinja2
 
     from shardctl.topology.model import NodeName, Pooler, ShardId, Topology
 
@@ -76,26 +73,17 @@ def entries(topology: Topology, pooler: Pooler) -> list[Entry]:
     Nodes without shards have theirs, too, so that no client's alias comes or goes with a move.
     """
     found: list[Entry] = []
+    database = topology.database.name
     if "node" in pooler.aliases:
         for node in topology.nodes.values():
-            alias = aliases.of_node(topology.database.name, node.name)
-            found.append(
-                Entry(
-                    alias, node.name, node.shards, node.pooler_host, node.port,
-                    topology.database.name, None,
-                )
-            )  # fmt: skip
+            alias, at = aliases.of_node(database, node.name), (node.pooler_host, node.port)
+            found.append(Entry(alias, node.name, node.shards, *at, database, None))
     if "shard" in pooler.aliases:
-        owners = topology.owners()
-        for shard in sorted(owners):
-            node = topology.nodes[owners[shard]]
-            alias = topology.schema(shard)
-            found.append(
-                Entry(
-                    alias, node.name, (shard,), node.pooler_host, node.port,
-                    topology.database.name, f"SET search_path TO {quote_identifier(alias)}",
-                )
-            )  # fmt: skip
+        for shard, owner in sorted(topology.owners().items()):
+            alias, node = topology.schema(shard), topology.nodes[owner]
+            query = f"SET search_path TO {quote_identifier(alias)}"
+            at = node.pooler_host, node.port
+            found.append(Entry(alias, owner, (shard,), *at, database, query))
     return found
 
 
@@ -104,14 +92,20 @@ def databases(topology: Topology, pooler: Pooler, map_version: int) -> str:
 
     The same values give the same text, to the byte.
     """
-    text = _rendered(
-        "databases.ini.j2",
-        checksum="",
-        pooler=pooler.name,
-        cluster=topology.cluster,
-        map_version=map_version,
-        entries=entries(topology, pooler),
-    )
+    cluster = _one_line(topology.cluster)
+    text = f"""\
+; Aliases of the shards of cluster {cluster}, for pooler {_one_line(pooler.name)}.
+; `shardctl pgbouncer apply` writes this file: what is changed by hand is found and not overwritten.
+; cluster: {cluster}
+; map version: {map_version}
+; checksum: {""}
+
+[databases]
+"""
+    for one in entries(topology, pooler):
+        to = f"host={_value(one.host)} port={one.port} dbname={_value(one.dbname)}"
+        query = f" connect_query={_value(one.connect_query)}" if one.connect_query else ""
+        text += f"{_one_line(one.alias)} = {to}{query}\n"
     return _seal(text, _digest(text))
 
 
@@ -129,20 +123,32 @@ def configuration(
 
     Without `hba_file` it trusts everybody.
     """
-    return _rendered(
-        "pgbouncer.ini.j2",
-        pooler=pooler.name,
-        cluster=topology.cluster,
-        host=pooler.host,
-        port=pooler.port,
-        auth_file=auth_file,
-        hba_file=hba_file,
-        admin_user=pooler.admin_user,
-        log_file=log_file,
-        pid_file=pid_file,
-        own_file=own_file,
-        databases_file=pooler.databases_file,
-    )
+    cluster, own = _one_line(topology.cluster), _whole(own_file)
+    by = f"hba\nauth_hba_file = {_whole(hba_file)}" if hba_file else "trust"
+    return f"""\
+; Pooler {_one_line(pooler.name)} of cluster {cluster}, on this machine only.
+; {SANDBOX}, and rewrites it: put your own settings into
+; {own}, which wins.
+
+[pgbouncer]
+listen_addr = {_whole(pooler.host)}
+listen_port = {pooler.port}
+unix_socket_dir =
+auth_type = {by}
+auth_file = {_whole(auth_file)}
+admin_users = {_user(pooler.admin_user)}
+pool_mode = transaction
+max_client_conn = 1000
+; JDBC sends this parameter, which PgBouncer does not support.
+ignore_startup_parameters = extra_float_digits
+; After one login that failed, or that a pause cut short, clients wait so long (15 s by default).
+server_login_retry = 1
+logfile = {_whole(log_file)}
+pidfile = {_whole(pid_file)}
+
+%include {own}
+%include {_whole(pooler.databases_file)}
+"""
 
 
 def access(names: Collection[str]) -> str:
@@ -183,32 +189,12 @@ def is_edited(text: str) -> bool:
     return found is None or found[1] != _digest(_seal(text, ""))
 
 
-def _rendered(template: str, **values: object) -> str:
-    return _environment().get_template(template).render(**values)
-
-
 def _seal(text: str, checksum: str) -> str:
     return _CHECKSUM.sub(f"; checksum: {checksum}", text, count=1)
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-@functools.cache
-def _environment() -> jinja2.Environment:
-    import jinja2  # noqa: PLC0415  # only what renders needs it
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("shardctl"),
-        autoescape=False,  # noqa: S701  # no HTML; each value passes one of the filters below
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        finalize=_one_line,
-    )
-    environment.filters |= {"value": _value, "whole": _whole, "user": _user}
-    return environment
 
 
 def _one_line(value: object) -> str:
@@ -247,29 +233,21 @@ def _user(value: object) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A key of a section: a parameter, a database or a user."""
+def databases_of(text: str) -> dict[str, str]:
+    r"""Read a file's databases with their connection strings; what is malformed is left out.
 
-    section: str
-    key: str
-    value: str
-
-
-def read_ini(text: str) -> Iterator[Setting]:
-    r"""Read a file's text; what is malformed is left out.
-
-    >>> [item.key for item in read_ini("[databases]\nx = host=a\n; y =\n[pgbouncer]\nz=1")]
-    ['x', 'z']
+    >>> databases_of("[databases]\nx = host=a\n; y =\n[pgbouncer]\nz=1")
+    {'x': 'host=a'}
     """
-    section = ""
+    section, found = "", {}
     for line in text.split("\n"):
         rest = line.strip(_BLANKS)
-        while found := _SECTION.match(rest):
-            section = found[1]
-            rest = rest[found.end() :].lstrip(_BLANKS)
-        if key := _KEY.fullmatch(rest):
-            yield Setting(section, key[1] or key[2], key[3])
+        while head := _SECTION.match(rest):
+            section = head[1]
+            rest = rest[head.end() :].lstrip(_BLANKS)
+        if section == "databases" and (key := _KEY.fullmatch(rest)):
+            found[key[1] or key[2]] = key[3]
+    return found
 
 
 def pairs(value: str) -> dict[str, str]:

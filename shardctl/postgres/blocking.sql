@@ -20,19 +20,15 @@ ORDER BY w.pid, since, b.pid
 WITH schema AS MATERIALIZED (
     SELECT oid, nspname FROM pg_namespace WHERE nspname = ANY (%(schemas)s::name[])
 ), held AS (
-    SELECT s.nspname, c.oid, l.pid, l.granted, l.mode, format('%%I.%%I', s.nspname, c.relname) AS what,
-           c.relkind NOT IN ('r', 'p') AS is_part, l.virtualtransaction AS run
+    SELECT s.nspname, c.oid, l.pid, l.granted, l.mode, l.virtualtransaction AS run,
+           CASE WHEN c.oid IS NULL THEN 'schema ' || s.nspname
+                ELSE format('%%I.%%I', s.nspname, c.relname) END AS what,
+           c.oid IS NOT NULL AND c.relkind NOT IN ('r', 'p') AS is_part
     FROM pg_locks AS l
-    JOIN pg_class AS c ON c.oid = l.relation
-    JOIN schema AS s ON s.oid = c.relnamespace
-    WHERE l.locktype = 'relation' AND l.mode <> ALL (%(but)s)
-      AND (%(tables)s::oid[] IS NULL OR c.oid = ANY (%(tables)s::oid[]))
-      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    UNION ALL
-    SELECT s.nspname, NULL, l.pid, l.granted, l.mode, 'schema ' || s.nspname, false, l.virtualtransaction
-    FROM pg_locks AS l
-    JOIN schema AS s ON s.oid = l.objid AND l.classid = 'pg_namespace'::regclass
-    WHERE l.locktype = 'object' AND %(tables)s::oid[] IS NULL
+    LEFT JOIN pg_class AS c ON l.locktype = 'relation' AND c.oid = l.relation AND l.mode <> ALL (%(but)s)
+    JOIN schema AS s ON s.oid = coalesce(c.relnamespace, CASE
+        WHEN l.locktype = 'object' AND l.classid = 'pg_namespace'::regclass THEN l.objid END)
+    WHERE (%(tables)s::oid[] IS NULL OR c.oid = ANY (%(tables)s::oid[]))
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 )
 SELECT h.nspname::text, h.oid, h.granted, h.mode, h.what,

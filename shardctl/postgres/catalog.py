@@ -35,8 +35,8 @@ class Schema:
     counter: bool
     register: bool
     wrapper: str | None
-    ungranted: tuple[str, ...]
-    strangers: tuple[str, ...] = ()
+    ungranted: Sequence[str]
+    strangers: Sequence[str] = ()
     unfit: bool = False
 
 
@@ -48,12 +48,8 @@ def read_schemas(connection: Connection, roles: Sequence[str]) -> dict[str, Sche
         "wrapper": generator.WRAPPER,
         "roles": list(roles),
     }
-    return {
-        name: Schema(counter, register, wrapper, tuple(ungranted), tuple(strangers), unfit)
-        for name, counter, register, wrapper, ungranted, strangers, unfit in connection.execute(
-            QUERIES["schemas"], names
-        )
-    }
+    found = connection.execute(QUERIES["schemas"], names)
+    return {name: Schema(*described) for name, *described in found}
 
 
 def read_functions(connection: Connection) -> dict[str, str]:
@@ -236,7 +232,7 @@ class Leftover:
     oid: int
     schema: str | None
     table: str | None
-    objects: tuple[str, ...]
+    objects: Sequence[str]
 
     @property
     def name(self) -> str | None:
@@ -247,6 +243,4 @@ class Leftover:
 def repack_leftovers(session: Connection) -> tuple[Leftover, ...]:
     """List what killed runs left in the session's database, where no pg_repack is running."""
     found = session.execute(QUERIES["repack_leftovers"], {"class": _REPACK_LOCK})
-    return tuple(
-        Leftover(oid, schema, table, tuple(objects)) for oid, schema, table, objects in found
-    )
+    return tuple(Leftover(*row) for row in found)

@@ -1,26 +1,40 @@
-"""The clone of a node as directories on its host: its state, its move, its end.
+"""The clone of a node: copied onto another host, configured to follow, put in its place, ended.
 
-`copying` fills it, `standby` runs it. All goes through the host, so that a clone on another
-machine is made the same way.
+`standby` runs it. All goes through the host, so that a clone on another machine is made the same
+way.
 """
 
 from __future__ import annotations
 
 import base64
+import logging
+import re
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
+import psycopg
+
+from shardctl import libpq
 from shardctl.errors import Refused, ShardctlError
 from shardctl.hosts import accounts, scripts
 from shardctl.hosts.host import CommandFailed
-from shardctl.meter import listed
+from shardctl.meter import BYTES, listed
+from shardctl.postgres import configuration, queries, slots
+from shardctl.postgres.configuration import Rule
+from shardctl.postgres.connection import is_lost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from shardctl.fanout import Progress
     from shardctl.hosts.host import Host
+    from shardctl.postgres.connection import Connection
     from shardctl.postgres.hosted import HostedServer
+    from shardctl.topology.model import Database, Node
+
+logger = logging.getLogger(__name__)
 
 State = Literal["absent", "copying", "copied", "broken", "made", "opened"]
 """The state of a clone.
@@ -42,6 +56,12 @@ OPENING_ONCE = f"cd {MARK} && exec mv -f -- {AUTO} {HBA} .."
 _FOREIGN, _OTHER, _SERVES = 71, 72, 73  # what the script ends with
 _SECONDS = 120.0
 
+_QUERIES = queries.load("shardctl.postgres", "standby.sql")
+_FIRST_POLL, _LAST_POLL = 0.05, 0.5
+_LOOK_S = 5.0
+_LINES = 5
+_RATE = re.compile(r" *\d+/\d+ kB \(\d+%\).*")
+
 
 class TargetNotEmpty(ShardctlError):
     """A data directory with something in it that no clone of this move is."""
@@ -60,6 +80,17 @@ class CloneOfAnother(ShardctlError):
         super().__init__(
             f"node {node}: {directory} belongs to move {move}",
             hint=f"run `shardctl moves abort {move}` or `resume` to end that move",
+        )
+
+
+class CopyFailed(ShardctlError):
+    """A program that did not copy to the end; what it had copied is gone again."""
+
+    def __init__(self, node: str, program: str, lines: Sequence[str]) -> None:
+        said = lines or ["no output: the program was killed"]
+        super().__init__(
+            "\n  ".join([f"node {node}: the copy failed; {program} printed:", *said]),
+            hint="fix the cause, then run `shardctl moves resume` to copy again",
         )
 
 
@@ -98,24 +129,6 @@ def look(clone: Clone) -> State:
     return cast("State", _run(clone, "look").strip())
 
 
-def begin(clone: Clone) -> None:
-    """Make the directory for the copy, where `look` found none; raises clone_refused."""
-    _run_as_owner(clone, "begin", clone.server.account or "")
-
-
-def copy(clone: Clone, argv: Sequence[str]) -> None:
-    """Start the program that fills `clone.copy`, whose end `look` will report.
-
-    It goes on when shardctl or its connection dies. Raises clone_refused.
-    """
-    _run(clone, "copy", *argv)
-
-
-def said(clone: Clone) -> list[str]:
-    """Give the last lines of that program; raises clone_refused."""
-    return _run(clone, "said").splitlines()
-
-
 def fill(clone: Clone, files: Mapping[str, bytes]) -> None:
     """Put files into the copy, in the place of what was copied there, and mark it.
 
@@ -126,17 +139,12 @@ def fill(clone: Clone, files: Mapping[str, bytes]) -> None:
     _run(clone, "fill", text=text)
 
 
-def place(clone: Clone) -> None:
-    """Let the filled copy become the data directory, in one step; raises clone_refused."""
-    _run_as_owner(clone, "place")
-
-
 def discard(clone: Clone) -> None:
     """End what copies, and delete all that is not yet the data directory; there or not.
 
     Raises CloneOfAnother and clone_refused.
     """
-    _run_as_owner(clone, "discard", timeout=None)
+    _run(clone, "discard", timeout=None, beside=True)
 
 
 def admit(clone: Clone, rules: str) -> bool:
@@ -160,7 +168,7 @@ def remove(clone: Clone) -> bool:
     if found in ("made", "opened"):
         _run(clone, "require_standby")  # before anything is stopped
         clone.server.stop(mode="immediate")  # nothing of it is needed any more
-        _run_as_owner(clone, "remove", timeout=None)
+        _run(clone, "remove", timeout=None, beside=True)
     discard(clone)
     return found != "absent"
 
@@ -181,33 +189,25 @@ def keep(clone: Clone) -> None:
     _run(clone, "keep")
 
 
-def _run_as_owner(clone: Clone, part: str, *words: str, timeout: float | None = _SECONDS) -> str:
-    """Run a part that makes, renames or deletes what is beside the data directory.
-
-    As the server's user, if that one may; else as shardctl's login user. Raises folder_unsafe.
-    """
-    parent, account = clone.server.data_directory.parent, clone.server.account
-    user = accounts.changes_folder(clone.machine, parent, account)
-    return _script(clone, part, *words, user=user, timeout=timeout)
-
-
-def _run(clone: Clone, part: str, *words: str, text: str = "") -> str:
-    return _script(clone, part, *words, user=clone.server.account, text=text)
-
-
-def _script(
+def _run(
     clone: Clone,
     part: str,
     *words: str,
-    user: str | None,
     text: str = "",
     timeout: float | None = _SECONDS,
+    beside: bool = False,
 ) -> str:
-    whose = str(clone.server.data_directory), clone.move
+    """Run a part of the script as the server's user, and give what it prints.
+
+    What makes, renames or deletes something `beside` the data directory runs as that user, too, if
+    that one may; else as shardctl's login user. Raises folder_unsafe then.
+    """
+    directory, user = clone.server.data_directory, clone.server.account
+    if beside:
+        user = accounts.changes_folder(clone.machine, directory.parent, user)
+    words = part, str(directory), clone.move, *words
     try:
-        return scripts.run(
-            clone.machine, "clone", part, *whose, *words, user=user, text=text, timeout=timeout
-        )
+        return scripts.run(clone.machine, "clone", *words, user=user, text=text, timeout=timeout)
     except CommandFailed as error:
         raise _refused(clone, error) from error
 
@@ -232,3 +232,196 @@ def _refused(clone: Clone, error: CommandFailed) -> ShardctlError:
         f"node {node}: {named}",
         hint="free disk space, correct the permissions, or give the node another data_directory",
     )
+
+
+class Source(NamedTuple):
+    """The node that is cloned."""
+
+    node: Node
+    database: Database
+
+
+def make(
+    clone: Clone,
+    source: Source,
+    session: Connection,
+    *,
+    addresses: Sequence[str],
+    progress: Progress,
+    max_rate: int | None = None,
+    clone_with: str | None = None,
+) -> None:
+    """Copy the source into the target's data directory, ready to be started as its standby.
+
+    `session` is with the source, in autocommit, and the slot is made. Until it is opened up,
+    the clone accepts only shardctl, from `addresses` (IP addresses or networks). A copy that
+    an earlier shardctl began and did not live to see is gone on with, or made again if it
+    broke off; `clone_with` is the command, pg_basebackup by default. On Ctrl-C, what was copied is
+    deleted. Raises CopyFailed, role_not_admitted, and `clone`'s errors.
+    """
+    argv = _command(clone, source, max_rate, clone_with)
+    state = look(clone)
+    if state in ("made", "opened"):
+        discard(clone)  # what is left where the last step was killed
+        return
+    # Now, and not only when everything is copied.
+    files(clone, source, session, addresses)
+    if state in ("absent", "broken"):
+        discard(clone)
+        slots.release(session, clone.slot, time.monotonic() + slots.PATIENCE)
+        _run(clone, "begin", clone.server.account or "", beside=True)
+        _run(clone, "copy", *argv)  # goes on when shardctl or its connection dies
+    name = "`move.clone_with`" if clone_with else "pg_basebackup"
+    try:
+        _wait(clone, name, session, progress)
+    except (KeyboardInterrupt, CopyFailed):
+        discard(clone)
+        raise
+    fill(clone, files(clone, source, session, addresses))
+    _run(clone, "place", beside=True)
+
+
+def _command(
+    clone: Clone, source: Source, max_rate: int | None, clone_with: str | None
+) -> list[str]:
+    """Give what fills `clone.copy`: the operator's command, or pg_basebackup.
+
+    A session that copies has the slot's name: by that its progress is found, and it is ended.
+    """
+    conninfo = libpq.for_replication(*source, clone.slot)
+    rate = f"{max_rate // 1024}k" if max_rate else ""
+    if clone_with is not None:
+        given = {"DATA": clone.copy, "SOURCE": conninfo, "SLOT": clone.slot}
+        given |= {"BIN": clone.server.binaries.directory, "MAX_RATE": rate}
+        named = [f"{name}={value}" for name, value in given.items()]
+        return ["env", *named, "sh", "-c", clone_with]
+    argv = [clone.server.binaries.program("pg_basebackup"), "-D", str(clone.copy), "-d", conninfo]
+    argv += ["--no-password", "--slot", clone.slot, "--wal-method=stream", "--checkpoint=fast"]
+    # Asked for progress, the server sends the total, too.
+    argv += ["--progress", "--no-manifest"]
+    return [*argv, "--max-rate", rate] if rate else argv
+
+
+def rules(user: str, session: Connection, addresses: Sequence[str]) -> str:
+    """Compose the rules by which a clone accepts shardctl's `user`, as its source does.
+
+    Raises role_not_admitted.
+    """
+    found = session.execute(_QUERIES["rules"], {"user": user})
+    given = [Rule(t, tuple(d), a, m, how, tuple(o)) for t, d, a, m, how, o in found]
+    return configuration.access(user, addresses, given)
+
+
+def _wait(clone: Clone, program: str, session: Connection, progress: Progress) -> None:
+    """Wait until the copy is made; raises CopyFailed.
+
+    While the source reports that it sends the copy, the host is asked seldom: only where the
+    program was killed, and its helper for WAL has kept the session open, does it know more.
+    """
+    watcher = _Watcher(clone, session, progress)
+    delay, looked = _FIRST_POLL, time.monotonic()
+    while True:
+        if not watcher.sends() or time.monotonic() - looked > _LOOK_S:
+            state, looked = look(clone), time.monotonic()
+            if state != "copying":
+                break
+        time.sleep(delay)
+        delay = min(delay * 1.25, _LAST_POLL)
+    if state != "copied":
+        said = [] if state == "absent" else _run(clone, "said").splitlines()
+        reported = [line for line in said if not _RATE.fullmatch(line)][-_LINES:]
+        raise CopyFailed(clone.server.name, program, reported)
+
+
+@dataclass(slots=True)
+class _Watcher:
+    """Reports the progress of the copy as the source has it."""
+
+    clone: Clone
+    session: Connection
+    progress: Progress
+    phase: str = ""
+    done: int = 0
+
+    def sends(self) -> bool:
+        """Return whether the source reports the copy, and show what has changed.
+
+        A source that is lost ends the copy by itself.
+        """
+        if self.session.closed:
+            return False
+        node = self.clone.server.name
+        try:
+            name = {"name": self.clone.slot}
+            row = self.session.execute(_QUERIES["backup_progress"], name).fetchone()
+        except psycopg.Error as error:
+            if not is_lost(error):
+                raise
+            logger.info("node %s: cannot read the progress: %s", node, error)
+            return False
+        if row is None:
+            return False
+        phase, done, total = row
+        if phase != self.phase:
+            self.progress.expect(node, phase, total or 0, BYTES)
+            self.phase, self.done = phase, 0
+        self.progress.advance(node, done - self.done)
+        self.done = done
+        return True
+
+
+def files(
+    clone: Clone, source: Source, session: Connection, addresses: Sequence[str]
+) -> dict[str, bytes]:
+    """Compose the files that make a standby of the copy, and of the standby a node.
+
+    Raises files_elsewhere, role_not_admitted.
+    """
+    server, node = clone.server, source.node.name
+    elsewhere = server.own_start is not None
+    hba, ident = login_files(node, session)
+    found = cast("list[tuple[str, str]]", session.execute(_QUERIES["settings"]).fetchall())
+    settings = configuration.taken(dict(found))
+    given = configuration.parameters(
+        node=server.name, host=server.host, port=server.port, settings=server.settings
+    )
+    follow = configuration.following(
+        conninfo=libpq.for_replication(*source, clone.slot),
+        slot=clone.slot,
+        others=[*settings, *server.settings],
+        unknown=elsewhere,
+    )
+    place = str(server.data_directory)
+    always = configuration.wherever(settings, given, place) if elsewhere else {}
+    opened = configuration.opened(server.settings, follow)
+    texts = {
+        "standby.signal": "",
+        configuration.NAME: configuration.cloned(settings, given, source=node),
+        AUTO: configuration.automatic({**always, **follow}),
+        HBA: rules(source.database.user, session, addresses),
+        f"{MARK}/{AUTO}": configuration.automatic({**always, **opened}),
+    }
+    return {
+        **{name: text.encode() for name, text in texts.items()},
+        IDENT: ident,
+        f"{MARK}/{HBA}": hba,
+    }
+
+
+def login_files(node: str, session: Connection) -> list[bytes]:
+    """Read the source's pg_hba.conf and pg_ident.conf, wherever they are.
+
+    Raises files_elsewhere.
+    """
+    held = []
+    for name, beside_data, text in session.execute(_QUERIES["files"]):
+        included = configuration.elsewhere(text.decode(errors="replace"), beside_data=beside_data)
+        if included:
+            raise Refused(
+                "files_elsewhere",
+                f"node {node}: {name} includes files that are not copied to a clone: "
+                f"{', '.join(included)}",
+                hint=f"move their settings into {name} itself, then reload that server",
+            )
+        held.append(bytes(text))
+    return held

@@ -1,26 +1,33 @@
 """Sessions with nodes: libpq's own way, with errors that name the node and never a password.
 
 What replay cancels on a standby is asked again, be it a question or a login.
+
+Ctrl-C cancels statements that threads wait for, and those of sessions that only ask. A lock holds a
+question up for seconds, and so does a server that hangs. It may take long: one that is not answered
+after a second is looked at from a second session. Where that one gets no answer either, the server
+hangs, and is as good as away.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
+import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
+from psycopg import waiting
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from shardctl import libpq
+from shardctl import fanout, libpq
 from shardctl.errors import ShardctlError
 from shardctl.libpq import CONNECT_TIMEOUT_S, reason_of
-from shardctl.postgres.cancelling import LOCK_TIMEOUT, AnswersNothing, Observing
+from shardctl.postgres import blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from shardctl.topology.model import Database, Node
 
@@ -28,9 +35,7 @@ logger = logging.getLogger(__name__)
 
 Read = TypeVar("Read")
 
-_ATTEMPTS = 50
-_WITHIN_S = 2.0
-"""Attempts go on for so long and so often: quick ones may all fall into one busy moment."""
+_WITHIN_S = 5.0
 _CONFLICT = "conflict with recovery"
 """What a server shows that speaks English; libpq keeps the SQLSTATE of a login that failed."""
 _LOST = "consuming input failed: server closed the connection unexpectedly"
@@ -66,6 +71,131 @@ WITH_TRANSACTION_TIMEOUT = 170_000
 """The oldest server that knows `transaction_timeout`, as libpq writes versions."""
 
 
+PATIENCE_S = 0.2
+"""How long one request to cancel may take; a cancellation may come just too early, too."""
+
+LOCK_TIMEOUT = "3s"
+_LOOK_AFTER_S = 1.0
+_POLL_S = 0.1
+
+
+def cancel(session: Connection) -> None:
+    """Ask a session's server to cancel what it runs; a server that is gone has ended it."""
+    try:
+        session.cancel_safe(timeout=PATIENCE_S)
+    except psycopg.Error as error:
+        logger.debug("could not cancel: %s", reason_of(error))
+
+
+class Running:
+    """Sessions of several threads, whose statements are cancelled together.
+
+    `notice` shows the operator once that they are.
+    """
+
+    def __init__(self, notice: Callable[[str], None] = logger.info) -> None:
+        self.notice = notice
+        self._sessions: list[Connection] = []
+        self._lock = threading.Lock()
+        self.stopped = threading.Event()
+        """Whether they were cancelled: no other statement should begin."""
+
+    @contextmanager
+    def statement(self, session: Connection) -> Iterator[None]:
+        """Let what a session runs in this block be cancelled."""
+        with self._lock:
+            self._sessions.append(session)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._sessions.remove(session)
+
+    def cancel(self) -> None:
+        """Cancel what runs now; to be called until nothing does."""
+        if not self.stopped.is_set():
+            self.stopped.set()
+            self.notice("interrupted: cancelling the running statements")
+        with self._lock:
+            sessions = list(self._sessions)
+        for session in sessions:
+            cancel(session)
+
+
+class AnswersNothing(psycopg.OperationalError):
+    """A server that accepted the connection and then stopped responding."""
+
+
+class Cancelled(psycopg.OperationalError):
+    """A question that was cancelled because Ctrl-C was pressed."""
+
+
+class Observing(psycopg.Connection[Any]):
+    """A session whose questions end by Ctrl-C, and where the server hangs.
+
+    `beside` opens a second session with the same server; it has none itself, and waits for
+    `answer_s` at most. A question that ends by `lock_timeout` names who holds the lock.
+    """
+
+    beside: Callable[[], psycopg.Connection[Any]] | None = None
+    answer_s: float = 10.0
+    _holder: str | None = None
+
+    def wait(self, gen: Any, interval: float = _POLL_S, timeout: float | None = None) -> Any:
+        """Consume a generator of psycopg's, as its own method does; raises AnswersNothing, too."""
+        self._holder = None
+        more = {} if timeout is None else {"timeout": timeout}
+        try:
+            return waiting.wait(self._watched(gen), self.pgconn.socket, interval=interval, **more)
+        except psycopg.errors.LockNotAvailable as error:
+            if self._holder is None:
+                raise
+            raise psycopg.errors.LockNotAvailable(
+                f"{self._holder} holds a lock that this query waits for"
+            ) from error
+        except (AnswersNothing, Cancelled, KeyboardInterrupt):
+            # psycopg's own way would wait for the server, which may hang.
+            cancel(self)
+            self.close()
+            raise
+
+    def _watched(self, gen: Any) -> Generator[Any, Any, Any]:
+        """Hand on what a generator waits for, and look from time to time why it waits."""
+        began = time.monotonic()
+        next_s = self.answer_s if self.beside is None else _LOOK_AFTER_S
+        try:
+            state = next(gen)
+            while True:
+                ready = yield state
+                if not ready:
+                    if fanout.interrupted():
+                        raise Cancelled("cancelled")
+                    if time.monotonic() - began >= next_s:
+                        self._look()
+                        next_s *= 2
+                state = gen.send(ready)
+        except StopIteration as end:
+            return end.value
+
+    def _look(self) -> None:
+        """See that the server answers another session, and who blocks this one."""
+        silent = AnswersNothing(
+            "the server accepted the connection and then stopped responding for "
+            f"{self.answer_s:g} s"
+        )
+        if self.beside is None:
+            raise silent
+        try:
+            with self.beside() as other:
+                found = blocking.holders(other, [self.info.backend_pid])
+        except (AnswersNothing, psycopg.errors.ConnectionTimeout) as error:
+            raise silent from error
+        except psycopg.Error as error:  # such as no room for one more session
+            logger.info("cannot find out which session blocks the query: %s", reason_of(error))
+        else:
+            self._holder = str(found[0][1]) if found else None
+
+
 def ask_again(read: Callable[[], Read]) -> Read:
     """Give what is read from a standby, also where replay cancels that in transit.
 
@@ -73,13 +203,12 @@ def ask_again(read: Callable[[], Read]) -> Read:
     conflict when it happens again and again.
     """
     until = time.monotonic() + _WITHIN_S
-    for attempt in itertools.count(1):
+    while True:
         try:
             return read()
         except (psycopg.Error, ShardctlError) as error:
-            if not cancelled(error) or (attempt >= _ATTEMPTS and time.monotonic() > until):
+            if not cancelled(error) or time.monotonic() > until:
                 raise
-    raise AssertionError  # it counts without end
 
 
 def cancelled(error: psycopg.Error | ShardctlError) -> bool:
@@ -105,12 +234,6 @@ class NodeUnavailable(ShardctlError):
     def answered(self) -> bool:
         """Whether a server answered, and refused this login."""
         return libpq.answered(self.__cause__)
-
-    @property
-    def asked_password(self) -> bool:
-        """Whether the server asked for a password, and libpq found none."""
-        failed = getattr(self.__cause__, "pgconn", None)
-        return failed is not None and bool(failed.needs_password)
 
     @property
     def timed_out(self) -> bool:
@@ -206,10 +329,20 @@ def options(database: Database, settings: Mapping[str, str] = _SETTINGS) -> str:
     return f"{database.options.get('options', '')} {own}".strip()
 
 
-def conninfo(node: Node, database: Database) -> str:
+def conninfo(node: Node, database: Database, **more: str) -> str:
     """Write what psql logs in to `node` with; libpq finds a password as it does for us."""
-    given = dict(database.options) | {"host": node.host, "port": str(node.port)}
-    return make_conninfo("", **given, user=database.user, dbname=database.name)
+    given = {"host": node.host, "port": str(node.port), "user": database.user} | more
+    return make_conninfo("", **dict(database.options) | given, dbname=database.name)
+
+
+def from_host(node: Node, database: Database) -> str:
+    """Write the connection string, without a password, with which a pooler's host logs in.
+
+    It has shardctl's options, and not the defaults of the role and the database.
+    """
+    # Until it opens, a move's target rejects connections through its Unix socket.
+    host = node.host if node.pooler_host.startswith("/") else node.pooler_host
+    return conninfo(node, database, host=host, options=options(database))
 
 
 def is_lost(error: psycopg.Error) -> bool:
@@ -220,26 +353,15 @@ def is_lost(error: psycopg.Error) -> bool:
     )
 
 
-_BY_KIND: tuple[tuple[type[psycopg.Error], str], ...] = (
-    (
-        AnswersNothing,
-        "check that server: its disk, its memory, and whether the process is stopped",
-    ),
-    (
-        psycopg.errors.LockNotAvailable,
-        (
-            "wait until that session ends its transaction, or end the session; then run this "
-            "command again"
-        ),
-    ),
-    (psycopg.errors.UndefinedTable, "restore that table (docs/operations/failures.md)"),
-)
-
-
 def _hint(error: psycopg.Error | None) -> str:
     """Return what to do; of a login that failed it is a guess."""
-    by_kind = [hint for kind, hint in _BY_KIND if isinstance(error, kind)]
-    by_login = libpq.login_hint(
+    if isinstance(error, AnswersNothing):
+        return "check that server: its disk, its memory, and whether the process is stopped"
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return "wait until that session ends, or end it; then run this command again"
+    if isinstance(error, psycopg.errors.UndefinedTable):
+        return "restore that table (docs/operations/failures.md)"
+    return libpq.login_hint(
         error,
         asked="put the password into ~/.pgpass (or PGPASSFILE); the topology cannot contain "
         "passwords",
@@ -247,7 +369,6 @@ def _hint(error: psycopg.Error | None) -> str:
         "pg_hba.conf of that server",
         unreachable="check host and port, the network, and that PostgreSQL is running there",
     )
-    return (*by_kind, by_login)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Self
 
-from shardctl.errors import Refused, ShardctlError
+from shardctl.errors import Refused
 from shardctl.hosts import accounts, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
@@ -31,33 +31,14 @@ Started = Literal["started", "up", "reloaded"]
 StopMode = Literal["smart", "fast", "immediate"]
 
 
-def _told(server: HostedServer, what: str, lines: Sequence[str]) -> str:
-    return "\n  ".join([f"node {server.name}: the server {what}:", *lines])
-
-
-def _hint(server: HostedServer) -> str:
-    return f"fix the cause, then try again; the whole log: {server.log}"
-
-
-def server_did_not_start(server: HostedServer, lines: Sequence[str]) -> Refused:
-    """Report a server that ended instead of coming up; `lines` are its last words in this start."""
+def _refused(code: str, what: str, server: HostedServer, lines: Sequence[str]) -> Refused:
+    """Give an error about what a server did not do; `lines` are its last words."""
+    text = "\n  ".join([f"node {server.name}: {what}:", *lines])
     return Refused(
-        "server_did_not_start", _told(server, "did not start", lines), hint=_hint(server)
+        code,
+        text,
+        hint=f"fix the cause, then try again; the whole log: {server.log}",
     )
-
-
-def server_not_ready(server: HostedServer, lines: Sequence[str]) -> Refused:
-    """Report a server that runs and does not take connections yet, or does not end."""
-    return Refused(
-        "server_not_ready",
-        _told(server, "is running, but was not ready in time", lines),
-        hint=_hint(server),
-    )
-
-
-def server_did_not_stop(server: HostedServer, lines: Sequence[str]) -> Refused:
-    """Report a server that still runs after pg_ctl stop."""
-    return Refused("server_did_not_stop", _told(server, "did not stop", lines), hint=_hint(server))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +148,17 @@ class HostedServer:
                 self._run_own(self.own_start, timeout=timeout)
             else:
                 self._make_log()
-                self._script(
-                    "start",
-                    self.binaries.program("postgres"),
-                    str(max(1, int(timeout))),
-                    timeout=timeout + 5,
-                )
+                program, most = self.binaries.program("postgres"), str(max(1, int(timeout)))
+                self._script("start", program, most, timeout=timeout + 5)
         except CommandFailed as error:
             # A start that was killed with an earlier shardctl may just have got there.
             if self.process() is None:
-                raise self._not_started(error, since) from error
+                if self.own_start is not None:
+                    raise control_failed(self.name, "start", error) from error
+                lines = self.log_tail(since=since) or error.completed.stderr.splitlines()
+                raise _refused(
+                    "server_did_not_start", "the server did not start", self, lines
+                ) from error
         self._wait(deadline, since)
         return "started"
 
@@ -188,7 +170,6 @@ class HostedServer:
         """
         if not self.running():
             return False
-        since = int(self._script("size"))
         failed: CommandFailed | None = None
         try:
             if self.control is not None and self.control.stop is not None:
@@ -200,9 +181,10 @@ class HostedServer:
         except CommandFailed as error:
             failed = error
         if self.running():
-            output = failed.completed.stderr.splitlines() if failed else []
-            lines = self.log_tail(since=since) or output
-            raise server_did_not_stop(self, lines) from failed
+            lines = self.log_tail() or (failed.lines if failed else [])
+            raise _refused(
+                "server_did_not_stop", "the server did not stop", self, lines
+            ) from failed
         # A server removes its pid file, for which pg_ctl waits, before its processes end.
         self._script("gone", str(int(timeout)), timeout=timeout + _SECONDS)
         return True
@@ -236,24 +218,25 @@ class HostedServer:
         Raises folder_unsafe.
         """
         user = accounts.changes_folder(self.machine, self.log.parent, self.account)
-        self._script_as(user, "make_log", (self.account or "") if user is None else "")
+        words = "make_log", *self._place, (self.account or "") if user is None else ""
+        scripts.run(self.machine, "server", *words, user=user, timeout=_SECONDS)
 
     def _wait(self, deadline: float, since: int) -> None:
         """Wait until it takes connections, on the port that it should have."""
         seconds = max(1, int(deadline - time.monotonic()))
         found = PidFile.of(self._script("await", str(seconds), timeout=seconds + _SECONDS))
         if found is None:
-            raise server_did_not_start(self, self.log_tail(since=since))
+            lines = self.log_tail(since=since)
+            raise _refused("server_did_not_start", "the server did not start", self, lines)
         if not found.ready:
-            raise server_not_ready(self, self.log_tail())
+            raise _refused(
+                "server_not_ready",
+                "the server is running, but was not ready in time",
+                self,
+                self.log_tail(),
+            )
         if found.port != self.port:
             raise server_elsewhere(self.name, self.data_directory, found, self.port)
-
-    def _not_started(self, error: CommandFailed, since: int) -> ShardctlError:
-        if self.own_start is not None:
-            return control_failed(self.name, "start", error)
-        lines = self.log_tail(since=since) or error.completed.stderr.splitlines()
-        return server_did_not_start(self, lines)
 
     def _run_own(self, command: str, *, timeout: float = _SECONDS) -> None:
         """Run a command of the operator's, as who logs in there, so that it may use sudo."""
@@ -265,13 +248,12 @@ class HostedServer:
 
     def _script(self, part: str, *words: str, timeout: float = _SECONDS) -> str:
         """Run a part of the script as the server's user."""
-        return self._script_as(self.account, part, *words, timeout=timeout)
+        words = part, *self._place, *words
+        return scripts.run(self.machine, "server", *words, user=self.account, timeout=timeout)
 
-    def _script_as(
-        self, user: str | None, part: str, *words: str, timeout: float = _SECONDS
-    ) -> str:
-        place = str(self.data_directory), str(self.log)
-        return scripts.run(self.machine, "server", part, *place, *words, user=user, timeout=timeout)
+    @property
+    def _place(self) -> tuple[str, str]:
+        return str(self.data_directory), str(self.log)
 
 
 def log_of(data_directory: Path) -> Path:

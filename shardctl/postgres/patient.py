@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import psycopg
@@ -168,24 +167,13 @@ def lockable(connection: Connection) -> int:
     return max(1, int(slots) // _SHARE)
 
 
-def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Part items into lists of `size` at most, in their order.
-
-    >>> list(chunks("abcde", 2))
-    [['a', 'b'], ['c', 'd'], ['e']]
-    """
-    rest = iter(items)
-    while chunk := list(islice(rest, max(1, size))):
-        yield chunk
-
-
-def batches(
-    items: Sequence[Item], most: int, weight: Callable[[Item], int]
+def chunks(
+    items: Iterable[Item], most: int, weight: Callable[[Item], int] = lambda _: 1
 ) -> Iterator[list[Item]]:
     """Part items into lists that weigh at most `most` together, and hold one item at the least.
 
-    >>> list(batches([3, 3, 3, 9, 1], 7, lambda item: item))
-    [[3, 3], [3], [9], [1]]
+    >>> list(chunks("abcde", 2)), list(chunks([3, 3, 3, 9, 1], 7, lambda item: item))
+    ([['a', 'b'], ['c', 'd'], ['e']], [[3, 3], [3], [9], [1]])
     """
     batch: list[Item] = []
     weighs = 0

@@ -14,8 +14,8 @@ import psycopg
 from psycopg import sql
 
 from shardctl.errors import Incomplete, Refused
-from shardctl.postgres import blocking, cancelling, queries
-from shardctl.wire import Sent
+from shardctl.libpq import Sent
+from shardctl.postgres import blocking, connection, queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,12 +28,6 @@ PATIENCE = 20.0
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _POLL = 0.01
-_LOST = {
-    "wal_removed": "it held back more WAL than max_slot_wal_keep_size",
-    "idle_timeout": "nothing used it for idle_replication_slot_timeout",
-}
-"""What a server says of a slot that it has invalidated, in words."""
-
 _LOOK_S = 0.25
 
 
@@ -91,8 +85,7 @@ def require(session: Connection, node: str, name: str) -> None:
     found = look(session, name)
     if found is not None and found.lost is None:
         return
-    lost = found and found.lost
-    why = "was dropped" if lost is None else f"is lost: {_LOST.get(lost, lost)}"
+    why = "was dropped" if found is None else f"is lost: {found.lost}"
     raise Refused(
         "slot_gone",
         f"node {node}: replication slot {name} {why}",
@@ -143,25 +136,22 @@ def release(session: Connection, name: str, deadline: float) -> None:
         time.sleep(_POLL)
 
 
-def end_sessions(session: Connection, name: str, *, patience_s: float = PATIENCE) -> int:
-    """End what an earlier shardctl has left running under this application_name; count it.
+def end_sessions(session: Connection, name: str) -> None:
+    """End what an earlier shardctl has left running under this application_name.
 
     pg_dump, pg_restore and psql go on when the shardctl that began them is killed. `session` itself
     stays, and so does the stream. Raises sessions_left.
     """
-    deadline = time.monotonic() + patience_s
-    ended = set()
+    deadline = time.monotonic() + PATIENCE
     while found := session.execute(_QUERIES["end_sessions"], {"name": name}).fetchall():
-        ended |= {pid for (pid,) in found}
         if time.monotonic() > deadline:
             raise Incomplete(
                 "sessions_left",
-                f"sessions with application_name {name} did not end within {patience_s:g} s "
+                f"sessions with application_name {name} did not end within {PATIENCE:g} s "
                 f"(pids {', '.join(str(pid) for (pid,) in found)})",
                 hint="see what they wait for (pg_stat_activity), then `shardctl moves resume`",
             )
         time.sleep(_POLL)
-    return len(ended)
 
 
 @contextmanager
@@ -200,7 +190,14 @@ def make_logical(
         try:
             snapshot = _run(session, statement.format(sql.Identifier(name)), watch, see)
         except psycopg.errors.LockNotAvailable as error:
-            raise _blocked(route.source.name, name, lock_timeout_s, seen[-1:]) from error
+            who = str(seen[-1]) if seen else "a transaction that has written"
+            raise Refused(
+                "slot_blocked",
+                f"node {route.source.name}: replication slot {name} could not be made: {who} did "
+                f"not end within {lock_timeout_s:g} s",
+                hint="end that transaction (find it in pg_stat_activity by xact_start, or in "
+                "pg_prepared_xacts), then run `shardctl moves resume`",
+            ) from error
         except psycopg.errors.DuplicateObject as error:
             raise taken(name, "there is one of this name already") from error
         yield snapshot
@@ -220,20 +217,9 @@ def _run(
                 see(one)
     except BaseException:
         # The server goes on waiting after its client is gone; a cancel ends that, and the slot.
-        cancelling.cancel(session)
+        connection.cancel(session)
         with suppress(psycopg.Error):
             sent.rows()
         raise
     (((_, _, snapshot, _),),) = sent.rows()
     return snapshot or ""
-
-
-def _blocked(node: str, name: str, seconds: float, last: list[Holder]) -> Refused:
-    who = str(last[0]) if last else "a transaction that has written"
-    return Refused(
-        "slot_blocked",
-        f"node {node}: replication slot {name} could not be made: {who} did not end within "
-        f"{seconds:g} s",
-        hint="end that transaction (find it in pg_stat_activity by xact_start, or in "
-        "pg_prepared_xacts), then run `shardctl moves resume`",
-    )

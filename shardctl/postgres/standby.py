@@ -95,17 +95,15 @@ def follow(
     target: Connection,
     *,
     progress: Progress,
-    timeout: float,
     stalled: float = 60,
 ) -> None:
     """Wait until the clone streams from its slot, at most NEAR bytes of WAL behind its source.
 
-    Both sessions are in autocommit. Gives up after `timeout` seconds, or when it has got no
-    further for `stalled` seconds. Raises NotFollowing, slot_gone.
+    Both sessions are in autocommit. Gives up when it has got no further for `stalled` seconds.
+    Raises NotFollowing, slot_gone.
     """
-    node, reached = clone.server.name, ""
-    left: int | None = None
-    deadline, moved = time.monotonic() + timeout, time.monotonic()
+    node, reached, left = clone.server.name, "", -1
+    moved = time.monotonic()
     while True:
         recovering, replayed, status = _following(clone, target)
         if not recovering:
@@ -120,7 +118,7 @@ def follow(
         if streams and behind <= NEAR:
             return
         now = time.monotonic()
-        if left is None:
+        if left < 0:
             left = max(behind, 0)
             progress.expect(node, "catching up", left, BYTES)
         elif behind < left:
@@ -128,7 +126,7 @@ def follow(
             left = behind
         if replayed != reached:
             reached, moved = replayed, now
-        if now - moved > stalled or now > deadline:
+        if now - moved > stalled:
             how = "streams" if streams else "does not stream"
             reason = (
                 f"the clone {how}, is {size(behind)} behind its source, and made no progress for "
@@ -215,17 +213,6 @@ def in_recovery(target: Connection) -> bool:
     return bool(recovering)
 
 
-def clone_not_opened(node: str, problems: Sequence[str]) -> Incomplete:
-    """Report a promoted clone whose own configuration did not come into force."""
-    return Incomplete(
-        "clone_not_opened",
-        "\n  ".join(
-            [f"node {node}: the new primary still accepts only shardctl's connections:", *problems]
-        ),
-        hint="fix the file named above, then run `shardctl moves resume`",
-    )
-
-
 def require_closed(clone: Clone, target: Connection, user: str) -> None:
     """Prove that the clone accepts only `user`, and runs with the overrides.
 
@@ -257,7 +244,7 @@ def opening() -> sql.Composed:
 
 def files_loaded(target: Connection) -> object:
     """Give the time at which the server has read its files, by which `is_open` goes."""
-    return _files(target)[0]
+    return queries.one(target, _QUERIES["files_read"])[0]
 
 
 def is_open(target: Connection, before: object, deadline: float) -> bool:
@@ -268,18 +255,12 @@ def is_open(target: Connection, before: object, deadline: float) -> bool:
     # The postmaster signals its children before it reads the rules for clients, and takes no
     # connection in between: all logins from now on are judged by the new ones.
     while True:
-        at, fit = _files(target)
+        at, fit = queries.one(target, _QUERIES["files_read"])
         if at != before:
-            return fit
+            return bool(fit)
         if time.monotonic() > deadline:
             return False
         time.sleep(_CUTOVER_POLL)
-
-
-def _files(target: Connection) -> tuple[object, bool]:
-    """Return when the server has read its files, and whether it can use its rules for clients."""
-    at, fit = queries.one(target, _QUERIES["files_read"])
-    return at, fit
 
 
 def open_up(clone: Clone, target: Connection, deadline: float) -> tuple[str, ...]:
@@ -292,18 +273,15 @@ def open_up(clone: Clone, target: Connection, deadline: float) -> tuple[str, ...
     harmless. Raises clone_not_opened, clone_refused.
     """
     clones.open_files(clone)
-    wrong = [
-        f"pg_hba.conf, line {line}: {error}"
-        for line, error in target.execute(_QUERIES["refused_rules"])
-    ]
-    if wrong:
-        raise clone_not_opened(clone.server.name, wrong)
     before = files_loaded(target)
     target.execute("SELECT pg_reload_conf()")
-    if not is_open(target, before, deadline):
-        problem = "the server did not reload its files in time"
-        raise clone_not_opened(clone.server.name, [problem])
-    wrong = [f"{name}: {error}" for name, error in target.execute(_QUERIES["refused_settings"])]
-    if wrong:
-        raise clone_not_opened(clone.server.name, wrong)
+    is_read = is_open(target, before, deadline)
+    wrong = [problem for (problem,) in target.execute(_QUERIES["refused"])]
+    if wrong or not is_read:
+        raise Incomplete(
+            "clone_not_opened",
+            f"node {clone.server.name}: the new primary still accepts only shardctl's connections:"
+            + "\n  ".join(["", *(wrong or ["the server did not reload its files in time"])]),
+            hint="fix the file named above, then run `shardctl moves resume`",
+        )
     return tuple(name for (name,) in target.execute(_QUERIES["waiting"]))

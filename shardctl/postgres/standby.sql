@@ -3,7 +3,10 @@
 -- holds back, and bytes that its target has not confirmed
 SELECT s.active,
        CASE s.wal_status WHEN 'lost'
-            THEN coalesce(to_jsonb(s) ->> 'invalidation_reason', 'wal_removed') END,
+            THEN CASE coalesce(to_jsonb(s) ->> 'invalidation_reason', 'wal_removed')
+                 WHEN 'wal_removed' THEN 'it held back more WAL than max_slot_wal_keep_size'
+                 WHEN 'idle_timeout' THEN 'nothing used it for idle_replication_slot_timeout'
+                 ELSE to_jsonb(s) ->> 'invalidation_reason' END END,
        coalesce(pg_wal_lsn_diff(w.at, s.restart_lsn), 0)::bigint,
        greatest(coalesce(pg_wal_lsn_diff(w.at, s.confirmed_flush_lsn), 0), 0)::bigint
 FROM pg_replication_slots AS s,
@@ -134,17 +137,16 @@ SELECT pg_conf_load_time(),
        NOT EXISTS (SELECT FROM pg_hba_file_rules
                    WHERE error IS NOT NULL AND position(' cannot match ' IN error) = 0)
 
--- name: refused_rules
--- Lines that keep pg_hba.conf from being read; those that only never match are not among them
-SELECT line_number, error FROM pg_hba_file_rules
-WHERE error IS NOT NULL AND position(' cannot match ' IN error) = 0 ORDER BY line_number
-
--- name: refused_settings
--- Lines that keep the parameters from being read; none for those that wait for a start
-SELECT f.name, f.error
-FROM pg_file_settings AS f LEFT JOIN pg_settings AS s ON lower(s.name) = lower(f.name)
-WHERE f.error IS NOT NULL AND f.name IS NOT NULL AND NOT coalesce(s.pending_restart, false)
-ORDER BY f.name
+-- name: refused
+-- Lines that keep pg_hba.conf or the parameters from being read; not those that only never match, or
+-- wait for a start
+(SELECT 'pg_hba.conf, line ' || line_number || ': ' || error FROM pg_hba_file_rules
+ WHERE error IS NOT NULL AND position(' cannot match ' IN error) = 0 ORDER BY line_number)
+UNION ALL
+(SELECT f.name || ': ' || f.error
+ FROM pg_file_settings AS f LEFT JOIN pg_settings AS s ON lower(s.name) = lower(f.name)
+ WHERE f.error IS NOT NULL AND f.name IS NOT NULL AND NOT coalesce(s.pending_restart, false)
+ ORDER BY f.name)
 
 -- name: waiting
 -- Parameters whose new values wait for a start

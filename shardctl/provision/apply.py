@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Outcome, Progress
     from shardctl.postgres.blocking import Holder
-    from shardctl.postgres.cancelling import Running
-    from shardctl.postgres.connection import Connection
+    from shardctl.postgres.connection import Connection, Running
     from shardctl.provision.plan import NodePlan, ShardWork
     from shardctl.topology.model import NodeName, ShardId, Topology
 

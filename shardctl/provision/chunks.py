@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from shardctl.postgres.cancelling import Running
-    from shardctl.postgres.connection import Connection
+    from shardctl.postgres.connection import Connection, Running
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import NodeName, ShardId, Topology
 

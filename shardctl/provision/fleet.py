@@ -21,8 +21,7 @@ from shardctl.errors import (
     together,
 )
 from shardctl.libpq import reason_of
-from shardctl.postgres.cancelling import Running
-from shardctl.postgres.connection import NodeLost, NodeUnavailable, is_lost
+from shardctl.postgres.connection import NodeLost, NodeUnavailable, Running, is_lost
 from shardctl.provision import apply as applying
 from shardctl.provision import maps, observe, refusals
 from shardctl.provision import plan as planning

@@ -15,13 +15,14 @@ from shardctl.errors import (
     Problems,
     Refused,
     ShardctlError,
+    named,
     together,
 )
 from shardctl.hosts import files
 from shardctl.hosts.reach import host_of
 from shardctl.libpq import reason_of
 from shardctl.pgbouncer import apply as applying
-from shardctl.pgbouncer import faults, render
+from shardctl.pgbouncer import render
 from shardctl.postgres.connection import NodeLost, NodeUnavailable
 from shardctl.provision import maps
 from shardctl.state import events, lock
@@ -160,7 +161,7 @@ def plan(
         return _look(topology, pooler, map_version, force=force, purpose=purpose, unread=unread)
 
     found = fanout.collect(poolers, one)
-    problems = [faults.named(pooler.name, error) for pooler, error in found.problems]
+    problems = [named(f"pooler {pooler.name}", error) for pooler, error in found.problems]
     owners: dict[Place, PoolerName] = {}
     for _, wanted in found.values:
         seen = wanted.seen
@@ -273,7 +274,7 @@ def carry_out(
             hint=f"run `shardctl {command}` again to finish the rest",
         ) from interrupt
     failed = [planned.seen.pooler.name for planned, _ in ended.problems]
-    errors = [faults.named(p.seen.pooler.name, error) for p, error in ended.problems]
+    errors = [named(f"pooler {p.seen.pooler.name}", error) for p, error in ended.problems]
     if failed:
         errors.append(poolers_unfinished(sorted(done), failed))
     return [*errors, *_on_all(locks, record)]

@@ -85,10 +85,6 @@ prepare() {
     esac
     # Its number may be another process's by now. Beside processes of its own postgres does not start.
     [ -n "$(look)$(processes)" ] || rm -f -- "$data/postmaster.pid" || exit "$PLACE"
-    size
-}
-
-size() {
     if [ -e "$log" ]; then wc -c <"$log"; else echo 0; fi
 }
 

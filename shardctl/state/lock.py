@@ -16,11 +16,11 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from shardctl.errors import ShardctlError, together
+from shardctl.libpq import Wire
 from shardctl.postgres import queries
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
 from shardctl.state import observer
 from shardctl.state.cluster import QUERIES
-from shardctl.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,8 +10,7 @@ import psycopg
 from shardctl import fanout
 from shardctl.errors import ShardctlError, together
 from shardctl.fanout import Value
-from shardctl.postgres.cancelling import AnswersNothing
-from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
+from shardctl.postgres.connection import AnswersNothing, NodeUnavailable, connect, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

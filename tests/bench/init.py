@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from shardctl.fanout import Silent
-from shardctl.postgres.cancelling import Running
+from shardctl.postgres.connection import Running
 from shardctl.provision import apply as applying
 from shardctl.provision import fleet as provision
 from shardctl.provision import shard as ddl

@@ -159,7 +159,7 @@ def _one_by_one(session: Connection, aliases: Sequence[str]) -> Way:
 def _together(consoles: Sequence[Console], aliases: Sequence[str]) -> Way:
     def pause() -> None:
         (answers,) = serving.pause([(consoles, aliases)], seconds=_MOST_SECONDS)
-        if len(answers.seconds) != len(aliases):
+        if answers.waiting or answers.refused:
             raise RuntimeError(f"not answered: {answers.waiting or answers.refused}")
 
     def resume() -> None:

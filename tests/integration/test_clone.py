@@ -17,8 +17,7 @@ import pytest
 from shardctl import libpq
 from shardctl.postgres import clone as clones
 from shardctl.postgres import slots, standby
-from shardctl.postgres.clone import CloneOfAnother, TargetNotEmpty
-from shardctl.postgres.copying import CopyFailed
+from shardctl.postgres.clone import CloneOfAnother, CopyFailed, TargetNotEmpty
 from shardctl.topology.model import Control
 from tests.fixtures.processes import ended
 from tests.fixtures.refusals import raises_code
@@ -39,10 +38,11 @@ def test_a_directory_with_something_in_it_is_refused_and_left(cloning: Cloning) 
 _MAKES = """
 import pickle, sys
 from shardctl.fanout import Silent
-from shardctl.postgres import connection, copying
+from shardctl.postgres import connection
+from shardctl.postgres.clone import make
 clone, source, addresses = pickle.loads(bytes.fromhex(sys.argv[1]))
 with connection.connect(source.node, source.database, purpose="test", autocommit=True) as session:
-    copying.make(
+    make(
         clone, source, session, addresses=addresses, progress=Silent(), max_rate=12 << 20,
     )
 """

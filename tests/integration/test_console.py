@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardctl.pgbouncer.console import CommandRefused, Console, PoolerUnavailable
+from shardctl.pgbouncer.console import CommandRefused, PoolerUnavailable
 from tests.fixtures.servers.pgbouncer import _CONFIGURATION, running
 from tests.fixtures.servers.postgres import free_ports
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from tests.fixtures.servers.pgbouncer import PgBouncer
+    from tests.fixtures.servers.pgbouncer import Admin, PgBouncer
     from tests.fixtures.servers.postgres import PgServer
 
 SECRET = "s3cret-of-the-admin"  # noqa: S105  # of a pooler that lives as long as a test
@@ -34,7 +34,7 @@ def pooler(pgbouncer_program: str, session_directory: Path, node: PgServer) -> I
 
 
 @pytest.fixture
-def console(pooler: PgBouncer) -> Iterator[Console]:
+def console(pooler: PgBouncer) -> Iterator[Admin]:
     with pooler.console() as session:
         yield session
 
@@ -47,7 +47,7 @@ def unavailable(pooler: PgBouncer, **changes: Any) -> PoolerUnavailable:
     return refused.value
 
 
-def test_odd_names_of_aliases_arrive_as_they_are(console: Console) -> None:
+def test_odd_names_of_aliases_arrive_as_they_are(console: Admin) -> None:
     for name in ('a"b', "a b", "Ä", "A;b", "--", "x" * 61):
         with pytest.raises(CommandRefused) as refused:
             console.resume(name)

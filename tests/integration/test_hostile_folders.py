@@ -86,7 +86,7 @@ def test_root_makes_nothing_below_a_directory_of_another_user(
     with raises_code("folder_unsafe", match=str(theirs)):
         server._make_log()
     with raises_code("folder_unsafe", match=str(theirs)):
-        clone.begin(dataclasses.replace(cloning.clone, server=server))
+        clone.discard(dataclasses.replace(cloning.clone, server=server))
     assert list((theirs / "roots").iterdir()) == []
 
 
@@ -150,7 +150,7 @@ def test_a_guard_runs_as_the_owner_of_the_poolers_directory(
         pid = int((armed.directory / "pid").read_text())
         assert Path(f"/proc/{pid}").stat().st_uid == pwd.getpwnam(account).pw_uid
     finally:
-        assert guard.disarm(armed).became == "disarmed"
+        assert guard.disarm(armed)[0].strip() == "disarmed"
 
 
 def test_root_starts_no_program_of_a_node_with_a_user(account: str, theirs: Path) -> None:

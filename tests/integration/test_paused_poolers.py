@@ -8,7 +8,7 @@ import pytest
 
 from shardctl.moves import plan as planning
 from shardctl.moves.paused_poolers import PausedPooler, PausedPoolers, PauseFailed, PauseLost
-from shardctl.pgbouncer.console import Console
+from shardctl.pgbouncer.console import Console, resume_command
 from tests.fixtures.moves.own import TWO, Lab
 from tests.fixtures.servers.postgres import free_run, wait_for
 
@@ -77,7 +77,7 @@ def test_a_pause_that_a_guard_has_ended_is_noticed(fleet: Lab) -> None:
     with pauses(fleet) as at_work:
         at_work.open()
         at_work.hold(seconds=5)
-        at_work.all[0].consoles[0].resume("shard0")
+        at_work.all[0].consoles[0].execute(resume_command("shard0"))
         with pytest.raises(PauseLost):
             at_work.require_held()
         at_work.let_go()

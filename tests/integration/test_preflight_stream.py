@@ -127,6 +127,8 @@ def test_replica_identities(context: Context) -> None:
         ALTER TABLE shard2.nothing REPLICA IDENTITY NOTHING;
         CREATE TABLE shard2.whole (id bigint, tags text[], code varchar(3));
         ALTER TABLE shard2.whole REPLICA IDENTITY FULL;
+        CREATE TABLE shard2.unequal (id bigint, at point);
+        ALTER TABLE shard2.unequal REPLICA IDENTITY FULL;
         CREATE TABLE shard2.twice (id bigint, two bigint GENERATED ALWAYS AS (2 * id) STORED);
         ALTER TABLE shard2.twice REPLICA IDENTITY FULL;
         CREATE TABLE shard3.key (id bigint,

@@ -98,11 +98,7 @@ def test_what_pgbouncer_reads_is_read_alike(pooler: PgBouncer) -> None:
         assert FAILED not in reload(pooler, text), lines
         with pooler.console() as console:
             offered = console.databases()
-        wanted = {
-            item.key: render.pairs(item.value)
-            for item in render.read_ini(text)
-            if item.section == "databases"
-        }
+        wanted = {name: render.pairs(to) for name, to in render.databases_of(text).items()}
         assert offered.keys() == wanted.keys(), lines
         for name, values in wanted.items():
             assert offered[name].host == values.get("host"), lines

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from shardctl.libpq import Sent
 from shardctl.postgres.logical.copying import Pipe
-from shardctl.wire import Sent
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.checks import status
-from shardctl.pgbouncer.console import Console
 from tests.fixtures.fleets.pooled import load
+from tests.fixtures.servers.pgbouncer import Admin
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def test_a_pause_names_the_client_whose_transaction_it_waits_for(fleet: PooledFl
     [pooler] = fleet.topology().poolers.values()
     with (
         fleet.pg_bouncer.connect("shard2", autocommit=False) as busy,
-        Console(pooler, fleet.topology().database, purpose="a test") as console,
+        Admin(pooler, fleet.topology().database, purpose="a test") as console,
     ):
         busy.execute("SELECT 1")
         console.send("PAUSE shard2")

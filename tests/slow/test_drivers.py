@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardctl.pgbouncer.console import Console
 from tests.fixtures.processes import ended
+from tests.fixtures.servers.pgbouncer import Admin
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_a_driver_works_while_shards_move(fleet_own: Lab, driver: str) -> None:
         config = fleet_own.directory / "p1" / "pgbouncer.ini"
         ignored = "ignore_startup_parameters = extra_float_digits\npool_mode ="
         config.write_text(config.read_text().replace("pool_mode =", ignored))
-        with Console(pooler, fleet_own.topology.database, purpose="test") as console:
+        with Admin(pooler, fleet_own.topology.database, purpose="test") as console:
             console.execute("RELOAD")
     where = [str(pooler.host), str(pooler.port), "app", "app"]
     process = subprocess.Popen(

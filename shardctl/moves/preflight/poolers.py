@@ -7,17 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shardctl import fanout
-from shardctl.errors import Refused, ShardctlError, together
+from shardctl.errors import Refused, ShardctlError, named, together
 from shardctl.hosts.reach import host_of
 from shardctl.meter import listed
-from shardctl.moves import paused_poolers
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import PoolerUnfit, collected
 from shardctl.moves.preflight import fleet
 from shardctl.moves.sub_step import shortest_ms
-from shardctl.pgbouncer import apply, faults
+from shardctl.pgbouncer import apply
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
 from shardctl.pgbouncer.guard import Question, rehearse
+from shardctl.postgres import connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -102,7 +102,7 @@ def judge(context: Context) -> Iterator[ShardctlError | str]:
     """Refuse what would give clients errors during the cutover; report what may keep them out."""
     found = context.need(look)
     for looked in found:
-        yield from (faults.named(looked.pooler.name, error) for error in looked.problems)
+        yield from (named(f"pooler {looked.pooler.name}", error) for error in looked.problems)
         # An open move between nodes that are away shows at the poolers only.
         if looked.staged and fleet.away(context):
             known = (entry.move.id for entry in fleet.entries(context))
@@ -133,7 +133,7 @@ def require_patience(topology: Topology, plan: MovePlan, *, purpose: str) -> Non
 def _unasked(topology: Topology, plan: MovePlan, pooler: Pooler) -> list[PoolerUnfit]:
     """Ask as a guard would, a clone by its source; give why that failed."""
     nodes = (plan.source, *([plan.target] if plan.streams else []))
-    dsns = {one: paused_poolers.guard_dsn(topology.nodes[one], topology.database) for one in nodes}
+    dsns = {one: connection.from_host(topology.nodes[one], topology.database) for one in nodes}
     return [
         PoolerUnfit(
             pooler.name,

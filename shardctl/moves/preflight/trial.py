@@ -19,13 +19,12 @@ from shardctl.errors import together
 from shardctl.hosts import accounts, ports, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.ids.generator import quote_identifier
-from shardctl.moves import paused_poolers
 from shardctl.moves.plan import PoolerUnfit, TargetUnfit
 from shardctl.moves.preflight import poolers, target
 from shardctl.moves.preflight.subject import QUERIES
 from shardctl.postgres import clone as clones
-from shardctl.postgres import configuration, copying, hosted
-from shardctl.postgres.connection import NodeUnavailable, connect
+from shardctl.postgres import configuration, hosted
+from shardctl.postgres.connection import NodeUnavailable, connect, from_host
 from shardctl.postgres.split import without_passwords
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def _ask(context: Context, server: HostedServer) -> _Asked:
         source, database, purpose=context.purpose, autocommit=True, observing=True
     ) as session:
         there = addresses(context.topology, node, session)
-        files = copying.files(clone, copying.Source(source, database), session, there)
+        files = clones.files(clone, clones.Source(source, database), session, there)
         settings = session.execute(QUERIES["settings"], {"names": ["ssl", *_TLS]})
         copied = _is_copied(node, dict(settings.fetchall()))
         secret = b""
@@ -186,7 +185,7 @@ def _logins(context: Context, asked: _Asked) -> Iterator[ShardctlError]:
             )
 
     def from_pooler(looked: Looked) -> Iterator[PoolerUnfit]:
-        dsn = paused_poolers.guard_dsn(node, database)
+        dsn = from_host(node, database)
         why = poolers.why_unasked(context.plan, looked.pooler, dsn, node.name)
         # Without shardctl's password, the trial does not know that of the pooler's host.
         unknown = not asked.secret and "password authentication failed" in why

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,11 @@ from psycopg.pq import ExecStatus
 
 from shardctl import fanout
 from shardctl.errors import Interrupted, Refused
-from shardctl.libpq import reason_of
+from shardctl.libpq import Wire, reason_of
 from shardctl.postgres import queries
-from shardctl.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from psycopg.pq.abc import PGresult
 
@@ -105,18 +104,43 @@ def copy(
     copy_failed, NodeUnavailable.
     """
     stop, failed = stop or threading.Event(), threading.Event()
-    job = _Copy(
-        route,
-        snapshot,
-        Throttle(max_rate, stop),
-        advance,
-        lambda: stop.is_set() or failed.is_set(),
-    )
+    throttle = Throttle(max_rate, stop)
     todo = iter(tables)  # a thread that has copied one takes the next
+
+    def one(pipe: Pipe, table: Table) -> None:
+        columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))
+        given = {
+            "table": sql.Identifier(table.schema, table.name),
+            "columns": sql.SQL("({})").format(columns) if table.columns else sql.SQL(""),
+            "format": sql.SQL("binary" if table.binary and pipe.of_one_major else "text"),
+        }
+        out = _QUERIES["out"].format(snapshot=sql.Literal(snapshot), **given)
+        into = _QUERIES["in_frozen" if table.bytes >= FROZEN_FROM else "in"].format(**given)
+        left = table.bytes
+
+        def passed(count: int) -> None:
+            nonlocal left
+            advance(min(count, left))
+            left -= min(count, left)
+            throttle.passed(count)
+
+        pipe.copy(out, into, passed)
+        advance(left)
 
     def work(_: int) -> None:
         try:
-            job.copy(todo)
+            with (
+                closing(route.connect(route.source)) as source,
+                closing(route.connect(route.target)) as target,
+            ):
+                source.execute(_SOURCE)
+                target.execute(_TARGET)
+                pipe = Pipe(source, target, lambda: stop.is_set() or failed.is_set())
+                for table in todo:
+                    try:
+                        one(pipe, table)
+                    except psycopg.Error as error:
+                        raise _failed(route, table, error) from error
         except BaseException:
             failed.set()
             raise
@@ -125,50 +149,6 @@ def copy(
     # Those that were stopped because another one failed are Interrupted.
     for outcome in sorted(outcomes, key=lambda one: isinstance(one.error, Interrupted)):
         outcome.result()
-
-
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """What copies one table after the other, over a session with each server."""
-
-    route: Route
-    snapshot: str
-    throttle: Throttle
-    advance: Callable[[int], object]
-    stopped: Callable[[], bool]
-
-    def copy(self, tables: Iterable[Table]) -> None:
-        with ExitStack() as stack:
-            source = stack.enter_context(closing(self.route.connect(self.route.source)))
-            target = stack.enter_context(closing(self.route.connect(self.route.target)))
-            source.execute(_SOURCE)
-            target.execute(_TARGET)
-            pipe = Pipe(source, target, self.stopped)
-            for table in tables:
-                try:
-                    self._one(pipe, table)
-                except psycopg.Error as error:
-                    raise _failed(self.route, table, error) from error
-
-    def _one(self, pipe: Pipe, table: Table) -> None:
-        columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))
-        given = {
-            "table": sql.Identifier(table.schema, table.name),
-            "columns": sql.SQL("({})").format(columns) if table.columns else sql.SQL(""),
-            "format": sql.SQL("binary" if table.binary and pipe.of_one_major else "text"),
-        }
-        out = _QUERIES["out"].format(snapshot=sql.Literal(self.snapshot), **given)
-        into = _QUERIES["in_frozen" if table.bytes >= FROZEN_FROM else "in"].format(**given)
-        left = table.bytes
-
-        def passed(count: int) -> None:
-            nonlocal left
-            self.advance(min(count, left))
-            left -= min(count, left)
-            self.throttle.passed(count)
-
-        pipe.copy(out, into, passed)
-        self.advance(left)
 
 
 class Pipe:
@@ -265,7 +245,6 @@ def _failed(route: Route, table: Table, error: psycopg.Error) -> Refused:
     return Refused(
         "copy_failed",
         f"table {table} could not be copied from node {route.source.name} to node "
-        f"{route.target.name}: "
-        f"{reason_of(error)}",
+        f"{route.target.name}: {reason_of(error)}",
         hint="correct what it names, then `shardctl moves resume` copies all tables again",
     )

@@ -23,9 +23,9 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
+from shardctl.libpq import Sent
 from shardctl.postgres import queries
 from shardctl.postgres.logical import subscription
-from shardctl.wire import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,9 +31,8 @@ _QUERIES = queries.load("shardctl.postgres.logical", "structure.sql")
 _RIGHTS = re.compile(r"\d+; \d+ \d+ (DEFAULT )?ACL (?!- SCHEMA )")
 """Entries of an archive that grant rights, as pg_restore lists them, but for rights to schemas."""
 _GRANTS = re.compile(r"\d+; \d+ \d+ ACL - SCHEMA ")
-_VERSIONED = re.compile(rb"(ALTER .* ALTER COLUMN .* SET \()(.*\bpg_attver=.*)\);\n")
-_SCHEMA = re.compile(rb"CREATE SCHEMA (.*);\n")
-_KEPT = re.compile(rb"(?!pg_attver=)")
+_SCHEMAS = re.compile(r"\d+; \d+ \d+ SCHEMA - ")
+_VERSIONED = re.compile(rb"^(ALTER .* ALTER COLUMN .* SET \()(.*\bpg_attver=.*)\);\n", re.MULTILINE)
 _ERROR = re.compile(r"(?:error|ERROR|FATAL): +(?!.*\b(?:ERROR|FATAL):)(.*)")
 # What a later step commits makes this durable, too. The programs set other settings themselves.
 _RESTORING = {"synchronous_commit": "off", "default_transaction_read_only": "off"}
@@ -63,16 +62,18 @@ def make_tables(
     """
     programs = binaries.find_clients(major)
     with _archive(programs, route, schemas, "pre-data") as archive:
-        things, rights = _contents(programs, route, archive)
-        script = archive.with_name("script")
-        for contents in (things, rights):
-            argv = [programs.program("pg_restore"), f"--use-list={contents}"]
-            _run(route, [*argv, f"--file={script}.raw", str(archive)])
-            _strip(Path(f"{script}.raw"), script, makers)
+        _list(programs, route, archive)
+        script, raw = archive.with_name("script"), archive.with_name("raw")
+        for part in ("schemas", "things", "rights"):
+            argv = [programs.program("pg_restore"), f"--use-list={archive.with_name(part)}"]
+            _run(route, [*argv, f"--file={raw}", str(archive)])
+            script.write_bytes(_VERSIONED.sub(_unversioned, raw.read_bytes()))
             argv = [programs.program("psql"), "-X", "-q", "-w", "-v", "ON_ERROR_STOP=1"]
             into = route.conninfo(route.target, _RESTORING)
             _run(route, [*argv, f"--file={script}", "-d", into])
-            if contents == things:
+            if part == "schemas":
+                _let_make(route, schemas, makers)
+            elif part == "things":
                 _take_defaults(route, schemas, but=())
 
 
@@ -91,20 +92,21 @@ def make_rest(
     `make_tables`.
     """
     programs = binaries.find_clients(major)
-    if makers:
-        with route.connect(route.target) as session:
-            for schema in schemas:
-                session.execute(_let_make(sql.Identifier(schema), makers))
+    _let_make(route, schemas, makers)
     with _archive(programs, route, schemas, "post-data") as archive:
-        things, rights = _contents(programs, route, archive)
+        _list(programs, route, archive)
         if again:
             _drop_rest(programs, route, schemas, archive)
         before = _made(route, schemas)  # views that depend on a key come now
-        for contents in (things, rights):
+        for part in ("things", "rights"):
             argv = [programs.program("pg_restore"), "--exit-on-error", "-w", f"--jobs={jobs}"]
-            argv += [f"--use-list={contents}", "-d", route.conninfo(route.target, _RESTORING)]
+            argv += [
+                f"--use-list={archive.with_name(part)}",
+                "-d",
+                route.conninfo(route.target, _RESTORING),
+            ]
             _run(route, [*argv, str(archive)])
-            if contents == things:
+            if part == "things":
                 _take_defaults(route, schemas, but=before)
 
 
@@ -165,14 +167,16 @@ def _archive(
         yield archive
 
 
-def _contents(programs: Binaries, route: Route, archive: Path) -> tuple[Path, Path]:
-    """List an archive for pg_restore: what it makes, and the rights to that."""
+def _list(programs: Binaries, route: Route, archive: Path) -> None:
+    """List for pg_restore, beside an archive, schemas, what is in them, and the rights to that."""
     listed = _run(route, [programs.program("pg_restore"), "--list", str(archive)]).splitlines()
-    things = [line for line in listed if not (_GRANTS.match(line) or _RIGHTS.match(line))]
-    parts = {"things": things, "rights": list(filter(_RIGHTS.match, listed))}
+    apart = {"schemas": _SCHEMAS, "rights": _RIGHTS, "left out": _GRANTS}
+    parts = {name: list(filter(one.match, listed)) for name, one in apart.items()}
+    parts["things"] = [
+        line for line in listed if not any(one.match(line) for one in apart.values())
+    ]
     for name, lines in parts.items():
         archive.with_name(name).write_text("\n".join([*lines, ""]), encoding="utf-8")
-    return archive.with_name("things"), archive.with_name("rights")
 
 
 def _made(route: Route, schemas: Sequence[str]) -> list[str]:
@@ -194,38 +198,22 @@ def _take_defaults(route: Route, schemas: Sequence[str], *, but: Sequence[str]) 
             session.execute(";".join(["BEGIN", *some, "COMMIT"]).encode())
 
 
-def _let_make(schema: sql.Composable, makers: Sequence[str]) -> sql.Composed:
+def _let_make(route: Route, schemas: Sequence[str], makers: Sequence[str]) -> None:
+    """Let roles that make a structure give away what they have made."""
     roles = sql.SQL(", ").join(map(sql.Identifier, makers))
-    return _QUERIES["let_make"].format(schema=schema, roles=roles)
+    if makers:
+        with route.connect(route.target) as session:
+            for schema in map(sql.Identifier, schemas):
+                session.execute(_QUERIES["let_make"].format(schema=schema, roles=roles))
 
 
-def _strip(raw: Path, script: Path, makers: Sequence[str]) -> None:
-    """Leave out what servers of late 2026 keep in the options of columns; let `makers` make things.
+def _unversioned(options: re.Match[bytes]) -> bytes:
+    """Leave out what servers of late 2026 keep in the options of columns.
 
     An older pg_dump, also one of a newer major version, takes that for an option to be set.
     """
-    with raw.open("rb") as lines, script.open("wb") as kept:
-        for line in lines:
-            made = _SCHEMA.fullmatch(line)
-            if made and makers:
-                kept.write(line + _let_make(_unquoted(made[1]), makers).as_bytes() + b";\n")
-                continue
-            match = _VERSIONED.fullmatch(line)
-            options = [one for one in match[2].split(b", ") if _KEPT.match(one)] if match else []
-            if match is None:
-                kept.write(line)
-            elif options:
-                kept.write(match[1] + b", ".join(options) + b");\n")
-
-
-def _unquoted(written: bytes) -> sql.Identifier:
-    r"""Read a name as pg_dump writes it.
-
-    >>> _unquoted(b'"shard""2"') == sql.Identifier('shard"2'), _unquoted(b"shard2").as_string()
-    (True, '"shard2"')
-    """
-    name = written.decode()
-    return sql.Identifier(name[1:-1].replace('""', '"') if name.startswith('"') else name)
+    kept = [one for one in options[2].split(b", ") if not one.startswith(b"pg_attver=")]
+    return options[1] + b", ".join(kept) + b");\n" if kept else b""
 
 
 def _run(route: Route, argv: Sequence[str]) -> str:

@@ -54,18 +54,13 @@ SELECT key FROM ({objects}) AS o (key, name, acl, own)
 -- name: to_own_defaults
 -- For each that has other rights, but for some: the statements that give it what PostgreSQL itself
 -- would. No column has rights by default
-SELECT pg_catalog.concat_ws(';', (
-           SELECT pg_catalog.string_agg(pg_catalog.format(
-                      'REVOKE ALL ON %%s FROM %%s CASCADE', o.name, has.role), ';')
-           FROM (SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(
-                     pg_catalog.pg_get_userbyid(a.grantee)) END
-                 FROM pg_catalog.aclexplode(o.acl) AS a) AS has (role)
-       ), (
-           SELECT pg_catalog.string_agg(pg_catalog.format(
-                      'GRANT ALL ON %%s TO %%s', o.name, gets.role), ';')
-           FROM (SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(
-                     pg_catalog.pg_get_userbyid(a.grantee)) END
-                 FROM pg_catalog.aclexplode(o.own) AS a) AS gets (role)
-       ))
+SELECT pg_catalog.string_agg(pg_catalog.format(change, o.name, role), ';' ORDER BY change DESC)
 FROM ({objects}) AS o (key, name, acl, own)
+CROSS JOIN LATERAL (
+    SELECT DISTINCT change, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(
+               pg_catalog.pg_get_userbyid(a.grantee)) END
+    FROM (VALUES ('REVOKE ALL ON %%s FROM %%s CASCADE', o.acl), ('GRANT ALL ON %%s TO %%s', o.own))
+        AS v (change, acl), pg_catalog.aclexplode(v.acl) AS a
+) AS c (change, role)
 WHERE NOT (o.acl <@ o.own AND o.acl @> o.own) AND o.key <> ALL (%(but)s::text[])
+GROUP BY o.key

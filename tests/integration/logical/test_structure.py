@@ -142,8 +142,9 @@ def test_what_the_target_lacks_is_named(streamed: Streamed) -> None:
 def test_what_a_killed_shardctl_has_left_running_is_ended(streamed: Streamed) -> None:
     left = streamed.client(1, application_name=NAME)
     other = streamed.client(1, application_name="other")
-    assert end_sessions(streamed.target, NAME) == 1
+    end_sessions(streamed.target, NAME)
     with pytest.raises(psycopg.OperationalError):
         left.execute("SELECT 1")
     other.execute("SELECT 1")
-    assert end_sessions(streamed.target, NAME) == 0
+    end_sessions(streamed.target, NAME)
+    other.execute("SELECT 1")

@@ -24,7 +24,6 @@ def reading(**given: object) -> Reading:
             {"rate": 88_902_477.0, "eta_s": 11.4},
             "c: copying, 1,024 MB of 2,048 MB, 85 MB/s, 11 s left",
         ),
-        ({"stalled_s": 12.3}, "c: copying, 1,024 MB of 2,048 MB, stalled for 12 s"),
         ({"done": 0, "total": 0}, "c: copying, for 12 s"),
         (
             {"held": Held(3 * GB, 20 * GB, 5_000_000), "rate": 88_902_477.0},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardctl.checks.clock import Offset
+from shardctl.errors import Refused
 from shardctl.hosts.local import Local
 from shardctl.moves import plan as planning
 from shardctl.moves.plan import Options, TargetUnfit
@@ -33,7 +34,7 @@ from shardctl.moves.preflight.shards import Shards
 from shardctl.moves.preflight.subject import Context
 from shardctl.moves.preflight.target import Directory, Machine
 from shardctl.moves.wal import Wal
-from shardctl.pgbouncer import faults, render
+from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Alias
 from shardctl.postgres import binaries
 from shardctl.postgres.binaries import Binaries
@@ -234,7 +235,7 @@ CLONED: list[tuple[str, Changes]] = [
 ]  # fmt: skip
 POOLED: list[tuple[str, Changes]] = [
     ("session_pooling", {"pooler": {"config": POOLING | {"pool_mode": "session"}}}),
-    ("pooling_unfit", {"pooler": {"problems": [faults.PoolingUnfit(P1, "pool_mode = session")]}}),
+    ("pooling_unfit", {"pooler": {"problems": [Refused("pooling_unfit", "", hint="transaction")]}}),
     ("so_reuseport", {"pooler": {"config": POOLING | {"so_reuseport": "1"}}}),
 ]
 TWO_GB = {"shards": {"sizes": {"shard2": 1000 * MB, "shard3": 1000 * MB}}}
