@@ -8,10 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from shardctl.traffic import operations
 from shardctl.traffic.client import Worker
-from shardctl.traffic.operations import LOST, Lost, Refused, Session
-from shardctl.traffic.record import OK
+from shardctl.traffic.operations import LOST, Lost, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +44,7 @@ class Logins(Worker):
     def __init__(
         self, number: int, shards: Sequence[ShardId], course: Course, *, rate: float
     ) -> None:
-        super().__init__(number, shards, course)
+        super().__init__(number, shards, course, len(shards))
         self.rate = rate
         """Logins a second."""
         self.late_s = 0.0
@@ -55,10 +53,6 @@ class Logins(Worker):
         It shows a rate that was not kept, for lack of a processor or of connections.
         """
         self._conninfos: dict[tuple[int, ShardId | NodeName], str] = {}
-        self._lock = threading.Lock()
-        """Of the record, and of the rows that are busy."""
-        self._busy: set[int] = set()
-        """Rows that a running operation updates or reads."""
         self._open: set[Session] = set()
         self._due = threading.Semaphore(_WAITING)
         self._is_cut = False
@@ -84,7 +78,7 @@ class Logins(Worker):
                 if self._course.stop.wait(due - time.perf_counter()):
                     break
                 self._due.acquire()
-                pool.submit(self._operate, number, due).add_done_callback(self._ended)
+                pool.submit(self._start, number, due).add_done_callback(self._ended)
                 number += 1
 
     def _ended(self, operation: Future[None]) -> None:
@@ -93,39 +87,10 @@ class Logins(Worker):
             self.failure = self.failure or error
             self._course.stop.set()
 
-    def _operate(self, number: int, due: float) -> None:
-        """Run one operation to its end, and record it."""
+    def _start(self, number: int, due: float) -> None:
         with self._lock:
             self.late_s = max(self.late_s, time.perf_counter() - due)
-            shard = self._next_shard()
-            kind, operation, row = operations.draw(
-                self._random, self.record, shard, busy=self._busy
-            )
-            if row is not None:
-                self._busy.add(row)
-        refused, fenced = None, 0
-        try:
-            fenced = self._attempt(number, shard, operation)
-        except Refused as error:
-            refused = error
-            self._course.owners.look()
-        ended = time.perf_counter()
-        at, outcome = ended - self._course.began, OK
-        with self._lock:
-            if refused is None:
-                operation.acknowledge()
-                self.record.fenced += fenced
-            else:
-                outcome = self.record.failed(refused.code, refused.message, at)
-            if row is not None:
-                self._busy.discard(row)
-            self.record.done(shard, kind, outcome, ended - due, at)
-
-    def _next_shard(self) -> ShardId:
-        """Choose a shard: first each in turn, then at random."""
-        turn, count = self._turn, len(self._shards)
-        self._turn += 1
-        return self._shards[turn if turn < count else int(self._random.random() * count)]
+        self._operate(number, due)
 
     @contextmanager
     def _session(self, number: int, to: ShardId | NodeName) -> Iterator[Session]:

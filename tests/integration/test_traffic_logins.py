@@ -48,7 +48,7 @@ def test_where_logins_know_the_map_they_follow_a_shard_that_moves(
     fleet_pooled: PooledFleet,
 ) -> None:
     shards = [ShardId(1), ShardId(5)]
-    with Load.start(
+    with Load(
         fleet_pooled.topology(), clients=2, rate=40, logins=PER_S, aliases="node", shards=shards
     ) as load:
         wait_for_writes(load)
