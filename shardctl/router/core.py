@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from psycopg import errors
+
 from shardctl.router import places
+from shardctl.router.errors import DeadlinePassed, NoConnection
 from shardctl.router.places import Known, Source
 from shardctl.state import map as maps
 from shardctl.topology.model import NodeName, ShardId, Topology
@@ -21,7 +24,31 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from shardctl.router.places import Through
+    from shardctl.router.statements import Answer
+    from shardctl.state.map import NodeMap
     from shardctl.topology.keys import Key
+
+STANDING = (
+    b"SELECT nspname::text FROM pg_catalog.pg_namespace WHERE nspname = ANY (%s)"
+    b" AND pg_catalog.has_schema_privilege(oid, 'USAGE')"
+)
+"""Which of these schemas are not fenced."""
+FRESH_S = 0.01
+"""How old another caller's answer may be to be used again."""
+ASK_S = 2.0
+"""The least time for a node to answer; a node that hangs delays callers no longer than this."""
+SPARE_S = 0.05
+"""The same for a node that owned no shards, while callers have waited no longer."""
+CAUGHT = (
+    "nothing was written: a statement of the transaction has failed, and its error was caught; use"
+    " transaction() of the connection around statements that may fail"
+)
+COPIED = 50
+"""Rows a shard from which COPY is quicker than INSERT, though it takes a round trip a shard."""
+COPIED_ALIKE = {int, str, type(None)}
+"""Of these, COPY writes what INSERT does. It writes other text of a UUID into a column of text, and
+refuses a Decimal in one of integers.
+"""
 
 Opened = tuple["ShardId", Any]
 """A shard with an open transaction, and its connection."""
@@ -65,6 +92,8 @@ _LATE = ("shardctl.topology.loader", "shardctl.topology.routes")
 
 class Routed:
     """A sharded database as far as it is the same with threads and with asyncio."""
+
+    _nodes: Any
 
     def __init__(
         self,
@@ -171,10 +200,11 @@ class Routed:
         self._known.renew_lock()
         self._set_up()
 
-    def _stats(self, pools: Mapping[NodeName, Any]) -> Stats:
+    def stats(self) -> Stats:
+        """Return the router's counters and those of psycopg's pools."""
         found = self._known
         version = None if found.found is None else found.map.version
-        counts = {node: pool.get_stats() for node, pool in dict(pools).items()}
+        counts = {node: pool.get_stats() for node, pool in dict(self._nodes.pools).items()}
         return Stats(version, found.reads, found.repeated, counts)
 
     def _parts(self, shards: Sequence[ShardId]) -> list[tuple[NodeName, Sequence[ShardId]]]:
@@ -198,6 +228,52 @@ def grouped(
             raise ValueError(f"rows with different fields: {fields} and {tuple(row)}")
         found[shard_of(row[key_field])].append(tuple(map(row.__getitem__, fields)))
     return fields, found
+
+
+def are_copied(rows: Sequence[Mapping[str, Any]], shards: int) -> bool:
+    """Return whether rows for so many shards are better copied, and come out the same."""
+    kinds = {type(value) for row in rows for value in row.values()}
+    return len(rows) >= COPIED * shards and kinds <= COPIED_ALIKE
+
+
+def answers(
+    parts: Sequence[Sequence[ShardId]], outcomes: Sequence[Any], until: float | None
+) -> list[Answer]:
+    """Join the answers for parts of the shards.
+
+    Raises DeadlinePassed, and what the first node to fail has raised.
+    """
+    if until is not None and time.monotonic() >= until:
+        ended = (TimeoutError, NoConnection, errors.QueryCanceled)
+        pairs = zip(parts, outcomes, strict=True)
+        if late := [shard for part, one in pairs if isinstance(one, ended) for shard in part]:
+            raise DeadlinePassed(late)
+    for one in outcomes:
+        if isinstance(one, BaseException):
+            raise one
+    return [answer for found in outcomes for answer in found]
+
+
+def reported(answer: Answer) -> NodeMap | None:
+    """Take a node's map from its answer; None where init has not finished."""
+    return maps.of_row(answer.rows[0]) if answer.rows else None
+
+
+def health(known: Known, node: NodeName, answer: Answer, took_ms: float) -> NodeHealth:
+    """Judge what a node has answered; raises AnotherCluster."""
+    told = reported(answer)
+    if told is None:
+        unfinished = "its map is incomplete: `shardctl init` has not finished"
+        return NodeHealth(unfinished, took_ms, None)
+    known.require_same(told)
+    other = None if told.node == node else f"connected to node {told.node} instead"
+    return NodeHealth(other, took_ms, told.map.version)
+
+
+def given_up(limit: float | None) -> float:
+    """Tell when a node that does not answer is given up: never after a caller's own limit."""
+    until = time.monotonic() + ASK_S
+    return until if limit is None else min(until, limit)
 
 
 @contextmanager

@@ -14,13 +14,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from shardctl.libpq import FOR_POOLERS, LIVELINESS
 from shardctl.router.errors import AnotherCluster, NodeUnknown, NoNodeAliases, NotOpen
+from shardctl.state.map import NodeMap
 from shardctl.topology.model import NodeName, ShardId
 from shardctl.topology.names import of_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from shardctl.state.map import Map, NodeMap
+    from shardctl.state.map import Map
     from shardctl.topology.model import Pooler, Topology
 
 Through = Literal["poolers", "nodes"]
@@ -118,6 +119,15 @@ class Known:
         owners = self.map.owners
         return [shard for shard in shards if owners[shard] == node]
 
+    def has_moved(self, node: NodeName, shards: Iterable[ShardId], reported: object) -> bool:
+        """Return whether this is a newer map, with another owner of one of these of its shards."""
+        return (
+            isinstance(reported, NodeMap)
+            and reported.map.version > self.map.version
+            and reported.node not in self.refused
+            and any(reported.map.owners[shard] != node for shard in shards)
+        )
+
     def by_node(self, shards: Iterable[ShardId]) -> dict[NodeName, list[ShardId]]:
         """Group shards by their owners."""
         owners = self.map.owners
@@ -213,44 +223,29 @@ def asked(keywords: Mapping[str, Any]) -> str:
 def of_source(source: Source, reported: NodeMap) -> Places:
     """Take the places from what the first answer told."""
     if source.nodes:
-        return of_listed(source.keywords, source.given, reported, source.nodes)
-    dbname = str(source.keywords.get("dbname") or reported.database)
-    return of_reported(source.keywords, reported, dbname)
+        return of_listed(source, reported)
+    # A database that has another name than was asked for is behind a pooler.
+    if (source.keywords.get("dbname") or reported.database) != reported.database:
+        return Places(source.keywords, {}, reported.database)
+    return Places(source.keywords, {reported.node: {}}, None)
 
 
-def of_listed(
-    keywords: Mapping[str, Any],
-    given: Mapping[str, Any],
-    reported: NodeMap,
-    nodes: Mapping[str, str],
-) -> Places:
+def of_listed(source: Source, reported: NodeMap) -> Places:
     """Take the places from a connection string for each node.
 
-    The address in `keywords`, from the first connection string, is for its own server only;
-    `given` are for all nodes. A node may be behind a pooler if its database has another name in
-    its connection string than on the server, or if a service names it.
+    The address in the first connection string is for its own server only. A node may be behind a
+    pooler if its database has another name in its connection string than on the server, or if a
+    service names it.
     """
-    common = {key: value for key, value in keywords.items() if key not in _OWN} | dict(given)
-    with_service = {**_ALWAYS, **given}
+    common = {key: value for key, value in source.keywords.items() if key not in _OWN}
+    common |= {**source.given, "dbname": reported.database}
+    with_service = {**_ALWAYS, **source.given}
     found: dict[NodeName, dict[str, Any]] = {}
-    behind = set()
-    for name, dsn in nodes.items():
+    for name, dsn in source.nodes.items():
         own = conninfo_to_dict(dsn)
-        shared = with_service if "service" in own else {**common, "dbname": reported.database}
-        found[NodeName(name)] = {**shared, **own}
-        if found[NodeName(name)].get("dbname") != reported.database:
-            behind.add(NodeName(name))
+        found[NodeName(name)] = {**(with_service if "service" in own else common), **own}
+    behind = [name for name, one in found.items() if one.get("dbname") != reported.database]
     return Places({}, found, None, frozenset(behind))
-
-
-def of_reported(keywords: Mapping[str, Any], reported: NodeMap, dbname: str) -> Places:
-    """Take the places from where the first answer came.
-
-    A database that has another name than was asked for, `dbname`, is behind a pooler.
-    """
-    if dbname != reported.database:
-        return Places(keywords, {}, reported.database)
-    return Places(keywords, {reported.node: {}}, None)
 
 
 def _at(poolers: list[Pooler]) -> dict[str, Any]:

@@ -8,7 +8,9 @@ takes `%%` for a percent sign.
 from __future__ import annotations
 
 import itertools
+import math
 import operator
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -33,6 +35,8 @@ _SCHEMA = "\0"
 """What the schema replaces: no name and no SQL can have it."""
 _PARAMETERS = 65_535
 """The most that a statement can have."""
+_LONGEST_S = 2_000_000.0
+"""A server's timeout has 31 bits for its milliseconds."""
 
 
 class Text(NamedTuple):
@@ -263,6 +267,12 @@ def begin(schema: str) -> bytes:
     # the shard has been fenced. Without parameters, so a percent sign stands once.
     path = sql.SQL("BEGIN; SET LOCAL search_path TO {}").format(sql.Identifier(schema))
     return path.as_bytes(None)
+
+
+def begin_until(until: float) -> bytes:
+    """Compose what begins a transaction whose statements the server ends at a time."""
+    left_ms = max(1, math.ceil(min(until - time.monotonic(), _LONGEST_S) * 1000))
+    return b"BEGIN; SET LOCAL statement_timeout TO %d" % left_ms
 
 
 @lru_cache(maxsize=KEPT)

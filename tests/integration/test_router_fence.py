@@ -128,8 +128,7 @@ def test_a_topology_with_other_settings_writes_nothing(fleet_routed: Fleet, rout
 
 def ask_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing end a question to a node that does not answer."""
-    monkeypatch.setattr("shardctl.router.threads.one_shard._ASK_S", 600.0)
-    monkeypatch.setattr("shardctl.router.tasks.one_shard._ASK_S", 600.0)
+    monkeypatch.setattr("shardctl.router.core.ASK_S", 600.0)
     monkeypatch.setitem(places._ASKING, "connect_timeout", 600)
     monkeypatch.setitem(places._ASKING, "tcp_user_timeout", 0)
 
