@@ -1,6 +1,6 @@
 """What an application of a sharded fleet imports: rows by shard key, wherever the shard is."""
 
-from shardctl.router.core import NodeHealth, PoolSettings, StatementEvent, Stats
+from shardctl.router.core import PoolSettings, StatementEvent, Stats
 from shardctl.router.errors import (
     AnotherCluster,
     AnotherLoop,
@@ -14,12 +14,10 @@ from shardctl.router.errors import (
     ShardMoved,
     WritesUnseen,
 )
-from shardctl.router.statements import Aggregate
 from shardctl.router.tasks.database import AsyncShardedDatabase
 from shardctl.router.threads.database import ShardedDatabase
 
 __all__ = [
-    "Aggregate",
     "AnotherCluster",
     "AnotherLoop",
     "AsyncShardedDatabase",
@@ -28,7 +26,6 @@ __all__ = [
     "MapUnread",
     "MapWentBack",
     "NoConnection",
-    "NodeHealth",
     "NodeUnknown",
     "OrderUnsupported",
     "PoolSettings",

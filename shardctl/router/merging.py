@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, localcontext
+from decimal import Decimal
 from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,14 @@ from psycopg import postgres, sql
 
 from shardctl.router import statements
 from shardctl.router.errors import OrderUnsupported
-from shardctl.router.statements import KEPT, Aggregate, identifier, of_shard, raw, select
+from shardctl.router.statements import KEPT, identifier, of_shard, raw, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardctl.router.statements import (
         Answer,
-        Fields,
+        Names,
         Order,
         Parameters,
         Row,
@@ -38,9 +38,6 @@ _NUMBER = "\0\0"
 _PLAIN = frozenset(["bool", "bytea", "uuid", "int2", "int4", "int8", "oid"])
 _PLAIN |= {"date", "time", "timestamp"}
 _ALIKE = _PLAIN | {"float4", "float8", "numeric", "timestamptz"}
-_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
-"""Adds decimals as numeric does: by default Python rounds to 28 digits."""
-_SUMMED = frozenset(["int2", "int4", "int8", "float4", "float8", "numeric", "interval"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +121,7 @@ def bound(where: str | None, parameters: Parameters) -> tuple[str | None, Mappin
 
 
 def gathering(
-    fields: Fields,
+    fields: Names,
     table: str,
     where: Where | None,
     parameters: Parameters,
@@ -135,17 +132,6 @@ def gathering(
     text, named = bound(statements.condition(where, parameters), parameters)
     order, number = statements.orders(order_by), statements.number(limit)
     return Gathering(table, statements.terms(fields), text, order, number), dict(named)
-
-
-def aggregates(fields: Fields) -> list[Aggregate]:
-    """Give the fields if they are aggregates; raises ValueError where only some are."""
-    if isinstance(fields, str | sql.Composable | Aggregate):
-        return [fields] if isinstance(fields, Aggregate) else []
-    listed = list(fields)
-    found = [one for one in listed if isinstance(one, Aggregate)]
-    if found and len(found) < len(listed):
-        raise ValueError("aggregates are of all rows: no field can be beside them")
-    return found
 
 
 def merged(asked: Gathering, answers: Sequence[Answer]) -> list[Row]:
@@ -165,27 +151,6 @@ def merged(asked: Gathering, answers: Sequence[Answer]) -> list[Row]:
     width = len(asked.fields)
     found = rows[: asked.limit]
     return found if width == len(asked.columns) else [row[:width] for row in found]
-
-
-def combined(asked: Sequence[Aggregate], answers: Sequence[Answer]) -> Row:
-    """Compute aggregates of all shards from those of each; raises OrderUnsupported."""
-    return tuple(
-        _combined(one, [row[n] for answer in answers for row in answer.rows], answers[0].types[n])
-        for n, one in enumerate(asked)
-    )
-
-
-def _combined(asked: Aggregate, values: Sequence[Any], oid: int) -> Any:
-    kind = _kind(oid)
-    if kind not in (_SUMMED if asked.function in {"count", "sum"} else _ALIKE):
-        raise OrderUnsupported(str(asked.field), kind)
-    some = [value for value in values if value is not None]
-    if not some:
-        return None
-    if asked.function in {"count", "sum"}:
-        with localcontext(_EXACT):
-            return sum(some[1:], some[0])
-    return (min if asked.function == "min" else max)(some, key=_comparable)
 
 
 def _kind(oid: int) -> str:
