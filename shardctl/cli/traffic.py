@@ -247,8 +247,8 @@ def _summary(found: Found) -> list[tuple[str, str]]:
     if found.moved:
         rows += [
             ("moved shards", picture.shorten(ranges.of(found.moved))),
-            ("longest on these", _ms(found.longest_moved_ms)),
-            ("longest elsewhere", _ms(found.longest_stayed_ms)),
+            ("longest on these", _ms(found.latencies.longest_ms(moved=True))),
+            ("longest elsewhere", _ms(found.latencies.longest_ms(moved=False))),
         ]
     if found.fenced:
         rows.append(("fence errors", f"{found.fenced:,}, then done by the new owner"))

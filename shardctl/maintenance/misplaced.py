@@ -8,7 +8,7 @@ was moved by its key keeps the id that its old shard made, and would go back.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -68,13 +68,14 @@ class Table:
         return scan.belongs(topology, column, is_id=is_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tables:
     """A node's tables whose rows name their shard; `named` keys have a table there."""
 
-    found: tuple[Table, ...]
-    named: frozenset[str]
-    problems: tuple[ShardctlError, ...]
+    found: Sequence[Table]
+    named: Collection[str]
+    problems: list[ShardctlError]
+    misplaced: list[Misplaced] = field(default_factory=list)
 
 
 class Example(NamedTuple):
@@ -144,13 +145,9 @@ def search(
     columns = keys.of_cluster(topology, files)
     purpose = lock.purpose("rows misplaced")
     chosen = places.of_shards(places.look(topology, purpose=purpose), shards)
-    problems = [error for _, error in chosen.left_out]
-    found: list[Misplaced] = []
-    known: set[str] = set()
-    named: set[str] = set()
     of_nodes = chosen.by_node()
 
-    def look(session: Connection, node: Node) -> tuple[Tables, Sequence[Misplaced]]:
+    def look(session: Connection, node: Node) -> Tables:
         session.execute(
             "SET default_transaction_read_only TO on; SET lock_timeout TO '3s';"
             "SET row_security TO off"
@@ -161,32 +158,27 @@ def search(
         searched = [t for t in tables.found if not names or not set(names).isdisjoint(t.names)]
         relations = [(one.schema, one.name) for one in searched]
         reading = scan.Scan(session, node.name, "reading rows", relations, progress)
-        problems, rows = list(tables.problems), list[Misplaced]()
         try:
             for table in searched:
                 try:
-                    rows += _searched(
+                    tables.misplaced += _searched(
                         session, topology, reading, table, limit=limit, statements=statements
                     )
                 except psycopg.Error as error:
                     if session.closed:
                         raise
-                    problems.append(table_unread(table, error))
+                    tables.problems.append(table_unread(table, error))
         finally:
             progress.end(node.name)
-        return replace(tables, problems=tuple(problems)), rows
+        return tables
 
     nodes = [topology.nodes[name] for name in of_nodes]
     asked = observer.ask(topology, look, purpose=purpose, nodes=nodes)
-    for name in of_nodes:
-        if name in asked.errors:
-            problems.append(asked.errors[name])
-        else:
-            tables, rows = asked.values[name]
-            known.update(name for table in tables.found for name in table.names)
-            named |= tables.named
-            found += rows
-            problems += tables.problems
+    seen = [asked.values[name] for name in of_nodes if name in asked.values]
+    problems = [error for _, error in chosen.left_out] + list(asked.errors.values())
+    problems += [error for one in seen for error in one.problems]
+    known = {name for one in seen for table in one.found for name in table.names}
+    named = {name for one in seen for name in one.named}
     if not problems:
         for table in names:
             if table not in known:
@@ -196,6 +188,7 @@ def search(
                     f"no shard has a table {table!r} with a shard key",
                     hint=f"tables with a shard key: {', '.join(there) or 'none'}",
                 )
+    found = [row for one in seen for row in one.misplaced]
     found.sort(key=lambda one: (one.table.name, one.table.shard, one.belongs_to))
     absent = tuple(table for table in columns if table not in named and not problems)
     return Report(tuple(found), tuple(problems), absent)
@@ -240,7 +233,7 @@ def read_tables(
     named = {one.named for one in keyed}
     touched = {k.named for k in keyed if k.name in names or k.named in names} if names else named
     wrong = _unjudged(node, shards, [one for one in keyed if one.named in touched])
-    return Tables(tuple(found), frozenset(named), tuple(wrong))
+    return Tables(found, named, list(wrong))
 
 
 def _searched(

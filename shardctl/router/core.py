@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import weakref
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from psycopg import errors
 
 from shardctl.router import places
-from shardctl.router.errors import DeadlinePassed, NoConnection
+from shardctl.router.errors import DeadlinePassed, NoConnection, is_refusal, pauses
 from shardctl.router.places import Known, Source
 from shardctl.state import map as maps
 from shardctl.topology.model import NodeName, ShardId, Topology
@@ -257,6 +258,32 @@ def answers(
 def reported(answer: Answer) -> NodeMap | None:
     """Take a node's map from its answer; None where init has not finished."""
     return maps.of_row(answer.rows[0]) if answer.rows else None
+
+
+class Outwaiting:
+    """How long what begins a transaction is tried again while its pooler has no server."""
+
+    def __init__(self, patience_s: float, until: float | None) -> None:
+        self._patience_s = patience_s
+        self._until = math.inf if until is None else until
+        self._refused: errors.ProtocolViolation | None = None
+        self._waits = pauses()
+
+    def seconds(self) -> float | None:
+        """Tell how long the next attempt may wait for a connection; None is the pool's timeout."""
+        return None if self._refused is None else max(0.0, self._until - time.monotonic())
+
+    def after(self, error: NoConnection | errors.ProtocolViolation) -> float:
+        """Tell how long to wait after an attempt; raises its error, or the last one that counts."""
+        if isinstance(error, NoConnection):
+            raise self._refused or error  # it had little time left, and says less
+        now = time.monotonic()
+        if self._refused is None:
+            self._until = min(self._until, now + self._patience_s)
+        self._refused = error
+        if not is_refusal(error) or now >= self._until:
+            raise error
+        return min(next(self._waits), self._until - now)
 
 
 def given_up(limit: float | None) -> float:

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import lru_cache
-from operator import itemgetter
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from psycopg import postgres, sql
@@ -19,8 +18,6 @@ from shardctl.router.errors import OrderUnsupported
 from shardctl.router.statements import KEPT, identifier, of_shard, raw, select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shardctl.router.statements import (
         Answer,
         Names,
@@ -34,10 +31,11 @@ if TYPE_CHECKING:
 _PLACEHOLDER = re.compile(r"%(%|[sbt]|\([^)]*\)[sbt])")
 _NUMBER = "\0\0"
 """What the number of a shard within the statement replaces."""
-# Types whose values Python compares as PostgreSQL does.
-_PLAIN = frozenset(["bool", "bytea", "uuid", "int2", "int4", "int8", "oid"])
-_PLAIN |= {"date", "time", "timestamp"}
-_ALIKE = _PLAIN | {"float4", "float8", "numeric", "timestamptz"}
+_ALIKE = {
+    "bool", "bytea", "uuid", "int2", "int4", "int8", "oid", "float4", "float8", "numeric", "date",
+    "time", "timestamp", "timestamptz",
+}  # fmt: skip
+"""Types whose values Python compares as PostgreSQL does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +50,8 @@ class Gathering:
 
     @property
     def columns(self) -> tuple[Term, ...]:
-        """The fields, then those by which it is ordered and that are not among them."""
-        keys = [order.field for order in self.order if order.field not in self.fields]
-        return (*self.fields, *dict.fromkeys(keys))
-
-    @property
-    def keys(self) -> tuple[int, ...]:
-        """The positions of the columns by which it is ordered."""
-        columns = self.columns
-        return tuple(columns.index(order.field) for order in self.order)
+        """The fields, then those by which it is ordered."""
+        return (*self.fields, *(order.field for order in self.order))
 
 
 def gather(schemas: Sequence[str], asked: Gathering) -> bytes:
@@ -140,32 +131,22 @@ def merged(asked: Gathering, answers: Sequence[Answer]) -> list[Row]:
     Raises OrderUnsupported.
     """
     rows = [row for answer in answers for row in answer.rows]
+    width = len(asked.fields)
     if answers:
         # The last field first: sorting keeps the order of what is equal. It finds the parts that
         # are in order already, and merges them.
-        for position, order in reversed(list(zip(asked.keys, asked.order, strict=True))):
-            kind = _kind(answers[0].types[position])
+        for position, order in reversed(list(enumerate(asked.order, width))):
+            oid = answers[0].types[position]
+            kind = found.name if (found := postgres.types.get(oid)) else f"OID {oid}"
             if kind not in _ALIKE:
                 raise OrderUnsupported(order.field, kind)
-            rows.sort(key=_key(rows, position, kind), reverse=order.descending)
-    width = len(asked.fields)
-    found = rows[: asked.limit]
-    return found if width == len(asked.columns) else [row[:width] for row in found]
+            rows.sort(key=partial(_comparable, position), reverse=order.descending)
+    return [row[:width] for row in rows[: asked.limit]]
 
 
-def _kind(oid: int) -> str:
-    found = postgres.types.get(oid)
-    return found.name if found else f"OID {oid}"
-
-
-def _key(rows: Sequence[Row], position: int, kind: str) -> Callable[[Row], Any]:
-    if kind in _PLAIN and None not in [row[position] for row in rows]:
-        return itemgetter(position)
-    return lambda row: _comparable(row[position])
-
-
-def _comparable(value: Any) -> tuple[int, Any]:
+def _comparable(position: int, row: Row) -> tuple[int, Any]:
     """Put NaN above all numbers, and NULL above that."""
+    value = row[position]
     if value is None:
         return 2, None
     if isinstance(value, datetime) and value.tzinfo is not None:
@@ -208,8 +189,8 @@ def _cut(whole: bytes, asked: Gathering, between: bytes = b" ") -> bytes:
     """Order the rows of a statement by position, and limit them."""
     if asked.order:
         by = [
-            b"%d DESC" % (position + 1) if one.descending else b"%d" % (position + 1)
-            for one, position in zip(asked.order, asked.keys, strict=True)
+            b"%d DESC" % position if one.descending else b"%d" % position
+            for position, one in enumerate(asked.order, len(asked.fields) + 1)
         ]
         whole += between + b"ORDER BY " + b", ".join(by)
     return whole + (b"" if asked.limit is None else b" LIMIT %d" % asked.limit)

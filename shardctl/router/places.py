@@ -13,13 +13,21 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from shardctl.libpq import FOR_POOLERS, LIVELINESS
-from shardctl.router.errors import AnotherCluster, NodeUnknown, NoNodeAliases, NotOpen
+from shardctl.router.errors import (
+    AnotherCluster,
+    MapUnread,
+    MapWentBack,
+    NodeUnknown,
+    NoNodeAliases,
+    NotOpen,
+    reasons,
+)
 from shardctl.state.map import NodeMap
 from shardctl.topology.model import NodeName, ShardId
 from shardctl.topology.names import of_node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shardctl.state.map import Map
     from shardctl.topology.model import Pooler, Topology
@@ -78,17 +86,47 @@ class Known:
         self.schemas = [first.pattern.schema(shard) for shard in range(len(first.owners))]
         self.found = first, places
 
-    def adopt(self, newer: Map) -> None:
+    def adopt(self, newer: NodeMap) -> None:
         """Take a map if it is newer than what is known; one that goes backwards never counts."""
         with self._lock:
-            if newer.version > self.map.version:
-                self.found = newer, self.places
+            if newer.map.version > self.map.version:
+                self.found = newer.map, self.places
                 self.reads += 1
+        self.refused.discard(newer.node)
 
-    def losing(self, newer: Map) -> dict[NodeName, list[ShardId]]:
-        """Group the shards that change hands by a newer map, by those who lose them."""
-        pairs = enumerate(zip(self.map.owners, newer.owners, strict=True))
-        return self.by_node(ShardId(n) for n, (here, there) in pairs if here != there)
+    def newer(
+        self, answers: Sequence[NodeMap]
+    ) -> Iterator[tuple[NodeMap, dict[NodeName, list[ShardId]] | None]]:
+        """Give newer maps, the newest first, and who has to be asked about shards that it loses.
+
+        None where nothing can confirm it. Where none loses shards, another node that has answered
+        has to have it, if there is one: by a version alone, maps of later moves would seem old.
+        """
+        for one in sorted(answers, key=lambda answer: answer.map.version, reverse=True):
+            if one.map.version <= self.map.version:
+                return
+            pairs = enumerate(zip(self.map.owners, one.map.owners, strict=True))
+            losing = self.by_node(ShardId(n) for n, (here, there) in pairs if here != there)
+            others = [other for other in answers if other.node != one.node]
+            alone = bool(others) and all(o.map.version < one.map.version for o in others)
+            if not losing and alone:
+                yield one, None
+                continue
+            own = {other.node: other.map.owners for other in answers}
+            for node in losing.keys() & own:
+                if all(own[node][shard] != node for shard in losing[node]):
+                    del losing[node]  # by its own map
+            yield one, losing
+
+    def require_no_older(self, outcomes: Sequence[Any]) -> None:
+        """See that the map was read; raises MapUnread and MapWentBack."""
+        versions = [one.map.version for one in outcomes if isinstance(one, NodeMap)]
+        if not versions:
+            raise MapUnread(reasons(outcomes))
+        # A node that was away while shards moved between others has an older map.
+        everyone = len(versions) == len(outcomes)
+        if everyone and max(versions) < self.map.version:
+            raise MapWentBack(self.map.version, max(versions))
 
     def renew_lock(self) -> None:
         """Forget the lock of a process that has forked: a thread that is not here may have it."""

@@ -270,17 +270,13 @@ class Load:
         deadline = time.monotonic() + seconds
         return all(client.join(max(0.0, deadline - time.monotonic())) for client in self._all)
 
-    @property
-    def _repeated(self) -> int:
-        """How many statements the router has repeated after an error of the fence."""
-        return 0 if self._router is None else self._router.stats().repeated
-
     def _drop(self) -> None:
         self.left = table.drop(self._topology)
 
     def _report(self, found: Fleet, verdict: Verdict) -> Report:
         records, before, after = self._records, self._first, found.owners
         moved = tuple(sorted(s for s in after if before.get(s) != after[s]))
+        repeated = 0 if self._router is None else self._router.stats().repeated
         return report.Report(
             clients=self._clients,
             aliases=self._course.route.kind,
@@ -289,7 +285,7 @@ class Load:
             acknowledged_inserts=sum(r.inserts for r in records),
             acknowledged_updates=sum(r.updates for r in records),
             failures=report.failures(records),
-            fenced=sum(r.fenced for r in records) + self._repeated,
+            fenced=sum(r.fenced for r in records) + repeated,
             latencies=report.measure(records, frozenset(moved)),
             logins=self._found_by_logins(frozenset(moved)),
             held_up_ms=round(self._late_s * 1000, 3),

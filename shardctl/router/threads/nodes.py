@@ -27,10 +27,8 @@ from shardctl.router.errors import (
     Closed,
     Look,
     MapUnread,
-    MapWentBack,
     NoConnection,
     NodeUnknown,
-    is_refusal,
     pauses,
     reasons,
 )
@@ -137,27 +135,13 @@ class Nodes:
         how many seconds it may wait for a connection; None is the pool's timeout. Raises the last
         attempt's error.
         """
-        seconds: float | None = None
-        deadline: float | None = None
-        refused: errors.ProtocolViolation | None = None
-        waits = pauses()
+        waiting = core.Outwaiting(self._known.patience_s, until)
         while True:
             try:
-                return attempt(seconds)
-            except NoConnection:
-                if refused is None:
-                    raise
-                raise refused from None  # it had little time left, and says less
-            except errors.ProtocolViolation as error:
-                refused = error
-                now = time.monotonic()
-                if deadline is None:
-                    deadline = now + self._known.patience_s
-                    deadline = deadline if until is None else min(deadline, until)
-                if not is_refusal(error) or now >= deadline:
-                    raise
-            sleep(min(next(waits), deadline - now))
-            seconds = max(0.0, deadline - time.monotonic())
+                return attempt(waiting.seconds())
+            except (NoConnection, errors.ProtocolViolation) as error:
+                pause = waiting.after(error)
+            sleep(pause)
 
     def close(self, seconds: float) -> None:
         """Close all pools; connections in use are closed when they come back."""
@@ -324,13 +308,7 @@ class Nodes:
         Raises MapWentBack where the newest map of all nodes is older than the known one.
         """
         outcomes = self._ask(self._known.owning(), core.given_up(None), None)
-        versions = [one.map.version for one in outcomes if isinstance(one, maps.NodeMap)]
-        if not versions:
-            raise MapUnread(reasons(outcomes))
-        # A node that was away while shards moved between others has an older map.
-        everyone = len(versions) == len(outcomes)
-        if everyone and max(versions) < self._known.map.version:
-            raise MapWentBack(self._known.map.version, max(versions))
+        self._known.require_no_older(outcomes)
 
     def _fenced(
         self, node: NodeName, shards: Collection[ShardId], limit: float | None
@@ -384,37 +362,18 @@ class Nodes:
         return outcomes
 
     def _believe(self, answers: Sequence[NodeMap], limit: float | None) -> None:
-        """Keep the newest map that is confirmed by the nodes that lose shards by it.
-
-        Where none does, by another node that has answered, if there is one: by a version alone,
-        maps of later moves would seem old.
-        """
-        known = self._known
-        for one in sorted(answers, key=lambda answer: answer.map.version, reverse=True):
-            if one.map.version <= known.map.version:
-                return
-            losing = known.losing(one.map)
-            others = [other.map.version for other in answers if other.node != one.node]
-            confirmed = bool(losing) or not others or max(others) >= one.map.version
-            for node, shards in losing.items():
-                confirmed = confirmed and self._confirms(node, shards, answers, limit)
+        """Keep the newest map that is confirmed by the nodes that lose shards by it."""
+        for one, losing in self._known.newer(answers):
+            confirmed = losing is not None
+            for node, shards in (losing or {}).items():
+                confirmed = confirmed and self._has_lost(node, shards, limit)
             if confirmed:
-                known.adopt(one.map)
-                known.refused.discard(one.node)
+                self._known.adopt(one)
                 return
-            known.refused.add(one.node)
+            self._known.refused.add(one.node)
 
-    def _confirms(
-        self,
-        node: NodeName,
-        shards: Collection[ShardId],
-        answers: Sequence[NodeMap],
-        limit: float | None,
-    ) -> bool:
-        """Return whether a node confirms that it has these shards no more."""
-        own = [one.map.owners for one in answers if one.node == node]
-        if own and all(own[0][shard] != node for shard in shards):
-            return True
+    def _has_lost(self, node: NodeName, shards: Collection[ShardId], limit: float | None) -> bool:
+        """Return whether a node has these shards no more, as far as it can be asked."""
         try:
             gone = self._fenced(node, shards, limit)
         except NodeUnknown:
