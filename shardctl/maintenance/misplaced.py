@@ -326,27 +326,6 @@ def key_column_missing(node: NodeName, shards: Collection[int], table: str, colu
     )
 
 
-def key_type_foreign(node: NodeName, shard: ShardId, table: Keyed) -> Refused:
-    """Report a table whose key has a type with casts of another role, which would be run."""
-    return Refused(
-        "key_type_foreign",
-        f"node {node}: shard {shard}: table {table.name}: the type of column {table.column}, which "
-        "is its key, belongs to another role than shardctl's and superusers', and so do its casts",
-        hint="make the key an integer, text or a uuid, or give the type to the role of shardctl",
-    )
-
-
-def child_unsearched(node: NodeName, shard: ShardId, table: Keyed) -> Refused:
-    """Report a partition or an inheritance child whose rows are not in its shard's schema."""
-    what = "it is a foreign table" if table.kind == "f" else "it is not in the shard's schema"
-    return Refused(
-        "child_unsearched",
-        f"node {node}: shard {shard}: table {table.named}: its child "
-        f"{table.schema}.{table.name} cannot be searched: {what}",
-        hint="move it into the shard's schema, or detach it",
-    )
-
-
 def _require_ran(session: Connection, places: Sequence[Place], files: Sequence[Migration]) -> None:
     """See that the files which name keys are those that ran in a node's shards.
 
@@ -377,11 +356,23 @@ def _unjudged(
     """Find tables of a node's shards that cannot be judged by their keys."""
     lacking: dict[tuple[str, str], set[ShardId]] = {}
     for one in keyed:
+        where = f"node {node}: shard {shards[one.home]}: table {one.named}"
         if not one.present:
             lacking.setdefault((one.named, one.column), set()).add(shards[one.home])
-        elif not one.ours:
-            yield key_type_foreign(node, shards[one.home], one)
+        elif not one.ours:  # its casts would be run
+            yield Refused(
+                "key_type_foreign",
+                f"{where}: the type of column {one.column}, which is the key of table {one.name}, "
+                "belongs to another role than shardctl's and superusers', and so do its casts",
+                hint="make the key an integer, text or a uuid, or give the type to the role of "
+                "shardctl",
+            )
         elif one.kind == "f" or (one.kind == "r" and one.schema not in shards):
-            yield child_unsearched(node, shards[one.home], one)
+            what = "it is a foreign table" if one.kind == "f" else "it is not in the shard's schema"
+            yield Refused(
+                "child_unsearched",
+                f"{where}: its child {one.schema}.{one.name} cannot be searched: {what}",
+                hint="move it into the shard's schema, or detach it",
+            )
     for (table, column), found in lacking.items():
         yield key_column_missing(node, found, table, column)

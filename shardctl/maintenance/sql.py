@@ -63,33 +63,29 @@ def parse(text: str) -> tuple[Statement, ...]:
     ['SELECT 1', "SELECT ';'"]
     """
     if "\0" in text:
-        raise Misused("statement_invalid", "the statement contains a zero byte", hint="remove it")
+        raise statement_invalid("the statement contains a zero byte")
     found = tuple(split.split(text))
     if not found:
-        raise Misused(
-            "statement_invalid",
-            "there is no statement",
-            hint="specify one, such as 'SELECT count(*) FROM photos'",
-        )
-    for statement in found:
-        _require_fit(statement)
+        raise statement_invalid("there is no statement")
+    for one in found:
+        if one.ends is not None:
+            raise statement_invalid(
+                f"line {one.line}: {one.ends} is not supported: shardctl runs one transaction in "
+                "each shard"
+            )
+        if one.streams:
+            raise statement_invalid(f"line {one.line}: COPY with STDIN or STDOUT is not supported")
     return found
 
 
-def _require_fit(statement: Statement) -> None:
-    where = f"line {statement.line}"
-    if (word := statement.ends) is not None:
-        raise Misused(
-            "statement_invalid",
-            f"{where}: {word} is not supported: shardctl runs one transaction in each shard",
-            hint="remove it",
-        )
-    if statement.streams:
-        raise Misused(
-            "statement_invalid",
-            f"{where}: COPY with STDIN or STDOUT is not supported",
-            hint="use SELECT with -o tsv, or INSERT",
-        )
+def statement_invalid(what: str) -> Misused:
+    """Report a text that cannot be run in every shard."""
+    return Misused(
+        "statement_invalid",
+        what,
+        hint="specify statements such as 'SELECT count(*) FROM photos', for rows as they are with "
+        "-o tsv",
+    )
 
 
 def for_log(text: str) -> str:

@@ -10,7 +10,6 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import TYPE_CHECKING, Any
 
@@ -117,29 +116,12 @@ async def a_together(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]
 
 def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     """Do the same in threads that all callers share; the caller's own is one more."""
-    outcomes: list[Any] = [None] * len(calls)
-    todo = deque(range(len(calls)))
-
-    def work() -> None:
-        while todo:
-            try:
-                number = todo.popleft()
-            except IndexError:  # another thread was quicker
-                return
-            outcomes[number] = _outcome(calls[number])
-
-    futures = [_threads.submit(work) for _ in calls[1:]]
+    others = [_threads.submit(_outcome, call) for call in calls[1:]]
     try:
-        work()
+        own = [_outcome(call) for call in calls[:1]]
     finally:
-        todo.clear()  # more than that only after an error
-        # A future not yet started has nothing left to do. `wait` would wait until a thread is
-        # free to see that, and other calls may have taken them all.
-        begun = [future for future in futures if not future.cancel()]
-        wait(begun)
-    for future in begun:
-        future.result()
-    return outcomes
+        wait(others)
+    return [*own, *(other.result() for other in others)]
 
 
 async def a_first(
@@ -186,9 +168,12 @@ def first(
 
 
 def _begin() -> None:
-    """Make the threads, which a child of a fork does not have; each starts when it is needed."""
+    """Make the threads, which a child of a fork does not have; each starts when it is needed.
+
+    There are enough for many calls that wait for a node which hangs.
+    """
     global _threads  # noqa: PLW0603  # a process has one
-    _threads = ThreadPoolExecutor(64, thread_name_prefix="shardctl-router")
+    _threads = ThreadPoolExecutor(1000, thread_name_prefix="shardctl-router")
 
 
 _begin()

@@ -54,26 +54,24 @@ refuses a Decimal in one of integers.
 Opened = tuple["ShardId", Any]
 """A shard with an open transaction, and its connection."""
 
-CHANGING = (
-    b"SELECT 1 FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_class AS c ON c.oid = l.relation"
-    b" WHERE l.pid = pg_catalog.pg_backend_pid() AND c.relkind IN ('r', 'p') AND l.mode IN"
+_CHANGES = (
+    b"SELECT DISTINCT n.nspname::text, a.pid, a.application_name, a.state_change"
+    b" FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_class AS c ON c.oid = l.relation"
+    b" JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
+    b" JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid WHERE c.relkind IN ('r', 'p') AND"
+    b" l.mode IN"
     b" ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
-    b" LIMIT 1"
 )
+CHANGING = _CHANGES + b" AND a.pid = pg_catalog.pg_backend_pid() LIMIT 1"
 """Whether a transaction has changed tables.
 
 Not what SELECT ... FOR UPDATE takes: it changes nothing that others read.
 """
 IN_TESTS = "shardctl.in_tests"
 """A server parameter that nodes of test fleets have in their topology."""
-CHANGED = (
-    b"SELECT DISTINCT n.nspname::text, a.pid, a.application_name, a.state_change"
-    b" FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_class AS c ON c.oid = l.relation"
-    b" JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
-    b" JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid"
-    b" WHERE a.datname = pg_catalog.current_database() AND a.state = 'idle in transaction'"
-    b" AND n.nspname = ANY (%s) AND c.relkind IN ('r', 'p') AND l.mode IN"
-    b" ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
+CHANGED = _CHANGES + (
+    b" AND a.datname = pg_catalog.current_database() AND a.state = 'idle in transaction'"
+    b" AND n.nspname = ANY (%s)"
 )
 """Which sessions have changed tables of these schemas, and wait for their clients."""
 LASTING_S = 1.0
@@ -367,18 +365,13 @@ class PoolSettings:
 
     def options(self, *, pooled: bool) -> dict[str, Any]:
         """Give what psycopg's pool of a node takes; `pooled` if the node is behind a pooler."""
+        same = ("min_size", "max_size", "timeout", "max_idle", "max_lifetime", "configure", "check")
         return {
-            "min_size": self.min_size,
-            "max_size": self.max_size,
-            "timeout": self.timeout,
-            "max_idle": self.max_idle,
-            "max_lifetime": self.max_lifetime,
+            **{name: getattr(self, name) for name in same},
             # psycopg's pool waits twice as long after each attempt that fails, for up to five
             # minutes, and starts no other until then: calls would fail long after an outage. It
             # gives up after this many seconds instead, and `reconnect_failed` begins the next.
             "reconnect_timeout": 1.0,
-            "configure": self.configure,
-            "check": self.check,
             # Each statement is a transaction of its own, unless one is begun. Prepared ones stay
             # in a server's session, which a pooler gives to another client after each.
             "kwargs": {

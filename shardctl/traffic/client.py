@@ -7,7 +7,6 @@ import math
 import random
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ from shardctl.traffic.record import OK, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     from shardctl.router import ShardedDatabase
     from shardctl.topology.model import NodeName, ShardId
@@ -61,17 +59,24 @@ class Course:
     stop: threading.Event = field(default_factory=threading.Event)
 
 
-class Worker(ABC):
-    """Shared part of the closed loop (Client) and the open loop (Logins), with its `record`."""
+class Client:
+    """A client with its own shards; `record` has what it did.
 
-    def __init__(self, number: int, shards: Sequence[ShardId], course: Course, near: int) -> None:
+    It waits for each answer without a limit, so that a stall is one long operation of every
+    affected client, not many. No two clients share a shard (if there are enough): clients whose
+    shards do not move continue while the rest wait.
+    """
+
+    def __init__(self, number: int, shards: Sequence[ShardId], course: Course) -> None:
         self.record = Record(number)
         self.failure: BaseException | None = None
         """A bug that ended the thread."""
         self._shards = list(shards)
-        self._near = min(near, len(self._shards))
+        self._near = len(shards) if course.map is not None else min(CONNECTIONS, len(shards))
         self._course = course
         self._random = random.Random(number)  # noqa: S311  # no secret; every run draws alike
+        self._random.shuffle(self._shards)
+        self._sessions: OrderedDict[ShardId | NodeName, Session | RoutedSession] = OrderedDict()
         self._turn = 0
         self._statements: dict[ShardId, Statements] = {}
         self._lock = threading.Lock()
@@ -95,20 +100,6 @@ class Worker(ABC):
         if self._thread.ident is not None:
             self._thread.join(seconds)
         return not self._thread.is_alive()
-
-    @abstractmethod
-    def cut(self) -> None:
-        """Abort what runs; a login ends by itself, after its timeout."""
-
-    @abstractmethod
-    def _work(self) -> None:
-        """Warm up and report it, wait for the start, and run operations until the end."""
-
-    @abstractmethod
-    def _session(
-        self, number: int, to: ShardId | NodeName
-    ) -> AbstractContextManager[Session | RoutedSession]:
-        """Give a connection with a shard or node, by the pooler of that number; raises Lost."""
 
     def _run(self) -> None:
         try:
@@ -206,21 +197,6 @@ class Worker(ABC):
         first = turn // _STAY if self._near < count else 0
         return self._shards[(first + int(self._random.random() * self._near)) % count]
 
-
-class Client(Worker):
-    """A client with its own shards; `record` has what it did.
-
-    It waits for each answer without a limit, so that a stall is one long operation of every
-    affected client, not many. No two clients share a shard (if there are enough): clients whose
-    shards do not move continue while the rest wait.
-    """
-
-    def __init__(self, number: int, shards: Sequence[ShardId], course: Course) -> None:
-        near = CONNECTIONS if course.map is None else len(shards)
-        super().__init__(number, shards, course, near)
-        self._random.shuffle(self._shards)
-        self._sessions: OrderedDict[ShardId | NodeName, Session | RoutedSession] = OrderedDict()
-
     def cut(self) -> None:
         """Abort the current operation; a login ends by itself, after its timeout."""
         for session in list(self._sessions.values()):
@@ -248,7 +224,7 @@ class Client(Worker):
 
     @contextmanager
     def _session(self, number: int, to: ShardId | NodeName) -> Iterator[Session | RoutedSession]:
-        """Give the connection with a shard or node, which stays open unless it is lost."""
+        """Give a connection by the pooler of that number, which stays open unless it is lost."""
         session = self._sessions.get(to)
         if session is None:
             while len(self._sessions) >= CONNECTIONS:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from shardctl.router import ShardedDatabase
     from shardctl.topology.model import NodeName, ShardId, Topology
-    from shardctl.traffic.client import Worker
     from shardctl.traffic.client_routes import Aliases
     from shardctl.traffic.fleet import Fleet
     from shardctl.traffic.proof import Verdict
@@ -123,7 +122,7 @@ class Load:
         )
         self._late_s = 0.0
         parts = shares(self._shards, clients) if clients else []
-        self._all: list[Worker] = [
+        self._all: list[Client] = [
             Client(number, part, self._course) for number, part in enumerate(parts)
         ]
         self._clients = clients

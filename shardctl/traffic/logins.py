@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from shardctl.traffic.client import Worker
+from shardctl.traffic.client import Client
 from shardctl.traffic.operations import LOST, Lost, Session
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _WAITING = 10_000
 _WARMING = 16
 
 
-class Logins(Worker):
+class Logins(Client):
     """Operations that start at their scheduled time, each over its own connection.
 
     A client of the closed loop waits for its answer before its next operation, so a stall delays
@@ -44,7 +44,8 @@ class Logins(Worker):
     def __init__(
         self, number: int, shards: Sequence[ShardId], course: Course, *, rate: float
     ) -> None:
-        super().__init__(number, shards, course, len(shards))
+        super().__init__(number, shards, course)
+        self._near = len(shards)
         self.rate = rate
         """Logins a second."""
         self.late_s = 0.0

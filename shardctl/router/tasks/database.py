@@ -526,7 +526,7 @@ class AsyncShardedDatabase(Routed):
                     break
                 if time.monotonic() >= until:
                     schema, pid, name, _ = min(lasting)
-                    raise WritesUnseen(ShardId(self._known.schemas.index(schema)), (pid, name))
+                    raise WritesUnseen(ShardId(self._known.schemas.index(schema)), pid, name)
                 await asleep(pause)
 
     async def _require_seen(self, asked: Collection[int]) -> None:
@@ -537,5 +537,5 @@ class AsyncShardedDatabase(Routed):
             if shard in asked and (piped or status is TransactionStatus.INTRANS):
                 cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
                 await cursor.execute(core.CHANGING)
-                if await cursor.fetchone():
-                    raise WritesUnseen(shard)
+                if (row := await cursor.fetchone()) is not None:
+                    raise WritesUnseen(shard, row[1], row[2])

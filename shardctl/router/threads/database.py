@@ -518,7 +518,7 @@ class ShardedDatabase(Routed):
                     break
                 if time.monotonic() >= until:
                     schema, pid, name, _ = min(lasting)
-                    raise WritesUnseen(ShardId(self._known.schemas.index(schema)), (pid, name))
+                    raise WritesUnseen(ShardId(self._known.schemas.index(schema)), pid, name)
                 sleep(pause)
 
     def _require_seen(self, asked: Collection[int]) -> None:
@@ -529,5 +529,5 @@ class ShardedDatabase(Routed):
             if shard in asked and (piped or status is TransactionStatus.INTRANS):
                 cursor = psycopg.Cursor(connection, row_factory=tuple_row)
                 cursor.execute(core.CHANGING)
-                if cursor.fetchone():
-                    raise WritesUnseen(shard)
+                if (row := cursor.fetchone()) is not None:
+                    raise WritesUnseen(shard, row[1], row[2])
