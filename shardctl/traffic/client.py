@@ -16,11 +16,11 @@ import psycopg
 
 from shardctl.errors import ShardctlError
 from shardctl.traffic import operations
-from shardctl.traffic.operations import MOVED, Lost, Refused, RoutedSession, Session
+from shardctl.traffic.operations import FENCED_S, MOVED, Lost, Refused, RoutedSession, Session
 from shardctl.traffic.record import OK, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from shardctl.router import ShardedDatabase
     from shardctl.topology.model import NodeName, ShardId
@@ -48,10 +48,10 @@ class Course:
     """What clients use in place of connections of their own, if they do."""
     map: ShardedDatabase | None
     """What tells clients the nodes, where they need them."""
+    statements: Callable[[ShardId], Statements]
+    """Those of a shard, composed once."""
     interval: float
     """Seconds from the start of a client's operation to that of the next, 0 for no limit."""
-    patience: float
-    """How many seconds to retry an operation after an error of the fence."""
     began: float = field(default_factory=time.perf_counter)
     ends: float = math.inf
     go: threading.Event = field(default_factory=threading.Event)
@@ -78,7 +78,6 @@ class Client:
         self._random.shuffle(self._shards)
         self._sessions: OrderedDict[ShardId | NodeName, Session | RoutedSession] = OrderedDict()
         self._turn = 0
-        self._statements: dict[ShardId, Statements] = {}
         self._lock = threading.Lock()
         """Of the record, and of the rows that are busy."""
         self._busy: set[int] = set()
@@ -113,7 +112,7 @@ class Client:
             return
         try:
             with self._session(number, self._to(shard)) as session:
-                session.run(self._statements_of(shard).select, (b"0",))
+                session.run(self._course.statements(shard).select, (b"0",))
         except Refused as error:
             logger.info("client %d, shard %d: %s", self.record.client, shard, error.message)
 
@@ -154,12 +153,12 @@ class Client:
         If clients use the map, an error of the fence makes them read it and retry with the same
         row: nothing was written. Raises Refused and Lost.
         """
-        deadline = time.perf_counter() + self._course.patience
+        deadline = time.perf_counter() + FENCED_S
         fenced = 0
         while True:
             try:
                 with self._session(number, self._to(shard)) as session:
-                    return fenced, operation(session, self._statements_of(shard))
+                    return fenced, operation(session, self._course.statements(shard))
             except Lost:
                 raise
             except Refused as error:
@@ -177,12 +176,6 @@ class Client:
 
     def _to(self, shard: ShardId) -> ShardId | NodeName:
         return shard if self._course.map is None else self._course.map.node_of(shard)
-
-    def _statements_of(self, shard: ShardId) -> Statements:
-        found = self._statements.get(shard)
-        if found is None:
-            found = self._statements[shard] = self._course.route.statements(shard)
-        return found
 
     def _next_shard(self) -> ShardId:
         """Choose a shard: first each in turn, then at random among those that are near.

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from contextlib import ExitStack
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
@@ -16,13 +17,12 @@ from shardctl.traffic import fleet, proof, report, table
 from shardctl.traffic.client import Client, Course
 from shardctl.traffic.client_routes import ClientRoute
 from shardctl.traffic.logins import Logins
-from shardctl.traffic.operations import open_router
+from shardctl.traffic.operations import FENCED_S, open_router
 from shardctl.traffic.proof import FleetUnsettled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from shardctl.router import ShardedDatabase
     from shardctl.topology.model import NodeName, ShardId, Topology
     from shardctl.traffic.client_routes import Aliases
     from shardctl.traffic.fleet import Fleet
@@ -95,30 +95,26 @@ class Load:
         rate: float | None = None,
         logins: float | None = None,
         shards: Collection[ShardId] | None = None,
-        patience_s: float = 10.0,
         keep_table: bool = False,
     ) -> None:
         """Create the table in every shard, or in these, and start the clients.
 
         `seconds` None runs until `stop`. `rate` is each client's, in operations a second; None is
         without a limit. `logins` adds so many logins a second with one operation each; then there
-        may be no clients. `patience_s` is how long to retry an operation after an error of the
-        fence (if clients use the map). Memory grows with the load: see Record. Raises what `plan`
-        raises, load_running, table_failed and load_stuck.
+        may be no clients. Memory grows with the load: see Record. Raises what `plan` raises,
+        load_running, table_failed and load_stuck.
         """
         found, route = plan(topology, aliases, shards)
         self._topology = topology
         self._first = found.owners
         self._shards = sorted(found.owners if shards is None else shards)
-        self._router: ShardedDatabase | None = None
-        if aliases != "shard":
-            self._router = open_router(route, clients, patience_s)
+        self._router = None if aliases == "shard" else open_router(route, clients)
         self._course = Course(
             route,
             router=None if route.by_map else self._router,
             map=self._router if route.by_map else None,
+            statements=cache(route.statements),
             interval=1 / rate if rate else 0.0,
-            patience=patience_s,
         )
         self._late_s = 0.0
         parts = shares(self._shards, clients) if clients else []
@@ -192,14 +188,14 @@ class Load:
             if client.failure is not None:
                 raise client.failure
 
-    def check(self, *, patience_s: float = 10.0) -> Report:
+    def check(self) -> Report:
         """Stop the load, and compare every row with what was acknowledged.
 
-        Waits up to `patience_s` for shards that no node serves, as in a cutover. Raises
+        Waits some seconds for shards that no node serves, as in a cutover. Raises
         NodeUnavailable for an unreachable node that owns shards, and FleetUnsettled.
         """
         self.stop()
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + FENCED_S
         while True:
             found = fleet.look(self._topology)
             late = time.monotonic() > deadline

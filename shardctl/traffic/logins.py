@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 from shardctl.traffic.client import Client
@@ -53,7 +54,7 @@ class Logins(Client):
 
         It shows a rate that was not kept, for lack of a processor or of connections.
         """
-        self._conninfos: dict[tuple[int, ShardId | NodeName], str] = {}
+        self._conninfo = cache(course.route.conninfo)
         self._open: set[Session] = set()
         self._due = threading.Semaphore(_WAITING)
         self._is_cut = False
@@ -99,9 +100,7 @@ class Logins(Client):
         if self._is_cut:
             raise Lost(LOST, "no answer when the load ended")
         pooler = number % max(1, len(self._course.route.poolers))
-        if (pooler, to) not in self._conninfos:
-            self._conninfos[pooler, to] = self._course.route.conninfo(pooler, to)
-        with closing(Session(self._conninfos[pooler, to])) as session:
+        with closing(Session(self._conninfo(pooler, to))) as session:
             self._open.add(session)
             try:
                 yield session

@@ -39,6 +39,8 @@ MOVED = "moved"
 """Instead of a SQLSTATE: the router reports that a transaction's shard has moved."""
 
 
+FENCED_S = 10.0
+"""How long an operation is tried again, and rows are looked for, while a shard is fenced."""
 _INTERVAL_S = 1.0
 """How often a wait for a login wakes up."""
 
@@ -112,7 +114,7 @@ class Session:
 _PARAMETER = re.compile(r"\$(\d)")
 
 
-def open_router(route: ClientRoute, clients: int, patience_s: float) -> ShardedDatabase:
+def open_router(route: ClientRoute, clients: int) -> ShardedDatabase:
     """Open the router that all clients share, or from which they have the map.
 
     Raises NoNodeAliases.
@@ -122,7 +124,7 @@ def open_router(route: ClientRoute, clients: int, patience_s: float) -> ShardedD
         through="nodes" if route.by_map else None,
         connect={"application_name": PURPOSE},
         pool=PoolSettings(max_size=max(1, clients)),
-        patience=patience_s,
+        patience=FENCED_S,
     )
 
 
