@@ -83,8 +83,8 @@ def statement_invalid(what: str) -> Misused:
     return Misused(
         "statement_invalid",
         what,
-        hint="specify statements such as 'SELECT count(*) FROM photos', for rows as they are with "
-        "-o tsv",
+        hint="specify statements for one transaction in each shard, such as 'SELECT count(*) FROM "
+        "photos'; -o tsv prints rows as COPY does",
     )
 
 
