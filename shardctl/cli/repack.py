@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardctl.errors import ShardctlError
-    from shardctl.maintenance.repack import Plan, Result, Table
+    from shardctl.maintenance.repack import Plan, Repack, Table
 
 app = App()
 
@@ -102,7 +102,7 @@ def repack(
         notes=[*_notes(plan)],
         plan=_json(plan, None),
         question=_question(plan),
-        carry_out=lambda progress: repacking.carry_out(topology, plan, progress, say),
+        carry_out=lambda progress: repacking.Repack(topology, plan, progress, say).carry_out(),
         result=lambda result: _json(plan, result),
         done=_done,
     )
@@ -151,13 +151,13 @@ def _question(plan: Plan) -> str:
     return f"Repack {plural(len(chosen), 'table')} ({size}) on {plural(len(plan.nodes), 'node')}?"
 
 
-def _done(result: Result) -> str:
+def _done(result: Repack) -> str:
     done = "" if result.error else "done: "
     freed = picture.size(result.freed_bytes)
     return f"{done}{plural(len(result.after), 'table')} repacked; {freed} freed"
 
 
-def _json(plan: Plan, result: Result | None) -> dict[str, Any]:
+def _json(plan: Plan, result: Repack | None) -> dict[str, Any]:
     """Return the shape of docs/reference/json.md; skipped tables are only counted."""
     after = result.after if result else {}
     left = result.left if result else {}

@@ -121,7 +121,7 @@ def traffic(
         _foresee(topology, aliases, chosen, settings)
         return
     start = partial(
-        Load.start,
+        Load,
         topology,
         clients=clients if clients is not None else 0 if connect else _CLIENTS,
         aliases=aliases.value,
@@ -166,7 +166,7 @@ def _foresee(
     fleet, route = plan(topology, aliases.value, chosen)
     with table.alone(topology, [name for name in topology.nodes if fleet.holding(name)]):
         pass
-    shards = sorted(fleet.map.owners if chosen is None else chosen)
+    shards = sorted(fleet.owners if chosen is None else chosen)
     poolers = [pooler.name for pooler in route.poolers]
     found = {"table": TABLE, "shards": shards, "aliases": aliases, "poolers": poolers}
     through = f"through {', '.join(poolers)}" if poolers else _THROUGH[aliases]
@@ -247,8 +247,8 @@ def _summary(found: Found) -> list[tuple[str, str]]:
     if found.moved:
         rows += [
             ("moved shards", picture.shorten(ranges.of(found.moved))),
-            ("longest on these", _ms(found.longest_moved_ms)),
-            ("longest elsewhere", _ms(found.longest_stayed_ms)),
+            ("longest on these", _ms(found.latencies.longest_ms(moved=True))),
+            ("longest elsewhere", _ms(found.latencies.longest_ms(moved=False))),
         ]
     if found.fenced:
         rows.append(("fence errors", f"{found.fenced:,}, then done by the new owner"))

@@ -151,11 +151,11 @@ def _driver(connection: Any) -> Any:
 @contextlib.contextmanager
 def _ending(connection: Any) -> Iterator[None]:
     """Let a session end the transaction of a connection that `shard()` has lent."""
-    lent, connection.lent = connection.lent, None
+    within, connection._num_transactions = connection._num_transactions, 0  # noqa: SLF001  # psycopg's
     try:
         yield
     finally:
-        connection.lent = lent
+        connection._num_transactions = within  # noqa: SLF001  # same
 
 
 class ShardSessions:
@@ -227,7 +227,7 @@ class ShardSessions:
         """
         asked = _Merge.of(self._db, statement, keys, order_by, limit, key=key)
 
-        def read(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
+        def read(node: NodeName, shards: Sequence[ShardId]) -> Answer:
             with (
                 self._db._nodes.transaction(node, b"BEGIN READ ONLY") as connection,  # noqa: SLF001
                 _as_psycopg(),
@@ -237,7 +237,7 @@ class ShardSessions:
                 return part.answer(session.execute(part.statement, part.parameters).all())
 
         self._db._require_seen(asked.of_shard)  # noqa: SLF001  # one package
-        answers = self._db._on_shards("merge", asked.table, list(asked.of_shard), read, None)  # noqa: SLF001
+        answers = self._db._on_shards("merge", asked.table, list(asked.of_shard), read)  # noqa: SLF001
         return asked.merged(answers)
 
     @contextlib.contextmanager
@@ -289,7 +289,7 @@ class AsyncShardSessions:
         """Read rows of some keys, as `ShardSessions.merge` does."""
         asked = _Merge.of(self._db, *given, **named)
 
-        async def read(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
+        async def read(node: NodeName, shards: Sequence[ShardId]) -> Answer:
             async with self._db._nodes.transaction(node, b"BEGIN READ ONLY") as connection:  # noqa: SLF001
                 with _as_psycopg():
                     async with self._on(connection, self._merging) as session:
@@ -298,7 +298,7 @@ class AsyncShardSessions:
                         return part.answer(found.all())
 
         await self._db._require_seen(asked.of_shard)  # noqa: SLF001  # one package
-        answers = await self._db._on_shards("merge", asked.table, list(asked.of_shard), read, None)  # noqa: SLF001
+        answers = await self._db._on_shards("merge", asked.table, list(asked.of_shard), read)  # noqa: SLF001
         return asked.merged(answers)
 
     @contextlib.asynccontextmanager

@@ -7,13 +7,12 @@ was moved by its key keeps the id that its old shard made, and would go back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from psycopg import sql
-from psycopg.types.string import TextLoader
 
 from shardctl.checks import scan
 from shardctl.errors import Misused, Refused, ShardctlError, together
@@ -28,7 +27,7 @@ from shardctl.topology import ranges
 from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from shardctl.fanout import Progress
     from shardctl.maintenance.places import Place
@@ -45,8 +44,8 @@ class Table:
     """One shard's table; `column` holds the key, or with `by_id` the id that names the shard.
 
     `integer` is whether that is a number. `settable` are the columns that are not generated, and
-    `by_hand` names what would do more than move a row. `parents` are its partitioned tables or
-    inheritance parents, at any depth.
+    `by_hand` names what would do more than move a row. `names` are its own, and those of its
+    partitioned tables or inheritance parents, at any depth.
     """
 
     node: NodeName
@@ -59,11 +58,7 @@ class Table:
     primary_key: tuple[str, ...]
     settable: tuple[str, ...]
     by_hand: tuple[str, ...]
-    parents: tuple[str, ...] = ()
-
-    def is_of(self, names: Collection[str]) -> bool:
-        """Return whether it or one of its parents is among these; none stands for all."""
-        return not names or not {self.name, *self.parents}.isdisjoint(names)
+    names: tuple[str, ...]
 
     def belongs(self, topology: Topology) -> sql.Composed:
         """Compose the expression that gives a row's shard, of the table's alias `t`."""
@@ -73,13 +68,14 @@ class Table:
         return scan.belongs(topology, column, is_id=is_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tables:
     """A node's tables whose rows name their shard; `named` keys have a table there."""
 
-    found: tuple[Table, ...]
-    named: frozenset[str]
-    problems: tuple[ShardctlError, ...]
+    found: Sequence[Table]
+    named: Collection[str]
+    problems: list[ShardctlError]
+    misplaced: list[Misplaced] = field(default_factory=list)
 
 
 class Example(NamedTuple):
@@ -95,14 +91,14 @@ class Example(NamedTuple):
     delete: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Misplaced:
     """How many rows of a shard's table belong to another shard, and some of them."""
 
     table: Table
     belongs_to: ShardId
-    rows: int
-    examples: tuple[Example, ...]
+    rows: int = 0
+    examples: list[Example] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
@@ -149,51 +145,50 @@ def search(
     columns = keys.of_cluster(topology, files)
     purpose = lock.purpose("rows misplaced")
     chosen = places.of_shards(places.look(topology, purpose=purpose), shards)
-    problems = [error for _, error in chosen.left_out]
-    found: list[Misplaced] = []
-    known: list[Table] = []
-    named: set[str] = set()
-
     of_nodes = chosen.by_node()
 
-    def look(session: Connection, node: Node) -> tuple[Tables, Sequence[Misplaced]]:
-        session.execute("SET default_transaction_read_only TO on")
-        session.execute("SET lock_timeout TO '3s'")
-        session.execute("SET row_security TO off")
+    def look(session: Connection, node: Node) -> Tables:
+        session.execute(
+            "SET default_transaction_read_only TO on; SET lock_timeout TO '3s';"
+            "SET row_security TO off"
+        )
         catalog.read_tables_only(session)
         _require_ran(session, of_nodes[node.name], files)
         tables = read_tables(session, of_nodes[node.name], columns, names)
-        searched = [t for t in tables.found if t.is_of(names)]
+        searched = [t for t in tables.found if not names or not set(names).isdisjoint(t.names)]
         relations = [(one.schema, one.name) for one in searched]
         reading = scan.Scan(session, node.name, "reading rows", relations, progress)
-        search = _Search(session, topology, limit, statements)
         try:
             for table in searched:
-                search.table(reading, table)
+                try:
+                    tables.misplaced += _searched(
+                        session, topology, reading, table, limit=limit, statements=statements
+                    )
+                except psycopg.Error as error:
+                    if session.closed:
+                        raise
+                    tables.problems.append(table_unread(table, error))
         finally:
             progress.end(node.name)
-        return replace(tables, problems=(*tables.problems, *search.failed)), search.found
+        return tables
 
     nodes = [topology.nodes[name] for name in of_nodes]
     asked = observer.ask(topology, look, purpose=purpose, nodes=nodes)
-    for name in of_nodes:
-        if name in asked.errors:
-            problems.append(asked.errors[name])
-        else:
-            tables, rows = asked.values[name]
-            known += tables.found
-            named |= tables.named
-            found += rows
-            problems += tables.problems
+    seen = [asked.values[name] for name in of_nodes if name in asked.values]
+    problems = [error for _, error in chosen.left_out] + list(asked.errors.values())
+    problems += [error for one in seen for error in one.problems]
+    known = {name for one in seen for table in one.found for name in table.names}
+    named = {name for one in seen for name in one.named}
     if not problems:
         for table in names:
-            if not any(t.is_of([table]) for t in known):
-                there = sorted({t.name for t in known})
+            if table not in known:
+                there = sorted(known)
                 raise Misused(
                     "table_unknown",
                     f"no shard has a table {table!r} with a shard key",
                     hint=f"tables with a shard key: {', '.join(there) or 'none'}",
                 )
+    found = [row for one in seen for row in one.misplaced]
     found.sort(key=lambda one: (one.table.name, one.table.shard, one.belongs_to))
     absent = tuple(table for table in columns if table not in named and not problems)
     return Report(tuple(found), tuple(problems), absent)
@@ -215,7 +210,6 @@ def read_tables(
     fit = [one for one in keyed if one.present and one.ours]
     keys_of = {(one.schema, one.name): one for one in fit}
     lacking = {(one.schema, one.name) for one in keyed if one not in fit}
-    parents = catalog.read_ancestors(session, list(shards))
     given = {"schemas": list(shards), "next_id": generator.WRAPPER}
     found = [
         Table(
@@ -229,9 +223,9 @@ def read_tables(
             primary_key=tuple(primary_key),
             settable=tuple(settable),
             by_hand=tuple(by_hand),
-            parents=parents.get((schema, name), ()),
+            names=(name, *parents),
         )
-        for schema, name, made, primary_key, settable, by_hand in session.execute(
+        for schema, name, made, primary_key, settable, by_hand, parents in session.execute(
             QUERIES["tables"], given
         )
         if (key := keys_of.get((schema, name))) or (made and (schema, name) not in lacking)
@@ -239,113 +233,75 @@ def read_tables(
     named = {one.named for one in keyed}
     touched = {k.named for k in keyed if k.name in names or k.named in names} if names else named
     wrong = _unjudged(node, shards, [one for one in keyed if one.named in touched])
-    return Tables(tuple(found), frozenset(named), tuple(wrong))
+    return Tables(found, named, list(wrong))
 
 
-@dataclass(slots=True)
-class _Search:
-    """Searches tables one after the other; one that cannot be read does not hold up the rest."""
+def _searched(
+    session: Connection,
+    topology: Topology,
+    reading: scan.Scan,
+    table: Table,
+    *,
+    limit: int,
+    statements: bool,
+) -> Collection[Misplaced]:
+    """Search one table; raises psycopg.Error."""
+    found: dict[ShardId, Misplaced] = {}
+    keys = [sql.Identifier("t", name) for name in table.primary_key]
+    # No cast: it may be a function of the type's owner. Without a key no row can be identified.
+    primary_key = sql.SQL("concat_ws(',', {})").format(sql.SQL(", ").join(keys))
+    whole = statements and keys and not table.by_hand
+    given: dict[str, sql.Composable] = {
+        "belongs": table.belongs(topology),
+        "table": sql.Identifier(table.schema, table.name),
+        "shard": sql.Literal(int(table.shard)),
+        "primary_key": primary_key if keys else sql.SQL("NULL::text"),
+        "column": sql.Identifier(table.column),
+        "limit": sql.Literal(limit),
+        "moves": _moves(session, table) if whole else sql.SQL("NULL, NULL"),
+    }
 
-    session: Connection
-    topology: Topology
-    limit: int
-    statements: bool
-    found: list[Misplaced] = field(default_factory=list)
-    failed: list[ShardctlError] = field(default_factory=list)
+    def part(part: sql.Composable) -> None:
+        for belongs, rows, *example in session.execute(QUERIES["rows"].format(**given, part=part)):
+            one = found.setdefault(ShardId(belongs), Misplaced(table, ShardId(belongs)))
+            one.rows += rows
+            if len(one.examples) < limit:
+                one.examples.append(Example(*example))
 
-    def table(self, reading: scan.Scan, table: Table) -> None:
-        """Search one table."""
-        groups: dict[ShardId, tuple[int, list[Example]]] = {}
-        try:
-            odd = sql.SQL("{} <> {}").format(table.belongs(self.topology), int(table.shard))
-            reading.read((table.schema, table.name), odd, partial(self._part, table, groups))
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            return  # it was dropped a moment ago
-        except psycopg.Error as error:
-            if self.session.closed:
-                raise
-            where = f"node {table.node}: shard {table.shard}: table {table.name}"
-            self.failed.append(
-                Refused(
-                    "table_unread",
-                    f"{where}: {reason_of(error)}",
-                    hint="fix this and run the command again; `shardctl init` creates shard_of",
-                )
-            )
-        else:
-            for belongs, (rows, examples) in groups.items():
-                self.found.append(Misplaced(table, belongs, rows, tuple(examples)))
-
-    def _part(
-        self,
-        table: Table,
-        groups: dict[ShardId, tuple[int, list[Example]]],
-        part: sql.Composable,
-    ) -> None:
-        """Count a part's rows by the other shards that they belong to, and read some of each."""
-        # No cast: it may be a function of the type's owner. Without a key no row can be identified.
-        keys = _of_t(table.primary_key)
-        whole = self.statements and bool(keys)
-        columns = _of_t([*table.primary_key, *table.settable]) if whole else []
-        statement = QUERIES["rows"].format(
-            belongs=table.belongs(self.topology),
-            table=sql.Identifier(table.schema, table.name),
-            shard=sql.Literal(int(table.shard)),
-            part=part,
-            primary_key=sql.SQL("concat_ws(',', {})").format(sql.SQL(", ").join(keys))
-            if keys
-            else sql.SQL("NULL::text"),
-            column=sql.Identifier(table.column),
-            limit=sql.Literal(self.limit),
-            columns=sql.SQL("").join(sql.SQL(", ") + one for one in columns),
-        )
-        with self.session.cursor() as cursor:
-            for kind in cursor.adapters.types:
-                for oid in filter(None, (kind.oid, kind.array_oid)):
-                    cursor.adapters.register_loader(oid, TextLoader)  # values as the server has
-            of_part: dict[ShardId, int] = {}
-            for belongs, total, primary_key, value, version, *values in cursor.execute(statement):
-                shard, moves = ShardId(int(belongs)), list[str]()
-                of_part[shard] = int(total)
-                _, examples = groups.setdefault(shard, (0, []))
-                if len(examples) >= self.limit:
-                    continue
-                if whole and not table.by_hand:
-                    schema = self.topology.schema(shard)
-                    made = _moves(table, schema, version, values)
-                    moves = [one.as_string(self.session) for one in made]
-                examples.append(Example(primary_key, value, *moves))
-        for shard, rows in of_part.items():
-            before, examples = groups[shard]
-            groups[shard] = (before + rows, examples)
+    odd = sql.SQL("{} <> {}").format(given["belongs"], given["shard"])
+    with suppress(psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        reading.read((table.schema, table.name), odd, part)  # else it was dropped a moment ago
+    return found.values()
 
 
-def _of_t(columns: Iterable[str]) -> list[sql.Composed]:
-    return [sql.SQL("t.{}").format(sql.Identifier(name)) for name in columns]
+def _moves(session: Connection, table: Table) -> sql.Composed:
+    """Compose what lets the server write the statements that move a row."""
 
+    def values(columns: Sequence[str]) -> sql.Composed:
+        each = [sql.SQL("format('%L', {})").format(sql.Identifier("t", name)) for name in columns]
+        return sql.SQL("array_to_string(ARRAY[{}], ', ')").format(sql.SQL(", ").join(each))
 
-def _moves(
-    table: Table, schema: str, version: str, values: Sequence[str | None]
-) -> tuple[sql.Composed, sql.Composed]:
-    """Compose the statements that insert a row into its shard's schema, and delete it here."""
+    def names(columns: Sequence[str]) -> sql.Literal:
+        listed = sql.SQL(", ").join(map(sql.Identifier, columns))
+        return sql.Literal(listed.as_string(session))
 
-    def listed(parts: Iterable[sql.Composable]) -> sql.Composed:
-        return sql.SQL(", ").join(parts)
-
-    keys = len(table.primary_key)
-    insert = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE VALUES ({})").format(
-        sql.Identifier(schema, table.name),
-        listed(map(sql.Identifier, table.settable)),
-        listed(map(sql.Literal, values[keys:])),
+    return QUERIES["moves"].format(
+        schema=sql.Literal(table.schema),
+        name=sql.Literal(table.name),
+        columns=names(table.settable),
+        values=values(table.settable),
+        keys=names(table.primary_key),
+        key_values=values(table.primary_key),
     )
-    # A change meanwhile has given the row another xmin.
-    delete = sql.SQL("DELETE FROM ONLY {} WHERE ({}) = ({}) AND xmin = {}").format(
-        sql.Identifier(table.schema, table.name),
-        listed(map(sql.Identifier, table.primary_key)),
-        listed(map(sql.Literal, values[:keys])),
-        sql.Literal(version),
+
+
+def table_unread(table: Table, error: psycopg.Error) -> Refused:
+    """Report a table whose rows could not be read."""
+    return Refused(
+        "table_unread",
+        f"node {table.node}: shard {table.shard}: table {table.name}: {reason_of(error)}",
+        hint="fix this and run the command again; `shardctl init` creates shard_of",
     )
-    return insert, delete
 
 
 def keys_unknown(node: NodeName, file: str, shards: Collection[int]) -> Refused:
@@ -367,27 +323,6 @@ def key_column_missing(node: NodeName, shards: Collection[int], table: str, colu
         f"column {column}, which is its key",
         hint=f"name its key in a new migration, `-- shardctl: key {table}.COLUMN`, or in "
         "`database.keys`",
-    )
-
-
-def key_type_foreign(node: NodeName, shard: ShardId, table: Keyed) -> Refused:
-    """Report a table whose key has a type with casts of another role, which would be run."""
-    return Refused(
-        "key_type_foreign",
-        f"node {node}: shard {shard}: table {table.name}: the type of column {table.column}, which "
-        "is its key, belongs to another role than shardctl's and superusers', and so do its casts",
-        hint="make the key an integer, text or a uuid, or give the type to the role of shardctl",
-    )
-
-
-def child_unsearched(node: NodeName, shard: ShardId, table: Keyed) -> Refused:
-    """Report a partition or an inheritance child whose rows are not in its shard's schema."""
-    what = "it is a foreign table" if table.kind == "f" else "it is not in the shard's schema"
-    return Refused(
-        "child_unsearched",
-        f"node {node}: shard {shard}: table {table.named}: its child "
-        f"{table.schema}.{table.name} cannot be searched: {what}",
-        hint="move it into the shard's schema, or detach it",
     )
 
 
@@ -421,11 +356,23 @@ def _unjudged(
     """Find tables of a node's shards that cannot be judged by their keys."""
     lacking: dict[tuple[str, str], set[ShardId]] = {}
     for one in keyed:
+        where = f"node {node}: shard {shards[one.home]}: table {one.named}"
         if not one.present:
             lacking.setdefault((one.named, one.column), set()).add(shards[one.home])
-        elif not one.ours:
-            yield key_type_foreign(node, shards[one.home], one)
+        elif not one.ours:  # its casts would be run
+            yield Refused(
+                "key_type_foreign",
+                f"{where}: the type of column {one.column}, which is the key of table {one.name}, "
+                "belongs to another role than shardctl's and superusers', and so do its casts",
+                hint="make the key an integer, text or a uuid, or give the type to the role of "
+                "shardctl",
+            )
         elif one.kind == "f" or (one.kind == "r" and one.schema not in shards):
-            yield child_unsearched(node, shards[one.home], one)
+            what = "it is a foreign table" if one.kind == "f" else "it is not in the shard's schema"
+            yield Refused(
+                "child_unsearched",
+                f"{where}: its child {one.schema}.{one.name} cannot be searched: {what}",
+                hint="move it into the shard's schema, or detach it",
+            )
     for (table, column), found in lacking.items():
         yield key_column_missing(node, found, table, column)

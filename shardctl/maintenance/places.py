@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,9 +39,9 @@ class View:
 
     ours: bool
     clone: bool
-    version: int
-    map: Mapping[ShardId, NodeName]
-    journal: tuple[Copy, ...]
+    version: int = 0
+    map: Mapping[ShardId, NodeName] = field(default_factory=dict)
+    journal: tuple[Copy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +178,7 @@ def _view(topology: Topology, session: Connection, node: Node) -> View:
     row = cluster.read(session) if cluster.is_present(session) else None
     clone = identity.is_clone(session, node, row)
     if row is None or clone:
-        return View(ours=row is not None, clone=clone, version=0, map={}, journal=())
+        return View(row is not None, clone)
     identity.check(row, topology, node.name)
-    return View(
-        ours=True,
-        clone=False,
-        version=row.map_version,
-        map=cluster.read_map(session),
-        journal=ledger.copies(session, topology, node.name, row),
-    )
+    journal = ledger.copies(session, topology, node.name, row)
+    return View(True, clone, row.map_version, cluster.read_map(session), journal)

@@ -1,6 +1,6 @@
 -- name: tables
 -- Tables of these schemas: the id that next_id() makes, the primary key, the columns that an INSERT
--- may give, and what would do more than move a row
+-- may give, what would do more than move a row, and the names of all partitioned tables and parents
 SELECT n.nspname::text, c.relname::text, i.attname::text,
        array(SELECT a.attname::text FROM pg_index AS x
              CROSS JOIN LATERAL unnest(x.indkey) WITH ORDINALITY AS u (attnum, place)
@@ -18,7 +18,12 @@ SELECT n.nspname::text, c.relname::text, i.attname::text,
                AND g.tgtype::integer & (4 | 8) <> 0  -- of INSERT and DELETE
              UNION ALL
              SELECT 'rule ' || r.rulename || ' would rewrite the statement' FROM pg_rewrite AS r
-             WHERE r.ev_class = c.oid)
+             WHERE r.ev_class = c.oid),
+       array(WITH RECURSIVE up (oid) AS (
+                 SELECT inhparent FROM pg_inherits WHERE inhrelid = c.oid
+                 UNION
+                 SELECT h.inhparent FROM up JOIN pg_inherits AS h ON h.inhrelid = up.oid)
+             SELECT p.relname::text FROM up JOIN pg_class AS p ON p.oid = up.oid)
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
 LEFT JOIN LATERAL (
@@ -37,7 +42,7 @@ ORDER BY c.relname, n.nspname
 
 -- name: rows
 -- Some rows of a part of a table for each other shard that they belong to, and how many there are
-SELECT m.belongs, m.total, {primary_key}, t.{column}::text, t.xmin{columns}
+SELECT m.belongs, CASE m.number WHEN 1 THEN m.total ELSE 0 END, {primary_key}, t.{column}::text, {moves}
 FROM (
     SELECT belongs, place, count(*) OVER (PARTITION BY belongs) AS total,
            row_number() OVER (PARTITION BY belongs ORDER BY primary_key, value) AS number
@@ -47,8 +52,14 @@ FROM (
     ) AS each
     WHERE belongs <> {shard}
 ) AS m JOIN ONLY {table} AS t ON t.ctid = m.place
+LEFT JOIN shardctl.map AS s ON s.shard = m.belongs
 WHERE m.number <= {limit}
 ORDER BY m.belongs, m.number
+
+-- name: moves
+-- Part of another: the statements that insert a row into its shard, and delete this version of it
+format('INSERT INTO %I.%I (%s) OVERRIDING SYSTEM VALUE VALUES (%s)', s.schema, {name}, {columns}, {values}),
+format('DELETE FROM ONLY %I.%I WHERE (%s) = (%s) AND xmin = %L', {schema}, {name}, {keys}, {key_values}, t.xmin)
 
 -- name: begin
 -- A transaction for one place, with nothing left of what ran before; and whether its schema exists

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -227,16 +227,9 @@ def _view(session: Connection, node: Node, of_node: Iterable[Place]) -> View:
         Table(node.name, shards[schema], schema, *rest)  # type: ignore[arg-type]  # it is a shard's
         for schema, *rest in session.execute(QUERIES["tables"], given)
     ]
-    free, unknown = _room(session, node)
     version = session.info.server_version
-    return View(
-        tables=tuple(tables),
-        leftovers=catalog.repack_leftovers(session),
-        version=version,
-        program=_program(version // 10_000),
-        free_bytes=free,
-        unknown=unknown,
-    )
+    leftovers, program = catalog.repack_leftovers(session), _program(version // 10_000)
+    return View(tuple(tables), leftovers, version, program, *_room(session, node))
 
 
 def _room(session: Connection, node: Node) -> tuple[int | None, str | None]:
@@ -254,12 +247,10 @@ def _room(session: Connection, node: Node) -> tuple[int | None, str | None]:
 
 def _program(major: int) -> str:
     """Find the program: in `$SHARDCTL_PG_BIN`, beside PostgreSQL's of that version, in PATH."""
-    directories = [os.environ.get(binaries.VARIABLE)]
-    if (beside := binaries.of_major(major)) is not None:
-        directories.append(str(beside.directory))
+    beside = binaries.of_major(major)
+    directories = [os.environ.get(binaries.VARIABLE), str(beside.directory) if beside else ""]
     for directory in (*filter(None, directories), None):
-        path = shutil.which(_PROGRAM, path=directory)
-        if path is not None:
+        if path := shutil.which(_PROGRAM, path=directory):
             return path
     raise Refused(
         "program_missing",
@@ -301,94 +292,79 @@ def tables_refused(refused: Iterable[Table]) -> Refused:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What came of a repack; `error` None is that nothing is left to do.
+@dataclass(slots=True)
+class Repack:
+    """A repack and what came of it; `error` None is that nothing is left to do.
 
     `after` has the bytes of tables that were written again, with indexes and TOAST. `left` are
     tables that were begun, or were to be, and are as they were, with the reason.
     """
 
-    after: Mapping[Table, int]
-    left: Mapping[Table, str]
-    error: ShardctlError | None
+    topology: Topology
+    plan: Plan
+    progress: Progress
+    notice: Callable[[str], None]
+    after: dict[Table, int] = field(default_factory=dict)
+    left: dict[Table, str] = field(default_factory=dict)
+    error: ShardctlError | None = None
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _running: set[subprocess.Popen[str]] = field(default_factory=set)
 
     @property
     def freed_bytes(self) -> int:
         """How many bytes the tables take less."""
         return sum(one.size_bytes - after for one, after in self.after.items())
 
+    def carry_out(self) -> Repack:
+        """Repack the chosen tables, on all nodes at once; `notice` gets what pg_repack waits for.
 
-def carry_out(
-    topology: Topology, plan: Plan, progress: Progress, notice: Callable[[str], None]
-) -> Result:
-    """Repack the chosen tables, on all nodes at once; `notice` gets what pg_repack waits for.
-
-    Raises NodeLocked, NodeUnavailable and move_unfinished with nothing done.
-    """
-    count = len(plan.of("repack"))
-    with lock.held(topology, plan.nodes, command=COMMAND) as locks:
-        _places(topology, [one.shard for one in plan.of("repack")])  # now no move can begin
-        work = _Work(topology, plan, progress, notice)
+        Raises NodeLocked, NodeUnavailable and move_unfinished with nothing done.
+        """
+        chosen = self.plan.of("repack")
         errors: list[ShardctlError] = []
-        try:
-            for outcome in fanout.run(locks.items(), work.node, stop=work.stop, cancel=work.cancel):
-                if isinstance(outcome.error, psycopg.Error):
-                    errors.append(NodeLost(outcome.item[0], reason_of(outcome.error)))
-                else:
-                    outcome.result()
-        except KeyboardInterrupt:
-            errors = [
-                Interrupted(
-                    f"interrupted: {len(work.after):,} of {count:,} tables are repacked, the rest "
-                    "are unchanged",
+        with lock.held(self.topology, self.plan.nodes, command=COMMAND) as locks:
+            _places(self.topology, [one.shard for one in chosen])  # now no move can begin
+            try:
+                for outcome in fanout.run(
+                    locks.items(), self._node, stop=self._stop, cancel=self._cancel
+                ):
+                    if isinstance(outcome.error, psycopg.Error):
+                        errors.append(NodeLost(outcome.item[0], reason_of(outcome.error)))
+                    else:
+                        outcome.result()
+            except KeyboardInterrupt:
+                self.error = Interrupted(
+                    f"interrupted: {len(self.after):,} of {len(chosen):,} tables are repacked, the "
+                    "rest are unchanged",
                     hint="run the same command again: it repacks only the rest",
                 )
-            ]
-        else:
-            if work.left:
-                left = [f"node {o.node}: {o.full_name}: {why}" for o, why in work.left.items()]
-                errors.append(
-                    Incomplete(
-                        "repack_unfinished",
-                        f"{len(left):,} of {count:,} tables were not repacked and are unchanged: "
-                        + sentences(left, most=_SHOWN),
-                        hint="fix the causes, then run the same command again: it repacks only "
-                        "these tables",
-                    )
+                return self
+        if self.left:
+            left = [f"node {one.node}: {one.full_name}: {why}" for one, why in self.left.items()]
+            errors.append(
+                Incomplete(
+                    "repack_unfinished",
+                    f"{len(left):,} of {len(chosen):,} tables were not repacked and are unchanged: "
+                    + sentences(left, most=_SHOWN),
+                    hint="fix the causes, then run the same command again: it repacks only these "
+                    "tables",
                 )
-        return Result(work.after, work.left, together(errors) if errors else None)
+            )
+        self.error = together(errors) if errors else None
+        return self
 
-
-class _Work:
-    """The tables, and what has become of them so far."""
-
-    def __init__(
-        self,
-        topology: Topology,
-        plan: Plan,
-        progress: Progress,
-        notice: Callable[[str], None],
-    ) -> None:
-        self.stop = threading.Event()
-        self.after: dict[Table, int] = {}
-        self.left: dict[Table, str] = {}
-        self._topology, self._plan = topology, plan
-        self._progress, self._notice = progress, notice
-        self._running: set[subprocess.Popen[str]] = set()
-
-    def cancel(self) -> None:
+    def _cancel(self) -> None:
         """Let every pg_repack clean up and end."""
         while self._running:
             self._running.pop().send_signal(signal.SIGINT)
 
-    def node(self, locked: tuple[NodeName, Connection]) -> None:
+    def _node(self, locked: tuple[NodeName, Connection]) -> None:
         """Repack a node's tables; raises psycopg.Error when its session is lost."""
         name, session = locked
-        chosen = [one for one in self._plan.of("repack") if one.node == name]
-        self._progress.expect(name, "repacking", sum(one.size_bytes for one in chosen), BYTES)
+        chosen = [one for one in self.plan.of("repack") if one.node == name]
+        self.progress.expect(name, "repacking", sum(one.size_bytes for one in chosen), BYTES)
         table = partial(self._table, session)
-        for outcome in fanout.run(chosen, table, width=self._plan.options.jobs, stop=self.stop):
+        for outcome in fanout.run(chosen, table, width=self.plan.options.jobs, stop=self._stop):
             outcome.result()
         count = sum(one.node == name for one in self.after)
         done = "done" if count == len(chosen) else "unfinished"
@@ -400,17 +376,17 @@ class _Work:
         # With the lock's session: it is held as yet.
         row = session.execute(QUERIES["measure"], {"table": one.oid}).fetchone()
         if row is None or row[0] == one.file:
-            self.left[one] = "stopped" if self.stop.is_set() else said
+            self.left[one] = "stopped" if self._stop.is_set() else said
         else:
             file, after = row
             given = f"{one.size_bytes} -> {after} bytes"
             events.record(session, COMMAND, f"{MARK}{file}: {one.full_name}, {given}")
             self.after[one] = after
-        self._progress.advance(one.node, one.size_bytes)
+        self.progress.advance(one.node, one.size_bytes)
 
     def _call(self, one: Table) -> str:
         """Call pg_repack; give the first that it had to complain about."""
-        complaint, waiting = "", False
+        complaint = ""
         # Its exit code shows little: it is 0 even where it gave up a table.
         with subprocess.Popen(
             self._arguments(one),
@@ -426,15 +402,14 @@ class _Work:
             for line in process.stdout or ():
                 if printed := _PRINTED.match(line):
                     complaint = complaint or printed[1]
-                elif (waits := _WAITS.search(line)) and not waiting:
-                    waiting = True
-                    self._notice(f"node {one.node}: {one.full_name}: pg_repack: {waits[1]}")
+                elif waits := _WAITS.search(line):
+                    self.notice(f"node {one.node}: {one.full_name}: pg_repack: {waits[1]}")
         self._running.discard(process)
         return complaint or f"pg_repack ended with code {process.returncode} and no message"
 
     def _arguments(self, one: Table) -> list[str]:
-        options, view = self._plan.options, self._plan.views[one.node]
-        node, database = self._topology.nodes[one.node], self._topology.database
+        options, view = self.plan.options, self.plan.views[one.node]
+        node, database = self.topology.nodes[one.node], self.topology.database
         # Other runs of pg_repack know by its application_name that they need not wait for it.
         settings = _SETTINGS
         if view.version >= connection.WITH_TRANSACTION_TIMEOUT:

@@ -9,20 +9,17 @@ WITH locked AS MATERIALIZED (
     SELECT current_setting('block_size')::float8 AS size
 ), part AS (
     -- A table, or one of its B-tree indexes: pages now, and rows as they were counted last.
-    SELECT c.oid AS tbl, c.oid, c.relname, n.nspname, c.relkind, c.reltuples, c.relpages,
+    SELECT t.oid AS tbl, c.oid, c.relname, n.nspname, c.relkind, c.reltuples, c.relpages,
            coalesce(substring(array_to_string(c.reloptions, ',') FROM 'fillfactor=(\d+)')::float8,
                     CASE c.relkind WHEN 'r' THEN 100 ELSE 90 END) / 100 AS fill
-    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-    WHERE n.nspname = ANY (%(schemas)s) AND c.relkind = 'r' AND c.oid NOT IN (SELECT oid FROM locked)
-    UNION ALL
-    SELECT c.oid, i.indexrelid, x.relname, n.nspname, x.relkind, x.reltuples, x.relpages,
-           coalesce(substring(array_to_string(x.reloptions, ',') FROM 'fillfactor=(\d+)')::float8,
-                    90) / 100
-    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-    JOIN pg_index AS i ON i.indrelid = c.oid
-    JOIN pg_class AS x ON x.oid = i.indexrelid
-    JOIN pg_am AS a ON a.oid = x.relam AND a.amname = 'btree'
-    WHERE n.nspname = ANY (%(schemas)s) AND c.relkind = 'r' AND c.oid NOT IN (SELECT oid FROM locked)
+    FROM pg_class AS t JOIN pg_namespace AS n ON n.oid = t.relnamespace
+    CROSS JOIN LATERAL (
+        SELECT t.oid UNION ALL SELECT indexrelid FROM pg_index WHERE indrelid = t.oid
+    ) AS u (oid)
+    JOIN pg_class AS c ON c.oid = u.oid
+    LEFT JOIN pg_am AS a ON a.oid = c.relam
+    WHERE n.nspname = ANY (%(schemas)s) AND t.relkind = 'r' AND t.oid NOT IN (SELECT oid FROM locked)
+      AND (c.relkind = 'r' OR a.amname = 'btree')
 ), width AS (
     -- What a row takes, by the widths that ANALYZE found; null where it has not seen a column.
     SELECT p.oid,

@@ -35,14 +35,20 @@ Kind = Literal["node", "pooler"]
 class Target:
     """One run of the command; `kind` is None where it is for a machine, with all its servers."""
 
-    machine: str
-    """What ssh calls it, or this machine's own name."""
     host: Host
     kind: Kind | None
-    servers: tuple[str, ...]
-    nodes: tuple[NodeName, ...]
-    """Those nodes among the servers, where it is recorded."""
+    at: Sequence[Server]
     env: Mapping[str, str] = field(repr=False)
+
+    @property
+    def machine(self) -> str:
+        """What ssh calls it, or this machine's own name."""
+        return hosts.name_of(self.host)
+
+    @property
+    def servers(self) -> list[str]:
+        """The names of its nodes and poolers."""
+        return [server.name for server in self.at]
 
     @property
     def label(self) -> str:
@@ -56,11 +62,9 @@ def machines(topology: Topology) -> list[Target]:
     """Give every machine once, however many nodes and poolers are on it."""
     return [
         Target(
-            machine=machine.name,
             host=machine.host,
             kind=None,
-            servers=tuple(server.name for server in machine.servers),
-            nodes=tuple(server.name for server in machine.servers if isinstance(server, Node)),
+            at=machine.servers,
             env={"SHARDCTL_NAMES": " ".join(server.name for server in machine.servers)},
         )
         for machine in hosts.machines(topology)
@@ -90,7 +94,6 @@ def servers(topology: Topology, names: str) -> list[Target]:
 
 
 def _of_server(topology: Topology, kind: Kind, server: Server) -> Target:
-    host = hosts.machine_host(server)
     given: dict[str, object] = {
         "NAME": server.name,
         "KIND": kind,
@@ -103,14 +106,8 @@ def _of_server(topology: Topology, kind: Kind, server: Server) -> Target:
         given |= {"DATA_DIRECTORY": server.data_directory, "BIN_DIRECTORY": server.bin_directory}
     else:
         given |= {"CONFIG": server.config, "DATABASES_FILE": server.databases_file}
-    return Target(
-        machine=hosts.name_of(host),
-        host=host,
-        kind=kind,
-        servers=(server.name,),
-        nodes=(server.name,) if isinstance(server, Node) else (),
-        env={f"SHARDCTL_{key}": "" if text is None else str(text) for key, text in given.items()},
-    )
+    env = {f"SHARDCTL_{key}": "" if text is None else str(text) for key, text in given.items()}
+    return Target(hosts.machine_host(server), kind, [server], env)
 
 
 COMMAND = "run"
@@ -147,7 +144,7 @@ class Result:
         return {
             "host": target.machine,
             "kind": target.kind,
-            "servers": list(target.servers),
+            "servers": target.servers,
             "exit_code": self.code,
             "stdout": self.stdout,
             "stderr": self.stderr,
@@ -236,7 +233,13 @@ def record(topology: Topology, command: str, results: Sequence[Result]) -> list[
 
     A node's database may well be down while an operator is at its host.
     """
-    wanted = {node: one for one in results if one.begun for node in one.target.nodes}
+    wanted = {
+        server.name: one
+        for one in results
+        if one.begun
+        for server in one.target.at
+        if isinstance(server, Node)
+    }
     text = for_log(command)
 
     def write(session: Connection, node: Node) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,8 @@ from shardctl.errors import Misused, Refused, ShardctlError, together
 from shardctl.fanout import Silent
 from shardctl.libpq import reason_of
 from shardctl.maintenance import places as placing
-from shardctl.postgres import catalog, connection, queries, split
-from shardctl.postgres.connection import NodeLost, connect, is_lost
+from shardctl.postgres import catalog, queries, split
+from shardctl.postgres.connection import PATIENCE_S, NodeLost, Running, connect, is_lost
 from shardctl.postgres.split import without_passwords
 from shardctl.provision import refusals
 from shardctl.state import events, lock
@@ -63,33 +62,29 @@ def parse(text: str) -> tuple[Statement, ...]:
     ['SELECT 1', "SELECT ';'"]
     """
     if "\0" in text:
-        raise Misused("statement_invalid", "the statement contains a zero byte", hint="remove it")
+        raise statement_invalid("the statement contains a zero byte")
     found = tuple(split.split(text))
     if not found:
-        raise Misused(
-            "statement_invalid",
-            "there is no statement",
-            hint="specify one, such as 'SELECT count(*) FROM photos'",
-        )
-    for statement in found:
-        _require_fit(statement)
+        raise statement_invalid("there is no statement")
+    for one in found:
+        if one.ends is not None:
+            raise statement_invalid(
+                f"line {one.line}: {one.ends} is not supported: shardctl runs one transaction in "
+                "each shard"
+            )
+        if one.streams:
+            raise statement_invalid(f"line {one.line}: COPY with STDIN or STDOUT is not supported")
     return found
 
 
-def _require_fit(statement: Statement) -> None:
-    where = f"line {statement.line}"
-    if (word := statement.ends) is not None:
-        raise Misused(
-            "statement_invalid",
-            f"{where}: {word} is not supported: shardctl runs one transaction in each shard",
-            hint="remove it",
-        )
-    if statement.streams:
-        raise Misused(
-            "statement_invalid",
-            f"{where}: COPY with STDIN or STDOUT is not supported",
-            hint="use SELECT with -o tsv, or INSERT",
-        )
+def statement_invalid(what: str) -> Misused:
+    """Report a text that cannot be run in every shard."""
+    return Misused(
+        "statement_invalid",
+        what,
+        hint="specify statements for one transaction in each shard, such as 'SELECT count(*) FROM "
+        "photos'; -o tsv prints rows as COPY does",
+    )
 
 
 def for_log(text: str) -> str:
@@ -238,10 +233,9 @@ class Run:
     progress: Progress = field(default_factory=Silent)
     done: list[Place] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
-    _stop: threading.Event = field(default_factory=threading.Event)
+    _running: Running = field(default_factory=lambda: Running(logger.debug))
     _found: queue.Queue[Event | None] = field(default_factory=lambda: queue.Queue(maxsize=_WAITING))
     """What comes of it, and None of each session that has ended."""
-    _sessions: dict[int, Connection] = field(default_factory=dict)
 
     def events(self) -> Generator[Event, None, None]:
         """Run everything, and give what comes of it as it comes.
@@ -320,33 +314,32 @@ class Run:
 
     def _end(self, futures: Collection[Future[None]]) -> None:
         """Cancel what runs, until nothing does; a cancellation may come just too early."""
-        self._stop.set()
         while not all(future.done() for future in futures):
-            for session in list(self._sessions.values()):
-                connection.cancel(session)
+            self._running.cancel()
             with suppress(queue.Empty):
                 while not all(future.done() for future in futures):
-                    self._found.get(timeout=connection.PATIENCE_S)
+                    self._found.get(timeout=PATIENCE_S)
 
     def _work(self, node: NodeName, left: deque[Place]) -> None:
         """Run the node's places, one after the other, as long as there are any."""
         topology = self.plan.topology
         purpose = lock.purpose(COMMAND)
         try:
-            with connect(
-                topology.nodes[node], topology.database, purpose=purpose, autocommit=True
-            ) as session:
+            with (
+                connect(
+                    topology.nodes[node], topology.database, purpose=purpose, autocommit=True
+                ) as session,
+                self._running.statement(session),
+            ):
                 if not self.plan.write:
                     session.execute("SET default_transaction_read_only TO on")
-                self._sessions[threading.get_ident()] = session
                 self._require_closed(session, node)
-                while left and not self._stop.is_set():
+                while left and not self._running.stopped.is_set():
                     with suppress(IndexError):  # another session has taken the last one
                         self._one(session, left.popleft())
         except psycopg.Error as error:
             raise NodeLost(node, reason_of(error)) from error
         finally:
-            self._sessions.pop(threading.get_ident(), None)
             self._found.put(None)
 
     def _one(self, session: Connection, place: Place) -> None:

@@ -159,14 +159,6 @@ def read_tables_only(connection: Connection) -> None:
     connection.execute(QUERIES["tables_only"])
 
 
-def read_ancestors(
-    connection: Connection, schemas: Sequence[str]
-) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Map schema and table of partitions and inheritance children to the names of all parents."""
-    rows = connection.execute(QUERIES["ancestors"], {"schemas": list(schemas)})
-    return {(schema, table): tuple(parents) for schema, table, parents in rows}
-
-
 def parts(blocks: int, size: int) -> Iterator[tuple[int, sql.Composable]]:
     """Compose conditions for a table `t` of so many blocks, part by part, of `size` blocks each.
 

@@ -206,24 +206,6 @@ held (outside, inside) AS MATERIALIZED (
 -- Read no view that takes a table's place meanwhile: it would run its owner's code, with our rights
 SELECT set_config(name, 'view', false) FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'
 
--- name: ancestors
--- Tables of these schemas that are partitions or children, with the names of all their parents
-WITH RECURSIVE up (oid, parent) AS (
-    SELECT i.inhrelid, i.inhparent
-    FROM pg_inherits AS i
-    JOIN pg_class AS c ON c.oid = i.inhrelid AND c.relkind = 'r'
-    JOIN pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = ANY (%(schemas)s)
-    UNION
-    SELECT up.oid, i.inhparent FROM up JOIN pg_inherits AS i ON i.inhrelid = up.parent
-)
-SELECT n.nspname::text, c.relname::text,
-       array_agg(p.relname::text ORDER BY p.relname COLLATE "C")
-FROM up
-JOIN pg_class AS c ON c.oid = up.oid
-JOIN pg_namespace AS n ON n.oid = c.relnamespace
-JOIN pg_class AS p ON p.oid = up.parent
-GROUP BY 1, 2
-
 -- name: part
 -- Part of others: the rows in some of a table's blocks
 WHERE t.ctid >= {from_block}::tid AND t.ctid < {to_block}::tid

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXPECTED = (psycopg.Error, ShardctlError, TimeoutError)
 """What a call that runs beside others may raise; anything else is a bug."""
-_THREADS = 64
+_threads: ThreadPoolExecutor
 """Calls that ask several nodes share these."""
 
 ALock, Lock = asyncio.Lock, threading.Lock
@@ -102,111 +102,82 @@ class Loop:
         """Do nothing."""
 
 
-class AWorkers:
-    """Runs calls side by side, each in a task."""
+async def a_together(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
+    """Run all calls at once; give what each returned, or its error if that is an expected one.
 
-    async def together(self, calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
-        """Run all; give what each returned, or its error if that is an expected one.
-
-        When it is cancelled, all are, and it waits until they have given back what they hold.
-        """
-        if len(calls) == 1:
-            return [await _a_outcome(calls[0])]
-        outcomes = await asyncio.gather(*map(_a_outcome, calls), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, EXPECTED):
-                raise outcome
-        return outcomes
-
-    async def first(
-        self,
-        calls: Sequence[Callable[[], Awaitable[Any]]],
-        wanted: Callable[[Any], bool],
-        seconds: float,
-    ) -> list[Any]:
-        """Run calls until one returns what `wanted` accepts, or time is over.
-
-        Gives all outcomes until then, as `together`; the calls still running are cancelled.
-        """
-        tasks = {asyncio.ensure_future(_a_outcome(call)) for call in calls}
-        until = time.monotonic() + seconds
-        found: list[Any] = []
-        try:
-            while tasks and not any(map(wanted, found)):
-                done, tasks = await asyncio.wait(
-                    tasks,
-                    timeout=max(0.0, until - time.monotonic()),
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                if not done:
-                    break
-                found += [task.result() for task in done]
-        finally:
-            for task in tasks:
-                task.cancel()
-                _ending.add(task)  # the loop itself keeps no hold on it
-                task.add_done_callback(_ending.discard)
-        return found
-
-    def shutdown(self) -> None:
-        """Do nothing: tasks end by themselves."""
+    When it is cancelled, all are, and it waits until they have given back what they hold.
+    """
+    outcomes = await asyncio.gather(*map(_a_outcome, calls), return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, EXPECTED):
+            raise outcome
+    return outcomes
 
 
-class Workers:
-    """Runs calls side by side, in threads that all callers share; the caller's own is one more."""
+def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Do the same in threads that all callers share; the caller's own is one more."""
+    others = [_threads.submit(_outcome, call) for call in calls[1:]]
+    try:
+        own = [_outcome(call) for call in calls[:1]]
+    finally:
+        wait(others)
+    return [*own, *(other.result() for other in others)]
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shardctl-router")
 
-    def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Run all; give what each returned, or its error if that is an expected one."""
-        outcomes: list[Any] = [None] * len(calls)
-        todo = deque(range(len(calls)))
+async def a_first(
+    calls: Sequence[Callable[[], Awaitable[Any]]], wanted: Callable[[Any], bool], until: float
+) -> list[Any]:
+    """Run calls until one returns what `wanted` accepts, or time is over, on `time.monotonic`.
 
-        def work() -> None:
-            while todo:
-                try:
-                    number = todo.popleft()
-                except IndexError:  # another thread was quicker
-                    return
-                outcomes[number] = _outcome(calls[number])
+    Gives all outcomes until then, as `a_together`; the calls still running are cancelled.
+    """
+    tasks = {asyncio.ensure_future(_a_outcome(call)) for call in calls}
+    found: list[Any] = []
+    try:
+        while tasks and not any(map(wanted, found)):
+            done, tasks = await asyncio.wait(
+                tasks,
+                timeout=max(0.0, until - time.monotonic()),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if not done:
+                break
+            found += [task.result() for task in done]
+    finally:
+        for task in tasks:
+            task.cancel()
+            _ending.add(task)  # the loop itself keeps no hold on it
+            task.add_done_callback(_ending.discard)
+    return found
 
-        futures = [self._threads.submit(work) for _ in calls[1:]]
-        try:
-            work()
-        finally:
-            todo.clear()  # more than that only after an error
-            # A future not yet started has nothing left to do. `wait` would wait until a thread is
-            # free to see that, and other calls may have taken them all.
-            begun = [future for future in futures if not future.cancel()]
-            wait(begun)
-        for future in begun:
-            future.result()
-        return outcomes
 
-    def first(
-        self, calls: Sequence[Callable[[], Any]], wanted: Callable[[Any], bool], seconds: float
-    ) -> list[Any]:
-        """Run calls until one returns what `wanted` accepts, or time is over.
+def first(
+    calls: Sequence[Callable[[], Any]], wanted: Callable[[Any], bool], until: float
+) -> list[Any]:
+    """Do the same in threads; those still running end by themselves."""
+    threads = ThreadPoolExecutor(len(calls), thread_name_prefix="shardctl-map")
+    futures = [threads.submit(_outcome, call) for call in calls]
+    threads.shutdown(wait=False)
+    found: list[Any] = []
+    with contextlib.suppress(TimeoutError):  # later answers are not used
+        for future in as_completed(futures, max(0.0, until - time.monotonic())):
+            found.append(future.result())
+            if wanted(found[-1]):
+                break
+    return found
 
-        Gives all outcomes until then, as `together`. Each has a thread of its own: the shared
-        ones may wait for this. Those still running end by themselves.
-        """
-        threads = ThreadPoolExecutor(len(calls), thread_name_prefix="shardctl-map")
-        futures = [threads.submit(_outcome, call) for call in calls]
-        threads.shutdown(wait=False)
-        found: list[Any] = []
-        with contextlib.suppress(TimeoutError):  # later answers are not used
-            for future in as_completed(futures, seconds):
-                found.append(future.result())
-                if wanted(found[-1]):
-                    break
-        return found
 
-    def shutdown(self) -> None:
-        """End the threads when they have done what they do."""
-        self._threads.shutdown(wait=False)
+def _begin() -> None:
+    """Make the threads, which a child of a fork does not have; each starts when it is needed.
 
+    There are enough for many calls that wait for a node which hangs.
+    """
+    global _threads  # noqa: PLW0603  # a process has one
+    _threads = ThreadPoolExecutor(1000, thread_name_prefix="shardctl-router")
+
+
+_begin()
+os.register_at_fork(after_in_child=_begin)
 
 _ending: set[asyncio.Future[Any]] = set()
 """Tasks that were cancelled and clean up."""

@@ -29,7 +29,7 @@ GRACE_S = 0.25
 """How long after a server should have ended a statement by itself its answer is waited for."""
 _CHANGEABLE = (
     "row_factory", "cursor_factory", "server_cursor_factory", "prepare_threshold", "prepared_max",
-    "_adapters",
+    "_adapters", "_num_transactions",
 )  # fmt: skip
 _HANDLERS = ("_notice_handlers", "_notify_handlers")
 """psycopg has no public way to take these and `_adapters` back."""
@@ -71,16 +71,6 @@ class Bounded(psycopg.Connection[Any]):
         except _TimeUpError:
             self.close()  # its next answer could belong to the request that was given up
             raise TimeoutError("no answer in time") from None
-
-    def commit(self) -> None:
-        """Commit; raises psycopg.ProgrammingError within `shard()`, which does it at its end."""
-        _require_ends(self)
-        super().commit()
-
-    def rollback(self) -> None:
-        """Roll back; raises the same within `shard()`."""
-        _require_ends(self)
-        super().rollback()
 
     def close(self) -> None:
         """Close it; in a child, leave that to the parent."""
@@ -126,16 +116,6 @@ class AsyncBounded(psycopg.AsyncConnection[Any]):
         if cancellations() > before:
             raise asyncio.CancelledError
         return result
-
-    async def commit(self) -> None:
-        """Commit; raises psycopg.ProgrammingError within `shard()`, which does it at its end."""
-        _require_ends(self)
-        await super().commit()
-
-    async def rollback(self) -> None:
-        """Roll back; raises the same within `shard()`."""
-        _require_ends(self)
-        await super().rollback()
 
     async def close(self) -> None:
         """Close it; in a child, leave that to the parent."""
@@ -300,6 +280,8 @@ def lend(connection: Bounded | AsyncBounded) -> None:
     one: Any = connection
     one.lent = {name: getattr(one, name) for name in _CHANGEABLE}
     one.lent |= {name: list(getattr(one, name)) for name in _HANDLERS}
+    # For psycopg it is in a transaction(): commit() and rollback() raise ProgrammingError.
+    one._num_transactions = 1  # noqa: SLF001  # no public way either
     if one._adapters is not None:  # noqa: SLF001  # else the first use copies psycopg's own
         one._adapters = AdaptersMap(one._adapters)  # noqa: SLF001  # what is registered, there
 
@@ -372,14 +354,6 @@ def _require_own(connection: Bounded | AsyncBounded) -> None:
     """Refuse a connection of another process's: nothing may be sent on it from here."""
     if connection.process != os.getpid():
         raise psycopg.OperationalError("the connection belongs to another process, which forked")
-
-
-def _require_ends(connection: Bounded | AsyncBounded) -> None:
-    """Refuse to end a transaction in the middle of `shard()`."""
-    if connection.lent is not None:
-        raise psycopg.ProgrammingError(
-            "shard() commits at the end of its block: commit() and rollback() are not allowed in it"
-        )
 
 
 def _limited(gen: PQGen[Result], until: float) -> PQGen[Result]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import weakref
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from psycopg import errors
+
 from shardctl.router import places
+from shardctl.router.errors import DeadlinePassed, NoConnection, is_refusal, pauses
 from shardctl.router.places import Known, Source
 from shardctl.state import map as maps
 from shardctl.topology.model import NodeName, ShardId, Topology
@@ -21,31 +25,53 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from shardctl.router.places import Through
+    from shardctl.router.statements import Answer
+    from shardctl.state.map import NodeMap
     from shardctl.topology.keys import Key
+
+STANDING = (
+    b"SELECT nspname::text FROM pg_catalog.pg_namespace WHERE nspname = ANY (%s)"
+    b" AND pg_catalog.has_schema_privilege(oid, 'USAGE')"
+)
+"""Which of these schemas are not fenced."""
+FRESH_S = 0.01
+"""How old another caller's answer may be to be used again."""
+ASK_S = 2.0
+"""The least time for a node to answer; a node that hangs delays callers no longer than this."""
+SPARE_S = 0.05
+"""The same for a node that owned no shards, while callers have waited no longer."""
+CAUGHT = (
+    "nothing was written: a statement of the transaction has failed, and its error was caught; use"
+    " transaction() of the connection around statements that may fail"
+)
+COPIED = 50
+"""Rows a shard from which COPY is quicker than INSERT, though it takes a round trip a shard."""
+COPIED_ALIKE = {int, str, type(None)}
+"""Of these, COPY writes what INSERT does. It writes other text of a UUID into a column of text, and
+refuses a Decimal in one of integers.
+"""
 
 Opened = tuple["ShardId", Any]
 """A shard with an open transaction, and its connection."""
 
-CHANGING = (
-    b"SELECT 1 FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_class AS c ON c.oid = l.relation"
-    b" WHERE l.pid = pg_catalog.pg_backend_pid() AND c.relkind IN ('r', 'p') AND l.mode IN"
+_CHANGES = (
+    b"SELECT DISTINCT n.nspname::text, a.pid, a.application_name, a.state_change"
+    b" FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_class AS c ON c.oid = l.relation"
+    b" JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
+    b" JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid WHERE c.relkind IN ('r', 'p') AND"
+    b" l.mode IN"
     b" ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
-    b" LIMIT 1"
 )
+CHANGING = _CHANGES + b" AND a.pid = pg_catalog.pg_backend_pid() LIMIT 1"
 """Whether a transaction has changed tables.
 
 Not what SELECT ... FOR UPDATE takes: it changes nothing that others read.
 """
 IN_TESTS = "shardctl.in_tests"
 """A server parameter that nodes of test fleets have in their topology."""
-CHANGED = (
-    b"SELECT DISTINCT n.nspname::text, a.pid, a.application_name, a.state_change"
-    b" FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_class AS c ON c.oid = l.relation"
-    b" JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
-    b" JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid"
-    b" WHERE a.datname = pg_catalog.current_database() AND a.state = 'idle in transaction'"
-    b" AND n.nspname = ANY (%s) AND c.relkind IN ('r', 'p') AND l.mode IN"
-    b" ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
+CHANGED = _CHANGES + (
+    b" AND a.datname = pg_catalog.current_database() AND a.state = 'idle in transaction'"
+    b" AND n.nspname = ANY (%s)"
 )
 """Which sessions have changed tables of these schemas, and wait for their clients."""
 LASTING_S = 1.0
@@ -65,6 +91,8 @@ _LATE = ("shardctl.topology.loader", "shardctl.topology.routes")
 
 class Routed:
     """A sharded database as far as it is the same with threads and with asyncio."""
+
+    _nodes: Any
 
     def __init__(
         self,
@@ -171,10 +199,11 @@ class Routed:
         self._known.renew_lock()
         self._set_up()
 
-    def _stats(self, pools: Mapping[NodeName, Any]) -> Stats:
+    def stats(self) -> Stats:
+        """Return the router's counters and those of psycopg's pools."""
         found = self._known
         version = None if found.found is None else found.map.version
-        counts = {node: pool.get_stats() for node, pool in dict(pools).items()}
+        counts = {node: pool.get_stats() for node, pool in dict(self._nodes.pools).items()}
         return Stats(version, found.reads, found.repeated, counts)
 
     def _parts(self, shards: Sequence[ShardId]) -> list[tuple[NodeName, Sequence[ShardId]]]:
@@ -198,6 +227,67 @@ def grouped(
             raise ValueError(f"rows with different fields: {fields} and {tuple(row)}")
         found[shard_of(row[key_field])].append(tuple(map(row.__getitem__, fields)))
     return fields, found
+
+
+def are_copied(rows: Sequence[Mapping[str, Any]], shards: int) -> bool:
+    """Return whether rows for so many shards are better copied, and come out the same."""
+    kinds = {type(value) for row in rows for value in row.values()}
+    return len(rows) >= COPIED * shards and kinds <= COPIED_ALIKE
+
+
+def answers(
+    parts: Sequence[Sequence[ShardId]], outcomes: Sequence[Any], until: float | None
+) -> list[Answer]:
+    """Join the answers for parts of the shards.
+
+    Raises DeadlinePassed, and what the first node to fail has raised.
+    """
+    if until is not None and time.monotonic() >= until:
+        ended = (TimeoutError, NoConnection, errors.QueryCanceled)
+        pairs = zip(parts, outcomes, strict=True)
+        if late := [shard for part, one in pairs if isinstance(one, ended) for shard in part]:
+            raise DeadlinePassed(late)
+    for one in outcomes:
+        if isinstance(one, BaseException):
+            raise one
+    return [answer for found in outcomes for answer in found]
+
+
+def reported(answer: Answer) -> NodeMap | None:
+    """Take a node's map from its answer; None where init has not finished."""
+    return maps.of_row(answer.rows[0]) if answer.rows else None
+
+
+class Outwaiting:
+    """How long what begins a transaction is tried again while its pooler has no server."""
+
+    def __init__(self, patience_s: float, until: float | None) -> None:
+        self._patience_s = patience_s
+        self._until = math.inf if until is None else until
+        self._refused: errors.ProtocolViolation | None = None
+        self._waits = pauses()
+
+    def seconds(self) -> float | None:
+        """Tell how long the next attempt may wait for a connection; None is the pool's timeout."""
+        return None if self._refused is None else max(0.0, self._until - time.monotonic())
+
+    def after(self, error: NoConnection | errors.ProtocolViolation) -> float:
+        """Tell how long to wait after an attempt; raises its error, or the last one that counts."""
+        if isinstance(error, NoConnection):
+            raise self._refused or error  # it had little time left, and says less
+        now = time.monotonic()
+        if self._refused is None:
+            self._until = min(self._until, now + self._patience_s)
+        self._refused = error
+        if not is_refusal(error) or now >= self._until:
+            raise error
+        return min(next(self._waits), self._until - now)
+
+
+def given_up(limit: float | None) -> float:
+    """Tell when a node that does not answer is given up: never after a caller's own limit."""
+    until = time.monotonic() + ASK_S
+    return until if limit is None else min(until, limit)
 
 
 @contextmanager
@@ -275,18 +365,13 @@ class PoolSettings:
 
     def options(self, *, pooled: bool) -> dict[str, Any]:
         """Give what psycopg's pool of a node takes; `pooled` if the node is behind a pooler."""
+        same = ("min_size", "max_size", "timeout", "max_idle", "max_lifetime", "configure", "check")
         return {
-            "min_size": self.min_size,
-            "max_size": self.max_size,
-            "timeout": self.timeout,
-            "max_idle": self.max_idle,
-            "max_lifetime": self.max_lifetime,
+            **{name: getattr(self, name) for name in same},
             # psycopg's pool waits twice as long after each attempt that fails, for up to five
             # minutes, and starts no other until then: calls would fail long after an outage. It
             # gives up after this many seconds instead, and `reconnect_failed` begins the next.
             "reconnect_timeout": 1.0,
-            "configure": self.configure,
-            "check": self.check,
             # Each statement is a transaction of its own, unless one is begun. Prepared ones stay
             # in a server's session, which a pooler gives to another client after each.
             "kwargs": {
@@ -312,15 +397,6 @@ class StatementEvent(NamedTuple):
     repeated: bool
     """Whether the shard had moved, so that this is the second attempt."""
     error: BaseException | None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeHealth:
-    """How a node answered; `error` is None where it did."""
-
-    error: str | None
-    took_ms: float
-    map_version: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,10 +64,8 @@ class ShardMoved(ShardctlError):
     """
 
     def __init__(self, shard: ShardId, source: NodeName, target: NodeName) -> None:
-        back = f"shard {shard} was fenced on node {source} by a move, which was undone"
-        gone = f"shard {shard} has moved from node {source} to node {target}"
         super().__init__(
-            back if source == target else gone,
+            f"a move has fenced shard {shard} on node {source}; it is on node {target} now",
             hint="run the whole transaction again: it then runs on the node that has the shard",
         )
         self.shard = shard
@@ -130,13 +128,9 @@ class AnotherCluster(ShardctlError):
     """A node of a different cluster, or with a different number of shards or schema naming."""
 
     def __init__(self, node: NodeName, found: str, expected: str) -> None:
-        other = f"node {node} belongs to cluster {found}, expected {expected}"
-        changed = (
-            f"node {node} has another number of shards, layout of ids, naming of schemas or rule "
-            "of keys than expected"
-        )
         super().__init__(
-            changed if found == expected else other,
+            f"node {node} belongs to cluster {found}, expected {expected} with the same number of "
+            "shards, layout of ids, naming of schemas and rule of keys",
             hint="check the node's host, port and database, and that the topology is that of the "
             "last `shardctl init`",
         )
@@ -192,25 +186,14 @@ class DeadlinePassed(ShardctlError):
 class WritesUnseen(UsageError):
     """A call in the middle of a transaction of another connection that has changed its shard.
 
-    `session` is that connection's, as process id and application_name, or None where it is the
-    router's own.
+    `pid` is that connection's process id at the server, and `name` its application_name.
     """
 
-    def __init__(self, shard: ShardId, session: tuple[int, str] | None = None) -> None:
-        if session is None:
-            what = (
-                f"the open transaction of shard {shard} has changed tables: the call reads "
-                "on other connections, which would not see that"
-            )
-        else:
-            pid, name = session
-            what = (
-                f"session {pid} ({name or 'without application_name'}) has changed tables of "
-                f"shard {shard} in a transaction that is still open: the router uses other "
-                "connections, which would not see that"
-            )
+    def __init__(self, shard: ShardId, pid: int, name: str) -> None:
         super().__init__(
-            what,
+            f"session {pid} ({name or 'without application_name'}) has changed tables of shard "
+            f"{shard} in a transaction that is still open: the router uses other connections, "
+            "which would not see that",
             hint="commit first, or read that shard by its own connection; tests that roll "
             "everything back can reset a test fleet instead",
         )

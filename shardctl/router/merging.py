@@ -7,23 +7,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, localcontext
-from functools import lru_cache
-from operator import itemgetter
+from decimal import Decimal
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from psycopg import postgres, sql
 
 from shardctl.router import statements
 from shardctl.router.errors import OrderUnsupported
-from shardctl.router.statements import KEPT, Aggregate, identifier, of_shard, raw, select
+from shardctl.router.statements import KEPT, identifier, of_shard, raw, select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shardctl.router.statements import (
         Answer,
-        Fields,
+        Names,
         Order,
         Parameters,
         Row,
@@ -34,13 +31,11 @@ if TYPE_CHECKING:
 _PLACEHOLDER = re.compile(r"%(%|[sbt]|\([^)]*\)[sbt])")
 _NUMBER = "\0\0"
 """What the number of a shard within the statement replaces."""
-# Types whose values Python compares as PostgreSQL does.
-_PLAIN = frozenset(["bool", "bytea", "uuid", "int2", "int4", "int8", "oid"])
-_PLAIN |= {"date", "time", "timestamp"}
-_ALIKE = _PLAIN | {"float4", "float8", "numeric", "timestamptz"}
-_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
-"""Adds decimals as numeric does: by default Python rounds to 28 digits."""
-_SUMMED = frozenset(["int2", "int4", "int8", "float4", "float8", "numeric", "interval"])
+_ALIKE = {
+    "bool", "bytea", "uuid", "int2", "int4", "int8", "oid", "float4", "float8", "numeric", "date",
+    "time", "timestamp", "timestamptz",
+}  # fmt: skip
+"""Types whose values Python compares as PostgreSQL does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +50,8 @@ class Gathering:
 
     @property
     def columns(self) -> tuple[Term, ...]:
-        """The fields, then those by which it is ordered and that are not among them."""
-        keys = [order.field for order in self.order if order.field not in self.fields]
-        return (*self.fields, *dict.fromkeys(keys))
-
-    @property
-    def keys(self) -> tuple[int, ...]:
-        """The positions of the columns by which it is ordered."""
-        columns = self.columns
-        return tuple(columns.index(order.field) for order in self.order)
+        """The fields, then those by which it is ordered."""
+        return (*self.fields, *(order.field for order in self.order))
 
 
 def gather(schemas: Sequence[str], asked: Gathering) -> bytes:
@@ -124,7 +112,7 @@ def bound(where: str | None, parameters: Parameters) -> tuple[str | None, Mappin
 
 
 def gathering(
-    fields: Fields,
+    fields: Names,
     table: str,
     where: Where | None,
     parameters: Parameters,
@@ -137,70 +125,28 @@ def gathering(
     return Gathering(table, statements.terms(fields), text, order, number), dict(named)
 
 
-def aggregates(fields: Fields) -> list[Aggregate]:
-    """Give the fields if they are aggregates; raises ValueError where only some are."""
-    if isinstance(fields, str | sql.Composable | Aggregate):
-        return [fields] if isinstance(fields, Aggregate) else []
-    listed = list(fields)
-    found = [one for one in listed if isinstance(one, Aggregate)]
-    if found and len(found) < len(listed):
-        raise ValueError("aggregates are of all rows: no field can be beside them")
-    return found
-
-
 def merged(asked: Gathering, answers: Sequence[Answer]) -> list[Row]:
     """Put rows of answers in the order that was asked for, no more than the limit.
 
     Raises OrderUnsupported.
     """
     rows = [row for answer in answers for row in answer.rows]
+    width = len(asked.fields)
     if answers:
         # The last field first: sorting keeps the order of what is equal. It finds the parts that
         # are in order already, and merges them.
-        for position, order in reversed(list(zip(asked.keys, asked.order, strict=True))):
-            kind = _kind(answers[0].types[position])
+        for position, order in reversed(list(enumerate(asked.order, width))):
+            oid = answers[0].types[position]
+            kind = found.name if (found := postgres.types.get(oid)) else f"OID {oid}"
             if kind not in _ALIKE:
                 raise OrderUnsupported(order.field, kind)
-            rows.sort(key=_key(rows, position, kind), reverse=order.descending)
-    width = len(asked.fields)
-    found = rows[: asked.limit]
-    return found if width == len(asked.columns) else [row[:width] for row in found]
+            rows.sort(key=partial(_comparable, position), reverse=order.descending)
+    return [row[:width] for row in rows[: asked.limit]]
 
 
-def combined(asked: Sequence[Aggregate], answers: Sequence[Answer]) -> Row:
-    """Compute aggregates of all shards from those of each; raises OrderUnsupported."""
-    return tuple(
-        _combined(one, [row[n] for answer in answers for row in answer.rows], answers[0].types[n])
-        for n, one in enumerate(asked)
-    )
-
-
-def _combined(asked: Aggregate, values: Sequence[Any], oid: int) -> Any:
-    kind = _kind(oid)
-    if kind not in (_SUMMED if asked.function in {"count", "sum"} else _ALIKE):
-        raise OrderUnsupported(str(asked.field), kind)
-    some = [value for value in values if value is not None]
-    if not some:
-        return None
-    if asked.function in {"count", "sum"}:
-        with localcontext(_EXACT):
-            return sum(some[1:], some[0])
-    return (min if asked.function == "min" else max)(some, key=_comparable)
-
-
-def _kind(oid: int) -> str:
-    found = postgres.types.get(oid)
-    return found.name if found else f"OID {oid}"
-
-
-def _key(rows: Sequence[Row], position: int, kind: str) -> Callable[[Row], Any]:
-    if kind in _PLAIN and None not in [row[position] for row in rows]:
-        return itemgetter(position)
-    return lambda row: _comparable(row[position])
-
-
-def _comparable(value: Any) -> tuple[int, Any]:
+def _comparable(position: int, row: Row) -> tuple[int, Any]:
     """Put NaN above all numbers, and NULL above that."""
+    value = row[position]
     if value is None:
         return 2, None
     if isinstance(value, datetime) and value.tzinfo is not None:
@@ -243,8 +189,8 @@ def _cut(whole: bytes, asked: Gathering, between: bytes = b" ") -> bytes:
     """Order the rows of a statement by position, and limit them."""
     if asked.order:
         by = [
-            b"%d DESC" % (position + 1) if one.descending else b"%d" % (position + 1)
-            for one, position in zip(asked.order, asked.keys, strict=True)
+            b"%d DESC" % position if one.descending else b"%d" % position
+            for position, one in enumerate(asked.order, len(asked.fields) + 1)
         ]
         whole += between + b"ORDER BY " + b", ".join(by)
     return whole + (b"" if asked.limit is None else b" LIMIT %d" % asked.limit)

@@ -13,14 +13,23 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from shardctl.libpq import FOR_POOLERS, LIVELINESS
-from shardctl.router.errors import AnotherCluster, NodeUnknown, NoNodeAliases, NotOpen
+from shardctl.router.errors import (
+    AnotherCluster,
+    MapUnread,
+    MapWentBack,
+    NodeUnknown,
+    NoNodeAliases,
+    NotOpen,
+    reasons,
+)
+from shardctl.state.map import NodeMap
 from shardctl.topology.model import NodeName, ShardId
 from shardctl.topology.names import of_node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from shardctl.state.map import Map, NodeMap
+    from shardctl.state.map import Map
     from shardctl.topology.model import Pooler, Topology
 
 Through = Literal["poolers", "nodes"]
@@ -77,17 +86,47 @@ class Known:
         self.schemas = [first.pattern.schema(shard) for shard in range(len(first.owners))]
         self.found = first, places
 
-    def adopt(self, newer: Map) -> None:
+    def adopt(self, newer: NodeMap) -> None:
         """Take a map if it is newer than what is known; one that goes backwards never counts."""
         with self._lock:
-            if newer.version > self.map.version:
-                self.found = newer, self.places
+            if newer.map.version > self.map.version:
+                self.found = newer.map, self.places
                 self.reads += 1
+        self.refused.discard(newer.node)
 
-    def losing(self, newer: Map) -> dict[NodeName, list[ShardId]]:
-        """Group the shards that change hands by a newer map, by those who lose them."""
-        pairs = enumerate(zip(self.map.owners, newer.owners, strict=True))
-        return self.by_node(ShardId(n) for n, (here, there) in pairs if here != there)
+    def newer(
+        self, answers: Sequence[NodeMap]
+    ) -> Iterator[tuple[NodeMap, dict[NodeName, list[ShardId]] | None]]:
+        """Give newer maps, the newest first, and who has to be asked about shards that it loses.
+
+        None where nothing can confirm it. Where none loses shards, another node that has answered
+        has to have it, if there is one: by a version alone, maps of later moves would seem old.
+        """
+        for one in sorted(answers, key=lambda answer: answer.map.version, reverse=True):
+            if one.map.version <= self.map.version:
+                return
+            pairs = enumerate(zip(self.map.owners, one.map.owners, strict=True))
+            losing = self.by_node(ShardId(n) for n, (here, there) in pairs if here != there)
+            others = [other for other in answers if other.node != one.node]
+            alone = bool(others) and all(o.map.version < one.map.version for o in others)
+            if not losing and alone:
+                yield one, None
+                continue
+            own = {other.node: other.map.owners for other in answers}
+            for node in losing.keys() & own:
+                if all(own[node][shard] != node for shard in losing[node]):
+                    del losing[node]  # by its own map
+            yield one, losing
+
+    def require_no_older(self, outcomes: Sequence[Any]) -> None:
+        """See that the map was read; raises MapUnread and MapWentBack."""
+        versions = [one.map.version for one in outcomes if isinstance(one, NodeMap)]
+        if not versions:
+            raise MapUnread(reasons(outcomes))
+        # A node that was away while shards moved between others has an older map.
+        everyone = len(versions) == len(outcomes)
+        if everyone and max(versions) < self.map.version:
+            raise MapWentBack(self.map.version, max(versions))
 
     def renew_lock(self) -> None:
         """Forget the lock of a process that has forked: a thread that is not here may have it."""
@@ -117,6 +156,15 @@ class Known:
         """List those of these shards whose owner is `node`."""
         owners = self.map.owners
         return [shard for shard in shards if owners[shard] == node]
+
+    def has_moved(self, node: NodeName, shards: Iterable[ShardId], reported: object) -> bool:
+        """Return whether this is a newer map, with another owner of one of these of its shards."""
+        return (
+            isinstance(reported, NodeMap)
+            and reported.map.version > self.map.version
+            and reported.node not in self.refused
+            and any(reported.map.owners[shard] != node for shard in shards)
+        )
 
     def by_node(self, shards: Iterable[ShardId]) -> dict[NodeName, list[ShardId]]:
         """Group shards by their owners."""
@@ -213,44 +261,29 @@ def asked(keywords: Mapping[str, Any]) -> str:
 def of_source(source: Source, reported: NodeMap) -> Places:
     """Take the places from what the first answer told."""
     if source.nodes:
-        return of_listed(source.keywords, source.given, reported, source.nodes)
-    dbname = str(source.keywords.get("dbname") or reported.database)
-    return of_reported(source.keywords, reported, dbname)
+        return of_listed(source, reported)
+    # A database that has another name than was asked for is behind a pooler.
+    if (source.keywords.get("dbname") or reported.database) != reported.database:
+        return Places(source.keywords, {}, reported.database)
+    return Places(source.keywords, {reported.node: {}}, None)
 
 
-def of_listed(
-    keywords: Mapping[str, Any],
-    given: Mapping[str, Any],
-    reported: NodeMap,
-    nodes: Mapping[str, str],
-) -> Places:
+def of_listed(source: Source, reported: NodeMap) -> Places:
     """Take the places from a connection string for each node.
 
-    The address in `keywords`, from the first connection string, is for its own server only;
-    `given` are for all nodes. A node may be behind a pooler if its database has another name in
-    its connection string than on the server, or if a service names it.
+    The address in the first connection string is for its own server only. A node may be behind a
+    pooler if its database has another name in its connection string than on the server, or if a
+    service names it.
     """
-    common = {key: value for key, value in keywords.items() if key not in _OWN} | dict(given)
-    with_service = {**_ALWAYS, **given}
+    common = {key: value for key, value in source.keywords.items() if key not in _OWN}
+    common |= {**source.given, "dbname": reported.database}
+    with_service = {**_ALWAYS, **source.given}
     found: dict[NodeName, dict[str, Any]] = {}
-    behind = set()
-    for name, dsn in nodes.items():
+    for name, dsn in source.nodes.items():
         own = conninfo_to_dict(dsn)
-        shared = with_service if "service" in own else {**common, "dbname": reported.database}
-        found[NodeName(name)] = {**shared, **own}
-        if found[NodeName(name)].get("dbname") != reported.database:
-            behind.add(NodeName(name))
+        found[NodeName(name)] = {**(with_service if "service" in own else common), **own}
+    behind = [name for name, one in found.items() if one.get("dbname") != reported.database]
     return Places({}, found, None, frozenset(behind))
-
-
-def of_reported(keywords: Mapping[str, Any], reported: NodeMap, dbname: str) -> Places:
-    """Take the places from where the first answer came.
-
-    A database that has another name than was asked for, `dbname`, is behind a pooler.
-    """
-    if dbname != reported.database:
-        return Places(keywords, {}, reported.database)
-    return Places(keywords, {reported.node: {}}, None)
 
 
 def _at(poolers: list[Pooler]) -> dict[str, Any]:

@@ -8,11 +8,12 @@ takes `%%` for a percent sign.
 from __future__ import annotations
 
 import itertools
+import math
 import operator
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Literal, LiteralString, NamedTuple
+from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 
 from psycopg import sql
 
@@ -33,6 +34,8 @@ _SCHEMA = "\0"
 """What the schema replaces: no name and no SQL can have it."""
 _PARAMETERS = 65_535
 """The most that a statement can have."""
+_LONGEST_S = 2_000_000.0
+"""A server's timeout has 31 bits for its milliseconds."""
 
 
 class Text(NamedTuple):
@@ -43,44 +46,6 @@ class Text(NamedTuple):
 
 Term = str | Text
 """A name to be quoted, or an expression."""
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """What `scatter` computes of the rows of all shards, for its `fields`.
-
-    >>> Aggregate.count(), Aggregate.max("created_at")
-    (Aggregate(function='count', field=None), Aggregate(function='max', field='created_at'))
-    """
-
-    function: Literal["count", "sum", "min", "max"]
-    field: str | None
-
-    @classmethod
-    def count(cls, field: str | None = None) -> Aggregate:
-        """Count rows, or those whose field is not NULL."""
-        return cls("count", field)
-
-    @classmethod
-    def sum(cls, field: str) -> Aggregate:
-        """Add numbers; None if there are none, as in SQL."""
-        return cls("sum", field)
-
-    @classmethod
-    def min(cls, field: str) -> Aggregate:
-        """Find the smallest value that is not NULL, of a type that `scatter` can order by."""
-        return cls("min", field)
-
-    @classmethod
-    def max(cls, field: str) -> Aggregate:
-        """Find the largest."""
-        return cls("max", field)
-
-    @property
-    def term(self) -> Text:
-        """What to select in each shard."""
-        of = sql.SQL("*") if self.field is None else identifier(self.field)
-        return Text(sql.SQL("{}({})").format(sql.SQL(self.function), of).as_string(None))
 
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
@@ -103,21 +68,16 @@ class Order(NamedTuple):
     descending: bool = False
 
 
-Fields = Name | Aggregate | Sequence[Name | Aggregate]
-
-
-def terms(names: Fields) -> tuple[Term, ...]:
+def terms(names: Names) -> tuple[Term, ...]:
     """Take fields as applications give them; a single string is one field."""
     # Most are lists of strings: what they are is quickly asked, and they are checked when a
     # statement is composed of them.
-    single = type(names) is not list and isinstance(names, (str, sql.Composable, Aggregate))
+    single = type(names) is not list and isinstance(names, (str, sql.Composable))
     listed: Any = (names,) if single else names
     return tuple([one if type(one) is str else _taken(one) for one in listed])
 
 
-def _taken(name: Name | Aggregate) -> Term:
-    if isinstance(name, Aggregate):
-        return name.term
+def _taken(name: Name) -> Term:
     if isinstance(name, sql.Composable):
         return Text(_whole(name.as_string(None)))
     return _checked(name)
@@ -263,6 +223,12 @@ def begin(schema: str) -> bytes:
     # the shard has been fenced. Without parameters, so a percent sign stands once.
     path = sql.SQL("BEGIN; SET LOCAL search_path TO {}").format(sql.Identifier(schema))
     return path.as_bytes(None)
+
+
+def begin_until(until: float) -> bytes:
+    """Compose what begins a transaction whose statements the server ends at a time."""
+    left_ms = max(1, math.ceil(min(until - time.monotonic(), _LONGEST_S) * 1000))
+    return b"BEGIN; SET LOCAL statement_timeout TO %d" % left_ms
 
 
 @lru_cache(maxsize=KEPT)

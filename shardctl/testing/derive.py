@@ -52,40 +52,29 @@ def render(application: Topology, *, directory: Path, shards: int, ports: Sequen
         }
         for index, (port, run) in enumerate(zip(ports, runs, strict=True))
     }
-    content = {
+    ids, database = application.id, application.database
+    content: dict[str, Any] = {
         "cluster": application.cluster,
         "shards": {
             "count": shards,
             "schema": str(application.schema_pattern),
             "key": application.key_rule,
         },
-        "id": _ids(application),
-        "database": _database(application),
+        "id": {
+            "epoch": times.render(ids.epoch_ms),
+            "bits": {"time": ids.time_bits, "shard": ids.shard_bits, "sequence": ids.sequence_bits},
+            "tick": f"{ids.tick_ms}ms",
+            "generator": ids.generator,
+        },
+        "database": {
+            "name": database.name,
+            "user": database.user,
+            "app_roles": list(database.app_roles),
+            "replication_user": database.replication_user,
+            "keys": dict(database.keys),
+        },
         "nodes": nodes,
     }
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=_ONE_LINE)
-
-
-def _ids(application: Topology) -> dict[str, Any]:
-    ids = application.id
-    bits = {"time": ids.time_bits, "shard": ids.shard_bits, "sequence": ids.sequence_bits}
-    return {
-        "epoch": times.render(ids.epoch_ms),
-        "bits": bits,
-        "tick": f"{ids.tick_ms}ms",
-        "generator": ids.generator,
-    }
-
-
-def _database(application: Topology) -> dict[str, Any]:
-    database = application.database
-    found: dict[str, Any] = {
-        "name": database.name,
-        "user": database.user,
-        "app_roles": list(database.app_roles),
-        "replication_user": database.replication_user,
-        "keys": dict(database.keys),
-    }
     if database.migrations is not None:
-        found["migrations"] = str(database.migrations)
-    return found
+        content["database"]["migrations"] = str(database.migrations)
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=_ONE_LINE)

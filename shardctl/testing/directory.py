@@ -59,36 +59,28 @@ def sweep(end: Callable[[Path], None]) -> None:
     """
     for base in {Path(tempfile.gettempdir()), _FAR}:
         for left in base.glob(f"{PREFIX}*"):
-            with _taken(left) as abandoned:
-                if abandoned:
-                    try:
-                        end(left)
-                    except (ShardctlError, OSError) as error:
-                        # This must not keep the new session from starting.
-                        logger.warning("leftover of a killed session: %s: %s", left, error)
-                        continue
-                    # Another session may have removed the same directory first.
-                    shutil.rmtree(left, ignore_errors=True)
+            # Its session may be alive, or just creating or removing it.
+            with contextlib.suppress(BlockingIOError, FileNotFoundError), _taken(left):
+                try:
+                    end(left)
+                except (ShardctlError, OSError) as error:
+                    # This must not keep the new session from starting.
+                    logger.warning("leftover of a killed session: %s: %s", left, error)
+                    continue
+                # Another session may have removed the same directory first.
+                shutil.rmtree(left, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _taken(left: Path) -> Iterator[bool]:
-    """Lock a directory; yields whether it belongs to this user and its session has ended."""
-    try:
-        status = left.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            yield False
-            return
-        held = os.open(left / _ALIVE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:  # another session is creating or removing it
-        yield False
-        return
+def _taken(left: Path) -> Iterator[None]:
+    """Lock a directory of this user; raises BlockingIOError, FileNotFoundError."""
+    status = left.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise FileNotFoundError(left)
+    held = os.open(left / _ALIVE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        yield False
-    else:
-        yield True
+        yield
     finally:
         os.close(held)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, LiteralString, NamedTuple
 
 import psycopg
@@ -13,7 +14,7 @@ from shardctl.libpq import reason_of
 from shardctl.postgres import blocking, connection, queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Database, Node
@@ -57,26 +58,20 @@ class _Versions(NamedTuple):
 
 
 class Tables:
-    """The tables of one node, and the rows in them that migrations wrote.
-
-    It keeps a session, because a new login takes longer than emptying the tables.
-    """
+    """The tables of one node, and the rows in them that migrations wrote."""
 
     def __init__(self, node: Node, database: Database) -> None:
         """Read the rows of the migrations; raises NodeUnavailable, not_reset."""
         self._node = node
         self._database = database
-        self._session: Connection | None = None
         self._kept: dict[Table, bytes] = {}
         self._versions: dict[Table, _Versions] = {}
         self._wanted: list[Table] = []
         """The tables that are being locked."""
         self._truncates = False
         """How they are locked."""
-        try:
-            self._keep(self._connected())
-        except psycopg.Error as error:
-            raise not_reset(node.name, reason_of(error)) from error
+        with self._session() as session:
+            self._keep(session)
 
     def empty(self) -> None:
         """Delete all rows but those of the migrations, and restore these if they changed.
@@ -84,13 +79,11 @@ class Tables:
         Terminates sessions that a test left in a transaction with writes. Waits a few seconds for
         other users of the tables. Raises NodeUnavailable, not_reset.
         """
-        try:
+        with self._session() as session:
             try:
-                self._empty_connected()
+                self._empty(session)
             except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
-                raise not_reset(self._node.name, self._in_use(self._connected())) from error
-        except psycopg.Error as error:
-            raise not_reset(self._node.name, reason_of(error)) from error
+                raise not_reset(self._node.name, self._in_use(session)) from error
 
     def give(self, schema: str, to: Tables) -> None:
         """Let another node's tables have what this one knows of a schema that has moved there.
@@ -101,30 +94,17 @@ class Tables:
             to._kept[table] = self._kept.pop(table)
             to._versions[table] = self._versions.pop(table)._replace(digest=None)
 
-    def close(self) -> None:
-        """Close the session; the next use opens another."""
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-
-    def _connected(self) -> Connection:
-        if self._session is None:
-            session = connection.connect(
-                self._node, self._database, purpose=_PURPOSE, autocommit=True
-            )
-            session.execute(_QUERIES["prepare"])
-            self._session = session
-        return self._session
-
-    def _empty_connected(self) -> None:
+    @contextmanager
+    def _session(self) -> Iterator[Connection]:
+        """Give a session that empties; raises NodeUnavailable, and not_reset for its errors."""
         try:
-            self._empty(self._connected())
-        except psycopg.OperationalError as error:
-            if not connection.is_lost(error):
-                raise
-            # A test has terminated all sessions, or restarted the server.
-            self.close()
-            self._empty(self._connected())
+            with connection.connect(
+                self._node, self._database, purpose=_PURPOSE, autocommit=True
+            ) as session:
+                session.execute(_QUERIES["prepare"])
+                yield session
+        except psycopg.Error as error:
+            raise not_reset(self._node.name, reason_of(error)) from error
 
     def _keep(self, session: Connection) -> None:
         filled = [Table(schema, name) for schema, name, _ in session.execute(_QUERIES["filled"])]

@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import stat
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
@@ -75,7 +75,7 @@ class ShardFleet:
     nodes: tuple[str, ...]
     shard_count: int
     _topology: Topology = field(repr=False)
-    _tables: tuple[Tables, ...] = field(repr=False)
+    _tables: Sequence[Tables] = field(repr=False)
 
     def dsn(self, node: str, *, user: str | None = None) -> str:
         """Return a connection string of a node, for the application's first role.
@@ -167,16 +167,15 @@ def running(
     chosen = nullcontext(ports) if ports is not None else held_ports(HOST, nodes)
     with directory.made() as place, chosen as free:
         try:
-            with ExitStack() as stack:
-                with without_libpq():
-                    called = template_name(wanted, shards=shards, nodes=nodes)
-                    make = partial(_make, wanted, shards, nodes)
-                    unpack_template(called, place, make)
-                    topology = _written(wanted, place, shards, free)
-                    servers.up(topology, fanout.Silent())
-                    tables = _read(topology, stack)
-                file = place / FILE
-                yield ShardFleet(file, tuple(map(str, topology.nodes)), shards, topology, tables)
+            with without_libpq():
+                called = template_name(wanted, shards=shards, nodes=nodes)
+                unpack_template(called, place, partial(_make, wanted, shards, nodes))
+                topology = _written(wanted, place, shards, free)
+                servers.up(topology, fanout.Silent())
+                read = partial(Tables, database=topology.database)
+                tables = fanout.collect(topology.nodes.values(), read, width=servers.WIDTH).every()
+            names = tuple(map(str, topology.nodes))
+            yield ShardFleet(place / FILE, names, shards, topology, tables)
         finally:
             if os.getpid() == owner:  # a child that was forked leaves the servers alone
                 _stop(place)
@@ -226,16 +225,6 @@ def report(error: ShardctlError) -> str:
         if part.hint:
             lines.append(f"  {part.hint}")
     return "\n".join(lines)
-
-
-def _read(topology: Topology, stack: ExitStack) -> tuple[Tables, ...]:
-    """Read the tables of all nodes; the stack closes them."""
-    found = fanout.collect(
-        topology.nodes.values(), lambda node: Tables(node, topology.database), width=servers.WIDTH
-    )
-    for _, tables in found.values:
-        stack.enter_context(closing(tables))
-    return tuple(found.every())
 
 
 def _stop(place: Path) -> None:

@@ -15,7 +15,7 @@ from shardctl.postgres import queries
 from shardctl.topology import aliases
 
 if TYPE_CHECKING:
-    from shardctl.topology.model import Node, NodeName, Pooler, ShardId, Topology
+    from shardctl.topology.model import NodeName, Pooler, ShardId, Topology
 
 QUERIES = queries.load("shardctl.traffic", "traffic.sql")
 TABLE = "shardctl_traffic"
@@ -65,18 +65,22 @@ class ClientRoute:
     def conninfo(self, client: int, to: ShardId | NodeName) -> str:
         """Return the connection string of a client's session with a shard or a node."""
         if self.kind == "direct":
-            return direct(self.topology, self.topology.nodes[to])  # type: ignore[index]  # a node
+            node = self.topology.nodes[to]  # type: ignore[index]  # a node
+            given = LIVELINESS | dict(self.topology.database.options)
+            given |= {"host": node.host, "port": node.port, "user": role(self.topology)}
+            given |= {"dbname": self.topology.database.name, "application_name": PURPOSE}
+            return make_conninfo("", **given)
         pooler = self.poolers[client % len(self.poolers)]
         if self.kind == "shard":
             alias = self.topology.schema(to)  # type: ignore[arg-type]  # a shard
         else:
             alias = aliases.of_node(self.topology.database.name, to)  # type: ignore[arg-type]  # same
-        given = console.conninfo(pooler, self.topology.database, purpose=PURPOSE)
-        return make_conninfo(given, user=role(self.topology), dbname=alias)
+        login = console.conninfo(pooler, self.topology.database, purpose=PURPOSE)
+        return make_conninfo(login, user=role(self.topology), dbname=alias)
 
     def statements(self, shard: ShardId) -> Statements:
-        """Compose the statements of a shard; its own alias needs no schema name."""
-        named = (TABLE,) if self.kind == "shard" else (self.topology.schema(shard), TABLE)
+        """Compose the statements of a shard; its own alias and the router need no schema name."""
+        named = (self.topology.schema(shard), TABLE) if self.by_map else (TABLE,)
         table = sql.Identifier(*named)
         return Statements(
             *(
@@ -84,14 +88,6 @@ class ClientRoute:
                 for name in ("insert", "update", "select")
             )
         )
-
-
-def direct(topology: Topology, node: Node, **options: str | int) -> str:
-    """Return the connection string with which an application connects to a node."""
-    given: dict[str, str | int] = LIVELINESS | dict(topology.database.options)
-    given |= {"host": node.host, "port": node.port, "user": role(topology)}
-    given |= {"dbname": topology.database.name, "application_name": PURPOSE} | options
-    return make_conninfo("", **given)
 
 
 def role(topology: Topology) -> str:

@@ -7,24 +7,23 @@ import math
 import threading
 import time
 from contextlib import ExitStack
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 from shardctl.errors import Refused
 from shardctl.topology import ranges
 from shardctl.traffic import fleet, proof, report, table
-from shardctl.traffic.client import Client, Course, Pace
+from shardctl.traffic.client import Client, Course
 from shardctl.traffic.client_routes import ClientRoute
-from shardctl.traffic.fleet import Owners
 from shardctl.traffic.logins import Logins
-from shardctl.traffic.operations import open_router
+from shardctl.traffic.operations import FENCED_S, open_router
 from shardctl.traffic.proof import FleetUnsettled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from shardctl.topology.model import NodeName, ShardId, Topology
-    from shardctl.traffic.client import Worker
     from shardctl.traffic.client_routes import Aliases
     from shardctl.traffic.fleet import Fleet
     from shardctl.traffic.proof import Verdict
@@ -42,7 +41,7 @@ def plan(
     """
     route = ClientRoute.of(topology, aliases)
     found = fleet.look(topology)
-    chosen = frozenset(found.map.owners if shards is None else shards)
+    chosen = frozenset(found.owners if shards is None else shards)
     if unserved := found.unserved() & chosen:
         raise Refused(
             "shards_unserved",
@@ -68,55 +67,19 @@ def shares(shards: Sequence[ShardId], clients: int) -> list[list[ShardId]]:
     return [list(shards[first:last]) for first, last in pairwise(bounds)]
 
 
-_EVERY_S = 0.005
-
-
-class Heartbeat:
-    """A thread that wakes every 5 ms and records its longest delay.
-
-    All threads are delayed alike when they lack a processor or the interpreter's lock.
-    """
-
-    def __init__(self) -> None:
-        self._stopped = threading.Event()
-        self._late = 0.0
-        self._thread = threading.Thread(target=self._run, daemon=True, name="heartbeat")
-
-    @property
-    def latest_ms(self) -> float:
-        """The longest delay until now, in ms."""
-        return round(self._late * 1000, 3)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End."""
-        self._stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        due = time.perf_counter() + _EVERY_S
-        while not self._stopped.wait(_EVERY_S):
-            now = time.perf_counter()
-            self._late = max(self._late, now - due)
-            due = now + _EVERY_S
-
-
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 30.0
 """How long clients may take to finish their last operation."""
 
 _WARM_UP_S = 15.0
+_EVERY_S = 0.005
 _LOOK_AGAIN_S = 0.05
 _LAST_S = 0.5
 
 
 class Load:
-    """A load that runs from `start` until its time is over or `stop`.
+    """A load that runs until its time is over or `stop`.
 
     Use it in a `with`, whose end drops the table (unless kept), or call `close`. Before that,
     `check` may be called repeatedly.
@@ -125,38 +88,6 @@ class Load:
     def __init__(
         self,
         topology: Topology,
-        found: Fleet,
-        route: ClientRoute,
-        pace: Pace,
-        *,
-        shards: Collection[ShardId],
-        clients: int,
-        logins: float | None,
-    ) -> None:
-        """Create the clients; use `start` for a running load."""
-        self._topology = topology
-        self._first = found.map
-        self._router = open_router(topology, clients) if route.kind == "router" else None
-        self._course = Course(route, self._router, Owners(topology, found.map), pace)
-        self._heartbeat = Heartbeat()
-        self._shards = sorted(shards)
-        parts = shares(self._shards, clients) if clients else []
-        self._all: list[Worker] = [
-            Client(number, part, self._course) for number, part in enumerate(parts)
-        ]
-        self._clients = clients
-        self._logins: Logins | None = None
-        if logins is not None:
-            self._logins = Logins(clients, self._shards, self._course, rate=logins)
-            self._all.append(self._logins)
-        self._cleaning = ExitStack()
-        self.left: list[NodeName] = []
-        """Unreachable owners at `close`: the table may still exist there."""
-
-    @classmethod
-    def start(
-        cls,
-        topology: Topology,
         *,
         clients: int = 8,
         aliases: Aliases = "shard",
@@ -164,39 +95,51 @@ class Load:
         rate: float | None = None,
         logins: float | None = None,
         shards: Collection[ShardId] | None = None,
-        patience_s: float = 10.0,
         keep_table: bool = False,
-    ) -> Load:
+    ) -> None:
         """Create the table in every shard, or in these, and start the clients.
 
         `seconds` None runs until `stop`. `rate` is each client's, in operations a second; None is
         without a limit. `logins` adds so many logins a second with one operation each; then there
-        may be no clients. `patience_s` is how long to retry an operation after an error of the
-        fence (if clients use the map). Memory grows with the load: see Record. Raises what `plan`
-        raises, load_running, table_failed and load_stuck.
+        may be no clients. Memory grows with the load: see Record. Raises what `plan` raises,
+        load_running, table_failed and load_stuck.
         """
         found, route = plan(topology, aliases, shards)
-        pace = Pace(1 / rate if rate else 0.0, patience_s)
-        chosen = found.map.owners.keys() if shards is None else shards
-        load = cls(topology, found, route, pace, shards=chosen, clients=clients, logins=logins)
-        load._prepare(found, keep_table=keep_table)
+        self._topology = topology
+        self._first = found.owners
+        self._shards = sorted(found.owners if shards is None else shards)
+        self._router = None if aliases == "shard" else open_router(route, clients)
+        self._course = Course(
+            route,
+            router=None if route.by_map else self._router,
+            map=self._router if route.by_map else None,
+            statements=cache(route.statements),
+            interval=1 / rate if rate else 0.0,
+        )
+        self._late_s = 0.0
+        parts = shares(self._shards, clients) if clients else []
+        self._all: list[Client] = [
+            Client(number, part, self._course) for number, part in enumerate(parts)
+        ]
+        self._clients = clients
+        self._logins: Logins | None = None
+        if logins is not None:
+            self._logins = Logins(clients, self._shards, self._course, rate=logins)
+            self._all.append(self._logins)
+        self.left: list[NodeName] = []
+        """Unreachable owners at `close`: the table may still exist there."""
+        self._cleaning = self._prepare(found, keep_table=keep_table)
         try:
-            load._begin(seconds)
+            self._begin(seconds)
         except BaseException:
-            load.close()
+            self.close()
             raise
-        return load
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def wait(self) -> None:
-        """Wait until its time is over; forever without a limit."""
-        while not self._join(1.0):
-            pass
 
     def watch(self) -> Iterator[Spread]:
         """Yield the latencies of every second, until the last client has ended.
@@ -239,22 +182,20 @@ class Load:
             for client in self._all:
                 client.cut()
             over = self._join(1.0)
-        self._course.owners.stop()
-        self._heartbeat.stop()
         if self._router is not None:
             self._router.close()
         for client in self._all:
             if client.failure is not None:
                 raise client.failure
 
-    def check(self, *, patience_s: float = 10.0) -> Report:
+    def check(self) -> Report:
         """Stop the load, and compare every row with what was acknowledged.
 
-        Waits up to `patience_s` for shards that no node serves, as in a cutover. Raises
+        Waits some seconds for shards that no node serves, as in a cutover. Raises
         NodeUnavailable for an unreachable node that owns shards, and FleetUnsettled.
         """
         self.stop()
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + FENCED_S
         while True:
             found = fleet.look(self._topology)
             late = time.monotonic() > deadline
@@ -276,25 +217,25 @@ class Load:
     def _records(self) -> list[Record]:
         return [client.record for client in self._all]
 
-    def _prepare(self, found: Fleet, *, keep_table: bool) -> None:
-        """Create the table, and register its removal for `close`."""
+    def _prepare(self, found: Fleet, *, keep_table: bool) -> ExitStack:
+        """Create the table; give its removal, for `close`."""
         with ExitStack() as cleaning:
             owning = [name for name in self._topology.nodes if found.holding(name)]
             cleaning.enter_context(table.alone(self._topology, owning))
             if not keep_table:
                 cleaning.callback(self._drop)
             table.make(self._topology, found, self._shards)
-            self._cleaning = cleaning.pop_all()
+            return cleaning.pop_all()
 
     def _begin(self, seconds: float | None) -> None:
         """Start the clients together, once all have their connections; raises load_stuck."""
-        if self._course.route.by_map:
-            self._course.owners.start()
+        if self._course.map is not None:
+            self._course.map.read_map()
         for client in self._all:
             client.warm_up()
         deadline = time.monotonic() + _WARM_UP_S
         late = [c for c in self._all if not c.is_warm(max(0.0, deadline - time.monotonic()))]
-        self._heartbeat.start()
+        threading.Thread(target=self._beat, daemon=True, name="heartbeat").start()
         logger.info("starting %d clients, aliases: %s", len(self._all), self._course.route.kind)
         self._course.began = time.perf_counter()
         self._course.ends = math.inf if seconds is None else self._course.began + seconds
@@ -308,22 +249,29 @@ class Load:
                 hint="check whether a pooler is paused (SHOW DATABASES) or a server hangs",
             )
 
+    def _beat(self) -> None:
+        """Wake every 5 ms, and record the longest delay.
+
+        All threads are delayed alike when they lack a processor or the interpreter's lock.
+        """
+        due = time.perf_counter() + _EVERY_S
+        while not self._course.stop.wait(_EVERY_S):
+            now = time.perf_counter()
+            self._late_s = max(self._late_s, now - due)
+            due = now + _EVERY_S
+
     def _join(self, seconds: float) -> bool:
         """Wait for all clients to end; return whether they have."""
         deadline = time.monotonic() + seconds
         return all(client.join(max(0.0, deadline - time.monotonic())) for client in self._all)
 
-    @property
-    def _repeated(self) -> int:
-        """How many statements the router has repeated after an error of the fence."""
-        return 0 if self._router is None else self._router.stats().repeated
-
     def _drop(self) -> None:
         self.left = table.drop(self._topology)
 
     def _report(self, found: Fleet, verdict: Verdict) -> Report:
-        records, before, after = self._records, self._first.owners, found.map.owners
+        records, before, after = self._records, self._first, found.owners
         moved = tuple(sorted(s for s in after if before.get(s) != after[s]))
+        repeated = 0 if self._router is None else self._router.stats().repeated
         return report.Report(
             clients=self._clients,
             aliases=self._course.route.kind,
@@ -332,10 +280,10 @@ class Load:
             acknowledged_inserts=sum(r.inserts for r in records),
             acknowledged_updates=sum(r.updates for r in records),
             failures=report.failures(records),
-            fenced=sum(r.fenced for r in records) + self._repeated,
+            fenced=sum(r.fenced for r in records) + repeated,
             latencies=report.measure(records, frozenset(moved)),
             logins=self._found_by_logins(frozenset(moved)),
-            held_up_ms=self._heartbeat.latest_ms,
+            held_up_ms=round(self._late_s * 1000, 3),
             moved=moved,
             unserved=tuple(sorted(found.unserved())),
             unseen={n: seen.refusal for n, seen in found.nodes.items() if seen.refusal},

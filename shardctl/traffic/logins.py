@@ -6,12 +6,11 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
-from shardctl.traffic import operations
-from shardctl.traffic.client import Worker
-from shardctl.traffic.operations import LOST, Lost, Refused, Session
-from shardctl.traffic.record import OK
+from shardctl.traffic.client import Client
+from shardctl.traffic.operations import LOST, Lost, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +33,7 @@ _WAITING = 10_000
 _WARMING = 16
 
 
-class Logins(Worker):
+class Logins(Client):
     """Operations that start at their scheduled time, each over its own connection.
 
     A client of the closed loop waits for its answer before its next operation, so a stall delays
@@ -47,6 +46,7 @@ class Logins(Worker):
         self, number: int, shards: Sequence[ShardId], course: Course, *, rate: float
     ) -> None:
         super().__init__(number, shards, course)
+        self._near = len(shards)
         self.rate = rate
         """Logins a second."""
         self.late_s = 0.0
@@ -54,11 +54,7 @@ class Logins(Worker):
 
         It shows a rate that was not kept, for lack of a processor or of connections.
         """
-        self._conninfos: dict[tuple[int, ShardId | NodeName], str] = {}
-        self._lock = threading.Lock()
-        """Of the record, and of the rows that are busy."""
-        self._busy: set[int] = set()
-        """Rows that a running operation updates or reads."""
+        self._conninfo = cache(course.route.conninfo)
         self._open: set[Session] = set()
         self._due = threading.Semaphore(_WAITING)
         self._is_cut = False
@@ -84,7 +80,7 @@ class Logins(Worker):
                 if self._course.stop.wait(due - time.perf_counter()):
                     break
                 self._due.acquire()
-                pool.submit(self._operate, number, due).add_done_callback(self._ended)
+                pool.submit(self._start, number, due).add_done_callback(self._ended)
                 number += 1
 
     def _ended(self, operation: Future[None]) -> None:
@@ -93,39 +89,10 @@ class Logins(Worker):
             self.failure = self.failure or error
             self._course.stop.set()
 
-    def _operate(self, number: int, due: float) -> None:
-        """Run one operation to its end, and record it."""
+    def _start(self, number: int, due: float) -> None:
         with self._lock:
             self.late_s = max(self.late_s, time.perf_counter() - due)
-            shard = self._next_shard()
-            kind, operation, row = operations.draw(
-                self._random, self.record, shard, busy=self._busy
-            )
-            if row is not None:
-                self._busy.add(row)
-        refused, fenced = None, 0
-        try:
-            fenced = self._attempt(number, shard, operation)
-        except Refused as error:
-            refused = error
-            self._course.owners.look()
-        ended = time.perf_counter()
-        at, outcome = ended - self._course.began, OK
-        with self._lock:
-            if refused is None:
-                operation.acknowledge()
-                self.record.fenced += fenced
-            else:
-                outcome = self.record.failed(refused.code, refused.message, at)
-            if row is not None:
-                self._busy.discard(row)
-            self.record.done(shard, kind, outcome, ended - due, at)
-
-    def _next_shard(self) -> ShardId:
-        """Choose a shard: first each in turn, then at random."""
-        turn, count = self._turn, len(self._shards)
-        self._turn += 1
-        return self._shards[turn if turn < count else int(self._random.random() * count)]
+        self._operate(number, due)
 
     @contextmanager
     def _session(self, number: int, to: ShardId | NodeName) -> Iterator[Session]:
@@ -133,9 +100,7 @@ class Logins(Worker):
         if self._is_cut:
             raise Lost(LOST, "no answer when the load ended")
         pooler = number % max(1, len(self._course.route.poolers))
-        if (pooler, to) not in self._conninfos:
-            self._conninfos[pooler, to] = self._course.route.conninfo(pooler, to)
-        with closing(Session(self._conninfos[pooler, to])) as session:
+        with closing(Session(self._conninfo(pooler, to))) as session:
             self._open.add(session)
             try:
                 yield session

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
+from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import generators, sql, waiting
+from psycopg import generators, waiting
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
 
 from shardctl.libpq import reason_of
 from shardctl.router import NoConnection, PoolSettings, ShardedDatabase, ShardMoved
-from shardctl.traffic.client_routes import PURPOSE, TABLE, Statements
+from shardctl.traffic.client_routes import PURPOSE
 from shardctl.traffic.record import Kind
 
 if TYPE_CHECKING:
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
 
     from psycopg.pq.abc import PGresult
 
-    from shardctl.topology.model import ShardId, Topology
+    from shardctl.topology.model import ShardId
+    from shardctl.traffic.client_routes import ClientRoute, Statements
     from shardctl.traffic.record import Record
 
 CANNOT_CONNECT = "08001"
@@ -35,6 +39,8 @@ MOVED = "moved"
 """Instead of a SQLSTATE: the router reports that a transaction's shard has moved."""
 
 
+FENCED_S = 10.0
+"""How long an operation is tried again, and rows are looked for, while a shard is fenced."""
 _INTERVAL_S = 1.0
 """How often a wait for a login wakes up."""
 
@@ -105,26 +111,21 @@ class Session:
         self._pq.finish()
 
 
-STATEMENTS = Statements(b"insert", b"update", b"select")
-"""Names of the texts below, whose parameters psycopg writes."""
-
-_TABLE = sql.Identifier(TABLE)
-_TEXTS = {
-    b"insert": sql.SQL(
-        "INSERT INTO {} (client, number, version, payload)"
-        " VALUES (%(p1)s, %(p2)s, 1, %(p3)s) RETURNING id"
-    ).format(_TABLE),
-    b"update": sql.SQL(
-        "UPDATE {} SET version = %(p2)s, payload = %(p3)s WHERE id = %(p1)s AND version < %(p2)s"
-    ).format(_TABLE),
-    b"select": sql.SQL("SELECT version FROM {} WHERE id = %(p1)s").format(_TABLE),
-}
+_PARAMETER = re.compile(r"\$(\d)")
 
 
-def open_router(topology: Topology, clients: int) -> ShardedDatabase:
-    """Open the router that all clients share; raises NoNodeAliases."""
-    pool = PoolSettings(max_size=clients)
-    return ShardedDatabase(topology, connect={"application_name": PURPOSE}, pool=pool)
+def open_router(route: ClientRoute, clients: int) -> ShardedDatabase:
+    """Open the router that all clients share, or from which they have the map.
+
+    Raises NoNodeAliases.
+    """
+    return ShardedDatabase(
+        route.topology,
+        through="nodes" if route.by_map else None,
+        connect={"application_name": PURPOSE},
+        pool=PoolSettings(max_size=max(1, clients)),
+        patience=FENCED_S,
+    )
 
 
 class RoutedSession:
@@ -136,8 +137,8 @@ class RoutedSession:
         self._connection: psycopg.Connection[Any] | None = None
 
     def run(self, statement: bytes, parameters: Sequence[bytes] = ()) -> PGresult:
-        """Run the named operation; raises Refused, with MOVED for a transaction to repeat."""
-        text = _TEXTS[statement]
+        """Run a statement; raises Refused, with MOVED for a transaction to repeat."""
+        text: Any = _PARAMETER.sub(r"%(p\1)s", statement.decode())  # psycopg writes the values
         given = {f"p{n}": one.decode() for n, one in enumerate(parameters, 1)}
         with _translated():
             if self._connection is not None:
@@ -186,86 +187,64 @@ _WEIGHTS = {Kind.insert: 45, Kind.update: 20, Kind.select: 25, Kind.both: 10}
 _KINDS = tuple(kind for kind, weight in _WEIGHTS.items() for _ in range(weight))
 
 
-class Insert:
-    """A new row."""
-
-    def __init__(self, record: Record, shard: ShardId) -> None:
-        self._record = record
-        self._number = record.attempt_insert(shard)
-        self._parameters = (b"%d" % record.client, b"%d" % self._number, _PAYLOAD)
-
-    def run(self, session: Session | RoutedSession, statements: Statements) -> None:
-        """Insert it; the database makes its id."""
-        result = session.run(statements.insert, self._parameters)
-        self._id = int(result.get_value(0, 0) or b"")
-
-    def acknowledge(self) -> None:
-        """Record its id."""
-        self._record.inserted(self._number, self._id)
+Acknowledge = Callable[[], None]
+"""Records what the answer showed."""
+Operation = Callable[["Session | RoutedSession", "Statements"], Acknowledge]
 
 
-class Update:
-    """The next version of a row whose insert was acknowledged."""
+def _insert(record: Record, shard: ShardId) -> Operation:
+    """Make an operation that writes a new row; the database makes its id."""
+    number = record.attempt_insert(shard)
+    parameters = (b"%d" % record.client, b"%d" % number, _PAYLOAD)
 
-    def __init__(self, record: Record, number: int) -> None:
-        self._record = record
-        self._number = number
-        self._expected = record.acknowledged[number]
-        self._version = record.attempt_update(number)
-        self._parameters = (b"%d" % record.ids[number], b"%d" % self._version, _PAYLOAD)
+    def run(session: Session | RoutedSession, statements: Statements) -> Acknowledge:
+        identity = int(session.run(statements.insert, parameters).get_value(0, 0) or b"")
+        return partial(record.inserted, number, identity)
 
-    def run(self, session: Session | RoutedSession, statements: Statements) -> None:
-        """Update it."""
-        self._rows = session.run(statements.update, self._parameters).command_tuples
-
-    def acknowledge(self) -> None:
-        """Record the version, or that there was no row to update."""
-        if self._rows:
-            self._record.updated(self._number, self._version)
-        else:
-            self._record.found_stale(self._number, self._expected, None)
+    return run
 
 
-class Select:
-    """A read of a row whose insert was acknowledged."""
+def _update(record: Record, number: int) -> Operation:
+    """Make one that writes the next version of a row whose insert was acknowledged."""
+    expected, version = record.acknowledged[number], record.attempt_update(number)
+    parameters = (b"%d" % record.ids[number], b"%d" % version, _PAYLOAD)
 
-    def __init__(self, record: Record, number: int) -> None:
-        self._record = record
-        self._number = number
-        self._expected = record.acknowledged[number]
-        self._parameters = (b"%d" % record.ids[number],)
+    def run(session: Session | RoutedSession, statements: Statements) -> Acknowledge:
+        if session.run(statements.update, parameters).command_tuples:
+            return partial(record.updated, number, version)
+        return partial(record.found_stale, number, expected, None)
 
-    def run(self, session: Session | RoutedSession, statements: Statements) -> None:
-        """Read it."""
-        self._result = session.run(statements.select, self._parameters)
-
-    def acknowledge(self) -> None:
-        """Compare the version with the possible ones."""
-        seen = int(self._result.get_value(0, 0) or b"0") if self._result.ntuples else None
-        if seen is None or not self._expected <= seen <= self._record.attempted[self._number]:
-            self._record.found_stale(self._number, self._expected, seen)
+    return run
 
 
-class Both:
-    """An insert and an update in one transaction."""
+def _select(record: Record, number: int) -> Operation:
+    """Make one that reads such a row, and compares its version with the possible ones."""
+    expected, identity = record.acknowledged[number], b"%d" % record.ids[number]
 
-    def __init__(self, insert: Insert, update: Update) -> None:
-        self._insert = insert
-        self._update = update
+    def run(session: Session | RoutedSession, statements: Statements) -> Acknowledge:
+        result = session.run(statements.select, (identity,))
+        seen = int(result.get_value(0, 0) or b"0") if result.ntuples else None
+        if seen is None or not expected <= seen <= record.attempted[number]:
+            return partial(record.found_stale, number, expected, seen)
+        return lambda: None
 
-    def run(self, session: Session | RoutedSession, statements: Statements) -> None:
-        """Run both and commit."""
+    return run
+
+
+def _both(insert: Operation, update: Operation) -> Operation:
+    """Make one that does two in one transaction."""
+
+    def run(session: Session | RoutedSession, statements: Statements) -> Acknowledge:
         with session.transaction():
-            self._insert.run(session, statements)
-            self._update.run(session, statements)
+            first, second = insert(session, statements), update(session, statements)
 
-    def acknowledge(self) -> None:
-        """Record both."""
-        self._insert.acknowledge()
-        self._update.acknowledge()
+        def acknowledge() -> None:
+            first()
+            second()
 
+        return acknowledge
 
-Operation = Insert | Update | Select | Both
+    return run
 
 
 def draw(
@@ -279,9 +258,9 @@ def draw(
     kind = _KINDS[int(random.random() * len(_KINDS))]
     number = None if kind is Kind.insert else record.pick(shard)
     if number is None or number in busy:
-        return Kind.insert, Insert(record, shard), None
+        return Kind.insert, _insert(record, shard), None
     if kind is Kind.update:
-        return kind, Update(record, number), number
+        return kind, _update(record, number), number
     if kind is Kind.select:
-        return kind, Select(record, number), number
-    return kind, Both(Insert(record, shard), Update(record, number)), number
+        return kind, _select(record, number), number
+    return kind, _both(_insert(record, shard), _update(record, number)), number

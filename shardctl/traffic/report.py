@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shardctl.traffic.record import Record
 
 
-_OTHER_FLAWS: tuple[Flaw, ...] = ("misplaced", "unknown", "astray", "stale")
+_FLAWS: tuple[Flaw, ...] = ("lost", "duplicate", "misplaced", "unknown", "astray", "stale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +91,6 @@ class Report:
         return sum(failure.count for failure in self.failures)
 
     @property
-    def lost(self) -> int:
-        """Acknowledged rows that are missing, or older than acknowledged."""
-        return self.verdict.counts.get("lost", 0)
-
-    @property
-    def duplicates(self) -> int:
-        """Rows that exist twice, or ids that two rows have."""
-        return self.verdict.counts.get("duplicate", 0)
-
-    @property
-    def longest_moved_ms(self) -> float | None:
-        """The longest on shards that moved; None if none did."""
-        return self.latencies.longest_ms(moved=True)
-
-    @property
-    def longest_stayed_ms(self) -> float | None:
-        """The longest on shards that stayed."""
-        return self.latencies.longest_ms(moved=False)
-
-    @property
     def intact(self) -> bool:
         """Whether every acknowledged write exists once, on its owner; there may be errors."""
         return self.verdict.ok and not self.unserved
@@ -135,9 +115,10 @@ class Report:
             },
             "errors": {f.code: {"count": f.count, "first": f.first} for f in self.failures},
             "fenced": self.fenced,
-            "lost": self.lost,
-            "duplicates": self.duplicates,
-            **{flaw: self.verdict.counts.get(flaw, 0) for flaw in _OTHER_FLAWS},
+            **{
+                "duplicates" if flaw == "duplicate" else flaw: self.verdict.counts.get(flaw, 0)
+                for flaw in _FLAWS
+            },
             "examples": list(self.verdict.examples),
             "moved": list(self.moved),
             "unserved": list(self.unserved),
@@ -146,8 +127,8 @@ class Report:
             "p99_ms": latencies.overall.p99_ms,
             "held_up_ms": self.held_up_ms,
             "longest_ms": latencies.overall.longest_ms,
-            "longest_moved_ms": self.longest_moved_ms,
-            "longest_stayed_ms": self.longest_stayed_ms,
+            "longest_moved_ms": latencies.longest_ms(moved=True),
+            "longest_stayed_ms": latencies.longest_ms(moved=False),
             "logins": self.logins.as_json() if self.logins else None,
             "seconds": [asdict(second) for second in latencies.seconds],
             "shards": [asdict(shard) for shard in latencies.shards],

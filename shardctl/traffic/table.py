@@ -98,7 +98,7 @@ def drop(topology: Topology) -> list[NodeName]:
         _run(topology, node, "drop", ours)
 
     _everywhere(topology, nodes, work)
-    owning = {o for seen in nodes.values() if seen.map for o in seen.map.owners.values()}
+    owning = {owner for seen in nodes.values() for owner in seen.owners.values()}
     return [name for name, seen in nodes.items() if seen.error is not None and name in owning]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardctl.maintenance.repack import Plan, Result
+    from shardctl.maintenance.repack import Plan, Repack
     from tests.fixtures.servers.postgres import PgServer
 
 TABLES = """
@@ -86,8 +86,8 @@ class Bloated(Fleet):
         topology = self.topology()
         return repack.plan(topology, shards or topology.owners(), options)
 
-    def done(self, plan: Plan) -> Result:
-        return repack.carry_out(self.topology(), plan, Silent(), print)
+    def done(self, plan: Plan) -> Repack:
+        return repack.Repack(self.topology(), plan, Silent(), print).carry_out()
 
     def events(self) -> list[str]:
         query = "SELECT result FROM shardctl.event WHERE command = 'repack' ORDER BY id"
@@ -192,7 +192,7 @@ def test_a_role_that_is_no_superuser_gets_what_pg_repack_prints(fleet: Bloated) 
     try:
         plain = dataclasses.replace(topology, database=database)
         plan = repack.plan(plain, [0], fleet.planned(0).options)
-        (why,) = repack.carry_out(plain, plan, Silent(), print).left.values()
+        (why,) = repack.Repack(plain, plan, Silent(), print).carry_out().left.values()
         assert "must be a superuser" in why
     finally:
         fleet.execute("a", "DROP OWNED BY plain")

@@ -1,11 +1,14 @@
-"""A sharded database, and its calls of many shards."""
+"""A sharded database, as applications call it."""
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import time
 from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -13,43 +16,36 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from shardctl.router import core, merging, statements
-from shardctl.router.concurrency import a_self
-from shardctl.router.core import NodeHealth
+from shardctl.router.concurrency import a_self, a_together, asleep
+from shardctl.router.core import Routed
 from shardctl.router.errors import (
     FENCED,
-    Closed,
-    DeadlinePassed,
+    FENCED_WITHIN,
+    REPEATABLE,
     Look,
-    NoConnection,
+    ShardMoved,
     WritesUnseen,
-    reasons,
+    id_given,
+    is_of,
+    keys_not_ids,
+    pauses,
 )
 from shardctl.router.statements import Answer
-from shardctl.router.tasks.one_shard import AsyncOneShard
-from shardctl.state import map as maps
-from shardctl.topology.model import ShardId
+from shardctl.router.tasks.nodes import AsyncNodes
+from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection
 
-    from shardctl.router.core import Stats
-    from shardctl.router.statements import Fields, Names, Parameters, Row, Where
+    from shardctl.router.statements import Names, Parameters, Row, Where
     from shardctl.topology.keys import Key
-    from shardctl.topology.model import NodeName
 
-    Run = Callable[[NodeName, Sequence[ShardId], float | None], Awaitable[Answer]]
-    """Asks shards of a node, until a time on `time.monotonic`."""
-
-_COPIED = 50
-"""Rows a shard from which COPY is quicker than INSERT, though it takes a round trip a shard."""
-_COPIED_ALIKE = {int, str, type(None)}
-"""Of these, COPY writes what INSERT does. It writes other text of a UUID into a column of text, and
-refuses a Decimal in one of integers.
-"""
+Result = TypeVar("Result")
+Run = Callable[[NodeName, Sequence[ShardId]], Awaitable[Result]]
+"""Asks shards of a node."""
 
 
-class AsyncShardedDatabase(AsyncOneShard):
+class AsyncShardedDatabase(Routed):
     """A sharded database for applications with asyncio; it belongs to one event loop.
 
     Use it in an `async with`, or call `close`. A child of a process that forks has connections of
@@ -71,12 +67,17 @@ class AsyncShardedDatabase(AsyncOneShard):
     connection came within the pool's `timeout`, and NameRefused for what is no name.
     """
 
+    _nodes: AsyncNodes
+
+    def _set_up(self) -> None:
+        self._nodes = AsyncNodes(self._known, self._settings)
+
     async def open(self) -> Self:
         """Read the first map, where there is no topology; raises MapUnread.
 
         With a topology there is nothing to do.
         """
-        await self._fence.begin(self._source)
+        await self._nodes.begin(self._source)
         return self
 
     async def close(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109  # the pool's own
@@ -84,7 +85,6 @@ class AsyncShardedDatabase(AsyncOneShard):
 
         Raises AnotherLoop, unless the loop that it belongs to is closed.
         """
-        self._workers.shutdown()
         await self._nodes.close(timeout)
 
     async def __aenter__(self) -> Self:
@@ -92,6 +92,196 @@ class AsyncShardedDatabase(AsyncOneShard):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def select(
+        self,
+        fields: Names,
+        table: str,
+        shard_key: Key,
+        where: Where | None = None,
+        parameters: Parameters = None,
+        order_by: str | Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> list[Row]:
+        """Read rows of a key's shard: a list of tuples, in the order of `fields`.
+
+        `order_by` is a field or a list of them, with a minus sign in front for descending order.
+
+            await db.select(["id", "caption"], "photos", user, "id > %s", [last], "-id", 30)
+        """
+        shard = self._known.map.shard_of(shard_key)
+        statement = statements.select(
+            table,
+            statements.terms(fields),
+            statements.condition(where, parameters),
+            statements.orders(order_by),
+            statements.number(limit),
+        )
+        return (await self._on_shard("select", table, shard, statement, parameters)).rows
+
+    async def insert(
+        self,
+        table: str,
+        shard_key: Key,
+        values: Mapping[str, Any],
+        returning: Names | None = "id",
+    ) -> Any:
+        """Write a row into a key's shard; give the field that is `returning`.
+
+        A tuple where `returning` is a list, and None where it is None, or where a trigger or a
+        rule has left the row out.
+
+            photo = await db.insert("photos", user, {"user_id": user, "caption": "dusk"})
+        """
+        return await self._insert(
+            "insert", self._known.map.shard_of(shard_key), table, values, returning
+        )
+
+    async def insert_new(
+        self, table: str, values: Mapping[str, Any], returning: Names = "id"
+    ) -> Any:
+        """Write a row whose id is its key, into a shard that is chosen evenly; give the id.
+
+        `returning` is as of `insert`, and its first field is the id. Raises keys_not_ids without
+        `shards: {key: id}` in the topology, and id_given.
+
+            user = await db.insert_new("users", {"name": "Ada"})
+        """
+        if (rule := self._known.map.key_rule) != "id":
+            raise keys_not_ids(rule)
+        identity = statements.terms(returning)[0]
+        if identity in values:
+            raise id_given(identity)
+        # From the system: the state of a generator of our own would be the same in forked children.
+        shard = ShardId(secrets.randbelow(len(self._known.map.owners)))
+        return await self._insert("insert_new", shard, table, values, returning)
+
+    async def update(
+        self,
+        table: str,
+        shard_key: Key,
+        values: Mapping[str, Any],
+        where: Where,
+        parameters: Parameters = None,
+        returning: Names | None = None,
+    ) -> Any:
+        """Change rows of a key's shard; give how many.
+
+        With `returning`, a list of tuples of these fields instead.
+
+            await db.update("photos", user, {"caption": "dusk"}, "id = %s", [photo])
+        """
+        shard = self._known.map.shard_of(shard_key)
+        text = statements.condition(where, parameters) or ""
+        named, back = isinstance(parameters, Mapping), statements.terms(returning or ())
+        statement = statements.update(table, tuple(values), text, named, back)
+        given = statements.with_values(values, parameters)
+        answer = await self._on_shard("update", table, shard, statement, given)
+        return answer.touched if returning is None else answer.rows
+
+    async def delete(
+        self,
+        table: str,
+        shard_key: Key,
+        where: Where,
+        parameters: Parameters = None,
+        returning: Names | None = None,
+    ) -> Any:
+        """Remove rows of a key's shard; give how many.
+
+        With `returning`, a list of tuples of these fields instead.
+
+            await db.delete("photos", user, "id = %s", [photo], returning="image_url")
+        """
+        shard = self._known.map.shard_of(shard_key)
+        text = statements.condition(where, parameters) or ""
+        statement = statements.delete(table, text, statements.terms(returning or ()))
+        answer = await self._on_shard("delete", table, shard, statement, parameters)
+        return answer.touched if returning is None else answer.rows
+
+    @contextlib.asynccontextmanager
+    async def shard(
+        self, shard_key: Key | None = None, *, number: int | None = None
+    ) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Give a connection in a transaction in which unqualified names are a shard's.
+
+        The shard is that of a key, or has the `number`. The transaction commits at the end of the
+        block, and rolls back where that raises. Raises ShardMoved where the shard moved during
+        the transaction: nothing was written, and the transaction can be run again.
+
+            async with db.shard(user) as connection:
+                await connection.execute("UPDATE photos SET caption = 'dusk'")
+        """
+        shard = self._shard(shard_key, number)
+        await self._require_committed([shard])
+        node = self._known.map.owners[shard]
+        begin = statements.begin(self._known.schemas[shard])
+        try:
+            with self._told("shard", None, node, [shard]):
+                async with self._nodes.transaction(node, begin) as connection:
+                    with self._noted(a_self(), shard, connection):
+                        yield connection
+        except psycopg.Rollback as error:  # as psycopg's own transactions do
+            if error.transaction is not None:
+                raise
+        except Exception as error:
+            if (
+                is_of(error, FENCED_WITHIN)
+                and await self._nodes.look(node, [shard]) is Look.SETTLED
+            ):
+                raise ShardMoved(shard, node, self._known.map.owners[shard]) from error
+            raise
+
+    async def transaction(
+        self,
+        shard_key: Key,
+        work: Callable[..., Awaitable[Result]],
+        *args: Any,
+        attempts: int = 3,
+    ) -> Result:
+        """Call `work` with a connection as of `shard()`, and `args`; give what it returns.
+
+        Where its shard has moved, and after a deadlock or a serialization failure, nothing of it
+        was written: it is called again, up to `attempts` times in all. So it should do nothing
+        outside the database that may not be done twice. Raises what the last attempt raised.
+
+            await db.transaction(user, like, photo)
+        """
+        for left in reversed(range(attempts)):
+            try:
+                async with self.shard(shard_key) as connection:
+                    return await work(connection, *args)
+            except Exception as error:
+                if not left or not is_of(error, REPEATABLE):
+                    raise
+        raise ValueError(f"attempts: expected a number from 1, found {attempts}")
+
+    async def execute(
+        self,
+        statement: Where,
+        parameters: Parameters = None,
+        shard_key: Key | None = None,
+        *,
+        number: int | None = None,
+    ) -> psycopg.AsyncClientCursor[Any]:
+        """Run SQL of the application's own in a shard; give a cursor with its whole answer.
+
+        Unqualified names are the shard's, which is that of a key, or has the `number`. It is a
+        transaction of its own and one message: psycopg writes the parameters into the statement,
+        as its `ClientCursor` does.
+
+            db.execute("SELECT count(*) FROM photos WHERE user_id = %s", [user], user)
+        """
+        shard = self._shard(shard_key, number)
+        text = statement if isinstance(statement, str) else statement.as_string(None)
+        whole = (
+            statements.within(self._known.schemas[shard], parameters is not None) + text.encode()
+        )
+
+        async def run(node: NodeName, _: Sequence[ShardId]) -> Any:
+            return await self._nodes.cursor(node, whole, parameters)
+
+        return await self._on_one("execute", None, shard, run, FENCED_WITHIN)
 
     async def insert_many(
         self,
@@ -116,7 +306,7 @@ class AsyncShardedDatabase(AsyncOneShard):
         fields, given = core.grouped(rows, key_field, self._known.map.shard_of)
         conflict = statements.condition(on_conflict, None)
 
-        async def copy(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
+        async def copy(node: NodeName, shards: Sequence[ShardId]) -> Answer:
             written = 0
             try:
                 async with self._nodes.transaction(node, b"BEGIN") as connection:
@@ -128,10 +318,10 @@ class AsyncShardedDatabase(AsyncOneShard):
                                 await copying.write_row(of_row)
                         written += cursor.rowcount
             except (errors.WrongObjectType, errors.FeatureNotSupported):
-                return await write(node, shards, None)  # a view, or row security
+                return await write(node, shards)  # a view, or row security
             return Answer([], written)
 
-        async def write(node: NodeName, shards: Sequence[ShardId], _: float | None) -> Answer:
+        async def write(node: NodeName, shards: Sequence[ShardId]) -> Answer:
             cursors = []
             async with (
                 self._nodes.transaction(node, b"BEGIN") as connection,
@@ -144,8 +334,8 @@ class AsyncShardedDatabase(AsyncOneShard):
                         await cursors[-1].execute(*one)
             return Answer([], sum(cursor.rowcount for cursor in cursors))
 
-        run = copy if conflict is None and _are_copied(rows, len(given)) else write
-        answers = await self._on_shards("insert_many", table, list(given), run, None)
+        run = copy if conflict is None and core.are_copied(rows, len(given)) else write
+        answers = await self._on_shards("insert_many", table, list(given), run)
         return sum(answer.touched for answer in answers)
 
     async def select_keys(
@@ -172,8 +362,6 @@ class AsyncShardedDatabase(AsyncOneShard):
             await db.select_keys(["id", "user_id"], "photos", followed, key_field="user_id",
                                  order_by="-id", limit=30)
         """
-        if merging.aggregates(fields):
-            raise ValueError("aggregates are of all rows: scatter() computes them")
         asked, named = merging.gathering(fields, table, where, parameters, order_by, limit)
         per_key = statements.number(limit_per_key)
         of_shard: defaultdict[ShardId, list[Key]] = defaultdict(list)
@@ -182,20 +370,21 @@ class AsyncShardedDatabase(AsyncOneShard):
         for key in distinct:
             of_shard[shard_of(key)].append(key)
         texts = any(isinstance(key, str) for key in distinct)
+        until = None if timeout is None else time.monotonic() + timeout
 
-        async def read(node: NodeName, shards: Sequence[ShardId], until: float | None) -> Answer:
+        async def read(node: NodeName, shards: Sequence[ShardId]) -> Answer:
             schemas = [self._known.schemas[shard] for shard in shards]
             statement = merging.select_keys(schemas, asked, key_field, per_key, texts=texts)
             lists = {merging.keys_of(n): of_shard[shard] for n, shard in enumerate(shards)}
             return await self._nodes.execute(node, statement, named | lists, until=until)
 
         await self._require_seen(of_shard)
-        answers = await self._on_shards("select_keys", table, list(of_shard), read, timeout)
+        answers = await self._on_shards("select_keys", table, list(of_shard), read, until)
         return merging.merged(asked, answers)
 
     async def scatter(
         self,
-        fields: Fields,
+        fields: Names,
         table: str,
         where: Where | None = None,
         parameters: Parameters = None,
@@ -206,110 +395,139 @@ class AsyncShardedDatabase(AsyncOneShard):
     ) -> list[Row]:
         """Read at most `limit` rows of all shards: one statement a node, all nodes at once.
 
-        Rows are a list of tuples, in one order. Aggregates instead of fields give one row, of all
-        shards. After `timeout` seconds what has not answered raises DeadlinePassed. Raises
-        OrderUnsupported, and WritesUnseen within a `shard()` that has changed a table.
+        Rows are a list of tuples, in one order. After `timeout` seconds what has not answered
+        raises DeadlinePassed. Raises OrderUnsupported, and WritesUnseen within a `shard()` that
+        has changed a table.
 
             await db.scatter(["id", "user_id"], "photos", order_by="-id", limit=30)
-            [(photos,)] = await db.scatter(Aggregate.count(), "photos", limit=1)
         """
-        computed = merging.aggregates(fields)
-        most = None if computed else limit
-        asked, named = merging.gathering(fields, table, where, parameters, order_by, most)
+        asked, named = merging.gathering(fields, table, where, parameters, order_by, limit)
+        until = None if timeout is None else time.monotonic() + timeout
 
-        async def read(node: NodeName, shards: Sequence[ShardId], until: float | None) -> Answer:
+        async def read(node: NodeName, shards: Sequence[ShardId]) -> Answer:
             statement = merging.gather([self._known.schemas[shard] for shard in shards], asked)
             return await self._nodes.execute(node, statement, named, until=until)
 
         every = list(map(ShardId, range(len(self._known.map.owners))))
         await self._require_seen(every)
-        answers = await self._on_shards("scatter", table, every, read, timeout)
-        return [merging.combined(computed, answers)] if computed else merging.merged(asked, answers)
+        answers = await self._on_shards("scatter", table, every, read, until)
+        return merging.merged(asked, answers)
 
     async def read_map(self) -> int:
         """Read the map again, and give its version; raises MapUnread, MapWentBack.
 
         Nothing needs to call it: the map is read when a shard has moved.
         """
-        await self._fence.begin(self._source)
-        await self._fence.reread()
+        await self._nodes.begin(self._source)
+        await self._nodes.reread()
         return self._known.map.version
-
-    async def check(self, timeout: float = 5.0) -> dict[NodeName, NodeHealth]:  # noqa: ASYNC109  # same
-        """Check every node that owns shards, through its pool."""
-        await self._fence.begin(self._source)
-        owning = self._known.owning()
-        until = time.monotonic() + timeout
-        outcomes = await self._together([partial(self._check, node, until) for node in owning])
-        return {
-            node: NodeHealth(reasons([outcome])[0], 0.0, None)
-            if isinstance(outcome, BaseException)
-            else outcome
-            for node, outcome in zip(owning, outcomes, strict=True)
-        }
-
-    def stats(self) -> Stats:
-        """Return the router's counters and those of psycopg's pools."""
-        return self._stats(self._nodes.pools)
 
     async def _on_shards(
         self,
         call: str,
         table: str,
         shards: Sequence[ShardId],
-        run: Run,
-        seconds: float | None,
+        run: Run[Answer],
+        until: float | None = None,
     ) -> list[Answer]:
         """Ask shards, all nodes at once.
 
         Raises DeadlinePassed, and what the first node to fail has raised.
         """
-        if not shards:
-            return []
         await self._require_committed(shards)
-        until = None if seconds is None else time.monotonic() + seconds
-        parts = self._parts(shards)
-        told = partial(self._told, call, table)
+        parts, told = self._parts(shards), partial(self._told, call, table)
         calls = [partial(self._on_part, node, part, run, until, told) for node, part in parts]
-        outcomes = await self._together(calls)
-        late: list[ShardId] = []
-        if until is not None and time.monotonic() >= until:
-            ended = (TimeoutError, NoConnection, errors.QueryCanceled)
-            for (_, part), outcome in zip(parts, outcomes, strict=True):
-                late += part if isinstance(outcome, ended) else []
-        if late:
-            raise DeadlinePassed(late)
-        answers: list[Answer] = []
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            answers += outcome
-        return answers
+        outcomes = await a_together(calls)
+        return core.answers([part for _, part in parts], outcomes, until)
 
     async def _on_part(
         self,
         node: NodeName,
         shards: Sequence[ShardId],
-        run: Run,
+        run: Run[Result],
         until: float | None,
         told: Callable[..., contextlib.AbstractContextManager[None]],
         *,
+        fenced: tuple[type[psycopg.Error], ...] = FENCED,
         again: bool = False,
-    ) -> list[Answer]:
+    ) -> list[Result]:
         """Ask shards of one node; once more, and where they are then, if one was missing there."""
         try:
             with told(node, shards, repeated=again):
-                return [await run(node, shards, until)]
-        except FENCED:
-            if again or await self._fence.look(node, shards, until) is Look.AWAY:
+                return [await run(node, shards)]
+        except fenced:
+            # The statement was refused, so that it may be sent again: nothing was written.
+            if again or await self._nodes.look(node, shards, until) is Look.AWAY:
                 if not again and until is not None and time.monotonic() >= until:
                     raise TimeoutError("no answer in time") from None
                 raise
-        found: list[Answer] = []
+        found: list[Result] = []
         for owner, part in self._known.by_node(shards).items():
-            found += await self._on_part(owner, part, run, until, told, again=True)
+            found += await self._on_part(owner, part, run, until, told, fenced=fenced, again=True)
         self._known.count_repeated()
         return found
+
+    async def _insert(
+        self,
+        call: str,
+        shard: ShardId,
+        table: str,
+        values: Mapping[str, Any],
+        returning: Names | None,
+    ) -> Any:
+        back = () if returning is None else statements.terms(returning)
+        statement = statements.insert(table, tuple(values), back)
+        answer = await self._on_shard(call, table, shard, statement, tuple(values.values()))
+        row = answer.rows[0] if answer.rows else None
+        return row[0] if row and isinstance(returning, str) else row
+
+    async def _on_shard(
+        self, call: str, table: str, shard: ShardId, statement: bytes, parameters: Parameters
+    ) -> Answer:
+        """Run a statement on its shard's node; once more if the shard was missing there."""
+        given = () if parameters is None else parameters
+        statement = statements.of_shard(statement, self._known.schemas[shard])
+
+        async def run(node: NodeName, _: Sequence[ShardId]) -> Answer:
+            return await self._nodes.execute(node, statement, given)
+
+        return await self._on_one(call, table, shard, run)
+
+    async def _on_one(
+        self,
+        call: str,
+        table: str | None,
+        shard: ShardId,
+        run: Run[Result],
+        fenced: tuple[type[psycopg.Error], ...] = FENCED,
+    ) -> Result:
+        """Do what is one transaction on a shard's node; once more if it was missing there."""
+        await self._require_committed([shard])
+        node, told = self._known.map.owners[shard], partial(self._told, call, table)
+        [answer] = await self._on_part(node, [shard], run, None, told, fenced=fenced)
+        return answer
+
+    async def _require_committed(self, shards: Sequence[ShardId]) -> None:
+        """In a test fleet, see that no session has open changes of these; raises WritesUnseen.
+
+        A session whose client does nothing for a second waits for this call: the same test has
+        begun its transaction. That of another thread or task ends, or goes on, meanwhile.
+        """
+        if not self._known.in_tests:
+            return
+        for node, part in self._known.by_node(shards).items():
+            lasting = None
+            until = time.monotonic() + core.LASTING_S
+            schemas = [self._known.schemas[shard] for shard in part]
+            for pause in pauses():
+                found = set((await self._nodes.execute(node, core.CHANGED, [schemas])).rows)
+                lasting = found if lasting is None else lasting & found
+                if not lasting:
+                    break
+                if time.monotonic() >= until:
+                    schema, pid, name, _ = min(lasting)
+                    raise WritesUnseen(ShardId(self._known.schemas.index(schema)), pid, name)
+                await asleep(pause)
 
     async def _require_seen(self, asked: Collection[int]) -> None:
         """See that the caller's open transactions have changed none of the shards asked."""
@@ -319,29 +537,5 @@ class AsyncShardedDatabase(AsyncOneShard):
             if shard in asked and (piped or status is TransactionStatus.INTRANS):
                 cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
                 await cursor.execute(core.CHANGING)
-                if await cursor.fetchone():
-                    raise WritesUnseen(shard)
-
-    async def _together(self, calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
-        if self._nodes.closed:
-            raise Closed
-        return await self._workers.together(calls)
-
-    async def _check(self, node: NodeName, until: float) -> NodeHealth:
-        """Ask a node for its map over a connection of its pool."""
-        began = time.perf_counter()
-        answer = await self._nodes.execute(node, maps.READ, until=until)
-        took_ms = (time.perf_counter() - began) * 1000
-        reported = maps.of_row(answer.rows[0]) if answer.rows else None
-        if reported is None:
-            unfinished = "its map is incomplete: `shardctl init` has not finished"
-            return NodeHealth(unfinished, took_ms, None)
-        self._known.require_same(reported)
-        other = None if reported.node == node else f"connected to node {reported.node} instead"
-        return NodeHealth(other, took_ms, reported.map.version)
-
-
-def _are_copied(rows: Sequence[Mapping[str, Any]], shards: int) -> bool:
-    """Return whether rows for so many shards are better copied, and come out the same."""
-    kinds = {type(value) for row in rows for value in row.values()}
-    return len(rows) >= _COPIED * shards and kinds <= _COPIED_ALIKE
+                if (row := await cursor.fetchone()) is not None:
+                    raise WritesUnseen(shard, row[1], row[2])

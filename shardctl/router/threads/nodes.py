@@ -1,10 +1,13 @@
-"""Statements on nodes: each over a connection of the node's pool."""
+"""Statements on nodes, each over a connection of the node's pool, and the newest map.
 
-# `make docs` writes this from router/tasks: do not edit.
+A newer map is believed where each node that loses shards by it confirms that: by its own map, or
+because it has their schemas no more. Else one node, once somebody else has it, could draw the
+shards of all others to itself. A node that does not answer confirms it, too: it may be gone for
+good, and its shards are served by nobody meanwhile.
+"""
 
 from __future__ import annotations
 
-import math
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -16,33 +19,36 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import PoolClosed, PoolTimeout
 
-from shardctl.router import connections
-from shardctl.router.concurrency import Lock, Loop, sleep
+from shardctl.router import connections, core, places, statements
+from shardctl.router.concurrency import Lock, Loop, first, held, sleep
 from shardctl.router.connections import GRACE_S, Bounded, Pool
-from shardctl.router.errors import Closed, NoConnection, is_refusal, pauses
+from shardctl.router.errors import (
+    AnotherCluster,
+    Closed,
+    Look,
+    MapUnread,
+    NoConnection,
+    NodeUnknown,
+    pauses,
+    reasons,
+)
 from shardctl.router.statements import Answer
 from shardctl.state import map as maps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from shardctl.router.core import PoolSettings
-    from shardctl.router.places import Known
+    from shardctl.router.places import Known, Source
     from shardctl.router.statements import Parameters
-    from shardctl.topology.model import NodeName
+    from shardctl.state.map import NodeMap
+    from shardctl.topology.model import NodeName, ShardId
 
 Result = TypeVar("Result")
 
-_LONGEST_S = 2_000_000.0
-"""A server's timeout has 31 bits for its milliseconds."""
-_CAUGHT = (
-    "nothing was written: a statement of the transaction has failed, and its error was caught; use"
-    " transaction() of the connection around statements that may fail"
-)
-
 
 class Nodes:
-    """The pools of all nodes; each is opened when its node is first used.
+    """The pools of all nodes, each opened when its node is first used, and where shards are.
 
     Times are in seconds, and `until` is on `time.monotonic`.
     """
@@ -54,6 +60,8 @@ class Nodes:
         self._known = known
         self._settings = settings
         self._opening = Lock()
+        self._alone = Lock()
+        """One question for the map serves all who wait for it."""
 
     def execute(
         self,
@@ -93,7 +101,7 @@ class Nodes:
             connections.restore(connection)
             status = connection.pgconn.transaction_status
             if status == TransactionStatus.INERROR:
-                raise errors.InFailedSqlTransaction(_CAUGHT)
+                raise errors.InFailedSqlTransaction(core.CAUGHT)
             if status != TransactionStatus.IDLE:  # else what it was lent to has committed
                 connection.commit()
         finally:
@@ -127,27 +135,13 @@ class Nodes:
         how many seconds it may wait for a connection; None is the pool's timeout. Raises the last
         attempt's error.
         """
-        seconds: float | None = None
-        deadline: float | None = None
-        refused: errors.ProtocolViolation | None = None
-        waits = pauses()
+        waiting = core.Outwaiting(self._known.patience_s, until)
         while True:
             try:
-                return attempt(seconds)
-            except NoConnection:
-                if refused is None:
-                    raise
-                raise refused from None  # it had little time left, and says less
-            except errors.ProtocolViolation as error:
-                refused = error
-                now = time.monotonic()
-                if deadline is None:
-                    deadline = now + self._known.patience_s
-                    deadline = deadline if until is None else min(deadline, until)
-                if not is_refusal(error) or now >= deadline:
-                    raise
-            sleep(min(next(waits), deadline - now))
-            seconds = max(0.0, deadline - time.monotonic())
+                return attempt(waiting.seconds())
+            except (NoConnection, errors.ProtocolViolation) as error:
+                pause = waiting.after(error)
+            sleep(pause)
 
     def close(self, seconds: float) -> None:
         """Close all pools; connections in use are closed when they come back."""
@@ -222,15 +216,12 @@ class Nodes:
 
         With another number of shards or rule of keys, rows would go into other shards.
         """
-        cursor = psycopg.Cursor(connection, row_factory=tuple_row)
         try:
-            cursor.execute(maps.READ, prepare=False)
+            answer = _execute(maps.READ, (), None, connection)
         except psycopg.ProgrammingError:
             pool.same = True  # no node, or nothing for this role to read: its own calls tell
             return
-        row = cursor.fetchone()
-        reported = None if row is None else maps.of_row(row)
-        if reported is not None:
+        if (reported := core.reported(answer)) is not None:
             self._known.require_same(reported)
             pool.same = True
 
@@ -254,17 +245,148 @@ class Nodes:
                 raise Closed
             pool = self.pools.get(node)
             if pool is None:
-                places = self._known.places
+                known = self._known.places
                 pool = Pool(
-                    places.conninfo(node),
+                    known.conninfo(node),
                     name=f"shardctl-{node}",
                     open=False,
                     reconnect_failed=_try_again,
-                    **self._settings.options(pooled=places.pooled(node)),
+                    **self._settings.options(pooled=known.pooled(node)),
                 )
                 pool.open()
                 self.pools[node] = pool
             return pool
+
+    def begin(self, source: Source | None) -> None:
+        """Read the first map, unless that was done; raises MapUnread, and psycopg's errors."""
+        if self._known.found is not None or source is None:
+            return
+        with self._alone:
+            if self._known.found is not None:
+                return
+            conninfo = places.asked(source.keywords)
+            try:
+                answer = self.outwaited(lambda _: self.ask(conninfo, maps.READ))
+            except psycopg.Error as error:
+                raise MapUnread(reasons([error])) from error
+            if (reported := core.reported(answer)) is None:
+                raise MapUnread(reasons([reported]))
+            self._known.begin(reported.map, places.of_source(source, reported))
+
+    def look(self, node: NodeName, shards: Collection[ShardId], limit: float | None = None) -> Look:
+        """Find out where shards are that a statement on `node` did not find.
+
+        While a schema is fenced and no map names its new node, a move is at its cutover: the map
+        is read again, and the node asked again (the cutover may be undone), for as long as the
+        router's patience, and until `limit` at the most.
+        """
+        known = self._known
+        began = time.monotonic()
+        deadline = began + known.patience_s
+        deadline = deadline if limit is None else min(deadline, limit)
+        here = known.still(node, shards)  # another caller may have read the map in between
+        away = self._fenced(node, here, limit)
+        if not away:
+            return Look.STANDS if len(here) == len(shards) else Look.SETTLED
+        waits = pauses()
+        while True:
+            came = time.monotonic()
+            with held(self._alone, limit) as alone:
+                if alone and known.asked_at <= came - core.FRESH_S and known.still(node, away):
+                    self._newest(node, away, came - began, limit)
+            away = self._fenced(node, known.still(node, away), limit)
+            if not away:
+                return Look.SETTLED
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return Look.AWAY
+            sleep(min(next(waits), left))
+
+    def reread(self) -> None:
+        """Read the map again; raises MapUnread where no node returns it.
+
+        Raises MapWentBack where the newest map of all nodes is older than the known one.
+        """
+        outcomes = self._ask(self._known.owning(), core.given_up(None), None)
+        self._known.require_no_older(outcomes)
+
+    def _fenced(
+        self, node: NodeName, shards: Collection[ShardId], limit: float | None
+    ) -> list[ShardId]:
+        """Give the shards whose schemas are missing or closed on a node; all, without an answer."""
+        if not shards:
+            return []
+        schemas = {self._known.schemas[shard]: shard for shard in shards}
+        given, until = [list(schemas)], core.given_up(limit)
+        try:
+            answer = self.execute(node, core.STANDING, given, until=until, short=True)
+        except (psycopg.OperationalError, NoConnection, TimeoutError):
+            # It may be gone since the shards have moved; then a map names their node.
+            return list(shards)
+        standing = {schema for (schema,) in answer.rows}
+        return [shard for schema, shard in schemas.items() if schema not in standing]
+
+    def _newest(
+        self, node: NodeName, shards: Collection[ShardId], waited: float, limit: float | None
+    ) -> None:
+        """Read the map for a caller that has `waited` so many seconds for shards of `node`."""
+        known = self._known
+        known.asked_at = time.monotonic()
+        version = known.map.version
+        moved = partial(known.has_moved, node, shards)
+        self._ask(known.owning(), core.given_up(limit), limit, moved)
+        # The target owned nothing until now. It is asked last: where no server listens yet, a
+        # pooler would remember the failed login, and make clients wait. One that does not answer
+        # at most doubles a caller's wait.
+        if known.map.version == version and (others := known.others()):
+            until = min(core.given_up(limit), time.monotonic() + max(waited, core.SPARE_S))
+            self._ask(others, until, limit, moved)
+
+    def _ask(
+        self,
+        nodes: Sequence[NodeName],
+        until: float,
+        limit: float | None,
+        moved: Callable[[object], bool] | None = None,
+    ) -> list[Any]:
+        """Ask nodes for the map, all at once, until one has `moved`; keep the newest believed."""
+        calls: list[Callable[..., Any]]
+        calls = [partial(self._of_node, node) for node in nodes]
+        if moved is None:  # what is asked again anyway need not outwait a pooler's refusal
+            calls = [partial(self.outwaited, call, until) for call in calls]
+        outcomes = first(calls, moved or (lambda _: False), until)
+        for one in outcomes:
+            if isinstance(one, AnotherCluster):
+                raise one
+        self._believe([one for one in outcomes if isinstance(one, maps.NodeMap)], limit)
+        return outcomes
+
+    def _believe(self, answers: Sequence[NodeMap], limit: float | None) -> None:
+        """Keep the newest map that is confirmed by the nodes that lose shards by it."""
+        for one, losing in self._known.newer(answers):
+            confirmed = losing is not None
+            for node, shards in (losing or {}).items():
+                confirmed = confirmed and self._has_lost(node, shards, limit)
+            if confirmed:
+                self._known.adopt(one)
+                return
+            self._known.refused.add(one.node)
+
+    def _has_lost(self, node: NodeName, shards: Collection[ShardId], limit: float | None) -> bool:
+        """Return whether a node has these shards no more, as far as it can be asked."""
+        try:
+            gone = self._fenced(node, shards, limit)
+        except NodeUnknown:
+            return True
+        return len(gone) == len(shards)
+
+    def _of_node(self, node: NodeName, _: float | None = None) -> NodeMap | None:
+        """Ask a node; None without an answer, or if it is a clone, which has its source's name."""
+        reported = core.reported(self.ask_node(node, maps.READ, core.given_up(None)))
+        if reported is None or reported.node != node:
+            return None
+        self._known.require_same(reported)
+        return reported
 
 
 def _try_again(pool: Any) -> None:
@@ -293,9 +415,7 @@ def _execute(
 ) -> Answer:
     """Run one statement; at `until` the server ends it."""
     if until is not None:
-        left_ms = max(1, math.ceil(min(until - time.monotonic(), _LONGEST_S) * 1000))
-        begin = b"BEGIN; SET LOCAL statement_timeout TO %d" % left_ms
-        connection.execute(begin, prepare=False)
+        connection.wait(connections.done(connection, statements.begin_until(until)))
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)
     cursor.execute(statement, parameters)
     result = cursor.pgresult

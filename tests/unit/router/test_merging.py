@@ -16,7 +16,8 @@ TEXT, NUMERIC, INTERVAL = 25, 1700, 1186
 
 def merge(streams: list[list[Any]], order: Order, kind: int) -> list[Any]:
     asked = Gathering("t", (order.field,), None, (order,), None)
-    return merged(asked, [Answer(rows, len(rows), (kind,)) for rows in streams])
+    doubled = [[row * 2 for row in rows] for rows in streams]  # the field, and the order's
+    return merged(asked, [Answer(rows, len(rows), (kind, kind)) for rows in doubled])
 
 
 @pytest.mark.parametrize("descending", [False, True])

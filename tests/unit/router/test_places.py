@@ -59,7 +59,7 @@ def test_the_way_to_one_node_is_not_taken_for_the_way_to_another() -> None:
     given = {"application_name": "web"}
     first_of = places.first_of(f"{first} sslmode=require", given)
     nodes = {"a": f"{first} sslmode=require", "b": "host=db2 connect_timeout=3", "c": "port=7000"}
-    found = places.of_listed(first_of, given, TOLD, nodes)
+    found = places.of_listed(places.Source(first_of, nodes, given), TOLD)
     shared = {"user": "web", "dbname": "app", "sslmode": "require", "application_name": "web"}
     b, c = keywords(found, "b"), keywords(found, "c")
     assert shared.items() <= b.items()
@@ -73,7 +73,8 @@ def test_the_way_to_one_node_is_not_taken_for_the_way_to_another() -> None:
 
 def test_a_node_behind_a_pooler_is_told_apart_by_its_own_connection_string() -> None:
     nodes = {"a": "host=db1", "b": "host=p1 dbname=app_b", "c": "service=third"}
-    found = places.of_listed(places.first_of("host=p1 dbname=app_a user=web", {}), {}, TOLD, nodes)
+    first_of = places.first_of("host=p1 dbname=app_a user=web", {})
+    found = places.of_listed(places.Source(first_of, nodes, {}), TOLD)
     assert [found.pooled(node) for node in (A, B, C)] == [False, True, True]
     assert keywords(found, "a")["dbname"] == "app"
     # What a service says is not overruled.
