@@ -1,5 +1,6 @@
 """What an application of a sharded fleet imports: rows by shard key, wherever the shard is."""
 
+from shardctl.router.core import NodeHealth as NodeHealth
 from shardctl.router.core import PoolSettings as PoolSettings
 from shardctl.router.core import StatementEvent as StatementEvent
 from shardctl.router.core import Stats as Stats
@@ -14,5 +15,6 @@ from shardctl.router.errors import NodeUnknown as NodeUnknown
 from shardctl.router.errors import OrderUnsupported as OrderUnsupported
 from shardctl.router.errors import ShardMoved as ShardMoved
 from shardctl.router.errors import WritesUnseen as WritesUnseen
+from shardctl.router.statements import Aggregate as Aggregate
 from shardctl.router.tasks.database import AsyncShardedDatabase as AsyncShardedDatabase
 from shardctl.router.threads.database import ShardedDatabase as ShardedDatabase

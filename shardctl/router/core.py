@@ -284,6 +284,17 @@ class Outwaiting:
         return min(next(self._waits), self._until - now)
 
 
+def health(known: Known, node: NodeName, answer: Answer, took_ms: float) -> NodeHealth:
+    """Judge what a node has answered; raises AnotherCluster."""
+    told = reported(answer)
+    if told is None:
+        unfinished = "its map is incomplete: `shardctl init` has not finished"
+        return NodeHealth(unfinished, took_ms, None)
+    known.require_same(told)
+    other = None if told.node == node else f"connected to node {told.node} instead"
+    return NodeHealth(other, took_ms, told.map.version)
+
+
 def given_up(limit: float | None) -> float:
     """Tell when a node that does not answer is given up: never after a caller's own limit."""
     until = time.monotonic() + ASK_S
@@ -397,6 +408,15 @@ class StatementEvent(NamedTuple):
     repeated: bool
     """Whether the shard had moved, so that this is the second attempt."""
     error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """How a node answered; `error` is None where it did."""
+
+    error: str | None
+    took_ms: float
+    map_version: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, localcontext
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,12 @@ from psycopg import postgres, sql
 
 from shardctl.router import statements
 from shardctl.router.errors import OrderUnsupported
-from shardctl.router.statements import KEPT, identifier, of_shard, raw, select
+from shardctl.router.statements import KEPT, Aggregate, identifier, of_shard, raw, select
 
 if TYPE_CHECKING:
     from shardctl.router.statements import (
         Answer,
-        Names,
+        Fields,
         Order,
         Parameters,
         Row,
@@ -36,6 +36,9 @@ _ALIKE = {
     "time", "timestamp", "timestamptz",
 }  # fmt: skip
 """Types whose values Python compares as PostgreSQL does."""
+_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
+"""Adds decimals as numeric does: by default Python rounds to 28 digits."""
+_SUMMED = {"int2", "int4", "int8", "float4", "float8", "numeric", "interval"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ def bound(where: str | None, parameters: Parameters) -> tuple[str | None, Mappin
 
 
 def gathering(
-    fields: Names,
+    fields: Fields,
     table: str,
     where: Where | None,
     parameters: Parameters,
@@ -123,6 +126,17 @@ def gathering(
     text, named = bound(statements.condition(where, parameters), parameters)
     order, number = statements.orders(order_by), statements.number(limit)
     return Gathering(table, statements.terms(fields), text, order, number), dict(named)
+
+
+def aggregates(fields: Fields) -> list[Aggregate]:
+    """Give the fields if they are aggregates; raises ValueError where only some are."""
+    if isinstance(fields, str | sql.Composable | Aggregate):
+        return [fields] if isinstance(fields, Aggregate) else []
+    listed = list(fields)
+    found = [one for one in listed if isinstance(one, Aggregate)]
+    if found and len(found) < len(listed):
+        raise ValueError("aggregates are of all rows: no field can be beside them")
+    return found
 
 
 def merged(asked: Gathering, answers: Sequence[Answer]) -> list[Row]:
@@ -136,17 +150,44 @@ def merged(asked: Gathering, answers: Sequence[Answer]) -> list[Row]:
         # The last field first: sorting keeps the order of what is equal. It finds the parts that
         # are in order already, and merges them.
         for position, order in reversed(list(enumerate(asked.order, width))):
-            oid = answers[0].types[position]
-            kind = found.name if (found := postgres.types.get(oid)) else f"OID {oid}"
-            if kind not in _ALIKE:
+            if (kind := _kind(answers[0].types[position])) not in _ALIKE:
                 raise OrderUnsupported(order.field, kind)
-            rows.sort(key=partial(_comparable, position), reverse=order.descending)
+            rows.sort(key=partial(_key, position), reverse=order.descending)
     return [row[:width] for row in rows[: asked.limit]]
 
 
-def _comparable(position: int, row: Row) -> tuple[int, Any]:
+def combined(asked: Sequence[Aggregate], answers: Sequence[Answer]) -> Row:
+    """Compute aggregates of all shards from those of each; raises OrderUnsupported."""
+    return tuple(
+        _combined(one, [row[n] for answer in answers for row in answer.rows], answers[0].types[n])
+        for n, one in enumerate(asked)
+    )
+
+
+def _combined(asked: Aggregate, values: Sequence[Any], oid: int) -> Any:
+    adds = asked.function in {"count", "sum"}
+    if (kind := _kind(oid)) not in (_SUMMED if adds else _ALIKE):
+        raise OrderUnsupported(str(asked.field), kind)
+    some = [value for value in values if value is not None]
+    if not some:
+        return None
+    if adds:
+        with localcontext(_EXACT):
+            return sum(some[1:], some[0])
+    return (min if asked.function == "min" else max)(some, key=_comparable)
+
+
+def _kind(oid: int) -> str:
+    found = postgres.types.get(oid)
+    return found.name if found else f"OID {oid}"
+
+
+def _key(position: int, row: Row) -> tuple[int, Any]:
+    return _comparable(row[position])
+
+
+def _comparable(value: Any) -> tuple[int, Any]:
     """Put NaN above all numbers, and NULL above that."""
-    value = row[position]
     if value is None:
         return 2, None
     if isinstance(value, datetime) and value.tzinfo is not None:

@@ -12,8 +12,9 @@ import math
 import operator
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, LiteralString, NamedTuple
 
 from psycopg import sql
 
@@ -48,6 +49,44 @@ Term = str | Text
 """A name to be quoted, or an expression."""
 
 
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """What `scatter` computes of the rows of all shards, for its `fields`.
+
+    >>> Aggregate.count(), Aggregate.max("created_at")
+    (Aggregate(function='count', field=None), Aggregate(function='max', field='created_at'))
+    """
+
+    function: Literal["count", "sum", "min", "max"]
+    field: str | None
+
+    @classmethod
+    def count(cls, field: str | None = None) -> Aggregate:
+        """Count rows, or those whose field is not NULL."""
+        return cls("count", field)
+
+    @classmethod
+    def sum(cls, field: str) -> Aggregate:
+        """Add numbers; None if there are none, as in SQL."""
+        return cls("sum", field)
+
+    @classmethod
+    def min(cls, field: str) -> Aggregate:
+        """Find the smallest value that is not NULL, of a type that `scatter` can order by."""
+        return cls("min", field)
+
+    @classmethod
+    def max(cls, field: str) -> Aggregate:
+        """Find the largest."""
+        return cls("max", field)
+
+    @property
+    def term(self) -> Text:
+        """What to select in each shard."""
+        of = sql.SQL("*") if self.field is None else identifier(self.field)
+        return Text(sql.SQL("{}({})").format(sql.SQL(self.function), of).as_string(None))
+
+
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 Row = tuple[Any, ...]
 
@@ -68,16 +107,21 @@ class Order(NamedTuple):
     descending: bool = False
 
 
-def terms(names: Names) -> tuple[Term, ...]:
+Fields = Name | Aggregate | Sequence[Name | Aggregate]
+
+
+def terms(names: Fields) -> tuple[Term, ...]:
     """Take fields as applications give them; a single string is one field."""
     # Most are lists of strings: what they are is quickly asked, and they are checked when a
     # statement is composed of them.
-    single = type(names) is not list and isinstance(names, (str, sql.Composable))
+    single = type(names) is not list and isinstance(names, (str, sql.Composable, Aggregate))
     listed: Any = (names,) if single else names
     return tuple([one if type(one) is str else _taken(one) for one in listed])
 
 
-def _taken(name: Name) -> Term:
+def _taken(name: Name | Aggregate) -> Term:
+    if isinstance(name, Aggregate):
+        return name.term
     if isinstance(name, sql.Composable):
         return Text(_whole(name.as_string(None)))
     return _checked(name)

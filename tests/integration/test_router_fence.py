@@ -211,3 +211,4 @@ def test_a_clone_that_tells_its_sources_name_is_not_heard(
     db = router(fleet_routed.topology())
     fleet_routed.execute("b", "UPDATE shardctl.cluster SET node = 'a', map_version = 7")
     assert db.read_map() == 1
+    assert db.check()["b"].error == "connected to node a instead"

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from shardctl.router import (
+    Aggregate,
     AsyncShardedDatabase,
     DeadlinePassed,
     OrderUnsupported,
@@ -161,3 +162,18 @@ def test_rows_of_many_keys_are_written_at_once(fleet_routed: Fleet, router: Open
     assert db.select("caption", "photos", 1, "id = 2099") == [("\t%\n",)]
     with pytest.raises(psycopg.errors.UniqueViolation):
         db.insert_many("photos", copied, key_field="user_id")
+
+
+def test_aggregates_are_of_all_shards(fleet_routed: Fleet, router: Open) -> None:
+    db = router(fleet_routed.topology())
+    fields = [
+        Aggregate.count(), Aggregate.count("score"), Aggregate.sum("id"), Aggregate.min("score"),
+        Aggregate.max("made"),
+    ]  # fmt: skip
+    assert db.scatter(fields, "photos", limit=1) == [(0, 0, None, None, None)]
+    fill(fleet_routed, 20)
+    some = db.scatter(fields, "photos", "score <> 'NaN'", limit=1)
+    assert some == [(8 * 15, 8 * 15, 8 * 165, 0, made(20, 7))]
+    assert str(db.scatter(Aggregate.max("score"), "photos", limit=1)[0][0]) == "NaN"
+    with pytest.raises(ValueError, match="scatter"):
+        db.select_keys([Aggregate.count()], "photos", [1, 2], key_field="user_id")

@@ -17,7 +17,7 @@ from psycopg.rows import tuple_row
 
 from shardctl.router import core, merging, statements
 from shardctl.router.concurrency import a_self, a_together, asleep
-from shardctl.router.core import Routed
+from shardctl.router.core import NodeHealth, Routed
 from shardctl.router.errors import (
     FENCED,
     FENCED_WITHIN,
@@ -29,15 +29,17 @@ from shardctl.router.errors import (
     is_of,
     keys_not_ids,
     pauses,
+    reasons,
 )
 from shardctl.router.statements import Answer
 from shardctl.router.tasks.nodes import AsyncNodes
+from shardctl.state import map as maps
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
-    from shardctl.router.statements import Names, Parameters, Row, Where
+    from shardctl.router.statements import Fields, Names, Parameters, Row, Where
     from shardctl.topology.keys import Key
 
 Result = TypeVar("Result")
@@ -362,6 +364,8 @@ class AsyncShardedDatabase(Routed):
             await db.select_keys(["id", "user_id"], "photos", followed, key_field="user_id",
                                  order_by="-id", limit=30)
         """
+        if merging.aggregates(fields):
+            raise ValueError("aggregates are of all rows: scatter() computes them")
         asked, named = merging.gathering(fields, table, where, parameters, order_by, limit)
         per_key = statements.number(limit_per_key)
         of_shard: defaultdict[ShardId, list[Key]] = defaultdict(list)
@@ -384,7 +388,7 @@ class AsyncShardedDatabase(Routed):
 
     async def scatter(
         self,
-        fields: Names,
+        fields: Fields,
         table: str,
         where: Where | None = None,
         parameters: Parameters = None,
@@ -395,13 +399,16 @@ class AsyncShardedDatabase(Routed):
     ) -> list[Row]:
         """Read at most `limit` rows of all shards: one statement a node, all nodes at once.
 
-        Rows are a list of tuples, in one order. After `timeout` seconds what has not answered
-        raises DeadlinePassed. Raises OrderUnsupported, and WritesUnseen within a `shard()` that
-        has changed a table.
+        Rows are a list of tuples, in one order. Aggregates instead of fields give one row, of all
+        shards. After `timeout` seconds what has not answered raises DeadlinePassed. Raises
+        OrderUnsupported, and WritesUnseen within a `shard()` that has changed a table.
 
             await db.scatter(["id", "user_id"], "photos", order_by="-id", limit=30)
+            [(photos,)] = await db.scatter(Aggregate.count(), "photos", limit=1)
         """
-        asked, named = merging.gathering(fields, table, where, parameters, order_by, limit)
+        computed = merging.aggregates(fields)
+        most = None if computed else limit
+        asked, named = merging.gathering(fields, table, where, parameters, order_by, most)
         until = None if timeout is None else time.monotonic() + timeout
 
         async def read(node: NodeName, shards: Sequence[ShardId]) -> Answer:
@@ -411,7 +418,7 @@ class AsyncShardedDatabase(Routed):
         every = list(map(ShardId, range(len(self._known.map.owners))))
         await self._require_seen(every)
         answers = await self._on_shards("scatter", table, every, read, until)
-        return merging.merged(asked, answers)
+        return [merging.combined(computed, answers)] if computed else merging.merged(asked, answers)
 
     async def read_map(self) -> int:
         """Read the map again, and give its version; raises MapUnread, MapWentBack.
@@ -421,6 +428,19 @@ class AsyncShardedDatabase(Routed):
         await self._nodes.begin(self._source)
         await self._nodes.reread()
         return self._known.map.version
+
+    async def check(self, timeout: float = 5.0) -> dict[NodeName, NodeHealth]:  # noqa: ASYNC109  # same
+        """Check every node that owns shards, through its pool."""
+        await self._nodes.begin(self._source)
+        owning = self._known.owning()
+        until = time.monotonic() + timeout
+        outcomes = await a_together([partial(self._check, node, until) for node in owning])
+        return {
+            node: NodeHealth(reasons([outcome])[0], 0.0, None)
+            if isinstance(outcome, BaseException)
+            else outcome
+            for node, outcome in zip(owning, outcomes, strict=True)
+        }
 
     async def _on_shards(
         self,
@@ -539,3 +559,9 @@ class AsyncShardedDatabase(Routed):
                 await cursor.execute(core.CHANGING)
                 if (row := await cursor.fetchone()) is not None:
                     raise WritesUnseen(shard, row[1], row[2])
+
+    async def _check(self, node: NodeName, until: float) -> NodeHealth:
+        """Ask a node for its map over a connection of its pool."""
+        began = time.perf_counter()
+        answer = await self._nodes.execute(node, maps.READ, until=until)
+        return core.health(self._known, node, answer, (time.perf_counter() - began) * 1000)

@@ -19,7 +19,7 @@ from psycopg.rows import tuple_row
 
 from shardctl.router import core, merging, statements
 from shardctl.router.concurrency import myself, sleep, together
-from shardctl.router.core import Routed
+from shardctl.router.core import NodeHealth, Routed
 from shardctl.router.errors import (
     FENCED,
     FENCED_WITHIN,
@@ -31,15 +31,17 @@ from shardctl.router.errors import (
     is_of,
     keys_not_ids,
     pauses,
+    reasons,
 )
 from shardctl.router.statements import Answer
 from shardctl.router.threads.nodes import Nodes
+from shardctl.state import map as maps
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from shardctl.router.statements import Names, Parameters, Row, Where
+    from shardctl.router.statements import Fields, Names, Parameters, Row, Where
     from shardctl.topology.keys import Key
 
 Result = TypeVar("Result")
@@ -354,6 +356,8 @@ class ShardedDatabase(Routed):
             db.select_keys(["id", "user_id"], "photos", followed, key_field="user_id",
                                  order_by="-id", limit=30)
         """
+        if merging.aggregates(fields):
+            raise ValueError("aggregates are of all rows: scatter() computes them")
         asked, named = merging.gathering(fields, table, where, parameters, order_by, limit)
         per_key = statements.number(limit_per_key)
         of_shard: defaultdict[ShardId, list[Key]] = defaultdict(list)
@@ -376,7 +380,7 @@ class ShardedDatabase(Routed):
 
     def scatter(
         self,
-        fields: Names,
+        fields: Fields,
         table: str,
         where: Where | None = None,
         parameters: Parameters = None,
@@ -387,13 +391,16 @@ class ShardedDatabase(Routed):
     ) -> list[Row]:
         """Read at most `limit` rows of all shards: one statement a node, all nodes at once.
 
-        Rows are a list of tuples, in one order. After `timeout` seconds what has not answered
-        raises DeadlinePassed. Raises OrderUnsupported, and WritesUnseen within a `shard()` that
-        has changed a table.
+        Rows are a list of tuples, in one order. Aggregates instead of fields give one row, of all
+        shards. After `timeout` seconds what has not answered raises DeadlinePassed. Raises
+        OrderUnsupported, and WritesUnseen within a `shard()` that has changed a table.
 
             db.scatter(["id", "user_id"], "photos", order_by="-id", limit=30)
+            [(photos,)] = db.scatter(Aggregate.count(), "photos", limit=1)
         """
-        asked, named = merging.gathering(fields, table, where, parameters, order_by, limit)
+        computed = merging.aggregates(fields)
+        most = None if computed else limit
+        asked, named = merging.gathering(fields, table, where, parameters, order_by, most)
         until = None if timeout is None else time.monotonic() + timeout
 
         def read(node: NodeName, shards: Sequence[ShardId]) -> Answer:
@@ -403,7 +410,7 @@ class ShardedDatabase(Routed):
         every = list(map(ShardId, range(len(self._known.map.owners))))
         self._require_seen(every)
         answers = self._on_shards("scatter", table, every, read, until)
-        return merging.merged(asked, answers)
+        return [merging.combined(computed, answers)] if computed else merging.merged(asked, answers)
 
     def read_map(self) -> int:
         """Read the map again, and give its version; raises MapUnread, MapWentBack.
@@ -413,6 +420,19 @@ class ShardedDatabase(Routed):
         self._nodes.begin(self._source)
         self._nodes.reread()
         return self._known.map.version
+
+    def check(self, timeout: float = 5.0) -> dict[NodeName, NodeHealth]:
+        """Check every node that owns shards, through its pool."""
+        self._nodes.begin(self._source)
+        owning = self._known.owning()
+        until = time.monotonic() + timeout
+        outcomes = together([partial(self._check, node, until) for node in owning])
+        return {
+            node: NodeHealth(reasons([outcome])[0], 0.0, None)
+            if isinstance(outcome, BaseException)
+            else outcome
+            for node, outcome in zip(owning, outcomes, strict=True)
+        }
 
     def _on_shards(
         self,
@@ -531,3 +551,9 @@ class ShardedDatabase(Routed):
                 cursor.execute(core.CHANGING)
                 if (row := cursor.fetchone()) is not None:
                     raise WritesUnseen(shard, row[1], row[2])
+
+    def _check(self, node: NodeName, until: float) -> NodeHealth:
+        """Ask a node for its map over a connection of its pool."""
+        began = time.perf_counter()
+        answer = self._nodes.execute(node, maps.READ, until=until)
+        return core.health(self._known, node, answer, (time.perf_counter() - began) * 1000)
