@@ -48,8 +48,8 @@ def run(
     settings.pending = bool(pending)
     if not settings.json:
         emit(settings.output, header, rows, plan, nothing=nothing)
-        for note in notes:
-            say(f"note: {note}")
+    for note in notes:
+        say(f"note: {note}")
     found: T | None = None
     said = ""
     if pending and not settings.dry_run:

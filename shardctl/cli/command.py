@@ -28,7 +28,6 @@ def _anywhere(
     topology: Annotated[
         str | None,
         typer.Option(
-            "--topology",
             metavar="FILE",
             envvar="SHARDCTL_TOPOLOGY",
             help="The topology file of the cluster; ./topology.yaml by default.",
@@ -36,10 +35,7 @@ def _anywhere(
         ),
     ] = None,
     verbose: Annotated[
-        bool,
-        typer.Option(
-            "--verbose", help="Print the log on standard error, too.", rich_help_panel=_PANEL
-        ),
+        bool, typer.Option(help="Print the log on standard error, too.", rich_help_panel=_PANEL)
     ] = False,
 ) -> None: ...
 
@@ -47,8 +43,7 @@ def _anywhere(
 def _of_changes(
     output: ReportOption = Report.table,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Check everything and show the plan, but change nothing."),
+        bool, typer.Option(help="Check everything and show the plan, but change nothing.")
     ] = False,
     detailed: Annotated[
         bool,
@@ -85,14 +80,19 @@ OF_CHANGES = made(_of_changes)
 
 
 def _show_values(params: Iterable[Any]) -> None:
-    """Make options show the kind of their value, as `<duration>`; flags and arguments show none."""
+    """Make options show the kind of their value, as `<duration>`; flags and arguments show none.
+
+    A flag has no second one that takes it back.
+    """
     for param in params:
         if isinstance(param, typer.core.TyperArgument):
             param.display_type_rich = _nothing  # type: ignore[method-assign]  # typer has no option
+            param.metavar = param.metavar or str(param.name).upper()
         elif param.is_flag:
-            param.metavar = ""
-        elif param.metavar and not param.metavar.startswith("<"):
-            param.metavar = f"<{param.metavar.lower()}>"
+            param.metavar, param.secondary_opts = "", []
+        elif param.metavar or (kind := param.type_descriptor.annotation) in (int, float, str):
+            value = param.metavar or (param.name if kind is str else "n")
+            param.metavar = f"<{value.lower().strip('<>')}>"
 
 
 def _nothing(ctx: Any) -> None:
@@ -257,12 +257,8 @@ def _how(ctx: Any) -> str:
 
 def usage_error(error: Any) -> UsageError:
     """Turn typer's error about the arguments into a UsageError."""
-    message = str(getattr(error, "message", "") or error.format_message())
-    if getattr(error, "param", None) is not None:
-        message = error.format_message().replace("Value error, ", "")  # pydantic's
+    message = error.format_message().replace("Value error, ", "")  # pydantic's
     hint = _how(error.ctx) if getattr(error, "ctx", None) is not None else ""
-    if near := getattr(error, "possibilities", None):
-        hint = f"did you mean {' or '.join(sorted(near))}? {hint}"
     return UsageError(f"{message[:1].lower()}{message[1:].rstrip('.')}", hint=hint)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -55,10 +54,7 @@ class Settings:
         """Read the options that affect errors from a command line that could not be parsed."""
         self.detailed = "--detailed-exitcode" in words
         self.nagios = "--nagios" in words
-        pairs = itertools.pairwise(words)
-        if {"-ojson", "--output=json"} & {*words} or any(
-            option in ("-o", "--output") and value == "json" for option, value in pairs
-        ):
+        if {"-ojson", "--output=json", "json"} & {*words}:
             self.output = "json"
 
     def exit_code(self, code: int) -> int:

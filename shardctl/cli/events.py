@@ -37,7 +37,6 @@ def events(
     since: Annotated[
         datetime | None,
         typer.Option(
-            "--since",
             metavar="DURATION|TIME",
             parser=values.moment,
             help="List events from then on: 2h before now, or 2026-01-31T12:00 (UTC); "
@@ -46,7 +45,7 @@ def events(
     ] = None,
     node: OfNodeOption = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Then print new events as they come, until Ctrl-C.")
+        bool, typer.Option(help="Then print new events as they come, until Ctrl-C.")
     ] = False,
     output: ListingOption = Listing.table,
 ) -> None:

@@ -32,18 +32,12 @@ _SHOWN = 4
 def move_shards(
     ctx: typer.Context,
     shards: Annotated[
-        str | None,
-        typer.Argument(metavar="SHARDS", help="Shards of one node, for example 2-3,17."),
+        str | None, typer.Argument(help="Shards of one node, for example 2-3,17.")
     ] = None,
     *,
     to: Annotated[
         str,
-        typer.Option(
-            "--to",
-            metavar="NODE",
-            autocompletion=options.node_names,
-            help="The target node.",
-        ),
+        typer.Option(metavar="NODE", autocompletion=options.node_names, help="The target node."),
     ],
     source: Annotated[
         str | None,
@@ -55,15 +49,12 @@ def move_shards(
         ),
     ] = None,
     half: Annotated[
-        bool,
-        typer.Option("--half", help="The upper half of each of the node's ranges, by size."),
+        bool, typer.Option(help="The upper half of each of the node's ranges, by size.")
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="All of the node's shards.")] = False,
     method: Annotated[
         str | None,
         typer.Option(
-            "--method",
-            metavar="METHOD",
             autocompletion=options.method_names,
             help="stream: copy only these shards, to a node that runs. clone: copy the whole "
             "server, onto a node without shards. Default: stream if the target is a running member "
@@ -72,29 +63,25 @@ def move_shards(
     ] = None,
     retain: Annotated[
         values.Duration | None,
-        values.duration_option("--retain", "How long to keep retired schemas, for example 7d."),
+        values.duration_option("How long to keep retired schemas, for example 7d."),
     ] = None,
     keep_reverse: Annotated[
         values.Duration,
         values.duration_option(
-            "--keep-reverse",
-            "With stream: for how long `moves reverse` can give the shards back, 0 for never.",
+            "With stream: for how long `moves reverse` can give the shards back, 0 for never."
         ),
     ] = _KEEP_REVERSE,
     finish_reverse: FinishReverseOption = False,
     rehearse_only: Annotated[
         bool,
         typer.Option(
-            "--rehearse-only",
-            help="With stream: copy, compare every row, measure the pause; then remove it all.",
+            help="With stream: copy, compare every row, measure the pause; then remove it all."
         ),
     ] = False,
     duplicate_shared: Annotated[
         bool,
         typer.Option(
-            "--duplicate-shared",
-            help="With clone: copy tables outside shards, too.",
-            rich_help_panel=DANGEROUS,
+            help="With clone: copy tables outside shards, too.", rich_help_panel=DANGEROUS
         ),
     ] = False,
 ) -> None:
@@ -117,7 +104,7 @@ def move_shards(
     options = moving.options_of(
         ctx.obj,
         topology,
-        retain_s=(topology.move.retain if retain is None else retain).total_seconds(),
+        retain_s=None if retain is None else retain.total_seconds(),
         clone_with=topology.move.clone_with,
         finish_reverse=finish_reverse,
         keep_reverse_s=keep_reverse.total_seconds(),

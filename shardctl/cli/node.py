@@ -17,20 +17,16 @@ if TYPE_CHECKING:
 
 app = App()
 
-NodeArgument = Annotated[
-    str, typer.Argument(metavar="NODE", help="The node.", autocompletion=options.node_names)
-]
+NodeArgument = Annotated[str, typer.Argument(help="The node.", autocompletion=options.node_names)]
 
 
 @app.command(cls=Changing)
 def add(
     ctx: typer.Context,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="The name of the new node.")],
+    node: Annotated[str, typer.Argument(help="The name of the new node.")],
     *,
-    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The host of its server.")],
-    port: Annotated[
-        int, typer.Option("--port", min=1, max=65535, metavar="P", help="The port of its server.")
-    ] = 5432,
+    host: Annotated[str, typer.Option(help="The host of its server.")],
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port of its server.")] = 5432,
     more: Annotated[
         str | None,
         typer.Option(
@@ -68,9 +64,7 @@ def remove(
     gone: Annotated[
         bool,
         typer.Option(
-            "--gone",
-            help="Confirm that its server is permanently lost.",
-            rich_help_panel=options.DANGEROUS,
+            help="Confirm that its server is permanently lost.", rich_help_panel=options.DANGEROUS
         ),
     ] = False,
 ) -> None:

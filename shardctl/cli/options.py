@@ -79,40 +79,31 @@ class Listing(StrEnum):
 ReportOption = Annotated[Report, typer.Option("-o", "--output", help="Format of the result.")]
 ListingOption = Annotated[Listing, typer.Option("-o", "--output", help="Format of the result.")]
 AllOrNothingOption = Annotated[
-    bool,
-    typer.Option("--all-or-nothing", help="If a node is unreachable, change nothing and exit 1."),
+    bool, typer.Option(help="If a node is unreachable, change nothing and exit 1.")
 ]
 DANGEROUS = "Dangerous"
 """The panel of options that end others' work or take the operator's word."""
 FinishReverseOption = Annotated[
     bool,
-    typer.Option(
-        "--finish-reverse",
-        help="Give up reversing earlier moves of these shards, as `moves finish` does.",
-    ),
+    typer.Option(help="Give up reversing earlier moves of these shards, as `moves finish` does."),
 ]
 LockWaitOption = Annotated[
     values.Duration | None,
     values.duration_option(
-        "--lock-wait", "How long to wait for other commands that change the fleet, for example 10m."
+        "How long to wait for other commands that change the fleet, for example 10m."
     ),
 ]
 WatchOption = Annotated[
     values.Duration | None,
     values.duration_option(
-        "--watch",
-        "Look again and again, for example every 2s.",
-        least=values.Duration(milliseconds=100),
+        "Look again and again, for example every 2s.", least=values.Duration(milliseconds=100)
     ),
 ]
 SampleOption = Annotated[
     values.Duration,
-    values.duration_option("--sample", "How long to count transactions or operations; 0 to skip."),
+    values.duration_option("How long to count transactions or operations; 0 to skip."),
 ]
 OfNodeOption = Annotated[
-    str | None,
-    typer.Option("--node", metavar="NODE", autocompletion=node_names, help="Only this node."),
+    str | None, typer.Option(autocompletion=node_names, help="Only this node.")
 ]
-JobsOption = Annotated[
-    int, typer.Option("--jobs", min=1, max=64, metavar="N", help="Sessions per node.")
-]
+JobsOption = Annotated[int, typer.Option(min=1, max=64, help="Sessions per node.")]

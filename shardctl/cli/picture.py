@@ -32,7 +32,7 @@ def shorten(ranges: str, *, parts: int = 12) -> str:
     return ranges if more <= 0 else f"{','.join(found[:parts])},... (+{more:,} more)"
 
 
-def bar(count: int, largest: int, *, width: int) -> str:
+def bar(count: float, largest: float, *, width: int) -> str:
     """Draw `count` as a part of `width` characters that stand for `largest`.
 
     Whatever is there shows: the bar is empty only for nothing.

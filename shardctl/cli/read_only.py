@@ -19,24 +19,15 @@ if TYPE_CHECKING:
 
 app = App()
 
-ShardsArgument = Annotated[
-    str | None, typer.Argument(metavar="SHARDS", help="For example 2-3,17; or use --node.")
-]
+ShardsArgument = Annotated[str | None, typer.Argument(help="For example 2-3,17; or use --node.")]
 NodeOption = Annotated[
     str | None,
-    typer.Option(
-        "--node",
-        metavar="NODE",
-        autocompletion=options.node_names,
-        help="All shards of this node.",
-    ),
+    typer.Option(autocompletion=options.node_names, help="All shards of this node."),
 ]
 WAIT = values.Duration(seconds=30)
 WaitOption = Annotated[
     values.Duration,
-    values.duration_option(
-        "--wait", "How long to wait for sessions that use a table, for example 30s."
-    ),
+    values.duration_option("How long to wait for sessions that use a table, for example 30s."),
 ]
 
 
@@ -96,7 +87,6 @@ def _run(
     count = sum(len(one.todo) for one in plans)
     where = f"{plural(count, 'shard')} on {plural(len(changed), 'node')}"
     verb, are = ("Refuse", "already") if wanted == "on" else ("Accept", "not")
-    alike = plural(len(chosen), "shard") + (" is" if len(chosen) == 1 else " are")
     changing.run(
         ctx,
         pending=count,
@@ -112,7 +102,7 @@ def _run(
             for one in plans
             if count
         ],
-        nothing=f"nothing to do: {alike} {are} read-only",
+        nothing=f"nothing to do: shards {picture.shorten(ranges.of(chosen))} are {are} read-only",
         plan={
             "cluster": topology.cluster,
             "read_only": wanted.value,

@@ -35,40 +35,27 @@ _LEFT_OUT = {
 def repack(
     ctx: typer.Context,
     shards: Annotated[
-        str | None,
-        typer.Argument(metavar="SHARDS", help="For example 2-3,17; all by default."),
+        str | None, typer.Argument(help="For example 2-3,17; all by default.")
     ] = None,
     *,
     min_bloat: Annotated[
-        int,
-        typer.Option(
-            "--min-bloat", min=0, max=99, metavar="PERCENT", help="The least estimated bloat."
-        ),
+        int, typer.Option(min=0, max=99, metavar="PERCENT", help="The least estimated bloat.")
     ] = 20,
     recent: Annotated[
-        values.Duration,
-        values.duration_option("--recent", "Skip tables that were repacked within this time."),
+        values.Duration, values.duration_option("Skip tables that were repacked within this time.")
     ] = _RECENT,
-    jobs: Annotated[
-        int,
-        typer.Option("--jobs", min=1, max=16, metavar="N", help="Tables at a time per node."),
-    ] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=16, help="Tables at a time per node.")] = 1,
     wait_timeout: Annotated[
         values.Duration,
         values.duration_option(
-            "--wait-timeout",
-            "Skip a table that is in use for longer, for example 1m.",
-            least=_SECOND,
+            "Skip a table that is in use for longer, for example 1m.", least=_SECOND
         ),
     ] = _WAIT,
     terminate: Annotated[
-        bool,
-        typer.Option(
-            "--terminate", help="Do not skip it: cancel statements and end sessions that use it."
-        ),
+        bool, typer.Option(help="Do not skip it: cancel statements and end sessions that use it.")
     ] = False,
     no_superuser_check: Annotated[
-        bool, typer.Option("--no-superuser-check", help="Allow a role that is not a superuser.")
+        bool, typer.Option(help="Allow a role that is not a superuser.")
     ] = False,
 ) -> None:
     """Rewrite bloated tables with pg_repack, in index order, while they are in use.

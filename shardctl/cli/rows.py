@@ -25,11 +25,10 @@ _MISPLACED = ("table", "shard", "node", "belongs_to", "by", "value", "primary_ke
 
 ShardsArgument = Annotated[
     str | None,
-    typer.Argument(metavar="SHARDS", help="Shards to search, for example 2-3,17; all by default."),
+    typer.Argument(help="Shards to search, for example 2-3,17; all by default."),
 ]
 TableOption = Annotated[
-    list[str] | None,
-    typer.Option("--table", metavar="NAME", help="Search only this table; can be repeated."),
+    list[str] | None, typer.Option(metavar="NAME", help="Search only this table; can be repeated.")
 ]
 
 
@@ -45,10 +44,7 @@ def misplaced(
     *,
     table: TableOption = None,
     limit: Annotated[
-        int,
-        typer.Option(
-            "--limit", min=1, metavar="N", help="Rows to list per table, shard and right shard."
-        ),
+        int, typer.Option(min=1, help="Rows to list per table, shard and right shard.")
     ] = 20,
     statements: Annotated[
         bool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,15 +15,17 @@ from shardctl.cli.progress import bars
 from shardctl.cli.traffic import traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from shardctl.cli.context import Settings
     from shardctl.sandbox.poolers import PoolerState
-    from shardctl.sandbox.servers import Down, State
+    from shardctl.sandbox.servers import Down, State, Up
     from shardctl.topology.model import Node, Pooler, Topology
 
+    Shown = tuple[Any, ...]
 
-sandbox_app = App()
+
+app = App()
 
 FORESEEN = {
     "make": "would be created and started",
@@ -33,23 +36,14 @@ FORESEEN = {
 DID = {"started": "started", "up": "was up", "reloaded": "was up; settings reloaded"}
 
 
-@sandbox_app.command()
+@app.command()
 def new(
     ctx: typer.Context,
     *,
-    shards: Annotated[
-        int, typer.Option("--shards", metavar="N", min=1, max=8192, help="How many shards.")
-    ],
-    nodes: Annotated[
-        int, typer.Option("--nodes", metavar="M", min=1, help="How many nodes own them.")
-    ],
-    spare: Annotated[
-        int, typer.Option("--spare", metavar="K", min=0, help="How many nodes own no shards.")
-    ] = 0,
-    port: Annotated[
-        int,
-        typer.Option("--port", metavar="P", min=1, help="The pooler's; the nodes get the next."),
-    ] = 6100,
+    shards: Annotated[int, typer.Option(min=1, max=8192, help="How many shards.")],
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes own them.")],
+    spare: Annotated[int, typer.Option(min=0, help="How many nodes own no shards.")] = 0,
+    port: Annotated[int, typer.Option(min=1, help="The pooler's; the nodes get the next.")] = 6100,
 ) -> None:
     """Write a topology for local servers; never overwrites an existing file."""
     from shardctl.sandbox import new as topology
@@ -60,7 +54,7 @@ def new(
     say("  run `shardctl sandbox up` to start the servers")
 
 
-@sandbox_app.command(cls=HereChanging)
+@app.command(cls=HereChanging)
 def up(ctx: typer.Context) -> None:
     """Start a server for every node that owns shards, and every pooler; skips running ones.
 
@@ -81,34 +75,25 @@ def up(ctx: typer.Context) -> None:
         _print(
             ctx,
             topology,
-            ("server", "address", "plan"),
-            _plan_row,
-            nodes=[_at(node) | {"plan": does} for node, does in plan],
-            poolers=[_at(pooler) | {"plan": does} for pooler, does in pooled],
+            ("address", "plan"),
+            (_at(node, FORESEEN[does], plan=does) for node, does in plan),
+            (_at(pooler, FORESEEN[does], plan=does) for pooler, does in pooled),
         )
         return
     topology = servers.protected(topology)
     with bars() as progress:
         found = servers.up(topology, progress)
         offering = poolers.up(topology, progress)
-    _print(
-        ctx,
-        topology,
-        ("server", "address", "result"),
-        _up_row,
-        nodes=[
-            _at(o.node) | {"did": o.did, "made": o.made, "waiting": list(o.waiting)} for o in found
-        ],
-        poolers=[_at(one.pooler) | {"did": one.did} for one in offering],
-    )
+    offered = (_at(one.pooler, DID[one.did], did=one.did) for one in offering)
+    _print(ctx, topology, ("address", "result"), map(_up, found), offered)
 
 
-@sandbox_app.command(cls=HereChanging)
+@app.command(cls=HereChanging)
 def down(
     ctx: typer.Context,
     *,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Also remove the data that `sandbox up` created.")
+        bool, typer.Option(help="Also remove the data that `sandbox up` created.")
     ] = False,
 ) -> None:
     """Stop the poolers and the servers of all nodes, including nodes without shards."""
@@ -133,17 +118,11 @@ def down(
             ended = poolers.down(topology, progress, delete=delete)
         finally:  # a pooler that does not stop must not keep the nodes running
             found = servers.down(topology, progress, delete=delete)
-    _print(
-        ctx,
-        topology,
-        ("server", "result", "data"),
-        _down_row,
-        nodes=(_down_json(one, "directory") for one in found),
-        poolers=(_down_json(one, "file") for one in ended),
-    )
+    nodes = (_down(one, "directory") for one in found)
+    _print(ctx, topology, ("result", "data"), nodes, (_down(one, "file") for one in ended))
 
 
-@sandbox_app.command()
+@app.command()
 def status(
     ctx: typer.Context,
     *,
@@ -156,86 +135,71 @@ def status(
     _print_states(ctx, topology, servers.status(topology), poolers.status(topology))
 
 
-sandbox_app.command(cls=HereChanging)(traffic)
+app.command(cls=HereChanging)(traffic)
 
 
 def _print(
     ctx: typer.Context,
     topology: Topology,
     header: tuple[str, ...],
-    row: Callable[[dict[str, Any]], tuple[str, ...]],
-    *,
-    nodes: Iterable[dict[str, Any]],
-    poolers: Iterable[dict[str, Any]],
+    nodes: Iterable[Shown],
+    poolers: Iterable[Shown],
 ) -> None:
-    """Print what there is of each server as JSON, or a row of it."""
+    """Print what there is of each server as JSON, or the cells of its row."""
     settings: Settings = ctx.obj
-    found = {"nodes": list(nodes), "poolers": list(poolers)}
-    rows = map(row, [*found["nodes"], *found["poolers"]])
-    emit(settings.output, header, rows, {"cluster": topology.cluster, **found})
+    found = {"nodes": [*nodes], "poolers": [*poolers]}
+    value = {kind: [one for one, *_ in shown] for kind, shown in found.items()}
+    rows = [(one["name"], *cells) for shown in found.values() for one, *cells in shown]
+    emit(settings.output, ("server", *header), rows, {"cluster": topology.cluster, **value})
 
 
 def _print_states(
     ctx: typer.Context, topology: Topology, nodes: Iterable[State], poolers: Iterable[PoolerState]
 ) -> None:
     """Print which servers run; the port is the one on which a node listens."""
-    _print(
-        ctx,
-        topology,
-        ("server", "address", "state", "version", "pid", "data directory"),
-        _state_row,
-        nodes=[
-            _at(one.node)
-            | {"state": one.state, "port": one.port or one.node.port, "major": one.major}
-            | {"pid": one.pid, "data_directory": str(one.node.data_directory)}
-            | {"made_by_sandbox": one.ours}
-            for one in nodes
-        ],
-        poolers=[
-            _at(one.pooler) | {"state": one.state, "pid": one.pid, "config": str(one.pooler.config)}
-            for one in poolers
-        ],
-    )
+    header = ("address", "state", "version", "pid", "data directory")
+    _print(ctx, topology, header, map(_node_state, nodes), map(_pooler_state, poolers))
 
 
-def _at(one: Node | Pooler) -> dict[str, object]:
-    return {"name": one.name, "host": one.host, "port": one.port}
+def _at(one: Node | Pooler, cell: str, **value: object) -> Shown:
+    return {"name": one.name, "host": one.host, "port": one.port, **value}, _address(one), cell
 
 
-def _address(one: dict[str, Any]) -> str:
-    return f"{one['host']}:{one['port']}"
+def _address(one: Node | Pooler) -> str:
+    return f"{one.host}:{one.port}"
 
 
-def _plan_row(one: dict[str, Any]) -> tuple[str, ...]:
-    return one["name"], _address(one), FORESEEN[one["plan"]]
+def _up(one: Up) -> Shown:
+    needed = f"; restart needed for: {', '.join(one.waiting)}" if one.waiting else ""
+    cell = DID[one.did] + needed
+    return _at(one.node, cell, did=one.did, made=one.made, waiting=list(one.waiting))
 
 
-def _up_row(one: dict[str, Any]) -> tuple[str, ...]:
-    waiting = ", ".join(one.get("waiting", ()))
-    needed = f"; restart needed for: {waiting}" if waiting else ""
-    return one["name"], _address(one), DID[one["did"]] + needed
-
-
-def _down_row(one: dict[str, Any]) -> tuple[str, ...]:
-    data = "removed" if one["deleted"] else ""
-    if one["left"]:
-        data = f"left: {': '.join(one['left'].values())}"
-    return one["name"], "was down" if one["did"] == "down" else "stopped", data
-
-
-def _down_json(one: Down, kind: str) -> dict[str, object]:
-    return {
+def _down(one: Down, kind: str) -> Shown:
+    value = {
         "name": one.server.name,
         "did": "stopped" if one.was_up else "down",
         "deleted": [str(path) for path in one.deleted],
         "left": {kind: str(one.left[0]), "reason": one.left[1]} if one.left else None,
     }
+    data = "removed" if one.deleted else ""
+    if one.left:
+        data = f"left: {one.left[0]}: {one.left[1]}"
+    return value, "stopped" if one.was_up else "was down", data
 
 
-def _state_row(one: dict[str, Any]) -> tuple[str, ...]:
-    data = one.get("data_directory") or one["config"]
-    server = one["name"], _address(one), one["state"]
-    return *server, one.get("major") or "", str(one["pid"] or ""), data
+def _node_state(one: State) -> Shown:
+    node = replace(one.node, port=one.port or one.node.port)
+    data, pid = str(node.data_directory), one.pid
+    value = {"major": one.major, "pid": pid, "data_directory": data, "made_by_sandbox": one.ours}
+    shown = _at(node, one.state, state=one.state, **value)
+    return *shown, one.major or "", str(pid or ""), data
+
+
+def _pooler_state(one: PoolerState) -> Shown:
+    config = str(one.pooler.config)
+    shown = _at(one.pooler, one.state, state=one.state, pid=one.pid, config=config)
+    return *shown, "", str(one.pid or ""), config
 
 
 demo_app = App()
@@ -246,7 +210,7 @@ def demo(
     ctx: typer.Context,
     *,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the servers running, and show how to connect.")
+        bool, typer.Option(help="Keep the servers running, and show how to connect.")
     ] = False,
 ) -> None:
     """Show the whole story on a throw-away fleet of real local servers.
@@ -266,13 +230,9 @@ def demo(
     if not poolers.available():
         say(f"note: {poolers.WITHOUT} it")
     with tour.fleet(keep=keep) as topology:
-        steps = list(tour.run(topology))
-        print_table(
-            ("step", "result", "seconds"), [(s.did, s.result, f"{s.seconds:.2f}") for s in steps]
-        )
-        for words in (("verify", "--deep"), ("status", "--sample", "0")):
-            print(f"\nshardctl {' '.join(words)}", flush=True)
-            tour.show(topology, *words)
+        print_table(("step", "result", "seconds"), tour.run(topology))
+        print("\nshardctl status", flush=True)
+        tour.show(topology, "status", "--sample", "0")
     if keep:
         _show_how_to_connect(topology)
     else:
@@ -280,21 +240,10 @@ def demo(
 
 
 def _show_how_to_connect(topology: Topology) -> None:
-    from shardctl.topology import routes
-
-    route, table = routes.of_shard(topology, 0), "photos_by_user"
-    server: Node | Pooler = route.node
-    name: str = topology.database.name
-    if route.poolers:
-        server, name = route.poolers[0]
-    else:
-        table = f"{route.schema}.{table}"
-    login = f"-h {server.host} -p {server.port} -U {topology.database.app_roles[0]} {name}"
     say(f"""
 The servers are running. Try:
   export SHARDCTL_TOPOLOGY={topology.path}
   shardctl sandbox status
   shardctl route 31341
-  psql {login} -c 'TABLE {table} LIMIT 5'
 Stop and delete them:
   shardctl sandbox down --delete --yes && rm -r {topology.path.parent}""")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,10 +14,9 @@ from shardctl.cli.output import emit, plural, print_json, print_line, print_tabl
 from shardctl.errors import Problems, ShardctlError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from shardctl.topology.model import ShardId, Topology
-    from shardctl.traffic.load import Load
     from shardctl.traffic.report import Report as Found
     from shardctl.traffic.report import Spread
 
@@ -40,54 +38,37 @@ def traffic(
     ctx: typer.Context,
     *,
     clients: Annotated[
-        int | None,
-        typer.Option(
-            "--clients", min=1, max=256, metavar="N", help="How many clients; 8 unless --connect."
-        ),
+        int | None, typer.Option(min=1, max=256, help="How many clients; 8 unless --connect.")
     ] = None,
     connect: Annotated[
         bool,
-        typer.Option(
-            "--connect",
-            help="Log in for each operation, at a fixed rate, however long answers take.",
-        ),
+        typer.Option(help="Log in for each operation, at a fixed rate, however long answers take."),
     ] = False,
     logins: Annotated[
         float | None,
         typer.Option(
-            "--logins",
-            min=0.1,
-            max=2000,
-            metavar="N",
-            help=f"Logins a second with --connect; {_LOGINS} by default.",
+            min=0.1, max=2000, help=f"Logins a second with --connect; {_LOGINS} by default."
         ),
     ] = None,
     seconds: Annotated[
         values.Duration,
         values.duration_option(
-            "--seconds", "How long to run; Ctrl-C ends it.", least=values.Duration(milliseconds=100)
+            "How long to run; Ctrl-C ends it.", least=values.Duration(milliseconds=100)
         ),
     ] = _SECONDS,
     rate: Annotated[
-        float | None,
-        typer.Option(
-            "--rate", min=0.01, metavar="N", help="The most operations a second per client."
-        ),
+        float | None, typer.Option(min=0.01, help="The most operations a second per client.")
     ] = None,
     aliases: Annotated[
         Aliases,
         typer.Option(
-            "--aliases",
-            help="Connect by aliases of shards or of nodes, directly, or with shardctl.router.",
+            help="Connect by aliases of shards or of nodes, directly, or with shardctl.router."
         ),
     ] = Aliases.shard,
     shards: Annotated[
-        str | None,
-        typer.Option("--shards", metavar="SHARDS", help="Only these shards, for example 0-3,17."),
+        str | None, typer.Option(help="Only these shards, for example 0-3,17.")
     ] = None,
-    keep_table: Annotated[
-        bool, typer.Option("--keep-table", help="Keep the load's table and its rows.")
-    ] = False,
+    keep_table: Annotated[bool, typer.Option(help="Keep the load's table and its rows.")] = False,
 ) -> None:
     """Write, update and read rows in every shard, then check each acknowledged one.
 
@@ -103,6 +84,7 @@ def traffic(
     errors. Exit code 1 if an operation failed, or a row is lost, duplicated, or on the wrong node.
     """
     from shardctl.topology import routes
+    from shardctl.traffic.client_routes import TABLE
     from shardctl.traffic.load import Load
 
     topology = load_topology(ctx)
@@ -120,8 +102,7 @@ def traffic(
     if settings.dry_run:
         _foresee(topology, aliases, chosen, settings)
         return
-    start = partial(
-        Load.start,
+    loading = Load.start(
         topology,
         clients=clients if clients is not None else 0 if connect else _CLIENTS,
         aliases=aliases.value,
@@ -131,7 +112,18 @@ def traffic(
         shards=chosen,
         keep_table=keep_table,
     )
-    found = _run(start, keep_table=keep_table)
+    with loading as load:
+        try:
+            for second in load.watch():
+                say(f"{time.strftime('%H:%M:%S')}  {line(second)}")
+            load.stop()
+        except KeyboardInterrupt:
+            say("interrupted: stopping the load, then checking its rows")
+        found = load.check()
+    if keep_table:
+        say(f"kept table {TABLE} in every shard; the next load empties it")
+    elif load.left:
+        say(f"note: {', '.join(load.left)}: unreachable: table {TABLE} may still exist there")
     if settings.json:
         print_json({"format": 1, "cluster": topology.cluster, **found.as_json()})
     else:
@@ -174,29 +166,6 @@ def _foresee(
     emit(
         settings.output, ("table", "shards", "load"), [row], {"cluster": topology.cluster, **found}
     )
-
-
-def _run(start: Callable[[], Load], *, keep_table: bool) -> Found:
-    """Run the load until its time is over or Ctrl-C, and check its rows."""
-    with start() as load:
-        try:
-            for second in load.watch():
-                say(f"{time.strftime('%H:%M:%S')}  {line(second)}")
-            load.stop()
-        except KeyboardInterrupt:
-            say("interrupted: stopping the load, then checking its rows")
-        found = load.check()
-    _report_table(load, keep=keep_table)
-    return found
-
-
-def _report_table(load: Load, *, keep: bool) -> None:
-    from shardctl.traffic.client_routes import TABLE
-
-    if keep:
-        say(f"kept table {TABLE} in every shard; the next load empties it")
-    elif load.left:
-        say(f"note: {', '.join(load.left)}: unreachable: table {TABLE} may still exist there")
 
 
 def line(second: Spread) -> str:

@@ -59,9 +59,9 @@ def duration(*, least: Duration | None = None) -> Callable[[object], Duration]:
     return parse
 
 
-def duration_option(name: str, text: str, *, least: Duration | None = None) -> Any:
+def duration_option(text: str, *, least: Duration | None = None) -> Any:
     """Make an option for a duration; `text` is its line in the help."""
-    return typer.Option(name, metavar="DURATION", parser=duration(least=least), help=text)
+    return typer.Option(metavar="DURATION", parser=duration(least=least), help=text)
 
 
 def moment(value: object) -> datetime:
