@@ -95,9 +95,9 @@ def run(
         pending = set(futures)
         interrupt: KeyboardInterrupt | None = None
         while pending:
-            again_s = None if interrupt is None or cancel is None else _CANCEL_EVERY_S
+            again_s = _CANCEL_EVERY_S if interrupt and cancel else None
             try:
-                if again_s is not None and cancel is not None:
+                if interrupt and cancel:
                     cancel()
                 pending = wait(pending, again_s, FIRST_COMPLETED).not_done
             except KeyboardInterrupt as caught:

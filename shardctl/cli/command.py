@@ -10,15 +10,18 @@ import typer.core
 import typer.main
 
 from shardctl.cli.options import LockWaitOption, Report, ReportOption
-from shardctl.errors import UsageError
+from shardctl.cli.output import confirm, emit, print_json, say
+from shardctl.errors import ShardctlError, UsageError, together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from shardctl.cli.context import Settings
+    from shardctl.fanout import Progress
 
 _Base: Any = object
 F = TypeVar("F", bound="Callable[..., Any]")
+T = TypeVar("T")
 _PANEL = "Options of every command"
 _WHOLE = 1000
 """Longer than any sentence: typer cuts those off that are longer than a line."""
@@ -272,3 +275,53 @@ class App(typer.Typer):
     def command(self, name: str | None = None, **attributes: Any) -> Callable[[F], F]:
         """Register a command."""
         return super().command(name, **({"cls": Command} | attributes))
+
+
+def run_change(
+    ctx: typer.Context,
+    *,
+    pending: object,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    plan: Mapping[str, Any],
+    question: str,
+    carry_out: Callable[[Progress], T],
+    done: Callable[[T], str],
+    result: Callable[[T], Mapping[str, Any]] | None = None,
+    report: Callable[[T], None] | None = None,
+    nothing: str = "",
+    notes: Sequence[str] = (),
+    left_out: Sequence[ShardctlError] = (),
+) -> T | None:
+    """Show the plan; unless it is a dry run or nothing is `pending`, ask and carry it out.
+
+    JSON is one object at the end: the `plan` of a dry run, else its `result`, which is the plan
+    where that is None. `report` prints a result for people, and `done` gives the last line.
+    `left_out` are raised at the end. Returns what `carry_out` returned; raises what it and
+    `confirm` raise.
+    """
+    from shardctl.cli.progress import bars
+
+    settings: Settings = ctx.obj
+    settings.pending = bool(pending)
+    if not settings.json:
+        emit(settings.output, header, rows, plan, nothing=nothing)
+    for note in notes:
+        say(f"note: {note}")
+    found: T | None = None
+    said = ""
+    if pending and not settings.dry_run:
+        confirm(question, yes=settings.yes)
+        with bars() as progress:
+            found = carry_out(progress)
+        plan = plan if result is None else result(found)
+        if report is not None and not settings.json:
+            report(found)
+        said = done(found)
+    if settings.json:
+        print_json({"format": 1, **plan})
+    if said:
+        say(said)
+    if left_out:
+        raise together(left_out)
+    return found

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     import typer
 
-    from shardctl.cli.values import Duration
     from shardctl.topology.model import Topology
 
 
@@ -35,7 +35,7 @@ class Settings:
     """Whether the exit code of a dry run shows pending changes."""
     dry_run: bool = False
     yes: bool = False
-    lock_wait: Duration | None = None
+    lock_wait: timedelta | None = None
     shared: dict[str, Any] = field(default_factory=dict)
     """The values of options that the command shares with others, by their names."""
     changes: bool = False

@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import options, values
+from shardctl.cli import options
 from shardctl.cli.command import App, HereChanging
-from shardctl.cli.context import load_topology
-from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
+from shardctl.cli.context import Settings, load_topology
+from shardctl.cli.options import (
+    MS,
+    Duration,
+    Listing,
+    ListingOption,
+    Report,
+    ReportOption,
+    duration_option,
+)
 from shardctl.cli.output import confirm, emit, plural, print_json, print_line, print_table, say
 from shardctl.cli.progress import bars
 from shardctl.errors import Interrupted, Problems, UsageError, named
@@ -17,7 +25,6 @@ from shardctl.errors import Interrupted, Problems, UsageError, named
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardctl.cli.context import Settings
     from shardctl.maintenance.run import Result
 
 app = App(invoke_without_command=True, no_args_is_help=False)
@@ -98,8 +105,7 @@ def run(
         str | None, typer.Option(help="Run it as this user; over SSH with sudo.")
     ] = None,
     timeout: Annotated[
-        values.Duration | None,
-        values.duration_option("Kill it after this time, for example 30s.", least=values.MS),
+        Duration | None, duration_option("Kill it after this time, for example 30s.", least=MS)
     ] = None,
 ) -> None:
     """Run a shell command on every host in parallel; equal outputs are printed once.

@@ -13,6 +13,7 @@ from shardctl.cli.context import load_topology, topology_if_there
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
 from shardctl.cli.output import PRINTED, emit, print_json, say
 from shardctl.errors import Misused, Problems, ShardctlError, UsageError
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,10 +27,6 @@ decode_id_app = App()
 
 _BLOCK_BYTES = 1 << 18
 """Bytes of standard input per read: memory stays constant for millions of ids."""
-
-_LONGEST = 8192
-"""The longest line that is parsed: an id has at most 20 characters."""
-_SHOWN = 80
 
 
 # An id may be negative: an argument may look like an option.
@@ -71,8 +68,6 @@ def decode_id(
         for first, lines in _blocks():
             write(decoder.decode(enumerate(lines, first), _complain_of("line")))
     if topology and decoder.unplaced:
-        from shardctl.topology import ranges
-
         unplaced = picture.shorten(ranges.of(sorted(decoder.unplaced)))
         say(f"note: shards that are not in {topology.path.name}: {unplaced}")
     if decoder.bad:
@@ -90,16 +85,12 @@ def _complain_of(what: str) -> Callable[[int, str], None]:
 
 def _blocks() -> Iterator[tuple[int, list[str]]]:
     """Read standard input in blocks of lines, each with the number of its first line."""
-    first, rest = 1, ""
+    first = 1
     # Bytes that are not UTF-8 are not a number either: errors show them escaped.
     stream = open(sys.stdin.fileno(), encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115  # standard input stays open
-    while block := stream.read(_BLOCK_BYTES):
-        *lines, rest = (rest + block).split("\n")
-        if len(rest) > _LONGEST:  # memory stays constant for an endless line, too
-            rest = f"{rest[:_SHOWN]}..."
+    while lines := stream.readlines(_BLOCK_BYTES):
         yield first, lines
         first += len(lines)
-    yield first, [rest]
 
 
 encode_id_app = App()
@@ -224,7 +215,6 @@ def _ask(topology: Topology, *, offline: bool) -> NodeMap | None:
 
 def _report_stale(topology: Topology, reported: NodeMap, shards: list[int]) -> None:
     """Report shards that the file gives to other nodes than the map."""
-    from shardctl.topology import ranges
     from shardctl.topology.model import ShardId
 
     owners = topology.owners()

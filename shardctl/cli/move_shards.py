@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import moving, options, picture, values
+from shardctl.cli import moving, options, picture
 from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import DANGEROUS, FinishReverseOption
+from shardctl.cli.options import Duration, FinishReverseOption, dangerous, duration_option
 from shardctl.cli.output import plural, say
+from shardctl.errors import UsageError
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 app = App()
 
-_KEEP_REVERSE = values.Duration(hours=1)
+_KEEP_REVERSE = Duration(hours=1)
 _SHOWN = 4
 """Aliases of each pooler that the plan lists."""
 
@@ -62,12 +63,11 @@ def move_shards(
         ),
     ] = None,
     retain: Annotated[
-        values.Duration | None,
-        values.duration_option("How long to keep retired schemas, for example 7d."),
+        Duration | None, duration_option("How long to keep retired schemas, for example 7d.")
     ] = None,
     keep_reverse: Annotated[
-        values.Duration,
-        values.duration_option(
+        Duration,
+        duration_option(
             "With stream: for how long `moves reverse` can give the shards back, 0 for never."
         ),
     ] = _KEEP_REVERSE,
@@ -79,10 +79,7 @@ def move_shards(
         ),
     ] = False,
     duplicate_shared: Annotated[
-        bool,
-        typer.Option(
-            help="With clone: copy tables outside shards, too.", rich_help_panel=DANGEROUS
-        ),
+        bool, dangerous("With clone: copy tables outside shards, too.")
     ] = False,
 ) -> None:
     """Move shards to another node: copy them, cut over, compare every row.
@@ -136,7 +133,6 @@ def _shards(
     topology: Topology, text: str | None, source: str | None, *, half: bool, everything: bool
 ) -> list[int]:
     """Return the chosen shards: a list, half of a node's, or all of them."""
-    from shardctl.errors import UsageError
     from shardctl.moves import plan
     from shardctl.moves.preflight.shards import measure
     from shardctl.state import lock

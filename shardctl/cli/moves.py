@@ -6,24 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import changing, moving, picture
-from shardctl.cli.command import App, Changing
-from shardctl.cli.context import load_topology
+from shardctl.cli import moving, picture
+from shardctl.cli.command import App, Changing, run_change
+from shardctl.cli.context import Settings, load_topology
 from shardctl.cli.moving import find, report_step
 from shardctl.cli.options import (
-    DANGEROUS,
     Listing,
     ListingOption,
     Report,
     ReportOption,
     WatchOption,
+    dangerous,
 )
 from shardctl.cli.output import emit, plural, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardctl.cli.context import Settings
     from shardctl.fanout import Progress
     from shardctl.moves.doctor import Left
     from shardctl.moves.plan import MovePlan
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
 app = App()
 
 MoveArgument = Annotated[
-    str | None,
-    typer.Argument(help="The move's id; the unfinished move by default."),
+    str | None, typer.Argument(help="The move's id; the unfinished move by default.")
 ]
 TimelineOption = Annotated[
     bool, typer.Option(help="Draw the sub-steps of the cutover, beside what was predicted.")
@@ -97,11 +95,7 @@ def resume(
     move: MoveArgument = None,
     *,
     source_destroyed: Annotated[
-        bool,
-        typer.Option(
-            help="Confirm that the source is permanently lost; the target owns the shards.",
-            rich_help_panel=DANGEROUS,
-        ),
+        bool, dangerous("Confirm that the source is permanently lost; the target owns the shards.")
     ] = False,
 ) -> None:
     """Continue an unfinished move where it stopped; another operator may have started it.
@@ -146,11 +140,7 @@ def abort(
     move: MoveArgument = None,
     *,
     target_destroyed: Annotated[
-        bool,
-        typer.Option(
-            help="Confirm that the target is permanently lost: nothing is undone there.",
-            rich_help_panel=DANGEROUS,
-        ),
+        bool, dangerous("Confirm that the target is permanently lost: nothing is undone there.")
     ] = False,
 ) -> None:
     """Abort a move before its point of no return: the source keeps its shards.
@@ -285,7 +275,7 @@ def doctor(
         looking.clear(topology, chosen, cleared.append)
         return len(cleared)
 
-    changing.run(
+    run_change(
         ctx,
         pending=[*chosen, *unguarded],
         header=_LEFT,
@@ -346,7 +336,7 @@ def prune(
             say(f"{_counted(error.dropped)} dropped")
             raise
 
-    changing.run(
+    run_change(
         ctx,
         pending=chosen,
         header=("node", "schema", "size", "verdict"),

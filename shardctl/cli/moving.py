@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import changing, picture, progress, values
-from shardctl.cli.command import Changing, made
-from shardctl.cli.options import DANGEROUS, Report
+from shardctl.cli import picture, progress
+from shardctl.cli.command import Changing, made, run_change
+from shardctl.cli.options import MS, Duration, Report, dangerous, duration_option, size_option
 from shardctl.cli.output import plural, print_json, print_line, print_table, say
 from shardctl.cli.tables import fit
 from shardctl.meter import listed
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,36 +39,18 @@ class Identity(StrEnum):
 def _of_moves(
     *,
     max_pause: Annotated[
-        values.Duration | None,
-        values.duration_option(
-            "The longest time that clients may wait, for example 2s.", least=values.MS
-        ),
+        Duration | None,
+        duration_option("The longest time that clients may wait, for example 2s.", least=MS),
     ] = None,
     max_wal: Annotated[
-        int | None,
-        typer.Option(
-            metavar="SIZE",
-            parser=values.size,
-            help="The most WAL that the source keeps for the move.",
-        ),
+        int | None, size_option("The most WAL that the source keeps for the move.")
     ] = None,
-    terminate: Annotated[
-        bool,
-        typer.Option(help="End transactions that block the cutover.", rich_help_panel=DANGEROUS),
-    ] = False,
+    terminate: Annotated[bool, dangerous("End transactions that block the cutover.")] = False,
     ignore_standby: Annotated[
-        bool,
-        typer.Option(
-            help="Confirm that failover is disabled on the source.", rich_help_panel=DANGEROUS
-        ),
+        bool, dangerous("Confirm that failover is disabled on the source.")
     ] = False,
     max_rate: Annotated[
-        int | None,
-        typer.Option(
-            metavar="SIZE",
-            parser=values.size,
-            help="Limit the copy rate, for example 50M a second.",
-        ),
+        int | None, size_option("Limit the copy rate, for example 50M a second.")
     ] = None,
     identity: Annotated[
         Identity | None,
@@ -153,7 +136,6 @@ def start(
 ) -> None:
     """Show the plan of a move, ask, call `first`, carry it out and report."""
     from shardctl.moves import service
-    from shardctl.topology import ranges
 
     def carry_out(progress: Progress) -> Entry:
         if first is not None:
@@ -162,7 +144,7 @@ def start(
         service.start(topology, decided, progress, step, notice=say)
         return service.read(topology).entry(decided.id)
 
-    changing.run(
+    run_change(
         ctx,
         pending=decided.shards,
         header=("what", "plan"),
@@ -202,8 +184,6 @@ STEPS = ("step", "state", "ms", "error")
 
 def row(entry: Entry, parts: int | None = None) -> tuple[str, ...]:
     """Give the row of a move; for people, with so many `parts` of the list of its shards."""
-    from shardctl.topology import ranges
-
     shown, shards = entry.as_json(), ranges.of(entry.move.shards)
     return (
         entry.move.id,
@@ -284,7 +264,7 @@ def change(
         carry_out(progress)
         return find(topology, entry.move.id)
 
-    changing.run(
+    run_change(
         ctx,
         pending=entry,
         header=HEADER,

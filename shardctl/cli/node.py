@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import changing, options, provision, rebalance
-from shardctl.cli.command import App, Changing
+from shardctl.cli import options, provision, rebalance
+from shardctl.cli.command import App, Changing, run_change
 from shardctl.cli.context import load_topology
+from shardctl.cli.options import dangerous
 from shardctl.cli.output import say
 from shardctl.errors import Incomplete
 
@@ -61,12 +62,7 @@ def remove(
     ctx: typer.Context,
     node: NodeArgument,
     *,
-    gone: Annotated[
-        bool,
-        typer.Option(
-            help="Confirm that its server is permanently lost.", rich_help_panel=options.DANGEROUS
-        ),
-    ] = False,
+    gone: Annotated[bool, dangerous("Confirm that its server is permanently lost.")] = False,
 ) -> None:
     """Remove an empty node from the topology file and the poolers, after proof that it is empty.
 
@@ -92,7 +88,7 @@ def _change(ctx: typer.Context, found: Change, *, question: str, done: str) -> N
     from shardctl.fleet import nodes
 
     line = (found.node.name, found.command.split()[-1], "node", str(found.before.path), "")
-    changing.run(
+    run_change(
         ctx,
         pending=True,
         header=provision.HEADER,

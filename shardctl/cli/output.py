@@ -18,9 +18,6 @@ from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.segment import Segment
-
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|-infinity", re.IGNORECASE | re.ASCII)
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """With one of these, also as wide characters, a spreadsheet takes a cell for a formula."""
@@ -104,20 +101,6 @@ def _csv(cell: str | None) -> str:
     return cell if plain else '"' + cell.replace('"', '""') + '"'
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Give what draws on a terminal, and escapes the texts in what it draws."""
-    from rich.console import Console
-
-    class Screen(Console):
-        def render(
-            self, renderable: RenderableType, options: ConsoleOptions | None = None
-        ) -> Iterable[Segment]:
-            for one in super().render(renderable, options):
-                yield one if one.control else one._replace(text=printable.printable(one.text))
-
-    return Screen(file=sys.stderr if stderr else sys.stdout, highlight=False)
-
-
 def width() -> int:
     """Return how long lines of standard output may be: only a terminal has a width."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
@@ -126,7 +109,7 @@ def width() -> int:
 def draw(text: str) -> None:
     """Print a text that fits, on a terminal with its styles."""
     if sys.stdout.isatty():
-        console().print(tables.styled(text), no_wrap=True, overflow="ignore", crop=False)
+        tables.console().print(tables.styled(text), no_wrap=True, overflow="ignore", crop=False)
     else:
         print(text)
 

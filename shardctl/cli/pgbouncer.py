@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import changing, options
-from shardctl.cli.command import App, Changing
+from shardctl.cli import options
+from shardctl.cli.command import App, Changing, run_change
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import AllOrNothingOption, Report, ReportOption
 from shardctl.cli.output import plural, print_json, say
@@ -92,7 +92,7 @@ def apply(
     )
     poolers.require_free(plan)
     poolers_changed = plural(len(plan.changes()), "pooler")
-    changing.run(
+    run_change(
         ctx,
         pending=plan.changes(),
         header=("pooler", "action", "file", "aliases"),
@@ -154,8 +154,7 @@ def _print_diffs(found: list[Compared]) -> None:
         if one.state == "same":
             say(f"pooler {one.pooler.name}: {one.pooler.databases_file} is up to date")
         elif one.error is not None:
-            say(f"pooler {one.pooler.name}: {one.error.message}")
-            say(f"  {one.error.hint}")
+            say(f"pooler {one.pooler.name}: {one.error.message}\n  {one.error.hint}")
         else:
             if one.state == "edited":
                 file = one.pooler.databases_file

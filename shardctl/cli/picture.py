@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from shardctl import meter
-from shardctl.meter import BYTES, Held
+from shardctl.meter import BYTES, Held, Reading
 
 if TYPE_CHECKING:
-    from shardctl.meter import Reading
     from shardctl.state.progress import MoveProgress
 
 

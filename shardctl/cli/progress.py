@@ -9,16 +9,14 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from shardctl.cli import picture
-from shardctl.cli.output import console
-from shardctl.cli.tables import styled
-from shardctl.meter import Meters
+from shardctl.cli.tables import console, styled
+from shardctl.meter import Meters, Reading
 from shardctl.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from shardctl.fanout import Progress
-    from shardctl.meter import Reading
 
 
 T = TypeVar("T")

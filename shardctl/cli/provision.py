@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import changing, options, picture, values
-from shardctl.cli.command import App, Changing, made
-from shardctl.cli.context import load_topology
+from shardctl.cli import options, picture
+from shardctl.cli.command import App, Changing, made, run_change
+from shardctl.cli.context import Settings, load_topology
+from shardctl.cli.options import MS, Duration, duration_option
 from shardctl.cli.output import PRINTED, errors_json, plural, print_json, say
 from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardctl.cli.context import Settings
     from shardctl.fanout import Progress
     from shardctl.provision.fleet import FleetPlan
     from shardctl.provision.plan import Change
 
 
-_LOCK_TIMEOUT = values.Duration(seconds=2)
+_LOCK_TIMEOUT = Duration(seconds=2)
 
 
 def _of_provision(
@@ -33,10 +34,8 @@ def _of_provision(
     all_or_nothing: options.AllOrNothingOption = False,
     jobs: options.JobsOption = 4,
     lock_timeout: Annotated[
-        values.Duration,
-        values.duration_option(
-            "How long to wait for a lock on a table, for example 500ms.", least=values.MS
-        ),
+        Duration,
+        duration_option("How long to wait for a lock on a table, for example 500ms.", least=MS),
     ] = _LOCK_TIMEOUT,
     attempts: Annotated[int, typer.Option(min=1, help="How often to try to lock a batch.")] = 10,
 ) -> None: ...
@@ -136,7 +135,7 @@ def run(ctx: typer.Context, make_plan: Callable[[], FleetPlan], *, adopt: bool =
         count = plural(len(changes), "change")
         shards = {shard for change in changes for shard in change.shards}
         what, where = plural(len(shards), "shard") if shards else count, _where(plan)
-        changing.run(
+        run_change(
             ctx,
             pending=changes,
             header=HEADER,
@@ -144,7 +143,9 @@ def run(ctx: typer.Context, make_plan: Callable[[], FleetPlan], *, adopt: bool =
             plan=_json(plan, together(plan.left_out) if plan.left_out else None, settings),
             question=f"Apply {count} on {where}?",
             carry_out=partial(_carry_out, plan, settings, adopt=adopt),
-            nothing=_nothing(plan),
+            nothing=f"nothing to do: {'these shards' if plan.only else 'all'} "
+            f"{'on the reachable nodes ' if plan.left_out else ''}"
+            f"{'are' if plan.only else 'is'} up to date",
             notes=plan.notes,
             done=lambda took_s: f"done: {what} on {where} in {took_s:.1f} s",
             left_out=plan.left_out,
@@ -207,25 +208,8 @@ def _state(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool
     return "done" if plan.changes() else "unchanged"
 
 
-def _nothing(plan: FleetPlan) -> str:
-    """Return the sentence that stands for an empty plan."""
-    from shardctl.topology import ranges
-
-    if plan.left_out:
-        return "nothing to do on the reachable nodes"
-    if plan.only is not None:
-        return f"nothing to do: shards {ranges.of(plan.only)} are up to date"
-    topology = plan.topology
-    poolers = f" and {plural(len(topology.poolers), 'pooler')}" if plan.poolers else ""
-    return (
-        f"nothing to do: {topology.shard_count:,} shards on {len(topology.owning())} nodes"
-        f"{poolers} are up to date"
-    )
-
-
 def rows(changes: list[Change]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield a line for each change, and one for all functions that are made together."""
-    from shardctl.topology import ranges
 
     def key(change: Change) -> tuple[str, str, str]:
         return str(change.pooler or change.node), change.action, change.kind

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import changing, moving, picture, values
-from shardctl.cli.command import App, Changing, Command, made
-from shardctl.cli.context import load_topology
-from shardctl.cli.options import Report, ReportOption
+from shardctl.cli import moving, picture
+from shardctl.cli.command import App, Changing, Command, made, run_change
+from shardctl.cli.context import Settings, load_topology
+from shardctl.cli.options import SAMPLE, Duration, Report, ReportOption, duration_option
 from shardctl.cli.output import emit, plural, print_line, print_table, say
-from shardctl.errors import Refused, UsageError
+from shardctl.errors import Refused, ShardctlError, UsageError
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from shardctl.cli.context import Settings
-    from shardctl.errors import ShardctlError
     from shardctl.fanout import Progress
     from shardctl.fleet.group import Group, Part, Work
     from shardctl.fleet.rebalance import NodeShare, Plan
@@ -107,11 +106,9 @@ def _of_plans(
     ] = None,
     max_moves: Annotated[int | None, typer.Option(min=1, help="Plan only so many moves.")] = None,
     sample: Annotated[
-        values.Duration,
-        values.duration_option(
-            "With --by tps, how long to count.", least=values.Duration(milliseconds=100)
-        ),
-    ] = values.SAMPLE,
+        Duration,
+        duration_option("With --by tps, how long to count.", least=Duration(milliseconds=100)),
+    ] = SAMPLE,
 ) -> None: ...
 
 
@@ -216,7 +213,7 @@ def pause(ctx: typer.Context) -> None:
 
     topology, group = _newest(ctx)
     left = group.left(topology)
-    changing.run(
+    run_change(
         ctx,
         pending=left,
         header=PARTS,
@@ -242,7 +239,7 @@ def resume(ctx: typer.Context) -> None:
         service.require_resumable(topology, entry)
     groups.check_first(topology, group, groups.options_of(group))
     left = group.left(topology)
-    changing.run(
+    run_change(
         ctx,
         pending=left,
         header=PARTS,
@@ -299,7 +296,7 @@ def carry_out(
         show_nodes(found)
 
     shards = sum(len(move.shards) for move in found.moves)
-    changing.run(
+    run_change(
         ctx,
         pending=found.moves,
         header=MOVES,
@@ -390,8 +387,6 @@ def _now_and_after(now: str, after: str) -> str:
 
 def move_rows(found: Plan) -> list[tuple[str, ...]]:
     """Return a row of each move, in their order."""
-    from shardctl.topology import ranges
-
     return [
         (
             move.source,
@@ -407,8 +402,6 @@ def move_rows(found: Plan) -> list[tuple[str, ...]]:
 
 def part_rows(parts: Iterable[Part]) -> list[tuple[str, ...]]:
     """Return a row of each move of a group."""
-    from shardctl.topology import ranges
-
     return [
         (
             part.entry.move.id if part.entry else "-",
@@ -424,8 +417,6 @@ def part_rows(parts: Iterable[Part]) -> list[tuple[str, ...]]:
 
 def notes(found: Plan) -> list[str]:
     """Return what an operator should know beside the moves."""
-    from shardctl.topology import ranges
-
     if not found.stuck:
         return list(found.notes)
     stuck = f"no node has room for shards {picture.shorten(ranges.of(found.stuck))}: they stay"

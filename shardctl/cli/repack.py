@@ -6,22 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import changing, picture, values
-from shardctl.cli.command import App, Changing
+from shardctl.cli import picture
+from shardctl.cli.command import App, Changing, run_change
 from shardctl.cli.context import load_topology
+from shardctl.cli.options import Duration, duration_option
 from shardctl.cli.output import plural, say
+from shardctl.errors import ShardctlError, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.errors import ShardctlError
     from shardctl.maintenance.repack import Plan, Result, Table
 
 app = App()
 
-_RECENT = values.Duration(days=7)
-_SECOND = values.Duration(seconds=1)
-_WAIT = values.Duration(minutes=1)
+_RECENT = Duration(days=7)
+_SECOND = Duration(seconds=1)
+_WAIT = Duration(minutes=1)
 _SHOWN = 20
 """How many tables the plan shows, the worst first."""
 _LEFT_OUT = {
@@ -42,14 +43,12 @@ def repack(
         int, typer.Option(min=0, max=99, metavar="PERCENT", help="The least estimated bloat.")
     ] = 20,
     recent: Annotated[
-        values.Duration, values.duration_option("Skip tables that were repacked within this time.")
+        Duration, duration_option("Skip tables that were repacked within this time.")
     ] = _RECENT,
     jobs: Annotated[int, typer.Option(min=1, max=16, help="Tables at a time per node.")] = 1,
     wait_timeout: Annotated[
-        values.Duration,
-        values.duration_option(
-            "Skip a table that is in use for longer, for example 1m.", least=_SECOND
-        ),
+        Duration,
+        duration_option("Skip a table that is in use for longer, for example 1m.", least=_SECOND),
     ] = _WAIT,
     terminate: Annotated[
         bool, typer.Option(help="Do not skip it: cancel statements and end sessions that use it.")
@@ -80,7 +79,7 @@ def repack(
     chosen = routes.listed(topology, shards)
     plan = repacking.plan(topology, chosen, options)
     lock.require_all_free(topology, plan.nodes, command=repacking.COMMAND)
-    result = changing.run(
+    result = run_change(
         ctx,
         pending=plan.nodes,
         header=("node", "table", "size", "bloat, estimated", "verdict"),
@@ -171,7 +170,6 @@ def _json(plan: Plan, result: Result | None) -> dict[str, Any]:
 
 def _end(plan: Plan, error: ShardctlError | None) -> None:
     """Raise the errors at the end: tables that remain, and tables that cannot be repacked."""
-    from shardctl.errors import together
     from shardctl.maintenance.repack import tables_refused
 
     errors = error.parts() if error else []

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl import inputs
-from shardctl.cli import picture, values
+from shardctl.cli import picture
 from shardctl.cli.command import App, Changing
-from shardctl.cli.context import load_topology
-from shardctl.cli.options import JobsOption, Listing, ListingOption
+from shardctl.cli.context import Settings, load_topology
+from shardctl.cli.options import MS, Duration, JobsOption, Listing, ListingOption, duration_option
 from shardctl.cli.output import (
     confirm,
     emit,
@@ -31,17 +31,14 @@ from shardctl.cli.output import (
 from shardctl.cli.progress import bars
 from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError, together
 from shardctl.maintenance import folding
-from shardctl.maintenance.folding import Folded
-from shardctl.maintenance.sql import Answer, Failure, Warned
+from shardctl.maintenance.folding import Columns, Folded
+from shardctl.maintenance.sql import Answer, Failure, Plan, Run, Warned
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from shardctl.cli.context import Settings
-    from shardctl.maintenance.folding import Columns
     from shardctl.maintenance.places import Place
-    from shardctl.maintenance.sql import Plan, Run
     from shardctl.topology.model import ShardId, Topology
 
 
@@ -52,13 +49,11 @@ app = App()
 def sql(
     ctx: typer.Context,
     statement: Annotated[
-        str | None,
-        typer.Argument(help="One statement, or several separated by `;`."),
+        str | None, typer.Argument(help="One statement, or several separated by `;`.")
     ] = None,
     *,
     file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Read statements from a file; - is stdin."),
+        Path | None, typer.Option(metavar="FILE", help="Read statements from a file; - is stdin.")
     ] = None,
     shards: Annotated[
         str | None, typer.Option(metavar="LIST", help="For example 2-3,17; all by default.")
@@ -68,8 +63,7 @@ def sql(
     ] = False,
     write: Annotated[bool, typer.Option(help="Allow changes; asks first.")] = False,
     timeout: Annotated[
-        values.Duration | None,
-        values.duration_option("Limit each statement, for example 30s.", least=values.MS),
+        Duration | None, duration_option("Limit each statement, for example 30s.", least=MS)
     ] = None,
     jobs: JobsOption = 4,
     output: ListingOption = Listing.table,
@@ -157,13 +151,13 @@ def _interrupted(run: Run) -> Interrupted:
 def show_plan(plan: Plan, output: Listing) -> None:
     """Print where the statement would run."""
     found = plan.places.by_node().items()
-    rows = [(node, _which(places)) for node, places in found]
+    shards = {node: [p.shard for p in places if p.shard is not None] for node, places in found}
+    rows = [
+        (node, f"{len(own):,}: {ranges.of(own)}" if own else "") for node, own in shards.items()
+    ]
     if output is Listing.table:
         rows = [(node, picture.shorten(which)) for node, which in rows]
-    nodes = [
-        {"node": node, "shards": [p.shard for p in places if p.shard is not None]}
-        for node, places in found
-    ]
+    nodes = [{"node": node, "shards": own} for node, own in shards.items()]
     emit(output, ("node", "shards"), rows, {"write": plan.write, "nodes": nodes})
     for place, error in plan.places.left_out:
         say(f"{folding.where([place])}: {error.message}")
@@ -257,13 +251,6 @@ def _tables(run: Run, folded: Folded) -> int:
         ]
         print_table((label, *_titles(columns)), rows, drops=())
     return count
-
-
-def _which(places: Sequence[Place]) -> str:
-    shards = [place.shard for place in places if place.shard is not None]
-    if shards:
-        return f"{len(shards):,}: {ranges.of(shards)}"
-    return ", ".join(dict.fromkeys(place.node for place in places))
 
 
 def _key(place: Place) -> tuple[int, str]:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import moving, picture, values
+from shardctl.cli import moving, picture
 from shardctl.cli import progress as watching
 from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import (
+    SAMPLE,
     Listing,
     ListingOption,
     OfNodeOption,
@@ -45,7 +46,7 @@ def status(
     *,
     output: ReportOption = Report.table,
     watch: WatchOption = None,
-    sample: SampleOption = values.SAMPLE,
+    sample: SampleOption = SAMPLE,
 ) -> None:
     """Show the fleet: nodes, replication, poolers, moves, and a picture of the shards' sizes.
 
@@ -79,8 +80,14 @@ def status(
 
 def _drawn(seconds: float, found: Status, width: int) -> str:
     """Draw all that there is to see."""
-    head = f"{title(found)}  (every {seconds:g} s; Ctrl-C ends)"
-    return "\n".join([head, *tables(found, width), *pictured(found), "", *unreached(found)])
+    head, *rest = _parts(found, width)
+    head += f"  (every {seconds:g} s; Ctrl-C ends)"
+    return "\n".join([head, *rest, "", *unreached(found)])
+
+
+def _parts(found: Status, width: int) -> list[str]:
+    """Give the title, the tables and the picture of the shards."""
+    return [title(found), *tables(found, width), *(paragraph(p, width) for p in pictured(found))]
 
 
 def _print(output: Report, found: Status) -> None:
@@ -88,16 +95,10 @@ def _print(output: Report, found: Status) -> None:
     if output is Report.json:
         print_json(found.as_json())
     else:
-        show(found)
+        draw("\n".join(_parts(found, width())))
     sys.stdout.flush()
     for line in unreached(found):
         say(f"shardctl: {line}")
-
-
-def show(found: Status) -> None:
-    """Print the title, the tables and the picture of the shards."""
-    lines = (paragraph(line, width()) for line in pictured(found))
-    draw("\n".join([title(found), *tables(found, width()), *lines]))
 
 
 _NODES = ("node", "role", "version", "up", "shards", "size", "rows", "sessions", "tps", "disk")
@@ -299,7 +300,7 @@ def list_shards(
     ] = Sort.shard,
     node: OfNodeOption = None,
     top: Annotated[int | None, typer.Option(min=1, help="List only the first ones.")] = None,
-    sample: SampleOption = values.SAMPLE,
+    sample: SampleOption = SAMPLE,
     output: ListingOption = Listing.table,
 ) -> None:
     """List every shard with its node, size, rows and load.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from itertools import zip_longest
 from operator import le
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from shardctl.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
     from rich.text import Text
 
 _MOST = 32
@@ -34,6 +37,20 @@ _STYLES = re.compile(
     r"(?=:|   | *$)"
 )
 """Headers, and cells and beginnings of lines that say how bad something is; by their styles."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Give what draws on a terminal, and escapes the texts in what it draws."""
+    from rich.console import Console
+
+    class Screen(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for one in super().render(renderable, options):
+                yield one if one.control else one._replace(text=printable(one.text))
+
+    return Screen(file=sys.stderr if stderr else sys.stdout, highlight=False)
 
 
 def styled(text: str) -> Text:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardctl.cli import changing, picture
-from shardctl.cli.command import App, HereChanging
+from shardctl.cli import picture
+from shardctl.cli.command import App, HereChanging, run_change
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
 from shardctl.cli.output import emit, plural, say
 from shardctl.errors import Refused
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from shardctl.state.map import NodeMap
@@ -31,8 +32,6 @@ def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
 
     Contacts no server. Exit code 2 if there is a problem.
     """
-    from shardctl.topology import ranges
-
     topology = load_topology(ctx)
     nodes = [
         {"name": n.name, "host": n.host, "port": n.port, "shards": list(n.shards)}
@@ -98,7 +97,7 @@ def pull(
         raise doubt
     owners = {ShardId(number): owner for number, owner in enumerate(reported.map.owners)}
     values = file.placement(topology, owners) if found else {}
-    changing.run(
+    run_change(
         ctx,
         pending=values,
         header=_HEADER,
@@ -120,7 +119,6 @@ def _compared(topology: Topology) -> tuple[NodeMap, Differences, Refused | None]
     Raises map_unanswered.
     """
     from shardctl.state.newest import reports
-    from shardctl.topology import ranges
 
     found = reports(topology, command="topology diff", within_s=_WITHIN_S)
     if not found:
@@ -150,8 +148,6 @@ def _compared(topology: Topology) -> tuple[NodeMap, Differences, Refused | None]
 
 
 def _rows(found: Differences) -> list[tuple[str, str, str]]:
-    from shardctl.topology import ranges
-
     return [(ranges.of(shards), here, there) for (here, there), shards in found.items()]
 
 

@@ -9,19 +9,19 @@ import typer
 
 from shardctl.cli import options, picture
 from shardctl.cli.command import App
-from shardctl.cli.context import load_topology
+from shardctl.cli.context import Settings, load_topology
 from shardctl.cli.log import log_file
 from shardctl.cli.options import Report, ReportOption
 from shardctl.cli.output import plural, print_json, print_line, print_table, say
 from shardctl.errors import Refused, UsageError
 from shardctl.printable import one_line
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardctl.checks.check import Finding
     from shardctl.checks.verify import Report as Verified
-    from shardctl.cli.context import Settings
 
 
 app = App()
@@ -156,8 +156,6 @@ def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def _subject(finding: Finding) -> str:
-    from shardctl.topology import ranges
-
     parts = []
     if finding.pooler:
         parts.append(f"pooler {finding.pooler}")

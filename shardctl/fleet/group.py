@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import wait
@@ -26,26 +26,23 @@ from shardctl.errors import Incomplete, Interrupted, Misused, Refused, ShardctlE
 from shardctl.fleet import rebalance
 from shardctl.moves import one_at_a_time, service
 from shardctl.moves import plan as planning
-from shardctl.moves.plan import MovePlan
+from shardctl.moves.plan import MovePlan, Options
 from shardctl.moves.sub_step import deferred
 from shardctl.postgres.connection import connect
 from shardctl.state import events, lock
 from shardctl.topology import loader, ranges
-from shardctl.topology.model import NodeName, ShardId
+from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from shardctl.fanout import Progress
     from shardctl.fleet.rebalance import Plan
     from shardctl.moves.ledger import Ledger
-    from shardctl.moves.plan import Options
     from shardctl.moves.service import Notice
     from shardctl.moves.step import Step
     from shardctl.state.ledger import Entry
-    from shardctl.topology.model import Node, Topology
 
     Begin = Callable[[], AbstractContextManager["Work"]]
 

@@ -22,7 +22,7 @@ from shardctl.moves.preflight.wal import COPY_RATE
 from shardctl.provision import maps
 from shardctl.state import cluster, observer
 from shardctl.topology import ranges, routes
-from shardctl.topology.model import NodeName, ShardId  # noqa: TC001  # types of fields
+from shardctl.topology.model import Node, NodeName, ShardId, Topology  # noqa: TC001  # types of fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from shardctl.checks.loads import Loads
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, Topology
 
 SIZE, TPS, COUNT = "size", "tps", "count"
 """What is balanced: bytes, rows written and scans begun a second, or the number of shards."""
