@@ -186,7 +186,7 @@ def _run(
     arguments: Sequence[str] | None, settings: Settings, unwritten: list[ShardctlError]
 ) -> int:
     """Run the command line, print its error, and return the exit code."""
-    output.PRINTED.json = False
+    output.Printed.json = False
     words = list(sys.argv[1:] if arguments is None else arguments)
     code = 0
     error: ShardctlError | None = None
@@ -225,7 +225,7 @@ def _report(error: ShardctlError, settings: Settings) -> None:
 
     With `-o json`, standard output gets them as an object if it has no result.
     """
-    if settings.output == "json" and not output.PRINTED.json:
+    if settings.output == "json" and not output.Printed.json:
         with suppress(BrokenPipeError, ResultUnwritten):
             output.print_json({"format": 1, **output.errors_json(error)})
     # Earlier output comes first, even if both streams go to one file.

@@ -11,7 +11,7 @@ from shardctl.cli import picture
 from shardctl.cli.command import App
 from shardctl.cli.context import load_topology, topology_if_there
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
-from shardctl.cli.output import PRINTED, emit, print_json, say
+from shardctl.cli.output import Printed, emit, print_json, say
 from shardctl.errors import Misused, Problems, ShardctlError, UsageError
 from shardctl.topology import ranges
 
@@ -60,7 +60,7 @@ def decode_id(
         places = {int(shard): Place(topology.schema(shard), node) for shard, node in owners}
     decoder = Decoder(layout, output.value, places)
     write = sys.stdout.write
-    PRINTED.json = True  # one object a line from here on: bad ids have none
+    Printed.json = True  # one object a line from here on: bad ids have none
     write(decoder.header)
     if ids:
         write(decoder.decode(enumerate(ids, 1), _complain_of("argument")))
@@ -253,7 +253,7 @@ def _print(
 ) -> None:
     from shardctl.libpq import dsn
 
-    PRINTED.json = True  # one object a line from here on: bad keys have none
+    Printed.json = True  # one object a line from here on: bad keys have none
     database = topology.database.name
     rows = []
     for key, route in found:

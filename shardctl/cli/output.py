@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -23,18 +22,15 @@ _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """With one of these, also as wide characters, a spreadsheet takes a cell for a formula."""
 
 
-@dataclass(slots=True)
-class _Printed:
-    json: bool = False
+class Printed:
+    """What this run has printed as JSON: later errors then go only to standard error."""
 
-
-PRINTED = _Printed()
-"""What this run has printed as JSON: later errors then go only to standard error."""
+    json = False
 
 
 def print_json(value: Any) -> None:
     """Print one JSON value on one line of standard output."""
-    PRINTED.json = True
+    Printed.json = True
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     print(printable.in_json(text))
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shardctl.cli import picture
 from shardctl.cli.tables import console, styled
-from shardctl.meter import Meters, Reading
+from shardctl.meter import Meters, sentences
 from shardctl.printable import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from shardctl.fanout import Progress
 
@@ -70,8 +70,10 @@ def lines() -> Iterator[Progress]:
     def tell() -> None:
         pause_s = _FIRST_S
         while not ended.wait(pause_s):
-            if at_work := {key: one for key, one in meters.read().items() if not one.complete}:
-                print(one_line(sentence(at_work)), file=sys.stderr, flush=True)
+            read = meters.read().items()
+            if at_work := [picture.line(key, one) for key, one in read if not one.complete]:
+                line = f"progress: {sentences(at_work, most=_KEYS)}"
+                print(one_line(line), file=sys.stderr, flush=True)
                 pause_s = _EVERY_S
 
     thread = threading.Thread(target=tell, daemon=True)
@@ -81,13 +83,6 @@ def lines() -> Iterator[Progress]:
     finally:
         ended.set()
         thread.join()
-
-
-def sentence(readings: Mapping[str, Reading]) -> str:
-    """Return the line that shows the first keys of `readings`, and how many more there are."""
-    shown = [picture.line(key, one) for key, one in list(readings.items())[:_KEYS]]
-    more = len(readings) - _KEYS
-    return f"progress: {'; '.join(shown)}" + (f"; and {more} more" if more > 0 else "")
 
 
 def every(seconds: float, refresh: Callable[[], bool]) -> None:

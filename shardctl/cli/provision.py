@@ -14,7 +14,7 @@ from shardctl.cli import options, picture
 from shardctl.cli.command import App, Changing, made, run_change
 from shardctl.cli.context import Settings, load_topology
 from shardctl.cli.options import MS, Duration, duration_option
-from shardctl.cli.output import PRINTED, errors_json, plural, print_json, say
+from shardctl.cli.output import Printed, errors_json, plural, print_json, say
 from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
 from shardctl.topology import ranges
 
@@ -151,7 +151,7 @@ def run(ctx: typer.Context, make_plan: Callable[[], FleetPlan], *, adopt: bool =
             left_out=plan.left_out,
         )
     except ShardctlError as error:
-        if settings.json and not PRINTED.json:
+        if settings.json and not Printed.json:
             print_json(_json(plan, error, settings))
         raise
 

@@ -26,6 +26,7 @@ from shardctl.cli.options import (
 )
 from shardctl.cli.output import draw, emit, print_json, say, width
 from shardctl.cli.tables import fit, paragraph
+from shardctl.meter import listed
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -164,11 +165,9 @@ def _pooler_row(one: PoolerStatus) -> tuple[str, ...]:
     waiting = f"{one.waiting:,}"
     if one.waiting:
         waiting += f" (longest {one.longest_wait_s:.1f} s)"
-    shown = ", ".join(one.paused[:_RANGES])
-    more = f" and {len(one.paused) - _RANGES:,} more" if len(one.paused) > _RANGES else ""
     return (
         one.name, "up", one.version or "-", f"{one.clients:,}", waiting, f"{one.servers:,}",
-        (shown + more) or "-",
+        listed(one.paused, most=_RANGES) or "-",
     )  # fmt: skip
 
 
