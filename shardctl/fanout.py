@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from shardctl.errors import ShardctlError, together
 from shardctl.meter import Meters
@@ -13,35 +13,12 @@ from shardctl.meter import Meters
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shardctl.meter import Held
-
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
-class Progress(Protocol):
-    """What long work reports to; `cli` draws it, tests and libraries pass `Silent()`."""
-
-    def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
-        """Begin `phase` of `key` (such as a node) with `total` units to come, 0 where not known.
-
-        `unit` is `meter.BYTES`, or what is counted, in the plural.
-        """
-
-    def advance(self, key: str, done: int = 1) -> None:
-        """Count `done` more units of the current phase of `key`."""
-
-    def correct(self, key: str, total: int) -> None:
-        """Set how many units the current phase of `key` has, where that is known better now."""
-
-    def waits(self, key: str, reason: str | None) -> None:
-        """Show what the phase of `key` waits for from now on; None: it goes on."""
-
-    def holds(self, key: str, held: Held) -> None:
-        """Show the WAL that a source holds back for `key` meanwhile."""
-
-    def end(self, key: str) -> None:
-        """Show that the work of `key` is over, whether all of it was done or not."""
+Progress = Meters
+"""What long work reports to; `cli` draws it, tests and libraries pass `Silent()`."""
 
 
 class Silent(Meters):
@@ -118,9 +95,9 @@ def run(
         pending = set(futures)
         interrupt: KeyboardInterrupt | None = None
         while pending:
-            again_s = None if interrupt is None or cancel is None else _CANCEL_EVERY_S
+            again_s = _CANCEL_EVERY_S if interrupt and cancel else None
             try:
-                if again_s is not None and cancel is not None:
+                if interrupt and cancel:
                     cancel()
                 pending = wait(pending, again_s, FIRST_COMPLETED).not_done
             except KeyboardInterrupt as caught:

@@ -185,7 +185,7 @@ class Meter:
 
 
 class Meters:
-    """A `Progress` that keeps the figures of each key; threads may report and read at once."""
+    """Keeps the figures of each key, such as a node; threads may report and read at once."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -193,7 +193,10 @@ class Meters:
         self._of: dict[str, Meter] = {}
 
     def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
-        """Begin a phase of `key`."""
+        """Begin `phase` of `key` with `total` units to come, 0 where not known.
+
+        `unit` is BYTES, or what is counted, in the plural.
+        """
         with self._lock:
             self._of[key] = Meter(phase, total, unit, clock=self._clock)
 

@@ -20,11 +20,11 @@ import typer.main
 from typer.exceptions import TyperException
 
 from shardctl import __version__
+from shardctl.cli import output
 from shardctl.cli.command import App, Group, usage_error
 from shardctl.cli.context import Settings
-from shardctl.cli.printed import PRINTED
 from shardctl.errors import Interrupted, ShardctlError
-from shardctl.printable import printable
+from shardctl.printable import one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -74,14 +74,16 @@ COMMANDS = [*HELP]
 SHARED = {
     "init": "provision",
     "migrate": "provision",
-    "verify": "verify",
     "metrics": "verify",
     "decode-id": "ids",
     "encode-id": "ids",
-    "sandbox": "sandbox",
+    "route": "ids",
+    "shards": "status",
+    "run": "hosts",
+    "prune": "moves",
     "demo": "sandbox",
 }
-"""Commands whose module has another one, too: each has its own application there."""
+"""Commands with an application of their own in another one's module."""
 
 BUG = 70
 """Exit code of an error in shardctl itself (EX_SOFTWARE of sysexits.h)."""
@@ -150,8 +152,7 @@ def _version(wanted: bool) -> None:
 def shardctl(
     *,
     version: Annotated[  # its callback prints and exits
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+        bool, typer.Option(callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Operate a sharded PostgreSQL fleet that one topology.yaml describes."""
@@ -185,7 +186,7 @@ def _run(
     arguments: Sequence[str] | None, settings: Settings, unwritten: list[ShardctlError]
 ) -> int:
     """Run the command line, print its error, and return the exit code."""
-    PRINTED.json = False
+    output.Printed.json = False
     words = list(sys.argv[1:] if arguments is None else arguments)
     code = 0
     error: ShardctlError | None = None
@@ -224,16 +225,13 @@ def _report(error: ShardctlError, settings: Settings) -> None:
 
     With `-o json`, standard output gets them as an object if it has no result.
     """
-    from shardctl import printable
-    from shardctl.cli import output
-
-    if settings.output == "json" and not PRINTED.json:
+    if settings.output == "json" and not output.Printed.json:
         with suppress(BrokenPipeError, ResultUnwritten):
             output.print_json({"format": 1, **output.errors_json(error)})
     # Earlier output comes first, even if both streams go to one file.
     if settings.nagios:
         with suppress(BrokenPipeError, ResultUnwritten):
-            text = printable.one_line(error.parts()[0].message).replace("|", "/")
+            text = one_line(error.parts()[0].message).replace("|", "/")
             print(f"SHARDCTL UNKNOWN - {text}")
     with suppress(BrokenPipeError, ResultUnwritten):
         sys.stdout.flush()

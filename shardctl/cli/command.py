@@ -10,15 +10,18 @@ import typer.core
 import typer.main
 
 from shardctl.cli.options import LockWaitOption, Report, ReportOption
-from shardctl.errors import UsageError
+from shardctl.cli.output import confirm, emit, print_json, say
+from shardctl.errors import ShardctlError, UsageError, together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from shardctl.cli.context import Settings
+    from shardctl.fanout import Progress
 
 _Base: Any = object
 F = TypeVar("F", bound="Callable[..., Any]")
+T = TypeVar("T")
 _PANEL = "Options of every command"
 _WHOLE = 1000
 """Longer than any sentence: typer cuts those off that are longer than a line."""
@@ -28,7 +31,6 @@ def _anywhere(
     topology: Annotated[
         str | None,
         typer.Option(
-            "--topology",
             metavar="FILE",
             envvar="SHARDCTL_TOPOLOGY",
             help="The topology file of the cluster; ./topology.yaml by default.",
@@ -36,10 +38,7 @@ def _anywhere(
         ),
     ] = None,
     verbose: Annotated[
-        bool,
-        typer.Option(
-            "--verbose", help="Print the log on standard error, too.", rich_help_panel=_PANEL
-        ),
+        bool, typer.Option(help="Print the log on standard error, too.", rich_help_panel=_PANEL)
     ] = False,
 ) -> None: ...
 
@@ -47,8 +46,7 @@ def _anywhere(
 def _of_changes(
     output: ReportOption = Report.table,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Check everything and show the plan, but change nothing."),
+        bool, typer.Option(help="Check everything and show the plan, but change nothing.")
     ] = False,
     detailed: Annotated[
         bool,
@@ -85,14 +83,19 @@ OF_CHANGES = made(_of_changes)
 
 
 def _show_values(params: Iterable[Any]) -> None:
-    """Make options show the kind of their value, as `<duration>`; flags and arguments show none."""
+    """Make options show the kind of their value, as `<duration>`; flags and arguments show none.
+
+    A flag has no second one that takes it back.
+    """
     for param in params:
         if isinstance(param, typer.core.TyperArgument):
             param.display_type_rich = _nothing  # type: ignore[method-assign]  # typer has no option
+            param.metavar = param.metavar or str(param.name).upper()
         elif param.is_flag:
-            param.metavar = ""
-        elif param.metavar and not param.metavar.startswith("<"):
-            param.metavar = f"<{param.metavar.lower()}>"
+            param.metavar, param.secondary_opts = "", []
+        elif param.metavar or (kind := param.type_descriptor.annotation) in (int, float, str):
+            value = param.metavar or (param.name if kind is str else "n")
+            param.metavar = f"<{value.lower().strip('<>')}>"
 
 
 def _nothing(ctx: Any) -> None:
@@ -257,12 +260,8 @@ def _how(ctx: Any) -> str:
 
 def usage_error(error: Any) -> UsageError:
     """Turn typer's error about the arguments into a UsageError."""
-    message = str(getattr(error, "message", "") or error.format_message())
-    if getattr(error, "param", None) is not None:
-        message = error.format_message().replace("Value error, ", "")  # pydantic's
+    message = error.format_message().replace("Value error, ", "")  # pydantic's
     hint = _how(error.ctx) if getattr(error, "ctx", None) is not None else ""
-    if near := getattr(error, "possibilities", None):
-        hint = f"did you mean {' or '.join(sorted(near))}? {hint}"
     return UsageError(f"{message[:1].lower()}{message[1:].rstrip('.')}", hint=hint)
 
 
@@ -276,3 +275,53 @@ class App(typer.Typer):
     def command(self, name: str | None = None, **attributes: Any) -> Callable[[F], F]:
         """Register a command."""
         return super().command(name, **({"cls": Command} | attributes))
+
+
+def run_change(
+    ctx: typer.Context,
+    *,
+    pending: object,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    plan: Mapping[str, Any],
+    question: str,
+    carry_out: Callable[[Progress], T],
+    done: Callable[[T], str],
+    result: Callable[[T], Mapping[str, Any]] | None = None,
+    report: Callable[[T], None] | None = None,
+    nothing: str = "",
+    notes: Sequence[str] = (),
+    left_out: Sequence[ShardctlError] = (),
+) -> T | None:
+    """Show the plan; unless it is a dry run or nothing is `pending`, ask and carry it out.
+
+    JSON is one object at the end: the `plan` of a dry run, else its `result`, which is the plan
+    where that is None. `report` prints a result for people, and `done` gives the last line.
+    `left_out` are raised at the end. Returns what `carry_out` returned; raises what it and
+    `confirm` raise.
+    """
+    from shardctl.cli.progress import bars
+
+    settings: Settings = ctx.obj
+    settings.pending = bool(pending)
+    if not settings.json:
+        emit(settings.output, header, rows, plan, nothing=nothing)
+    for note in notes:
+        say(f"note: {note}")
+    found: T | None = None
+    said = ""
+    if pending and not settings.dry_run:
+        confirm(question, yes=settings.yes)
+        with bars() as progress:
+            found = carry_out(progress)
+        plan = plan if result is None else result(found)
+        if report is not None and not settings.json:
+            report(found)
+        said = done(found)
+    if settings.json:
+        print_json({"format": 1, **plan})
+    if said:
+        say(said)
+    if left_out:
+        raise together(left_out)
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     import typer
 
-    from shardctl.cli.values import Duration
     from shardctl.topology.model import Topology
 
 
@@ -36,7 +35,7 @@ class Settings:
     """Whether the exit code of a dry run shows pending changes."""
     dry_run: bool = False
     yes: bool = False
-    lock_wait: Duration | None = None
+    lock_wait: timedelta | None = None
     shared: dict[str, Any] = field(default_factory=dict)
     """The values of options that the command shares with others, by their names."""
     changes: bool = False
@@ -55,10 +54,7 @@ class Settings:
         """Read the options that affect errors from a command line that could not be parsed."""
         self.detailed = "--detailed-exitcode" in words
         self.nagios = "--nagios" in words
-        pairs = itertools.pairwise(words)
-        if {"-ojson", "--output=json"} & {*words} or any(
-            option in ("-o", "--output") and value == "json" for option, value in pairs
-        ):
+        if {"-ojson", "--output=json", "json"} & {*words}:
             self.output = "json"
 
     def exit_code(self, code: int) -> int:

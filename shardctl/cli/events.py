@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import picture, values
+from shardctl.cli import picture
 from shardctl.cli import progress as watching
 from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import Listing, ListingOption, OfNodeOption
+from shardctl.cli.options import Listing, ListingOption, OfNodeOption, moment
 from shardctl.cli.output import emit, print_csv, print_json, print_line, print_tsv, say
 
 if TYPE_CHECKING:
@@ -37,16 +37,15 @@ def events(
     since: Annotated[
         datetime | None,
         typer.Option(
-            "--since",
             metavar="DURATION|TIME",
-            parser=values.moment,
+            parser=moment,
             help="List events from then on: 2h before now, or 2026-01-31T12:00 (UTC); "
             "those of the last day by default.",
         ),
     ] = None,
     node: OfNodeOption = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Then print new events as they come, until Ctrl-C.")
+        bool, typer.Option(help="Then print new events as they come, until Ctrl-C.")
     ] = False,
     output: ListingOption = Listing.table,
 ) -> None:

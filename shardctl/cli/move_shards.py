@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import moving, options, picture, values
+from shardctl.cli import moving, options, picture
 from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import DANGEROUS, FinishReverseOption
+from shardctl.cli.options import Duration, FinishReverseOption, dangerous, duration_option
 from shardctl.cli.output import plural, say
+from shardctl.errors import UsageError
 from shardctl.meter import listed
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 app = App()
 
-_KEEP_REVERSE = values.Duration(hours=1)
+_KEEP_REVERSE = Duration(hours=1)
 _SHOWN = 4
 """Aliases of each pooler that the plan lists."""
 
@@ -32,18 +33,12 @@ _SHOWN = 4
 def move_shards(
     ctx: typer.Context,
     shards: Annotated[
-        str | None,
-        typer.Argument(metavar="SHARDS", help="Shards of one node, for example 2-3,17."),
+        str | None, typer.Argument(help="Shards of one node, for example 2-3,17.")
     ] = None,
     *,
     to: Annotated[
         str,
-        typer.Option(
-            "--to",
-            metavar="NODE",
-            autocompletion=options.node_names,
-            help="The target node.",
-        ),
+        typer.Option(metavar="NODE", autocompletion=options.node_names, help="The target node."),
     ],
     source: Annotated[
         str | None,
@@ -55,15 +50,12 @@ def move_shards(
         ),
     ] = None,
     half: Annotated[
-        bool,
-        typer.Option("--half", help="The upper half of each of the node's ranges, by size."),
+        bool, typer.Option(help="The upper half of each of the node's ranges, by size.")
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="All of the node's shards.")] = False,
     method: Annotated[
         str | None,
         typer.Option(
-            "--method",
-            metavar="METHOD",
             autocompletion=options.method_names,
             help="stream: copy only these shards, to a node that runs. clone: copy the whole "
             "server, onto a node without shards. Default: stream if the target is a running member "
@@ -71,31 +63,23 @@ def move_shards(
         ),
     ] = None,
     retain: Annotated[
-        values.Duration | None,
-        values.duration_option("--retain", "How long to keep retired schemas, for example 7d."),
+        Duration | None, duration_option("How long to keep retired schemas, for example 7d.")
     ] = None,
     keep_reverse: Annotated[
-        values.Duration,
-        values.duration_option(
-            "--keep-reverse",
-            "With stream: for how long `moves reverse` can give the shards back, 0 for never.",
+        Duration,
+        duration_option(
+            "With stream: for how long `moves reverse` can give the shards back, 0 for never."
         ),
     ] = _KEEP_REVERSE,
     finish_reverse: FinishReverseOption = False,
     rehearse_only: Annotated[
         bool,
         typer.Option(
-            "--rehearse-only",
-            help="With stream: copy, compare every row, measure the pause; then remove it all.",
+            help="With stream: copy, compare every row, measure the pause; then remove it all."
         ),
     ] = False,
     duplicate_shared: Annotated[
-        bool,
-        typer.Option(
-            "--duplicate-shared",
-            help="With clone: copy tables outside shards, too.",
-            rich_help_panel=DANGEROUS,
-        ),
+        bool, dangerous("With clone: copy tables outside shards, too.")
     ] = False,
 ) -> None:
     """Move shards to another node: copy them, cut over, compare every row.
@@ -117,7 +101,7 @@ def move_shards(
     options = moving.options_of(
         ctx.obj,
         topology,
-        retain_s=(topology.move.retain if retain is None else retain).total_seconds(),
+        retain_s=None if retain is None else retain.total_seconds(),
         clone_with=topology.move.clone_with,
         finish_reverse=finish_reverse,
         keep_reverse_s=keep_reverse.total_seconds(),
@@ -150,7 +134,6 @@ def _shards(
 ) -> list[int]:
     """Return the chosen shards: a list, half of a node's, or all of them."""
     from shardctl.checks import loads
-    from shardctl.errors import UsageError
     from shardctl.fleet import rebalance
     from shardctl.moves import plan
     from shardctl.state import lock

@@ -1,4 +1,4 @@
-"""`shardctl moves`: list, show, resume, abort and reverse moves, and clear what they left."""
+"""`shardctl moves` and `prune`: list, show, end and reverse moves, and clear what they left."""
 
 from __future__ import annotations
 
@@ -6,69 +6,54 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import changing, moves_report, moving, picture
-from shardctl.cli.command import App, Changing
-from shardctl.cli.context import load_topology
-from shardctl.cli.moves_report import find
+from shardctl.cli import moving, picture
+from shardctl.cli.command import App, Changing, run_change
+from shardctl.cli.context import Settings, load_topology
+from shardctl.cli.moving import find
 from shardctl.cli.options import (
-    DANGEROUS,
     Listing,
     ListingOption,
     Report,
     ReportOption,
     WatchOption,
+    dangerous,
 )
 from shardctl.cli.output import emit, plural, say
 
 if TYPE_CHECKING:
-    from shardctl.cli.context import Settings
+    from collections.abc import Sequence
+
     from shardctl.fanout import Progress
     from shardctl.moves.doctor import Left
     from shardctl.moves.plan import MovePlan
+    from shardctl.moves.prune import Retired
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
 app = App()
 
 MoveArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MOVE",
-        help="The move's id; the unfinished move by default.",
-    ),
+    str | None, typer.Argument(help="The move's id; the unfinished move by default.")
 ]
 TimelineOption = Annotated[
-    bool,
-    typer.Option(
-        "--timeline", help="Draw the sub-steps of the cutover, beside what was predicted."
-    ),
+    bool, typer.Option(help="Draw the sub-steps of the cutover, beside what was predicted.")
 ]
 ShownArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MOVE",
-        help="The move's id; the newest move by default.",
-    ),
+    str | None, typer.Argument(help="The move's id; the newest move by default.")
 ]
-DoneMoveArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MOVE",
-        help="The id of a move that is done.",
-    ),
-]
+DoneMoveArgument = Annotated[str, typer.Argument(help="The id of a move that is done.")]
 _LEFT = ("node", "kind", "name", "move", "detail", "WAL held", "verdict")
 
 
 @app.command("list")
 def list_moves(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
     """List all moves, the newest first."""
-    ledger = moves_report.read(load_topology(ctx))
-    parts = moves_report.PARTS if output is Listing.table else None
+    ledger = moving.read(load_topology(ctx))
+    parts = moving.PARTS if output is Listing.table else None
     emit(
         output,
-        moves_report.HEADER,
-        [moves_report.row(entry, parts) for entry in ledger.entries],
+        moving.HEADER,
+        [moving.row(entry, parts) for entry in ledger.entries],
         {"moves": [entry.as_json() for entry in ledger.entries]},
         nothing="no move has started yet",
     )
@@ -91,17 +76,17 @@ def show(
     topology = load_topology(ctx)
 
     def look(move: str | None) -> Entry:
-        ledger = moves_report.read(topology)
+        ledger = moving.read(topology)
         return ledger.newest() if move is None else ledger.entry(move)
 
     entry = look(move)
     if watch is not None:
         seconds = watch.total_seconds()
-        entry = moves_report.until_over(entry, lambda: look(entry.move.id), seconds, output)
+        entry = moving.until_over(entry, lambda: look(entry.move.id), seconds, output)
     if timeline:
-        moves_report.show_timeline(topology, entry, output)
+        moving.show_timeline(topology, entry, output)
     else:
-        moves_report.show_move(entry, output)
+        moving.show_move(entry, output)
 
 
 @app.command(cls=moving.Resuming)
@@ -110,12 +95,7 @@ def resume(
     move: MoveArgument = None,
     *,
     source_destroyed: Annotated[
-        bool,
-        typer.Option(
-            "--source-destroyed",
-            help="Confirm that the source is permanently lost; the target owns the shards.",
-            rich_help_panel=DANGEROUS,
-        ),
+        bool, dangerous("Confirm that the source is permanently lost; the target owns the shards.")
     ] = False,
 ) -> None:
     """Continue an unfinished move where it stopped; another operator may have started it.
@@ -136,14 +116,14 @@ def resume(
     entry = find(topology, move)
     service.require_resumable(topology, entry, given)
 
-    moves_report.change(
+    moving.change(
         ctx,
         topology,
         entry,
         lambda progress: service.resume(topology, entry, progress, say, given),
         question=f"Resume move {entry.move.id}?",
-        report=moves_report.show_end,
-        done=moves_report.ending,
+        report=moving.show_end,
+        done=moving.ending,
     )
 
 
@@ -153,12 +133,7 @@ def abort(
     move: MoveArgument = None,
     *,
     target_destroyed: Annotated[
-        bool,
-        typer.Option(
-            "--target-destroyed",
-            help="Confirm that the target is permanently lost: nothing is undone there.",
-            rich_help_panel=DANGEROUS,
-        ),
+        bool, dangerous("Confirm that the target is permanently lost: nothing is undone there.")
     ] = False,
 ) -> None:
     """Abort a move before its point of no return: the source keeps its shards.
@@ -173,7 +148,7 @@ def abort(
     entry = find(topology, move)
     service.require_abortable(topology, entry, with_target=not target_destroyed)
 
-    moves_report.change(
+    moving.change(
         ctx,
         topology,
         entry,
@@ -245,7 +220,7 @@ def finish(
     entry = find(topology, move)
     reverse_kept.require_finishable(entry)
 
-    moves_report.change(
+    moving.change(
         ctx,
         topology,
         entry,
@@ -292,7 +267,7 @@ def doctor(
         looking.clear(topology, chosen, cleared.append)
         return len(cleared)
 
-    changing.run(
+    run_change(
         ctx,
         pending=[*chosen, *unguarded],
         header=_LEFT,
@@ -311,3 +286,67 @@ def _left_row(left: Left) -> tuple[str, ...]:
     held = "-" if one.held_bytes is None else picture.size(one.held_bytes)
     verdict = left.why_not or "may be cleared"
     return (left.node, one.kind, one.name, one.move, one.detail or "-", held, verdict)
+
+
+prune_app = App()
+
+
+@prune_app.command(cls=Changing)
+def prune(
+    ctx: typer.Context,
+    *,
+    now: Annotated[bool, typer.Option(help="Ignore the retention time (`retain`).")] = False,
+    accept_unconfirmed: Annotated[
+        bool, typer.Option(help="Include moves whose rows could not be compared.")
+    ] = False,
+) -> None:
+    """Drop the retired schemas of closed moves, after proof that their rows are live elsewhere.
+
+    It keeps a schema if its move is not closed or was not compared, `retain` has not passed, the
+    nodes' maps disagree, or the owner does not have the shard, and lists each with its reason. One
+    that a session or an object outside uses is kept, too, when it would be dropped (exit code 3).
+    """
+    from shardctl.moves import prune as pruning
+    from shardctl.state import lock
+
+    topology = load_topology(ctx)
+    ledger = moving.read(topology)
+    found = pruning.plan(
+        topology,
+        ledger,
+        accept_unconfirmed=accept_unconfirmed,
+        now=now,
+        purpose=lock.purpose(pruning.COMMAND),
+    )
+    chosen = [one for one in found if one.why_not is None]
+    counted = _counted(chosen)
+
+    def drop(progress: Progress) -> None:
+        try:
+            pruning.carry_out(topology, chosen, progress, accept_unconfirmed=accept_unconfirmed)
+        except pruning.PruneUnfinished as error:
+            say(f"{_counted(error.dropped)} dropped")
+            raise
+
+    run_change(
+        ctx,
+        pending=chosen,
+        header=("node", "schema", "size", "verdict"),
+        rows=[
+            (o.node, o.schema, picture.size(o.size_bytes), o.why_not or "may be dropped")
+            for o in found
+        ],
+        nothing="nothing to prune: no node has retired schemas",
+        plan={
+            "retired": [one.as_json() for one in found],
+            "reclaimed_bytes": sum(one.size_bytes for one in chosen),
+        },
+        question=f"Drop {counted}?",
+        carry_out=drop,
+        done=lambda _: f"done: {counted} dropped; the space is free",
+    )
+
+
+def _counted(schemas: Sequence[Retired]) -> str:
+    space = picture.size(sum(one.size_bytes for one in schemas))
+    return f"{plural(len(schemas), 'retired schema')} ({space})"

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import changing, options, provision, rebalance
-from shardctl.cli.command import App, Changing
+from shardctl.cli import options, provision, rebalance
+from shardctl.cli.command import App, Changing, run_change
 from shardctl.cli.context import load_topology
+from shardctl.cli.options import dangerous
 from shardctl.cli.output import say
 from shardctl.errors import Incomplete
 
@@ -17,20 +18,16 @@ if TYPE_CHECKING:
 
 app = App()
 
-NodeArgument = Annotated[
-    str, typer.Argument(metavar="NODE", help="The node.", autocompletion=options.node_names)
-]
+NodeArgument = Annotated[str, typer.Argument(help="The node.", autocompletion=options.node_names)]
 
 
 @app.command(cls=Changing)
 def add(
     ctx: typer.Context,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="The name of the new node.")],
+    node: Annotated[str, typer.Argument(help="The name of the new node.")],
     *,
-    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The host of its server.")],
-    port: Annotated[
-        int, typer.Option("--port", min=1, max=65535, metavar="P", help="The port of its server.")
-    ] = 5432,
+    host: Annotated[str, typer.Option(help="The host of its server.")],
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port of its server.")] = 5432,
     more: Annotated[
         str | None,
         typer.Option(
@@ -65,14 +62,7 @@ def remove(
     ctx: typer.Context,
     node: NodeArgument,
     *,
-    gone: Annotated[
-        bool,
-        typer.Option(
-            "--gone",
-            help="Confirm that its server is permanently lost.",
-            rich_help_panel=options.DANGEROUS,
-        ),
-    ] = False,
+    gone: Annotated[bool, dangerous("Confirm that its server is permanently lost.")] = False,
 ) -> None:
     """Remove an empty node from the topology file and the poolers, after proof that it is empty.
 
@@ -98,7 +88,7 @@ def _change(ctx: typer.Context, found: Change, *, question: str, done: str) -> N
     from shardctl.fleet import nodes
 
     line = (found.node.name, found.command.split()[-1], "node", str(found.before.path), "")
-    changing.run(
+    run_change(
         ctx,
         pending=True,
         header=provision.HEADER,

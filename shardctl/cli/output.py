@@ -6,29 +6,31 @@ import json
 import re
 import shutil
 import sys
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from shardctl import printable
-from shardctl.cli.printed import PRINTED
+from shardctl.cli import tables
 from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.segment import Segment
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|-infinity", re.IGNORECASE | re.ASCII)
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """With one of these, also as wide characters, a spreadsheet takes a cell for a formula."""
 
 
+class Printed:
+    """What this run has printed as JSON: later errors then go only to standard error."""
+
+    json = False
+
+
 def print_json(value: Any) -> None:
     """Print one JSON value on one line of standard output."""
-    PRINTED.json = True
+    Printed.json = True
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     print(printable.in_json(text))
 
@@ -53,10 +55,8 @@ def emit(
     elif output == "csv":
         print_csv((header, *rows))
     elif rows:
-        from shardctl.cli.tables import DROPS
-
         shown = [[cell or "" for cell in row] for row in rows]
-        print_table([name.replace("_", " ") for name in header], shown, drops=DROPS)
+        print_table([name.replace("_", " ") for name in header], shown)
     elif nothing:
         print(nothing)
 
@@ -97,43 +97,29 @@ def _csv(cell: str | None) -> str:
     return cell if plain else '"' + cell.replace('"', '""') + '"'
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Give what draws on a standard stream, and escapes the texts in what it draws.
+def width() -> int:
+    """Return how long lines of standard output may be: only a terminal has a width."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
-    Lines are not folded where standard output is not a terminal.
-    """
-    from rich.console import Console
 
-    class Screen(Console):
-        def render(
-            self, renderable: RenderableType, options: ConsoleOptions | None = None
-        ) -> Iterable[Segment]:
-            for one in super().render(renderable, options):
-                yield one if one.control else one._replace(text=printable.printable(one.text))
-
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stderr or stream.isatty() else 10_000
-    return Screen(file=stream, width=width, highlight=False)
+def draw(text: str) -> None:
+    """Print a text that fits, on a terminal with its styles."""
+    if sys.stdout.isatty():
+        tables.console().print(tables.styled(text), no_wrap=True, overflow="ignore", crop=False)
+    else:
+        print(text)
 
 
 def print_table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, drops: Sequence[str] = ()
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, drops: Sequence[str] = tables.DROPS
 ) -> None:
     """Print a table for people on standard output; see `tables.fit`."""
-    from shardctl.cli import tables
-
-    out = console()
-    out.print(tables.fit(header, rows, out.width, drops=drops), crop=False)
+    draw(tables.fit(header, rows, width(), drops=drops))
 
 
 def print_line(text: str) -> None:
     """Print one line of the result, whatever names it has in it; a terminal breaks it at blanks."""
-    line = printable.one_line(text)
-    if sys.stdout.isatty():
-        from shardctl.cli import tables
-
-        line = tables.paragraph(line, shutil.get_terminal_size().columns)
-    print(line)
+    draw(tables.paragraph(printable.one_line(text), width()))
 
 
 def plural(count: int, noun: str) -> str:
@@ -154,17 +140,8 @@ def folded(text: str) -> str:
     """Break lines between words where standard error is a terminal, which would do it anywhere."""
     if not sys.stderr.isatty():
         return text
-    width = shutil.get_terminal_size().columns
-    return "\n".join(
-        textwrap.fill(
-            line,
-            width,
-            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for line in text.split("\n")
-    )
+    columns = shutil.get_terminal_size().columns
+    return "\n".join(tables.paragraph(line, columns) for line in text.split("\n"))
 
 
 def say_error(error: ShardctlError) -> None:

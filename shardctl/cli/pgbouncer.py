@@ -6,14 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import changing, options
-from shardctl.cli.command import App, Changing
+from shardctl.cli import options
+from shardctl.cli.command import App, Changing, run_change
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import (
-    AllOrNothingOption,
-    Report,
-    ReportOption,
-)
+from shardctl.cli.options import AllOrNothingOption, Report, ReportOption
 from shardctl.cli.output import plural, print_json, say
 
 if TYPE_CHECKING:
@@ -24,11 +20,7 @@ app = App()
 
 NamesArgument = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="POOLER",
-        autocompletion=options.pooler_names,
-        help="Only these; all by default.",
-    ),
+    typer.Argument(autocompletion=options.pooler_names, help="Only these; all by default."),
 ]
 
 
@@ -77,8 +69,7 @@ def apply(
     pooler: NamesArgument = None,
     *,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Replace a file that was edited or is not shardctl's."),
+        bool, typer.Option(help="Replace a file that was edited or is not shardctl's.")
     ] = False,
     all_or_nothing: AllOrNothingOption = False,
 ) -> None:
@@ -101,7 +92,7 @@ def apply(
     )
     poolers.require_free(plan)
     poolers_changed = plural(len(plan.changes()), "pooler")
-    changing.run(
+    run_change(
         ctx,
         pending=plan.changes(),
         header=("pooler", "action", "file", "aliases"),
@@ -163,12 +154,9 @@ def _print_diffs(found: list[Compared]) -> None:
         if one.state == "same":
             say(f"pooler {one.pooler.name}: {one.pooler.databases_file} is up to date")
         elif one.error is not None:
-            say(f"pooler {one.pooler.name}: {one.error.message}")
-            say(f"  {one.error.hint}")
+            say(f"pooler {one.pooler.name}: {one.error.message}\n  {one.error.hint}")
         else:
             if one.state == "edited":
-                what = (
-                    "was not written by shardctl" if one.version is None else "was changed by hand"
-                )
-                say(f"pooler {one.pooler.name}: {one.pooler.databases_file} {what}")
+                file = one.pooler.databases_file
+                say(f"pooler {one.pooler.name}: {file} is not as shardctl has written it")
             print(one.diff, end="")

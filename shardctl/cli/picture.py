@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from shardctl import meter
-from shardctl.meter import BYTES, Held
+from shardctl.meter import BYTES, Held, Reading
 
 if TYPE_CHECKING:
-    from shardctl.meter import Reading
     from shardctl.state.progress import MoveProgress
 
 
@@ -32,7 +31,7 @@ def shorten(ranges: str, *, parts: int = 12) -> str:
     return ranges if more <= 0 else f"{','.join(found[:parts])},... (+{more:,} more)"
 
 
-def bar(count: int, largest: int, *, width: int) -> str:
+def bar(count: float, largest: float, *, width: int) -> str:
     """Draw `count` as a part of `width` characters that stand for `largest`.
 
     Whatever is there shows: the bar is empty only for nothing.

@@ -9,18 +9,14 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from shardctl.cli import picture
-from shardctl.cli.output import console
-from shardctl.meter import Meters
+from shardctl.cli.tables import console, styled
+from shardctl.meter import Meters, sentences
 from shardctl.printable import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from rich.console import Console, RenderableType
-    from rich.table import Table
+    from collections.abc import Callable, Iterator
 
     from shardctl.fanout import Progress
-    from shardctl.meter import Reading
 
 
 T = TypeVar("T")
@@ -29,8 +25,6 @@ _FIRST_S, _EVERY_S = 2.0, 5.0
 _KEYS = 4
 """So many keys are named in a line."""
 _BAR = 20
-_WITH_BAR = 80
-"""Narrower terminals have no room for a bar."""
 
 
 @contextlib.contextmanager
@@ -40,83 +34,55 @@ def bars() -> Iterator[Progress]:
     Without a terminal it prints a line after two seconds, and every five seconds from then on;
     nothing for work that ends sooner. Each line names the keys whose work goes on.
     """
-    meters = Meters()
     out = console(stderr=True)
-    terminal = sys.stderr.isatty() and not out.is_dumb_terminal
-    shown = _drawn if terminal else _lines
-    with shown(meters, out):
-        yield meters
-
-
-@contextlib.contextmanager
-def _drawn(meters: Meters, console: Console) -> Iterator[None]:
+    if not sys.stderr.isatty() or out.is_dumb_terminal:
+        with lines() as shown:
+            yield shown
+        return
     from rich.live import Live
+    from rich.text import Text
+
+    meters = Meters()
+
+    def drawn() -> Text:
+        lines = (
+            f"{picture.bar(one.done, one.total, width=_BAR):{_BAR}}  {picture.line(key, one)}"
+            for key, one in meters.read().items()
+        )
+        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
     # Results go to standard output, wherever that leads.
     with Live(
-        get_renderable=lambda: table(meters, console.width),
-        console=console,
+        get_renderable=drawn,
+        console=out,
         refresh_per_second=4,
         transient=True,
         redirect_stdout=False,
     ):
-        yield
-
-
-def table(meters: Meters, width: int) -> Table:
-    """Draw a line for each key; what does not fit `width` ends with an ellipsis."""
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    with_bar = width >= _WITH_BAR
-    drawn = Table.grid(padding=(0, 2, 0, 0))
-    drawn.add_column(no_wrap=True)
-    drawn.add_column(overflow="ellipsis")
-    if with_bar:
-        drawn.add_column(width=_BAR)
-    drawn.add_column(no_wrap=True, justify="right")
-    drawn.add_column(overflow="ellipsis")
-    for key, one in meters.read().items():
-        counted = one.total or one.done
-        cells: list[RenderableType] = [Text(key), Text(one.phase, no_wrap=True)]
-        if with_bar:
-            bar = ProgressBar(one.total, min(one.done, one.total), _BAR)
-            cells.append(bar if one.total else "")
-        cells.append(Text(picture.amount(one.done, one.total, one.unit) if counted else ""))
-        style = "yellow" if one.waits else ""
-        cells.append(Text(", ".join(picture.goes_on(one)), style, no_wrap=True))
-        drawn.add_row(*cells)
-    return drawn
+        yield meters
 
 
 @contextlib.contextmanager
-def _lines(meters: Meters, console: Console) -> Iterator[None]:
+def lines() -> Iterator[Progress]:
     """Print lines from a thread, so that work that is stalled is shown, too."""
-    del console
-    ended = threading.Event()
+    meters, ended = Meters(), threading.Event()
 
     def tell() -> None:
         pause_s = _FIRST_S
         while not ended.wait(pause_s):
-            if at_work := {key: one for key, one in meters.read().items() if not one.ended}:
-                print(one_line(sentence(at_work)), file=sys.stderr, flush=True)
+            read = meters.read().items()
+            if at_work := [picture.line(key, one) for key, one in read if not one.ended]:
+                line = f"progress: {sentences(at_work, most=_KEYS)}"
+                print(one_line(line), file=sys.stderr, flush=True)
                 pause_s = _EVERY_S
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()
     try:
-        yield
+        yield meters
     finally:
         ended.set()
         thread.join()
-
-
-def sentence(readings: Mapping[str, Reading]) -> str:
-    """Return the line that shows the first keys of `readings`, and how many more there are."""
-    shown = [picture.line(key, one) for key, one in list(readings.items())[:_KEYS]]
-    more = len(readings) - _KEYS
-    return f"progress: {'; '.join(shown)}" + (f"; and {more} more" if more > 0 else "")
 
 
 def every(seconds: float, refresh: Callable[[], bool]) -> None:
@@ -135,7 +101,7 @@ def every(seconds: float, refresh: Callable[[], bool]) -> None:
 def watch(
     seconds: float,
     look: Callable[[], tuple[T, bool]],
-    draw: Callable[[T, int], RenderableType],
+    draw: Callable[[T, int], str],
     show: Callable[[T], None],
     output: str,
     *,
@@ -144,7 +110,7 @@ def watch(
     """Look again and again, until `look` says that this was the last time, or Ctrl-C.
 
     On a terminal, what `draw` gives for its width is drawn over the one before; what does not fit
-    its height is cut off, and with `transient` the last one goes. Elsewhere, `show` prints each.
+    is cut off, and with `transient` the last one goes. Elsewhere, `show` prints each.
     """
     from rich.live import Live
 
@@ -155,7 +121,7 @@ def watch(
     def refresh() -> bool:
         found, goes_on = look()
         if drawn:
-            live.update(draw(found, out.width), refresh=True)
+            live.update(styled(draw(found, out.width)), refresh=True)
         else:
             show(found)
         return goes_on

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import options, picture, values
-from shardctl.cli.command import App, Changing, made
-from shardctl.cli.context import load_topology
-from shardctl.cli.output import confirm, errors_json, plural, print_json, print_table, say
-from shardctl.errors import Interrupted, Problems, ShardctlError, Unfinished
+from shardctl.cli import options, picture
+from shardctl.cli.command import App, Changing, made, run_change
+from shardctl.cli.context import Settings, load_topology
+from shardctl.cli.options import MS, Duration, duration_option
+from shardctl.cli.output import Printed, errors_json, plural, print_json, say
+from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardctl.cli.context import Settings
+    from shardctl.fanout import Progress
     from shardctl.provision.fleet import FleetPlan
     from shardctl.provision.plan import Change
 
 
-_LOCK_TIMEOUT = values.Duration(seconds=2)
+_LOCK_TIMEOUT = Duration(seconds=2)
 
 
 def _of_provision(
@@ -31,17 +34,10 @@ def _of_provision(
     all_or_nothing: options.AllOrNothingOption = False,
     jobs: options.JobsOption = 4,
     lock_timeout: Annotated[
-        values.Duration,
-        values.duration_option(
-            "--lock-timeout",
-            "How long to wait for a lock on a table, for example 500ms.",
-            least=values.MS,
-        ),
+        Duration,
+        duration_option("How long to wait for a lock on a table, for example 500ms.", least=MS),
     ] = _LOCK_TIMEOUT,
-    attempts: Annotated[
-        int,
-        typer.Option("--attempts", min=1, metavar="N", help="How often to try to lock a batch."),
-    ] = 10,
+    attempts: Annotated[int, typer.Option(min=1, help="How often to try to lock a batch.")] = 10,
 ) -> None: ...
 
 
@@ -59,12 +55,9 @@ def init(
     ctx: typer.Context,
     *,
     adopt: Annotated[
-        bool,
-        typer.Option("--adopt", help="Take over schemas that shardctl did not create."),
+        bool, typer.Option(help="Take over schemas that shardctl did not create.")
     ] = False,
-    without_poolers: Annotated[
-        bool, typer.Option("--without-poolers", help="Do not change the poolers.")
-    ] = False,
+    without_poolers: Annotated[bool, typer.Option(help="Do not change the poolers.")] = False,
 ) -> None:
     """Bring the fleet to the state of the topology file; a second run changes nothing.
 
@@ -93,8 +86,7 @@ def migrate(
     ctx: typer.Context,
     *,
     shards: Annotated[
-        str | None,
-        typer.Option("--shards", metavar="LIST", help="For example 0-3,17; all by default."),
+        str | None, typer.Option(metavar="LIST", help="For example 0-3,17; all by default.")
     ] = None,
     finish_reverse: options.FinishReverseOption = False,
 ) -> None:
@@ -130,36 +122,38 @@ HEADER = ("where", "action", "what", "name", "shards")
 def run(ctx: typer.Context, make_plan: Callable[[], FleetPlan], *, adopt: bool = False) -> None:
     """Observe, plan, show, and unless `dry_run`, ask, apply and report.
 
-    JSON is one object, printed at the end, because it contains the result.
+    JSON is one object that has the errors, too.
     """
-    settings: Settings = ctx.obj
     from shardctl.provision.fleet import require_free
 
+    settings: Settings = ctx.obj
     plan: FleetPlan | None = None
     try:
         plan = make_plan()
         require_free(plan)
-        settings.pending = bool(plan.changes())
-        for note in plan.notes:
-            say(f"note: {note}")
-        if not settings.json:
-            show(plan)
-        if not settings.dry_run and plan.changes():
-            changes = plural(len(plan.changes()), "change")
-            confirm(f"Apply {changes} on {_where(plan)}?", yes=settings.yes)
-            began = time.monotonic()
-            _carry_out(plan, settings, adopt=adopt)
-            shards = {shard for change in plan.changes() for shard in change.shards}
-            what = plural(len(shards), "shard") if shards else changes
-            say(f"done: {what} on {_where(plan)} in {time.monotonic() - began:.1f} s")
-        if plan.left_out:
-            raise Problems(list(plan.left_out))
+        changes = plan.changes()
+        count = plural(len(changes), "change")
+        shards = {shard for change in changes for shard in change.shards}
+        what, where = plural(len(shards), "shard") if shards else count, _where(plan)
+        run_change(
+            ctx,
+            pending=changes,
+            header=HEADER,
+            rows=rows(changes),
+            plan=_json(plan, together(plan.left_out) if plan.left_out else None, settings),
+            question=f"Apply {count} on {where}?",
+            carry_out=partial(_carry_out, plan, settings, adopt=adopt),
+            nothing=f"nothing to do: {'these shards' if plan.only else 'all'} "
+            f"{'on the reachable nodes ' if plan.left_out else ''}"
+            f"{'are' if plan.only else 'is'} up to date",
+            notes=plan.notes,
+            done=lambda took_s: f"done: {what} on {where} in {took_s:.1f} s",
+            left_out=plan.left_out,
+        )
     except ShardctlError as error:
-        if settings.json:
-            print_json(_json(plan, error, dry_run=settings.dry_run))
+        if settings.json and not Printed.json:
+            print_json(_json(plan, error, settings))
         raise
-    if settings.json:
-        print_json(_json(plan, None, dry_run=settings.dry_run))
 
 
 def _where(plan: FleetPlan) -> str:
@@ -169,24 +163,29 @@ def _where(plan: FleetPlan) -> str:
     return " and ".join(where)
 
 
-def _carry_out(plan: FleetPlan, settings: Settings, *, adopt: bool) -> None:
-    """Carry out a plan, without the reverses that its migrations would not go with."""
-    from shardctl.cli.progress import bars
+def _carry_out(plan: FleetPlan, settings: Settings, progress: Progress, *, adopt: bool) -> float:
+    """Carry out a plan, without the reverses that its migrations would not go with.
+
+    Return how many seconds it took.
+    """
     from shardctl.moves import reverse_kept
     from shardctl.provision.chunks import Retrying
     from shardctl.provision.fleet import Options, carry_out
 
-    given = settings.shared
+    began, given = time.monotonic(), settings.shared
     retrying = Retrying(lock_timeout_ms=given["lock_timeout"].ms, attempts=given["attempts"])
     how = Options(jobs=given["jobs"], retrying=retrying, adopt=adopt)
     reverse_kept.finish_each(plan.topology, plan.finishing, notice=say)
-    with bars() as progress:
-        carry_out(plan, how, progress, say)
+    carry_out(plan, how, progress, say)
+    return time.monotonic() - began
 
 
-def _json(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool) -> dict[str, Any]:
+def _json(
+    plan: FleetPlan | None, error: ShardctlError | None, settings: Settings
+) -> dict[str, Any]:
     """Return the shape of docs/reference/json.md; `plan` is None if it could not be made."""
-    reported: dict[str, Any] = {"format": 1, "state": _state(plan, error, dry_run=dry_run)}
+    state = _state(plan, error, dry_run=settings.dry_run)
+    reported: dict[str, Any] = {"format": 1, "state": state}
     if plan is not None:
         reported |= {
             "cluster": plan.topology.cluster,
@@ -209,29 +208,8 @@ def _state(plan: FleetPlan | None, error: ShardctlError | None, *, dry_run: bool
     return "done" if plan.changes() else "unchanged"
 
 
-def show(plan: FleetPlan) -> None:
-    """Print the plan; an empty one as a sentence."""
-    from shardctl.topology import ranges
-
-    changes = plan.changes()
-    if changes:
-        print_table(HEADER, rows(changes))
-    elif plan.left_out:
-        print("nothing to do on the reachable nodes")
-    elif plan.only is not None:
-        print(f"nothing to do: shards {ranges.of(plan.only)} are up to date")
-    else:
-        topology = plan.topology
-        poolers = f" and {plural(len(topology.poolers), 'pooler')}" if plan.poolers else ""
-        print(
-            f"nothing to do: {topology.shard_count:,} shards on "
-            f"{len(topology.owning())} nodes{poolers} are up to date"
-        )
-
-
 def rows(changes: list[Change]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield a line for each change, and one for all functions that are made together."""
-    from shardctl.topology import ranges
 
     def key(change: Change) -> tuple[str, str, str]:
         return str(change.pooler or change.node), change.action, change.kind

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import changing, options, picture, values
-from shardctl.cli.command import App, Changing
+from shardctl.cli import options, picture
+from shardctl.cli.command import App, Changing, run_change
 from shardctl.cli.context import load_topology
+from shardctl.cli.options import Duration, duration_option
 from shardctl.cli.output import plural
+from shardctl.errors import UsageError
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,24 +22,13 @@ if TYPE_CHECKING:
 
 app = App()
 
-ShardsArgument = Annotated[
-    str | None, typer.Argument(metavar="SHARDS", help="For example 2-3,17; or use --node.")
-]
+ShardsArgument = Annotated[str | None, typer.Argument(help="For example 2-3,17; or use --node.")]
 NodeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--node",
-        metavar="NODE",
-        autocompletion=options.node_names,
-        help="All shards of this node.",
-    ),
+    str | None, typer.Option(autocompletion=options.node_names, help="All shards of this node.")
 ]
-WAIT = values.Duration(seconds=30)
+WAIT = Duration(seconds=30)
 WaitOption = Annotated[
-    values.Duration,
-    values.duration_option(
-        "--wait", "How long to wait for sessions that use a table, for example 30s."
-    ),
+    Duration, duration_option("How long to wait for sessions that use a table, for example 30s.")
 ]
 
 
@@ -81,12 +73,11 @@ def _run(
     wanted: Wanted,
     shards: str | None,
     node: str | None,
-    wait: values.Duration,
+    wait: Duration,
 ) -> None:
     """Plan, show, ask, carry out, report."""
     from shardctl.access import read_only_fleet as fleet
     from shardctl.state import lock
-    from shardctl.topology import ranges
 
     topology = load_topology(ctx)
     chosen = _shards(topology, shards, node)
@@ -96,8 +87,7 @@ def _run(
     count = sum(len(one.todo) for one in plans)
     where = f"{plural(count, 'shard')} on {plural(len(changed), 'node')}"
     verb, are = ("Refuse", "already") if wanted == "on" else ("Accept", "not")
-    alike = plural(len(chosen), "shard") + (" is" if len(chosen) == 1 else " are")
-    changing.run(
+    run_change(
         ctx,
         pending=count,
         header=("node", "read-only", "shards", "tables", "unchanged"),
@@ -112,7 +102,7 @@ def _run(
             for one in plans
             if count
         ],
-        nothing=f"nothing to do: {alike} {are} read-only",
+        nothing=f"nothing to do: shards {picture.shorten(ranges.of(chosen))} are {are} read-only",
         plan={
             "cluster": topology.cluster,
             "read_only": wanted.value,
@@ -128,7 +118,6 @@ def _run(
 
 def _shards(topology: Topology, text: str | None, name: str | None) -> Sequence[ShardId]:
     """Return the chosen shards: a list, or all of a node; raises UsageError."""
-    from shardctl.errors import UsageError
     from shardctl.topology import routes
 
     if (text is None) == (name is None):

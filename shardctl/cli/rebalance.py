@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -10,20 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import changing, moves_report, moving, picture, values
-from shardctl.cli.command import App, Changing, Command, made
-from shardctl.cli.context import load_topology
-from shardctl.cli.options import Report, ReportOption
-from shardctl.cli.output import plural, print_json, print_line, print_table, say
-from shardctl.errors import Refused, UsageError
+from shardctl.cli import moving, picture
+from shardctl.cli.command import App, Changing, Command, made, run_change
+from shardctl.cli.context import Settings, load_topology
+from shardctl.cli.options import SAMPLE, Duration, Report, ReportOption, duration_option
+from shardctl.cli.output import emit, plural, print_line, print_table, say
+from shardctl.errors import Refused, ShardctlError, UsageError
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from shardctl.cli.context import Settings
-    from shardctl.errors import ShardctlError
     from shardctl.fanout import Progress
-    from shardctl.fleet.group import Group, Part
+    from shardctl.fleet.group import Group, Part, Work
     from shardctl.fleet.rebalance import NodeShare, Plan
     from shardctl.moves.plan import Options
     from shardctl.topology.model import Topology
@@ -83,13 +84,12 @@ def _of_plans(
     by: Annotated[
         By,
         typer.Option(
-            "--by", help="Balance bytes, rows written and scans a second, or the number of shards."
+            help="Balance bytes, rows written and scans a second, or the number of shards."
         ),
     ] = By.SIZE,
     threshold: Annotated[
         Percent,
         typer.Option(
-            "--threshold",
             metavar="PERCENT",
             parser=_percent,
             help="The largest accepted distance between a node and its share.",
@@ -98,25 +98,17 @@ def _of_plans(
     node_weight: Annotated[
         list[str] | None,
         typer.Option(
-            "--node-weight",
             metavar="NODE=NUMBER",
             parser=_weight,
             help="The share of a node beside that of other nodes, which have 1; 0 empties it. Can "
             "be repeated.",
         ),
     ] = None,
-    max_moves: Annotated[
-        int | None,
-        typer.Option("--max-moves", min=1, metavar="N", help="Plan only so many moves."),
-    ] = None,
+    max_moves: Annotated[int | None, typer.Option(min=1, help="Plan only so many moves.")] = None,
     sample: Annotated[
-        values.Duration,
-        values.duration_option(
-            "--sample",
-            "With --by tps, how long to count.",
-            least=values.Duration(milliseconds=100),
-        ),
-    ] = values.SAMPLE,
+        Duration,
+        duration_option("With --by tps, how long to count.", least=Duration(milliseconds=100)),
+    ] = SAMPLE,
 ) -> None: ...
 
 
@@ -143,8 +135,7 @@ def make_plan(
     ctx: typer.Context,
     *,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write the plan into a file, too, as JSON."),
+        Path | None, typer.Option(metavar="FILE", help="Write the plan into a file, too, as JSON.")
     ] = None,
     output: ReportOption = Report.table,
 ) -> None:
@@ -156,15 +147,13 @@ def make_plan(
     found = planned(ctx, load_topology(ctx))
     if out is not None:
         write(out, found)
-    if output is Report.json:
-        print_json({"format": 1, **found.as_json()})
-        return
-    show_nodes(found)
-    if found.moves:
-        print_table(MOVES, move_rows(found))
+    if output is Report.table:
+        show_nodes(found)
+    emit(output, MOVES, move_rows(found), found.as_json())
     for note in notes(found):
         say(f"note: {note}")
-    print_line(summary(found))
+    if output is Report.table:
+        print_line(summary(found))
 
 
 @app.command(cls=Applying)
@@ -172,16 +161,12 @@ def apply(
     ctx: typer.Context,
     *,
     plan: Annotated[
-        Path | None,
-        typer.Option("--plan", metavar="FILE", help="Carry out a plan that `--out` has written."),
+        Path | None, typer.Option(metavar="FILE", help="Carry out a plan that `--out` has written.")
     ] = None,
     parallel: Annotated[
         int,
         typer.Option(
-            "--parallel",
-            min=1,
-            metavar="N",
-            help="How many moves run at the same time, each between two nodes of its own.",
+            min=1, help="How many moves run at the same time, each between two nodes of its own."
         ),
     ] = 1,
 ) -> None:
@@ -212,16 +197,13 @@ def apply(
 def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
     """Show the moves of the newest rebalance, from any terminal."""
     _, group = _newest(ctx)
-    if output is Report.json:
-        print_json({"format": 1, **group.as_json()})
-        return
-    print_table(PARTS, part_rows(group.parts))
-    left = sum(part.state not in ("done", "unconfirmed") for part in group.parts)
-    print_line(
-        f"rebalance {group.id}: {plural(len(group.parts) - left, 'move')} of "
-        f"{len(group.parts):,} finished"
-        + ("; `shardctl rebalance resume` carries out the rest" if left else "")
-    )
+    emit(output, PARTS, part_rows(group.parts), group.as_json())
+    done = sum(part.state in ("done", "unconfirmed") for part in group.parts)
+    if output is Report.table:
+        print_line(
+            f"rebalance {group.id}: {done:,} of {plural(len(group.parts), 'move')} finished"
+            + ("; `shardctl rebalance resume` carries out the rest" * (done < len(group.parts)))
+        )
 
 
 @app.command(cls=Changing)
@@ -231,7 +213,7 @@ def pause(ctx: typer.Context) -> None:
 
     topology, group = _newest(ctx)
     left = group.left(topology)
-    changing.run(
+    run_change(
         ctx,
         pending=left,
         header=PARTS,
@@ -257,7 +239,7 @@ def resume(ctx: typer.Context) -> None:
         service.require_resumable(topology, entry, service.Given())
     groups.check_first(topology, group, groups.options_of(group))
     left = group.left(topology)
-    changing.run(
+    run_change(
         ctx,
         pending=left,
         header=PARTS,
@@ -278,7 +260,7 @@ def _newest(ctx: typer.Context) -> tuple[Topology, Group]:
     from shardctl.fleet.group import Group
 
     topology = load_topology(ctx)
-    return topology, Group.newest(moves_report.read(topology))
+    return topology, Group.newest(moving.read(topology))
 
 
 def planned(ctx: typer.Context, topology: Topology, *emptied: str) -> Plan:
@@ -314,7 +296,7 @@ def carry_out(
         show_nodes(found)
 
     shards = sum(len(move.shards) for move in found.moves)
-    changing.run(
+    run_change(
         ctx,
         pending=found.moves,
         header=MOVES,
@@ -334,13 +316,25 @@ def _run(
     ctx: typer.Context, topology: Topology, group: Group, options: Options, progress: Progress
 ) -> Group:
     """Carry out the moves of a group that are left."""
-    from shardctl.cli import log
     from shardctl.fleet import group as groups
 
     settings: Settings = ctx.obj
     work = groups.Work(progress, say)
-    begin = partial(log.open_log, verbose=settings.verbose)
-    return groups.run(topology, group, options, work, begin)
+    return groups.run(topology, group, options, work, partial(_apart, verbose=settings.verbose))
+
+
+@contextmanager
+def _apart(*, verbose: bool) -> Iterator[Work]:
+    """Let a process of its own report what a move does, beside other moves."""
+    from shardctl.cli import log
+    from shardctl.cli.app import Stream
+    from shardctl.cli.progress import lines
+    from shardctl.fleet.group import Work
+
+    sys.stderr = Stream(sys.stderr, lambda _: None)
+    log.open_log(verbose=verbose)
+    with lines() as progress:
+        yield Work(progress, say)
 
 
 def ending(group: Group) -> str:
@@ -393,8 +387,6 @@ def _now_and_after(now: str, after: str) -> str:
 
 def move_rows(found: Plan) -> list[tuple[str, ...]]:
     """Return a row of each move, in their order."""
-    from shardctl.topology import ranges
-
     return [
         (
             move.source,
@@ -410,8 +402,6 @@ def move_rows(found: Plan) -> list[tuple[str, ...]]:
 
 def part_rows(parts: Iterable[Part]) -> list[tuple[str, ...]]:
     """Return a row of each move of a group."""
-    from shardctl.topology import ranges
-
     return [
         (
             part.entry.move.id if part.entry else "-",
@@ -427,8 +417,6 @@ def part_rows(parts: Iterable[Part]) -> list[tuple[str, ...]]:
 
 def notes(found: Plan) -> list[str]:
     """Return what an operator should know beside the moves."""
-    from shardctl.topology import ranges
-
     if not found.stuck:
         return list(found.notes)
     stuck = f"no node has room for shards {picture.shorten(ranges.of(found.stuck))}: they stay"

@@ -6,22 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import changing, picture, values
-from shardctl.cli.command import App, Changing
+from shardctl.cli import picture
+from shardctl.cli.command import App, Changing, run_change
 from shardctl.cli.context import load_topology
+from shardctl.cli.options import Duration, duration_option
 from shardctl.cli.output import plural, say
+from shardctl.errors import ShardctlError, together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardctl.errors import ShardctlError
     from shardctl.maintenance.repack import Plan, Repack, Table
 
 app = App()
 
-_RECENT = values.Duration(days=7)
-_SECOND = values.Duration(seconds=1)
-_WAIT = values.Duration(minutes=1)
+_RECENT = Duration(days=7)
+_SECOND = Duration(seconds=1)
+_WAIT = Duration(minutes=1)
 _SHOWN = 20
 """How many tables the plan shows, the worst first."""
 _LEFT_OUT = {
@@ -35,40 +36,25 @@ _LEFT_OUT = {
 def repack(
     ctx: typer.Context,
     shards: Annotated[
-        str | None,
-        typer.Argument(metavar="SHARDS", help="For example 2-3,17; all by default."),
+        str | None, typer.Argument(help="For example 2-3,17; all by default.")
     ] = None,
     *,
     min_bloat: Annotated[
-        int,
-        typer.Option(
-            "--min-bloat", min=0, max=99, metavar="PERCENT", help="The least estimated bloat."
-        ),
+        int, typer.Option(min=0, max=99, metavar="PERCENT", help="The least estimated bloat.")
     ] = 20,
     recent: Annotated[
-        values.Duration,
-        values.duration_option("--recent", "Skip tables that were repacked within this time."),
+        Duration, duration_option("Skip tables that were repacked within this time.")
     ] = _RECENT,
-    jobs: Annotated[
-        int,
-        typer.Option("--jobs", min=1, max=16, metavar="N", help="Tables at a time per node."),
-    ] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=16, help="Tables at a time per node.")] = 1,
     wait_timeout: Annotated[
-        values.Duration,
-        values.duration_option(
-            "--wait-timeout",
-            "Skip a table that is in use for longer, for example 1m.",
-            least=_SECOND,
-        ),
+        Duration,
+        duration_option("Skip a table that is in use for longer, for example 1m.", least=_SECOND),
     ] = _WAIT,
     terminate: Annotated[
-        bool,
-        typer.Option(
-            "--terminate", help="Do not skip it: cancel statements and end sessions that use it."
-        ),
+        bool, typer.Option(help="Do not skip it: cancel statements and end sessions that use it.")
     ] = False,
     no_superuser_check: Annotated[
-        bool, typer.Option("--no-superuser-check", help="Allow a role that is not a superuser.")
+        bool, typer.Option(help="Allow a role that is not a superuser.")
     ] = False,
 ) -> None:
     """Rewrite bloated tables with pg_repack, in index order, while they are in use.
@@ -93,7 +79,7 @@ def repack(
     chosen = routes.listed(topology, shards)
     plan = repacking.plan(topology, chosen, options)
     lock.require_all_free(topology, plan.nodes, command=repacking.COMMAND)
-    result = changing.run(
+    result = run_change(
         ctx,
         pending=plan.nodes,
         header=("node", "table", "size", "bloat, estimated", "verdict"),
@@ -184,7 +170,6 @@ def _json(plan: Plan, result: Repack | None) -> dict[str, Any]:
 
 def _end(plan: Plan, error: ShardctlError | None) -> None:
     """Raise the errors at the end: tables that remain, and tables that cannot be repacked."""
-    from shardctl.errors import together
     from shardctl.maintenance.repack import tables_refused
 
     errors = error.parts() if error else []

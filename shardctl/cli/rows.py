@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +12,8 @@ from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption
 from shardctl.cli.output import emit, plural, say
+from shardctl.cli.progress import bars
+from shardctl.errors import Problems, UsageError
 from shardctl.printable import one_line, printable
 
 if TYPE_CHECKING:
@@ -24,12 +28,10 @@ app = App()
 _MISPLACED = ("table", "shard", "node", "belongs_to", "by", "value", "primary_key")
 
 ShardsArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="SHARDS", help="Shards to search, for example 2-3,17; all by default."),
+    str | None, typer.Argument(help="Shards to search, for example 2-3,17; all by default.")
 ]
 TableOption = Annotated[
-    list[str] | None,
-    typer.Option("--table", metavar="NAME", help="Search only this table; can be repeated."),
+    list[str] | None, typer.Option(metavar="NAME", help="Search only this table; can be repeated.")
 ]
 
 
@@ -45,10 +47,7 @@ def misplaced(
     *,
     table: TableOption = None,
     limit: Annotated[
-        int,
-        typer.Option(
-            "--limit", min=1, metavar="N", help="Rows to list per table, shard and right shard."
-        ),
+        int, typer.Option(min=1, help="Rows to list per table, shard and right shard.")
     ] = 20,
     statements: Annotated[
         bool,
@@ -63,8 +62,6 @@ def misplaced(
     A migration's `-- shardctl: key TABLE.COLUMN`, or `database.keys`, names the key's column. In
     other tables, the shard in the id counts. Reads every row.
     """
-    from shardctl.cli.progress import bars
-    from shardctl.errors import Problems, UsageError
     from shardctl.maintenance import misplaced as searching
     from shardctl.topology import routes
 
@@ -92,8 +89,6 @@ def misplaced(
 
 
 def _show(topology: Topology, report: Found, output: Listing, *, statements: bool) -> None:
-    import sys
-
     if report.found and statements and output is Listing.table:
         for line in _script(topology, report.found):
             # On a screen no value may be more than text; a file has the values as they are.
@@ -112,8 +107,6 @@ def _show(topology: Topology, report: Found, output: Listing, *, statements: boo
 
 def _script(topology: Topology, found: Sequence[Misplaced]) -> Iterator[str]:
     """Write what psql runs: for each shard's table and right shard, one node after the other."""
-    import shlex
-
     from shardctl.postgres.connection import conninfo
 
     owners = topology.owners()

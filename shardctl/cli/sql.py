@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl import inputs
-from shardctl.cli import picture, values
+from shardctl.cli import picture
 from shardctl.cli.command import App, Changing
-from shardctl.cli.context import load_topology
-from shardctl.cli.options import JobsOption, Listing, ListingOption
+from shardctl.cli.context import Settings, load_topology
+from shardctl.cli.options import MS, Duration, JobsOption, Listing, ListingOption, duration_option
 from shardctl.cli.output import (
     confirm,
     emit,
     plural,
     print_csv,
     print_json,
+    print_line,
     print_table,
     print_tsv,
     say,
@@ -30,17 +31,14 @@ from shardctl.cli.output import (
 from shardctl.cli.progress import bars
 from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError, together
 from shardctl.maintenance import folding
-from shardctl.maintenance.folding import Folded
-from shardctl.maintenance.sql import Answer, Failure, Warned
+from shardctl.maintenance.folding import Columns, Folded
+from shardctl.maintenance.sql import Answer, Failure, Plan, Run, Warned
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from shardctl.cli.context import Settings
-    from shardctl.maintenance.folding import Columns
     from shardctl.maintenance.places import Place
-    from shardctl.maintenance.sql import Plan, Run
     from shardctl.topology.model import ShardId, Topology
 
 
@@ -51,27 +49,21 @@ app = App()
 def sql(
     ctx: typer.Context,
     statement: Annotated[
-        str | None,
-        typer.Argument(metavar="STATEMENT", help="One statement, or several separated by `;`."),
+        str | None, typer.Argument(help="One statement, or several separated by `;`.")
     ] = None,
     *,
     file: Annotated[
-        Path | None,
-        typer.Option("--file", metavar="FILE", help="Read statements from a file; - is stdin."),
+        Path | None, typer.Option(metavar="FILE", help="Read statements from a file; - is stdin.")
     ] = None,
     shards: Annotated[
-        str | None,
-        typer.Option("--shards", metavar="LIST", help="For example 2-3,17; all by default."),
+        str | None, typer.Option(metavar="LIST", help="For example 2-3,17; all by default.")
     ] = None,
     nodes: Annotated[
-        bool, typer.Option("--nodes", help="Run once on every node instead, in the database.")
+        bool, typer.Option(help="Run once on every node instead, in the database.")
     ] = False,
-    write: Annotated[bool, typer.Option("--write", help="Allow changes; asks first.")] = False,
+    write: Annotated[bool, typer.Option(help="Allow changes; asks first.")] = False,
     timeout: Annotated[
-        values.Duration | None,
-        values.duration_option(
-            "--timeout", "Limit each statement, for example 30s.", least=values.MS
-        ),
+        Duration | None, duration_option("Limit each statement, for example 30s.", least=MS)
     ] = None,
     jobs: JobsOption = 4,
     output: ListingOption = Listing.table,
@@ -118,15 +110,13 @@ def sql(
 def _text(statement: str | None, file: Path | None) -> str:
     if (statement is None) == (file is None):
         raise UsageError("no statement given", hint="give STATEMENT or --file FILE")
-    if statement is not None:
-        return statement
+    if file is None:
+        return statement or ""
     try:
         if str(file) == "-":
-            content = inputs.whole(sys.stdin.buffer, inputs.MOST_SQL)
-        else:
-            with Path(str(file)).open("rb") as opened:  # a pipe such as <(COMMAND), too
-                content = inputs.whole(opened, inputs.MOST_SQL)
-        return content.decode("utf-8-sig")
+            return inputs.whole(sys.stdin.buffer, inputs.MOST_SQL).decode("utf-8-sig")
+        with file.open("rb") as opened:  # a pipe such as <(COMMAND), too
+            return inputs.whole(opened, inputs.MOST_SQL).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"{file}: {reason}", hint="give a readable SQL file in UTF-8") from error
@@ -161,13 +151,13 @@ def _interrupted(run: Run) -> Interrupted:
 def show_plan(plan: Plan, output: Listing) -> None:
     """Print where the statement would run."""
     found = plan.places.by_node().items()
-    rows = [(node, _which(places)) for node, places in found]
+    shards = {node: [p.shard for p in places if p.shard is not None] for node, places in found}
+    rows = [
+        (node, f"{len(own):,}: {ranges.of(own)}" if own else "") for node, own in shards.items()
+    ]
     if output is Listing.table:
         rows = [(node, picture.shorten(which)) for node, which in rows]
-    nodes = [
-        {"node": node, "shards": [p.shard for p in places if p.shard is not None]}
-        for node, places in found
-    ]
+    nodes = [{"node": node, "shards": own} for node, own in shards.items()]
     emit(output, ("node", "shards"), rows, {"write": plan.write, "nodes": nodes})
     for place, error in plan.places.left_out:
         say(f"{folding.where([place])}: {error.message}")
@@ -202,9 +192,8 @@ def show(run: Run, output: Listing) -> tuple[int, list[ShardctlError]]:
                 count += len(event.rows)
     if output is Listing.table:
         count = _tables(run, folded)
-    else:
-        for (_, command), places in folded.commands.items():
-            say(f"{command}: {folding.where(places)}")
+    for (_, command), places in sorted(folded.commands.items(), key=lambda one: one[0]):
+        (print_line if output is Listing.table else say)(f"{command}: {folding.where(places)}")
     for message, places in warnings.items():
         say(f"note: {folding.where(list(dict.fromkeys(places)))}: {message}")
     return count, [*_skipped(first, differing), *folding.errors(run)]
@@ -248,38 +237,20 @@ def _tables(run: Run, folded: Folded) -> int:
     label = "node" if run.plan.shards is None else "shard"
     # Rows of a place that failed later do not count.
     failed = {one.place for one in run.failed}
-    count = last = 0
-    tables = [
-        (statement, columns, sorted(found, key=lambda one: _key(one[0])))
-        for (statement, columns), found in folded.tables.items()
-    ]
-    for statement, columns, found in sorted(
-        tables, key=lambda one: (one[0], [_key(place) for place, _ in one[2][:1]])
+    count = 0
+    for found in folded.tables.values():
+        found.sort(key=lambda one: _key(one[0]))
+    for (_, columns), found in sorted(
+        folded.tables.items(), key=lambda one: (one[0][0], [_key(p) for p, _ in one[1][:1]])
     ):
         kept = [one for one in found if one[0] not in failed]
-        if statement == last:
-            say(f"note: columns differ: {folding.where([place for place, _ in kept])} separately")
-        last = statement
         count += len(kept)
-        _table((label, *_titles(columns)), [(_label(place), *row) for place, row in kept])
-    if folded.commands:
         rows = [
-            (command, picture.shorten(_which(sorted(places, key=_key))))
-            for (_, command), places in sorted(folded.commands.items())
+            (_label(place), *("NULL" if value is None else value for value in row))
+            for place, row in kept
         ]
-        print_table(("command", f"{label}s"), rows)
+        print_table((label, *_titles(columns)), rows, drops=())
     return count
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str | None]]) -> None:
-    print_table(header, [["NULL" if value is None else value for value in row] for row in rows])
-
-
-def _which(places: Sequence[Place]) -> str:
-    shards = [place.shard for place in places if place.shard is not None]
-    if shards:
-        return f"{len(shards):,}: {ranges.of(shards)}"
-    return ", ".join(dict.fromkeys(place.node for place in places))
 
 
 def _key(place: Place) -> tuple[int, str]:

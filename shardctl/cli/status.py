@@ -1,28 +1,38 @@
-"""`shardctl status`: the fleet at a glance."""
+"""`shardctl status` and `shards`: the fleet at a glance, how large and busy every shard is."""
 
 from __future__ import annotations
 
 import sys
+from datetime import UTC
+from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import moves_report, picture, values
-from shardctl.cli import output as printing
+from shardctl.cli import moving, picture
 from shardctl.cli import progress as watching
 from shardctl.cli.command import App
 from shardctl.cli.context import load_topology
-from shardctl.cli.options import Report, ReportOption, SampleOption, WatchOption
-from shardctl.cli.output import print_json, say
-from shardctl.cli.tables import DROPS, fit, paragraph
+from shardctl.cli.options import (
+    SAMPLE,
+    Listing,
+    ListingOption,
+    OfNodeOption,
+    Report,
+    ReportOption,
+    SampleOption,
+    WatchOption,
+)
+from shardctl.cli.output import draw, emit, print_json, say, width
+from shardctl.cli.tables import fit, paragraph
+from shardctl.meter import listed
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
-
+    from shardctl.checks.loads import ShardLoad
     from shardctl.checks.status import NodeStatus, PoolerStatus, Slot, Standby, Status
     from shardctl.state.ledger import Entry
 
@@ -36,7 +46,7 @@ def status(
     *,
     output: ReportOption = Report.table,
     watch: WatchOption = None,
-    sample: SampleOption = values.SAMPLE,
+    sample: SampleOption = SAMPLE,
 ) -> None:
     """Show the fleet: nodes, replication, poolers, moves, and a picture of the shards' sizes.
 
@@ -68,15 +78,16 @@ def status(
     watching.watch(seconds, look, partial(_drawn, seconds), partial(_print, output), output)
 
 
-def _drawn(seconds: float, found: Status, width: int) -> RenderableType:
-    """Draw all that there is to see, with lines that end where the terminal does."""
-    from rich.console import Group
-    from rich.text import Text
+def _drawn(seconds: float, found: Status, width: int) -> str:
+    """Draw all that there is to see."""
+    head, *rest = _parts(found, width)
+    head += f"  (every {seconds:g} s; Ctrl-C ends)"
+    return "\n".join([head, *rest, "", *unreached(found)])
 
-    lines = [*draw(found), "", *unreached(found)]
-    text = Text("\n".join(lines), no_wrap=True, overflow="crop")
-    head = Text(f"{title(found)}  (every {seconds:g} s; Ctrl-C ends)")
-    return Group(head, *tables(found, width), text)
+
+def _parts(found: Status, width: int) -> list[str]:
+    """Give the title, the tables and the picture of the shards."""
+    return [title(found), *tables(found, width), *(paragraph(p, width) for p in pictured(found))]
 
 
 def _print(output: Report, found: Status) -> None:
@@ -84,21 +95,10 @@ def _print(output: Report, found: Status) -> None:
     if output is Report.json:
         print_json(found.as_json())
     else:
-        show(found)
+        draw("\n".join(_parts(found, width())))
     sys.stdout.flush()
     for line in unreached(found):
         say(f"shardctl: {line}")
-
-
-def show(found: Status) -> None:
-    """Print the title, the tables and the picture of the shards."""
-    from rich.text import Text
-
-    console = printing.console()
-    print(title(found))
-    console.print(*tables(found, console.width))
-    lines = (paragraph(line, console.width) for line in draw(found))
-    console.print(Text("\n".join(lines)))
 
 
 _NODES = ("node", "role", "version", "up", "shards", "size", "rows", "sessions", "tps", "disk")
@@ -146,23 +146,16 @@ def unreached(found: Status) -> list[str]:
     return lines + ([f"free disk space unknown: {', '.join(disks)}"] if disks else [])
 
 
-def tables(found: Status, width: int) -> list[RenderableType]:
+def tables(found: Status, width: int) -> list[str]:
     """Make a table of the nodes, of the poolers and of open moves where there are any."""
-    made = [_nodes(found, width)]
-    if found.poolers:
-        made.append(fit(_POOLERS, map(_pooler_row, found.poolers), width, drops=DROPS))
-    if found.unclosed:
-        rows = (_move_row(found, move) for move in found.unclosed)
-        made.append(fit(_MOVES, rows, width, drops=DROPS))
-    return made
-
-
-def _nodes(found: Status, width: int) -> RenderableType:
-    """Make a row for each node, and a column for replication where there is any."""
     replication = any(n.slots or n.standbys for n in found.nodes)
     header = (*_NODES, "replication") if replication else _NODES
-    rows = (_row(node)[: len(header)] for node in found.nodes)
-    return fit(header, rows, width, drops=DROPS)
+    made = [fit(header, (_row(node)[: len(header)] for node in found.nodes), width)]
+    if found.poolers:
+        made.append(fit(_POOLERS, map(_pooler_row, found.poolers), width))
+    if found.unclosed:
+        made.append(fit(_MOVES, (_move_row(found, move) for move in found.unclosed), width))
+    return made
 
 
 def _pooler_row(one: PoolerStatus) -> tuple[str, ...]:
@@ -171,11 +164,9 @@ def _pooler_row(one: PoolerStatus) -> tuple[str, ...]:
     waiting = f"{one.waiting:,}"
     if one.waiting:
         waiting += f" (longest {(one.longest_wait_ms or 0) / 1000:.1f} s)"
-    shown = ", ".join(one.paused[:_RANGES])
-    more = f" and {len(one.paused) - _RANGES:,} more" if len(one.paused) > _RANGES else ""
     return (
         one.name, "up", one.version or "-", f"{one.clients:,}", waiting, f"{one.servers:,}",
-        (shown + more) or "-",
+        listed(one.paused, most=_RANGES) or "-",
     )  # fmt: skip
 
 
@@ -185,13 +176,10 @@ def _move_row(found: Status, one: Entry) -> tuple[str, ...]:
     if slot is not None and slot.lag_bytes is not None:
         held = picture.size(slot.retained_bytes)
         step += f"\n{picture.size(slot.lag_bytes)} behind, holds {held} of WAL"
-    listed = picture.shorten(
-        ranges.of(move.shards),
-        parts=_RANGES,
-    )
+    listed = picture.shorten(ranges.of(move.shards), parts=_RANGES)
     if one.progress is not None:
         step += f"\n{picture.copied(one.progress, found.time)}"
-    if one.reverse is not None and (reversible := moves_report.reverse(one)):
+    if one.reverse is not None and (reversible := moving.reverse(one)):
         step += f"\n{reversible}"
     return (
         move.id, one.state, move.source, move.target, f"{len(move.shards):,}: {listed}",
@@ -246,7 +234,7 @@ def _slot(one: Slot) -> str:
 _BAR = 40
 
 
-def draw(found: Status) -> list[str]:
+def pictured(found: Status) -> list[str]:
     """Draw a bar for each node, then list what is read-only and what is retired."""
     seen = [node for node in found.nodes if node.size_bytes is not None]
     indent = max((len(node.name) for node in seen), default=0) + 1
@@ -271,10 +259,111 @@ def draw(found: Status) -> list[str]:
 
 def _read_only(found: Status) -> Iterator[str]:
     """Tell which shards of which nodes refuse writes, since when and by whom."""
-    from shardctl.topology import ranges
-
     for node in found.nodes:
         for mark, shards in node.read_only_alike().items():
             since = f" since {picture.moment(mark.since)}" if mark.since else ""
             part = "" if mark.whole else f", only {mark.refusing:,} of {mark.tables:,} tables"
             yield f"  {node.name}: {picture.shorten(ranges.of(shards))}{since}, by {mark.by}{part}"
+
+
+shards_app = App()
+
+_HEADER = ("shard", "schema", "node", "size", "rows", "writes/s", "scans/s", "last move")
+_FIELDS = (
+    "shard", "schema", "node", "size_bytes", "rows_estimate", "writes_per_s", "scans_per_s",
+    "last_move",
+)  # fmt: skip
+
+
+class Sort(StrEnum):
+    """Orders of the list."""
+
+    shard = "shard"
+    size = "size"
+    rows = "rows"
+    tps = "tps"
+    node = "node"
+
+
+@shards_app.callback()
+def shards() -> None:
+    """List the shards by size and load."""
+
+
+@shards_app.command("list")
+def list_shards(
+    ctx: typer.Context,
+    *,
+    sort: Annotated[
+        Sort, typer.Option(help="The order; tps is writes/s and scans/s together, the most first.")
+    ] = Sort.shard,
+    node: OfNodeOption = None,
+    top: Annotated[int | None, typer.Option(min=1, help="List only the first ones.")] = None,
+    sample: SampleOption = SAMPLE,
+    output: ListingOption = Listing.table,
+) -> None:
+    """List every shard with its node, size, rows and load.
+
+    Changes nothing. Load is counted during --sample: rows inserted, updated and deleted a second,
+    and scans of tables and indexes a second; PostgreSQL does not count transactions by schema. Rows
+    are the estimate of the last ANALYZE. Exit code 3 if a node could not be read: its shards have
+    no figures.
+    """
+    from shardctl.checks import loads
+    from shardctl.state import lock
+    from shardctl.topology import routes
+
+    topology = load_topology(ctx)
+    found = loads.measure(
+        topology,
+        sample_s=sample.total_seconds(),
+        purpose=lock.purpose("shards list"),
+        nodes=None if node is None else [routes.node(topology, node)],
+    )
+    chosen = sorted(found.shards, key=lambda one: _key(one, sort))[:top]
+    emit(
+        output,
+        _HEADER if output is Listing.table else _FIELDS,
+        map(_shown if output is Listing.table else _fields, chosen),
+        {
+            "cluster": topology.cluster,
+            # A quarter of a second for 8,192 shards.
+            "shards": [one.as_json() for one in chosen] if output is Listing.json else (),
+        },
+        nothing="the node owns no shards",
+    )
+    if found.missing:
+        say(
+            f"shardctl: shards {ranges.of(found.missing)} are missing on the nodes that "
+            f"{topology.path.name} gives them to: run `shardctl verify --check map`"
+        )
+    for error in found.errors.values():
+        say(f"shardctl: {error}")
+    if found.errors:
+        raise typer.Exit(3)
+
+
+def _key(one: ShardLoad, sort: Sort) -> tuple[float | str, int]:
+    """Order by a figure, the largest first and unknown ones last; equal ones by number."""
+    if sort is Sort.node:
+        return one.node, one.shard
+    figures = {
+        Sort.size: one.size_bytes,
+        Sort.rows: one.rows_estimate,
+        Sort.tps: one.operations_per_s,
+    }
+    figure = figures.get(sort)
+    return (0 if sort is Sort.shard else 1 if figure is None else -figure), one.shard
+
+
+def _shown(one: ShardLoad) -> tuple[str, ...]:
+    rates = (
+        "-" if rate is None else f"{rate:,.1f}" for rate in (one.writes_per_s, one.scans_per_s)
+    )
+    size, rows = picture.size(one.size_bytes), picture.number(one.rows_estimate)
+    moved = "-" if one.last_move is None else f"{one.last_move.astimezone(UTC):%Y-%m-%d %H:%M}"
+    return f"{one.shard}", one.schema, one.node, size, rows, *rates, moved
+
+
+def _fields(one: ShardLoad) -> tuple[str | None, ...]:
+    return tuple(None if value is None else str(value) for value in one.as_json().values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from itertools import zip_longest
 from operator import le
 from typing import TYPE_CHECKING
@@ -12,8 +13,9 @@ from shardctl.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
+    from rich.text import Text
 
 _MOST = 32
 """A longer word than this is broken, where room is short."""
@@ -29,19 +31,35 @@ _PIECES = re.compile(
 """What is kept whole: words, the parts of a list, a number with its unit, and a moment."""
 DROPS = ("up", "version", "by", "started", "for", "rows", "tps", "servers", "disk")
 """Columns that are left out where room is short, this one first."""
-COLOURS = {
-    "error": "bold red",
-    "down": "bold red",
-    "unreadable": "bold red",
-    "refused": "bold red",
-    "warning": "yellow",
-    "unfinished": "yellow",
-    "unconfirmed": "yellow",
-    "running": "cyan",
-    "ok": "green",
-    "done": "green",
-}
-"""Of words that say how bad something is; the words stay."""
+_STYLES = re.compile(
+    r"(?m)(?P<bold>^.+(?=\n ─))|(?:^ ?|(?<=   ))(?:(?P<red>error|down|unreadable|refused)"
+    r"|(?P<yellow>warning|unfinished|unconfirmed)|(?P<cyan>running)|(?P<green>ok|done))"
+    r"(?=:|   | *$)"
+)
+"""Headers, and cells and beginnings of lines that say how bad something is; by their styles."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Give what draws on a terminal, and escapes the texts in what it draws."""
+    from rich.console import Console
+
+    class Screen(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for one in super().render(renderable, options):
+                yield one if one.control else one._replace(text=printable(one.text))
+
+    return Screen(file=sys.stderr if stderr else sys.stdout, highlight=False)
+
+
+def styled(text: str) -> Text:
+    """Give a text that is not folded with its styles, for a terminal."""
+    from rich.text import Text
+
+    shown = Text(text, no_wrap=True, overflow="crop")
+    shown.highlight_regex(_STYLES)
+    return shown
 
 
 def fit(
@@ -49,9 +67,9 @@ def fit(
     rows: Iterable[Sequence[str]],
     width: int,
     *,
-    drops: Sequence[str] = (),
-) -> RenderableType:
-    """Make a table that is no wider than `width`; states and roles have COLOURS.
+    drops: Sequence[str] = DROPS,
+) -> str:
+    """Draw a table that is no wider than `width`.
 
     Where even the longest words and numbers of all columns do not fit side by side, it leaves out
     columns of `drops`, the first one first. If that does not help, each row is a block with a line
@@ -60,81 +78,46 @@ def fit(
     cells = [[printable(cell).replace("\t", r"\t") for cell in row] for row in rows]
     left = [*range(len(header))]
     for name in (*(name for name in drops if name in header), None):
-        names, *shown = ([row[n] for n in left] for row in (header, *cells))
-        widths = _widths(names, shown, width)
-        if widths is not None:
-            return _Table(names, shown, widths)
+        table = [[row[n] for n in left] for row in (header, *cells)]
+        if (widths := _widths([*zip(*table, strict=True)], width)) is not None:
+            rule = "─" * (sum(widths) + _GAP * (len(widths) - 1))
+            first, *rest = ("\n".join(_row(row, widths)) for row in table)
+            return "\n".join(["", first, f" {rule} ", *rest, ""])
         left = [n for n in left if header[n] != name]
-    blocks = [
-        line
-        for row in cells
-        for line in (("", ""), *((n, c) for n, c in zip(header, row, strict=True) if c))
-    ]
     names_width = max(map(len, header))
-    return _Table((), blocks, [names_width, max(width - names_width - _GAP - _EDGES, 1)])
+    widths = [names_width, max(width - names_width - _GAP - _EDGES, 1)]
+    lines: list[str] = []
+    for row in cells:
+        lines.append("")
+        for one in zip(header, row, strict=True):
+            lines += _row(one, widths) if one[1] else ()
+    return "\n".join([*lines, ""])
 
 
-class _Table:
-    """A table that fits already: rich would take a millisecond for each row of its own tables."""
+def _row(cells: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    from rich.cells import set_cell_size
 
-    def __init__(
-        self, header: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int]
-    ) -> None:
-        self._header, self._rows, self._widths = header, rows, widths
-
-    def __rich_console__(self, console: object, options: object) -> Iterator[Segment]:
-        """Draw the header, a rule, and the rows; without a header, their first cells are names."""
-        from rich.segment import Segment
-
-        del console, options
-        if self._header:
-            rule = "─" * (sum(self._widths) + _GAP * (len(self._widths) - 1))
-            yield Segment("\n")
-            yield from self._row(self._header, ["bold"] * len(self._header))
-            yield Segment(f" {rule} \n")
-        for row in self._rows:
-            names = self._header or ("", row[0])
-            yield from self._row(row, [_colour(*one) for one in zip(names, row, strict=True)])
-        yield Segment("\n")
-
-    def _row(self, row: Sequence[str], styles: Sequence[str]) -> Iterator[Segment]:
-        from rich.cells import set_cell_size
-        from rich.segment import Segment
-        from rich.style import Style
-
-        if _plain(row) and not any(styles) and all(map(le, map(len, row), self._widths)):
-            yield Segment(f" {(' ' * _GAP).join(map(str.ljust, row, self._widths))} \n")
-            return
-        cells = (_wrapped(*one).split("\n") for one in zip(row, self._widths, strict=True))
-        for parts in zip_longest(*cells, fillvalue=""):
-            for n, (part, width) in enumerate(zip(parts, self._widths, strict=True)):
-                yield Segment(" " * (_GAP if n else 1))
-                yield Segment(set_cell_size(part, width), Style.parse(styles[n]))
-            yield Segment(" \n")
+    if _plain(cells) and all(map(le, map(len, cells), widths)):
+        yield f" {(' ' * _GAP).join(map(str.ljust, cells, widths))} "
+        return
+    wrapped = map(_wrapped, cells, widths)
+    for parts in zip_longest(*wrapped, fillvalue=""):
+        yield f" {(' ' * _GAP).join(map(set_cell_size, parts, widths))} "
 
 
-def _colour(name: str, cell: str) -> str:
-    return COLOURS.get(cell, "") if name in {"state", "role"} else ""
-
-
-def _widths(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
+def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
     """Give each column what it needs, the widest less, or None where words do not fit."""
-    columns = [*zip(header, *rows, strict=True)]
-    room = width - _EDGES - _GAP * (len(header) - 1)
+    room = width - _EDGES - _GAP * (len(columns) - 1)
     widths = [max(map(len if _plain(cells) else _length, cells)) for cells in columns]
     if sum(widths) <= room:
         return widths
     least = [min(w, max(map(_longest, cells))) for w, cells in zip(widths, columns, strict=True)]
     if sum(least) > room:
         return None
-    while (excess := sum(widths) - room) > 0:
-        shrinking = [n for n, width in enumerate(widths) if width > least[n]]
-        widest = max(widths[n] for n in shrinking)
-        few = [n for n in shrinking if widths[n] == widest]
-        below = [widths[n] for n in shrinking if widths[n] < widest]
-        down_to = max([*below, widest - -(-excess // len(few))])
-        for n in few:
-            widths[n] = max(down_to, least[n])
+    widths = [min(width, room) for width in widths]
+    while sum(widths) > room:
+        shrinking = (n for n, width in enumerate(widths) if width > least[n])
+        widths[max(shrinking, key=widths.__getitem__)] -= 1
     return widths
 
 
@@ -146,8 +129,6 @@ def _plain(cells: Iterable[str]) -> bool:
 
 def _length(cell: str) -> int:
     """Give the length of the longest line."""
-    if _plain((cell,)):
-        return len(cell)
     from rich.cells import cell_len
 
     return max(map(cell_len, cell.split("\n")))
@@ -164,27 +145,25 @@ def _longest(cell: str) -> int:
     return min(_MOST, max((cell_len(piece) for piece in _PIECES.findall(cell)), default=0))
 
 
-def _wrapped(cell: str, width: int) -> str:
+def _wrapped(cell: str, width: int) -> list[str]:
     r"""Break lines between words and after commas, and what is longer still anywhere.
 
     >>> _wrapped("0-3,17,19-25", 7), _wrapped("one two", 4), _wrapped("abcdef", 4)
-    ('0-3,17,\n19-25', 'one\ntwo', 'abcd\nef')
+    (['0-3,17,', '19-25'], ['one', 'two'], ['abcd', 'ef'])
     """
-    if _length(cell) <= width:
-        return cell
-    return "\n".join(part for line in cell.split("\n") for part in _lines(line, width))
+    return [part for line in cell.split("\n") for part in _lines(line, width)]
 
 
 def paragraph(line: str, width: int) -> str:
-    """Break a line as cells are broken; what comes below begins where the line does.
+    """Break a line as cells are broken; what comes below begins two columns further right.
 
     >>> print(paragraph("  kept 1 min 30 s", 14))
       kept
-      1 min 30 s
+        1 min 30 s
     """
     text = line.lstrip()
     indent = " " * (len(line) - len(text))
-    return indent + f"\n{indent}".join(_lines(text, width - len(indent)))
+    return indent + f"\n{indent}  ".join(_lines(text, width - len(indent) - 2))
 
 
 def _lines(line: str, width: int) -> Iterator[str]:

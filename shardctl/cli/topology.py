@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardctl.cli import changing, picture
-from shardctl.cli.command import App, HereChanging
+from shardctl.cli import picture
+from shardctl.cli.command import App, HereChanging, run_change
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
 from shardctl.cli.output import emit, plural, say
 from shardctl.errors import Refused
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from shardctl.state.map import NodeMap
     from shardctl.topology.model import NodeName, ShardId, Topology
+
+    Differences = dict[tuple[NodeName, NodeName], list[ShardId]]
 
 app = App()
 
@@ -29,8 +32,6 @@ def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
 
     Contacts no server. Exit code 2 if there is a problem.
     """
-    from shardctl.topology import ranges
-
     topology = load_topology(ctx)
     nodes = [
         {"name": n.name, "host": n.host, "port": n.port, "shards": list(n.shards)}
@@ -67,12 +68,12 @@ def diff(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
     Changes nothing. Exit code 1 if they differ, as with a file from before a move.
     """
     topology = load_topology(ctx)
-    reported, doubt = _newest(topology)
-    rows = _differences(topology, _owners(reported))
-    emit(output, _HEADER, rows, _as_json(topology, reported), nothing=_same(topology, reported))
+    reported, found, doubt = _compared(topology)
+    value = _as_json(topology, reported, found)
+    emit(output, _HEADER, _rows(found), value, nothing=_same(topology, reported))
     if doubt is not None:
         say(f"note: {doubt.message}")
-    if rows:
+    if found:
         raise typer.Exit(1)
 
 
@@ -88,21 +89,21 @@ def pull(
     node that the map names.
     """
     from shardctl.moves import file
+    from shardctl.topology.model import ShardId
 
     topology = load_topology(ctx)
-    reported, doubt = _newest(topology)
+    reported, found, doubt = _compared(topology)
     if doubt is not None:
         raise doubt
-    owners = _owners(reported)
-    rows = _differences(topology, owners)
-    values = file.placement(topology, owners) if rows else {}
-    changing.run(
+    owners = {ShardId(number): owner for number, owner in enumerate(reported.map.owners)}
+    values = file.placement(topology, owners) if found else {}
+    run_change(
         ctx,
         pending=values,
         header=_HEADER,
-        rows=rows,
+        rows=_rows(found),
         nothing=_same(topology, reported),
-        plan=_as_json(topology, reported),
+        plan=_as_json(topology, reported, found),
         question=f"Write the owners of map version {reported.map.version} into {topology.path}?",
         carry_out=lambda _: file.replace(topology, values),
         done=lambda _: (
@@ -111,13 +112,13 @@ def pull(
     )
 
 
-def _newest(topology: Topology) -> tuple[NodeMap, Refused | None]:
-    """Read the newest map of the nodes that answer; raises map_unanswered.
+def _compared(topology: Topology) -> tuple[NodeMap, Differences, Refused | None]:
+    """Return the newest map, and shards by their owners in the file and the map where they differ.
 
     With what is not proved by it: a move that only its two nodes have recorded, which are away.
+    Raises map_unanswered.
     """
     from shardctl.state.newest import reports
-    from shardctl.topology import ranges
 
     found = reports(topology, command="topology diff", within_s=_WITHIN_S)
     if not found:
@@ -127,58 +128,39 @@ def _newest(topology: Topology) -> tuple[NodeMap, Refused | None]:
             hint="run `shardctl status` to see why; `shardctl init` writes the first map",
         )
     newest = max(found, key=lambda one: one.map.version)
+    differing: Differences = {}
+    for shard, here in sorted(topology.owners().items()):
+        if newest.map.owners[shard] != here:
+            differing.setdefault((here, newest.map.owners[shard]), []).append(shard)
     answered = {one.node for one in found}
-    unproved = {
-        between: shards
-        for between, shards in _grouped(topology, _owners(newest)).items()
-        if answered.isdisjoint(between)
-    }
+    unproved = [between for between in differing if answered.isdisjoint(between)]
     if not unproved:
-        return newest, None
-    shards = ranges.of(shard for some in unproved.values() for shard in some)
+        return newest, differing, None
+    shards = ranges.of(sorted(shard for between in unproved for shard in differing[between]))
     nodes = ", ".join(sorted({node for between in unproved for node in between}))
-    return newest, Refused(
+    doubt = Refused(
         "owners_unproved",
         f"map version {newest.map.version} of node {newest.node} may be old: who owns shards "
         f"{shards} is known to {nodes} only, which did not answer",
         hint="start one of these nodes, then run the command again",
     )
+    return newest, differing, doubt
 
 
-def _owners(reported: NodeMap) -> dict[ShardId, NodeName]:
-    from shardctl.topology.model import ShardId
-
-    return {ShardId(number): owner for number, owner in enumerate(reported.map.owners)}
-
-
-def _grouped(
-    topology: Topology, owners: dict[ShardId, NodeName]
-) -> dict[tuple[NodeName, NodeName], list[ShardId]]:
-    """Give the shards whose owner is another in the map than in the file, by both owners."""
-    found: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
-    for shard, here in sorted(topology.owners().items()):
-        if owners[shard] != here:
-            found.setdefault((here, owners[shard]), []).append(shard)
-    return found
-
-
-def _differences(topology: Topology, owners: dict[ShardId, NodeName]) -> list[tuple[str, str, str]]:
-    from shardctl.topology import ranges
-
-    found = _grouped(topology, owners).items()
-    return [(ranges.of(shards), here, there) for (here, there), shards in found]
+def _rows(found: Differences) -> list[tuple[str, str, str]]:
+    return [(ranges.of(shards), here, there) for (here, there), shards in found.items()]
 
 
 def _same(topology: Topology, reported: NodeMap) -> str:
     return f"nothing to do: {topology.path} and map version {reported.map.version} agree"
 
 
-def _as_json(topology: Topology, reported: NodeMap) -> dict[str, Any]:
-    found = _grouped(topology, _owners(reported)).items()
+def _as_json(topology: Topology, reported: NodeMap, found: Differences) -> dict[str, Any]:
     return {
         "file": str(topology.path),
         "map": {"version": reported.map.version, "node": reported.node},
         "differences": [
-            {"shards": shards, "file": here, "map": there} for (here, there), shards in found
+            {"shards": shards, "file": here, "map": there}
+            for (here, there), shards in found.items()
         ],
     }

@@ -9,27 +9,27 @@ import typer
 
 from shardctl.cli import options, picture
 from shardctl.cli.command import App
-from shardctl.cli.context import load_topology
+from shardctl.cli.context import Settings, load_topology
 from shardctl.cli.log import log_file
 from shardctl.cli.options import Report, ReportOption
-from shardctl.cli.output import console, plural, print_json, print_table, say
+from shardctl.cli.output import plural, print_json, print_line, print_table, say
 from shardctl.errors import Refused, UsageError
 from shardctl.printable import one_line
+from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardctl.checks.check import Finding
     from shardctl.checks.verify import Report as Verified
-    from shardctl.cli.context import Settings
 
 
-verify_app = App()
+app = App()
 
 _ORDER = ("error", "warning", "note")
 
 
-@verify_app.command()
+@app.command()
 def verify(
     ctx: typer.Context,
     *,
@@ -37,7 +37,6 @@ def verify(
     check: Annotated[
         list[str] | None,
         typer.Option(
-            "--check",
             metavar="NAME",
             autocompletion=options.check_names,
             help="Run only this check; can be repeated.",
@@ -45,12 +44,11 @@ def verify(
     ] = None,
     list_checks: Annotated[bool, typer.Option("--list", help="List the checks and exit.")] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read all rows: every id, every key. Takes a long time.")
+        bool, typer.Option(help="Read all rows: every id, every key. Takes a long time.")
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for warnings too.")] = False,
+    strict: Annotated[bool, typer.Option(help="Exit 1 for warnings too.")] = False,
     nagios: Annotated[
-        bool,
-        typer.Option("--nagios", help="Print a line and exit 0 to 3, as monitoring plugins do."),
+        bool, typer.Option(help="Print a line and exit 0 to 3, as monitoring plugins do.")
     ] = False,
 ) -> None:
     """Compare topology, databases and poolers; report every difference with its fix.
@@ -138,21 +136,13 @@ def _summary(report: Verified) -> str:
 
 def show(report: Verified) -> None:
     """Print findings, gravest first, then what was examined."""
-    from rich.text import Text
-
-    from shardctl.cli.tables import COLOURS, paragraph
-
-    out = console()
     for same in _alike(sorted(report.findings, key=lambda f: _ORDER.index(f.severity))):
         first = same[0]
         subjects = "; ".join(map(_subject, same))
         said = "; ".join(dict.fromkeys(map(_difference, same)))
-        line = one_line(f"{first.severity}: {first.check}: {subjects}: {said}")
-        shown = Text(paragraph(line, out.width))
-        shown.stylize(COLOURS.get(first.severity, ""), 0, len(first.severity))
-        out.print(shown)
-        out.print(Text(paragraph(f"  {one_line(first.hint)}", out.width)))
-    out.print(_summary(report), markup=False)
+        print_line(f"{first.severity}: {first.check}: {subjects}: {said}")
+        print_line(f"  {first.hint}")
+    print_line(_summary(report))
 
 
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
@@ -166,8 +156,6 @@ def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def _subject(finding: Finding) -> str:
-    from shardctl.topology import ranges
-
     parts = []
     if finding.pooler:
         parts.append(f"pooler {finding.pooler}")
@@ -197,7 +185,6 @@ def metrics(
     textfile: Annotated[
         Path | None,
         typer.Option(
-            "--textfile",
             metavar="DIRECTORY",
             help="Write shardctl-CLUSTER.prom there, at once, and print nothing.",
         ),

@@ -13,8 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
 
     from shardctl.topology.model import Topology
 
+    Step = tuple[str, str, str]
+
 
 ROWS = 3000
 """Rows to write into every shard."""
@@ -47,40 +48,20 @@ _LOAD = (
 """100 operations a second per client: enough load for any laptop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One line of the closing table."""
-
-    did: str
-    result: str
-    seconds: float
-
-
 @contextmanager
 def fleet(*, keep: bool) -> Iterator[Topology]:
     """Give a topology in a directory of its own; stop and remove all at the end, unless `keep`."""
     directory = Path(tempfile.mkdtemp(prefix="shardctl-demo-"))
     # If shardctl runs as root, the servers run as another user, who must be able to enter.
     directory.chmod(0o755)
-    kept = False
-    try:
+    with ExitStack() as ends:
+        ends.callback(shutil.rmtree, directory)
         topology = loader.load(lay_out(directory, poolers=poolers.available()))
-        try:
-            yield topology
-            kept = keep
-        finally:
-            if not kept:
-                _down(topology)
-    finally:
-        if not kept:
-            shutil.rmtree(directory)
-
-
-def _down(topology: Topology) -> None:
-    try:
-        poolers.down(topology, fanout.Silent(), delete=True)
-    finally:  # a pooler that does not stop must not keep the nodes running
-        servers.down(topology, fanout.Silent(), delete=True)
+        ends.callback(servers.down, topology, fanout.Silent(), delete=True)
+        ends.callback(poolers.down, topology, fanout.Silent(), delete=True)
+        yield topology
+        if keep:
+            ends.pop_all()
 
 
 def _argv(topology: Topology, words: tuple[str, ...]) -> list[str]:
@@ -112,14 +93,14 @@ def _read(words: tuple[str, ...], code: int, output: bytes) -> Any:
 
 
 def run(topology: Topology) -> Iterator[Step]:
-    """Run the tour, and yield each step as it ends; raises demo_failed."""
+    """Run the tour, and yield each step as it ends, with its seconds; raises demo_failed."""
     began = time.monotonic()
 
     def step(did: str, result: str) -> Step:
         nonlocal began
         now = time.monotonic()
         taken, began = now - began, now
-        return Step(did, result, taken)
+        return did, result, f"{taken:.2f}"
 
     up = result(topology, "sandbox", "up")
     majors = {one["major"] for one in result(topology, "sandbox", "status")["nodes"]} - {None}

@@ -8,18 +8,17 @@ signals reach it as they reach a move of its own.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
-import queue
 import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from shardctl import fanout
@@ -27,12 +26,12 @@ from shardctl.errors import Incomplete, Interrupted, Misused, Refused, ShardctlE
 from shardctl.fleet import rebalance
 from shardctl.moves import one_at_a_time, service
 from shardctl.moves import plan as planning
-from shardctl.moves.plan import MovePlan
+from shardctl.moves.plan import MovePlan, Options
 from shardctl.moves.sub_step import deferred
 from shardctl.postgres.connection import connect
 from shardctl.state import events, lock
 from shardctl.topology import loader, ranges
-from shardctl.topology.model import NodeName, ShardId
+from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -40,10 +39,10 @@ if TYPE_CHECKING:
 
     from shardctl.fanout import Progress
     from shardctl.fleet.rebalance import Plan
-    from shardctl.moves.plan import Options
     from shardctl.moves.service import Notice
     from shardctl.state.ledger import Entry, Ledger
-    from shardctl.topology.model import Node, Topology
+
+    Begin = Callable[[], AbstractContextManager["Work"]]
 
 
 COMMAND = "rebalance"
@@ -172,24 +171,18 @@ def _part(entries: Iterable[Entry], source: str, target: str, text: str) -> Part
     return Part(NodeName(source), NodeName(target), shards, next(of_it, None))
 
 
-def run(
-    topology: Topology,
-    group: Group,
-    options: Options,
-    work: Work,
-    begin: Callable[[], None],
-) -> Group:
+def run(topology: Topology, group: Group, options: Options, work: Work, begin: Begin) -> Group:
     """Carry out the moves of a group that are left; return how they ended.
 
-    Up to `parallel` of them at a time, each in a process that calls `begin` first, or one after
+    Up to `parallel` of them at a time, each in a process with what `begin` gives it, or one after
     the other. Raises what `carry_out` raises.
     """
-    left = group.left(topology)
+    left, one = group.left(topology), partial(carry_out, topology.path, group, options=options)
     if group.parallel > 1:
-        _carry_out_together(_Order(topology.path, group, options, begin), left, work)
+        _carry_out_together(one, left, group.parallel, begin, work.notice)
     else:
         for part in left:
-            carry_out(topology.path, group, part, options, work)
+            one(part, work=work)
     return Group.newest(service.read(loader.load_trusted(topology.path)))
 
 
@@ -315,20 +308,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FIRST = "interrupted: no other move begins, and those that run are stopped, or finish"
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """What all processes are given: the topology file, the group, and its options.
-
-    Each of them calls `begin` first.
-    """
-
-    path: Path
-    group: Group
-    options: Options
-    begin: Callable[[], None]
-
-
-def _carry_out_together(order: _Order, parts: list[Part], work: Work) -> None:
+def _carry_out_together(
+    one: Callable[..., None], parts: list[Part], most: int, begin: Begin, notice: Notice
+) -> None:
     """Carry out moves of a group, those without a common node at the same time.
 
     Of moves with a common node, the first comes first. When one fails or is interrupted, no other
@@ -338,23 +320,22 @@ def _carry_out_together(order: _Order, parts: list[Part], work: Work) -> None:
     waiting, running = list(parts), list[_Running]()
     errors: list[ShardctlError] = []
     passed_on = 0
-    with deferred(work.notice, _FIRST) as interrupt:
+    with deferred(notice, _FIRST) as interrupt:
         while running or (waiting and not errors and not interrupt.asked):
-            while not errors and not interrupt.asked and len(running) < order.group.parallel:
-                busy = {node for one in running for node in one.nodes}
+            while not errors and not interrupt.asked and len(running) < most:
+                busy = {node for move in running for node in move.nodes}
                 if (part := _next_part(waiting, busy)) is None:
                     break
                 waiting.remove(part)
-                running.append(_Running.start(order, part))
-            for ready in wait([one.pipe for one in running], _POLL_S):
-                [one] = [one for one in running if one.pipe is ready]
-                if one.is_over(work):
-                    running.remove(one)
-                    errors += one.errors
+                running.append(_Running.start(begin, partial(one, part), part))
+            for ready in wait([move.output.fileno() for move in running], _POLL_S):
+                [ended] = [move for move in running if move.output.fileno() == ready]
+                running.remove(ended)
+                errors += ended.end()
             if interrupt.asked > passed_on:
                 passed_on = interrupt.asked
-                for one in running:
-                    one.interrupt()
+                for move in running:
+                    move.process.send_signal(signal.SIGINT)
     if errors:
         raise together(errors)
     if waiting:
@@ -371,74 +352,46 @@ def _next_part(waiting: list[Part], busy: set[str]) -> Part | None:
     return None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Running:
-    """A move that another process carries out."""
+    """A move that another process carries out; its output are its errors, as JSON."""
 
     process: subprocess.Popen[bytes]
-    pipe: Connection
+    output: IO[bytes]
     nodes: tuple[str, str]
-    errors: list[ShardctlError] = field(default_factory=list)
-    ended: bool = False
 
     @classmethod
-    def start(cls, order: _Order, part: Part) -> _Running:
+    def start(cls, begin: Begin, job: Callable[..., None], part: Part) -> _Running:
         """Start a process, which signals reach when it is ready for them."""
-        ours, theirs = Pipe(duplex=False)
-        argv = [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno())]
+        argv = [sys.executable, "-P", "-c", _PROGRAM]
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             # Ctrl-C comes from the parent alone, and once.
             process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], process_group=0
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            theirs.close()
-        one = cls(process, ours, (part.source, part.target))
-        with suppress(BrokenPipeError):  # it has died, as `is_over` finds
-            one.stdin.write(pickle.dumps((order, part)))
-            one.stdin.flush()
-        return one
+        # The end of its standard input shows the process that this one has ended.
+        given, nodes = cast("IO[bytes]", process.stdin), (part.source, part.target)
+        with suppress(BrokenPipeError):  # it has died, as `end` finds
+            given.write(pickle.dumps((begin, job, nodes)))
+            given.flush()
+        return cls(process, cast("IO[bytes]", process.stdout), nodes)
 
-    @property
-    def stdin(self) -> IO[bytes]:
-        """What tells the process by its end that the parent has ended."""
-        return cast("IO[bytes]", self.process.stdin)
-
-    def is_over(self, work: Work) -> bool:
-        """Show what it reports next; return whether it has ended, with its `errors`."""
-        try:
-            what, given, named = self.pipe.recv()
-        except EOFError:
-            self.process.wait()
-            with suppress(BrokenPipeError):
-                self.stdin.close()
-            self.pipe.close()
-            if not self.ended:
-                self.errors.append(_died(self))
-            return True
-        if what == "notice":
-            work.notice(*given)
-        elif what == "ended":
-            self.ended = True
-            self.errors += [_raised(*one) for one in given]
-        else:
-            getattr(work.progress, what)(*given, **named)
-        return False
-
-    def interrupt(self) -> None:
-        """Pass Ctrl-C on."""
-        self.process.send_signal(signal.SIGINT)
-
-
-def _died(one: _Running) -> ShardctlError:
-    return Incomplete(
-        "rebalance_stopped",
-        f"the process that moves shards from {' to '.join(one.nodes)} ended without a result "
-        f"(exit code {one.process.returncode})",
-        hint="run `shardctl rebalance status`, then `shardctl rebalance resume`",
-    )
+    def end(self) -> list[ShardctlError]:
+        """Wait until it has ended, and return its errors."""
+        output, _ = self.process.communicate()
+        if output:
+            return [_raised(*one) for one in json.loads(output)]
+        return [
+            Incomplete(
+                "rebalance_stopped",
+                f"the process that moves shards from {' to '.join(self.nodes)} ended without a "
+                f"result (exit code {self.process.returncode})",
+                hint="run `shardctl rebalance status`, then `shardctl rebalance resume`",
+            )
+        ]
 
 
 def _raised(code: str, message: str, hint: str, exit_code: int) -> ShardctlError:
@@ -448,58 +401,29 @@ def _raised(code: str, message: str, hint: str, exit_code: int) -> ShardctlError
 
 
 def run_part() -> None:
-    """Carry out one move in this process, which has no terminal: its parent shows what it does."""
-    order, part = pickle.load(sys.stdin.buffer)  # noqa: S301  # the parent has written it
-    os.set_inheritable(int(sys.argv[1]), False)
-    relay = _Relay(Connection(int(sys.argv[1]), readable=False))
+    """Carry out one move in this process, and print its errors as JSON for its parent."""
+    begin, job, nodes = pickle.load(sys.stdin.buffer)  # noqa: S301  # the parent has written it
+    result = os.fdopen(os.dup(1), "w")  # no program that the move starts inherits it
+    os.dup2(2, 1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    work = Work(cast("Progress", relay), partial(relay.pass_on, "notice"))
+    # It writes to its parent's terminal, which may stop what is not in the foreground.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     errors: list[ShardctlError] = []
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        order.begin()
-        carry_out(order.path, order.group, part, order.options, work)
+        with begin() as work:
+            job(work=work)
     except ShardctlError as error:
         errors = error.parts()
     except KeyboardInterrupt:
-        errors = [Interrupted(f"interrupted: the move from {part.source} to {part.target}")]
-    relay.pass_on("ended", *((one.code, one.message, one.hint, one.exit_code) for one in errors))
-    relay.close()
+        errors = [Interrupted(f"interrupted: the move from {' to '.join(nodes)}")]
+    with result:
+        json.dump([(one.code, one.message, one.hint, one.exit_code) for one in errors], result)
 
 
 def _end_with_parent() -> None:
     """Stop as by Ctrl-C when the parent has been killed."""
     os.read(sys.stdin.fileno(), 1)  # `sys.stdin` would be locked when this process ends
     os.kill(os.getpid(), signal.SIGINT)
-
-
-class _Relay:
-    """Sends messages and progress to the parent, and never waits for it."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-        self._queue: queue.SimpleQueue[tuple[str, Any, Any] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._send, daemon=True)
-        self._thread.start()
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        """Pass on what the parent's progress is to show."""
-        return partial(self.pass_on, name)
-
-    def pass_on(self, what: str, *given: Any, **named: Any) -> None:
-        """Send something, behind all that was sent before."""
-        self._queue.put((what, given, named))
-
-    def close(self) -> None:
-        """Wait until all is sent."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def _send(self) -> None:
-        while (message := self._queue.get()) is not None:
-            try:
-                self._pipe.send(message)
-            except OSError:  # the parent has ended
-                return

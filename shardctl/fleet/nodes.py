@@ -16,7 +16,7 @@ from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import fleet, maps, observe, refusals
 from shardctl.state import events, ledger, lock, observer
 from shardctl.topology import edit, loader, marks, names, ranges
-from shardctl.topology.model import NodeName
+from shardctl.topology.model import Node, NodeName, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.provision.fleet import FleetPlan
     from shardctl.provision.observe import Said
-    from shardctl.topology.model import Node, Topology
 
 ADD, REMOVE = "node add", "node remove"
 """The commands, as locks and events name them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
@@ -21,8 +21,8 @@ from shardctl.moves import prediction, wal
 from shardctl.moves.preflight.shards import COPY_RATE
 from shardctl.provision import maps
 from shardctl.state import cluster, observer
-from shardctl.topology import ranges
-from shardctl.topology.model import NodeName, ShardId  # noqa: TC001  # types of fields
+from shardctl.topology import ranges, routes
+from shardctl.topology.model import Node, NodeName, ShardId, Topology  # noqa: TC001  # types of fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from shardctl.checks.loads import Loads
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, Topology
 
 SIZE, TPS, COUNT = "size", "tps", "count"
 """What is balanced: bytes, rows written and scans begun a second, or the number of shards."""
@@ -40,6 +39,9 @@ _PARTS = 1000
 _COPIED = 1.1
 """How much room a copy needs, in parts of the shards' size: as preflight has it."""
 _MOST = 1 << 24
+_SETTINGS = """
+    SELECT name, setting FROM pg_settings WHERE name IN ('data_directory', 'max_wal_size')
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +123,8 @@ def plan(
     The threshold is a part of a node's share. With `by` TPS, operations are counted during
     `sample`. Raises UsageError, shards_unmeasured, no_load, and what `maps.agreed` raises.
     """
-    if unknown := weights.keys() - topology.nodes.keys():
-        raise UsageError(
-            f"unknown node {min(unknown)!r}", hint=f"nodes: {', '.join(topology.nodes)}"
-        )
+    for name in weights:
+        routes.node(topology, name)
     maps.agreed(topology, purpose=purpose)
     sample_s = sample.total_seconds() if by == TPS else 0.0
     measured = loads.measure(topology, sample_s=sample_s, purpose=purpose)
@@ -150,33 +150,25 @@ def plan(
     for move in moves:
         gained[move.target] += move.size_bytes
         gained[move.source] -= move.size_bytes
-    nodes = []
-    for node in topology.nodes.values():
-        place, size = places.get(node.name), sum(sizes[shard] for shard in node.shards)
-        known = place is not None and place.room != math.inf
-        nodes.append(
-            NodeShare(
-                name=node.name,
-                address=f"{node.host}:{node.port}",
-                weight=place.weight if place else None,
-                room_bytes=int(place.room) if place and known else None,
-                shards=node.shards,
-                size_bytes=size,
-                size_bytes_after=size + gained[node.name],
-                load=found.before.get(node.name, 0) / unit,
-                load_after=found.after.get(node.name, 0) / unit,
-                share=found.shares.get(node.name, 0) / unit,
-            )
+
+    def share(node: Node) -> NodeShare:
+        name, place = node.name, places.get(node.name)
+        size = sum(sizes[shard] for shard in node.shards)
+        return NodeShare(
+            name,
+            f"{node.host}:{node.port}",
+            weight=place.weight if place else None,
+            room_bytes=int(place.room) if place and place.room != math.inf else None,
+            shards=node.shards,
+            size_bytes=size,
+            size_bytes_after=size + gained[name],
+            load=found.before.get(name, 0) / unit,
+            load_after=found.after.get(name, 0) / unit,
+            share=found.shares.get(name, 0) / unit,
         )
-    return Plan(
-        topology.cluster,
-        by,
-        threshold,
-        tuple(nodes),
-        moves,
-        found.stuck,
-        tuple(notes),
-    )
+
+    nodes = tuple(map(share, topology.nodes.values()))
+    return Plan(topology.cluster, by, threshold, nodes, moves, found.stuck, tuple(notes))
 
 
 def sizes_of(measured: Loads) -> dict[ShardId, int]:
@@ -203,11 +195,7 @@ def _room(topology: Topology, session: Connection, node: Node) -> float | None:
     row = cluster.read(session) if cluster.is_present(session) else None
     if row is None or (row.cluster, row.node) != (topology.cluster, node.name):
         return None
-    names = ["data_directory", "max_wal_size"]
-    found = session.execute(
-        "SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", [names]
-    ).fetchall()
-    settings = dict(found)
+    settings = dict(session.execute(_SETTINGS).fetchall())
     free, _ = wal.free_bytes(node, settings.get("data_directory"), inside="base/.")
     if free is None:
         return math.inf
@@ -263,16 +251,14 @@ def _changes(plan: Plan, topology: Topology) -> Iterator[str]:
     for name in {**then, **now}:
         if name not in now:
             yield f"node {name} is not in the topology"
-        elif name not in then:
-            yield f"node {name} has been added"
-        elif then[name] != now[name]:
-            yield f"node {name} was at {then[name]} and is at {now[name]}"
+        elif then.get(name) != now[name]:
+            yield f"node {name} was at {then.get(name) or 'no address'} and is at {now[name]}"
     targets = {shard: move.target for move in plan.moves for shard in move.shards}
-    owners, moved = topology.owners(), defaultdict(list)
     planned = {shard: node.name for node in plan.nodes for shard in node.shards}
-    for shard in sorted({*planned, *owners}):
-        was, here = planned.get(shard), owners.get(shard)
-        if here not in (was, targets.get(shard)):
-            moved[was, here].append(shard)
-    for (was, here), shards in moved.items():
-        yield f"shards {ranges.of(shards)} were on {was} and are on {here}"
+    owners = topology.owners()
+    if moved := [
+        shard
+        for shard in sorted({*planned, *owners})
+        if owners.get(shard) not in (planned.get(shard), targets.get(shard))
+    ]:
+        yield f"shards {ranges.of(moved)} have other owners"

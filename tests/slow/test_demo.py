@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -73,11 +74,10 @@ def test_the_demos_rows_go_through_a_pooler_and_what_is_kept_can_be_removed(
     assert exported is not None
     topology = loader.load(Path(exported[1]))
     # As it says that one can look around, and how one ends it.
-    login = re.search(r"psql -h (\S+) -p (\d+) -U (\S+) (\S+) -c 'TABLE (\S+)", done.stderr)
-    assert login is not None
-    host, port, user, alias, table = login.groups()
-    with psycopg.connect(host=host, port=int(port), user=user, dbname=alias) as client:
-        first = client.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
+    routed = shardctl("--topology", exported[1], "route", "31341", "-o", "json")
+    [login] = json.loads(routed.stdout)["dsn"]["poolers"].values()
+    with psycopg.connect(login, user=topology.database.app_roles[0]) as client:
+        first = client.execute("SELECT count(*) FROM photos_by_user").fetchone()
         assert first == (ROWS,)
     told = shardctl("--topology", exported[1], "sandbox", "down", "--delete", "--yes")
     assert told.returncode == 0, told.stderr

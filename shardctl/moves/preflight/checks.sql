@@ -295,7 +295,8 @@ WITH moved AS MATERIALIZED (
                 -- Of PostgreSQL's own types, those that apply cannot compare.
                 WHEN m.is_full AND EXISTS (
                     SELECT FROM pg_attribute AS a WHERE a.attrelid = m.oid AND a.atttypid = ANY (
-                        '{json,jsonpath,xml,point,line,lseg,box,path,polygon,circle}'::regtype[]))
+                        ARRAY['json', 'jsonpath', 'xml', 'point', 'line', 'lseg', 'box', 'path', 'polygon',
+                              'circle']::regtype[]))
                 THEN 'identity_without_equality'
                 WHEN m.is_full AND EXISTS (
                     -- By what PostgreSQL looks for a row: a plain column comes first.

@@ -5,24 +5,25 @@ from __future__ import annotations
 import pytest
 import typer
 
-from shardctl.cli import values
+from shardctl.cli import options
 from tests.fixtures.commands import here
 
 
 def test_a_duration() -> None:
     given = {"500ms": 500, "2s": 2000, "10m": 600_000, "1h": 3_600_000, "1d": 86_400_000, "0": 0}
-    assert {text: values.duration()(text).ms for text in given} == given
+    parse = options.duration_option("").parser
+    assert {text: parse(text).ms for text in given} == given
 
 
 def test_a_size() -> None:
     for text, power in (("50M", 20), ("50MB", 20), ("64k", 10), ("64kB", 10), ("2G", 30)):
-        assert values.size(text) == int(text.rstrip("BkMG")) << power
+        assert options.size(text) == int(text.rstrip("BkMG")) << power
 
 
 @pytest.mark.parametrize("given", ["fast", "", "0M", "50", "1.5G", "5B", "50MiB"])
 def test_what_is_not_a_size(given: str) -> None:
     with pytest.raises(typer.BadParameter):
-        values.size(given)
+        options.size(given)
 
 
 @pytest.mark.parametrize(
