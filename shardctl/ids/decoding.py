@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 _DAY_MS = 86_400_000
 _ORIGIN = date(1970, 1, 1)
 
+_HEX = re.compile(r"\s*0[xX]([0-9a-fA-F]{1,16})\s*")
 _NOWHERE = -1
 """Stands for a shard without a place."""
 
@@ -150,14 +152,11 @@ def _schema_width(places: Mapping[int, Place]) -> int:
 
 def _unusual(text: str) -> int | None:
     """Parse 0x and up to 16 hex digits as a bigint; else None."""
-    digits = text.strip().lower()
-    if not digits.startswith("0x"):
+    digits = _HEX.fullmatch(text)
+    if digits is None:
         return None
-    try:
-        bits = int(digits, 16)
-    except ValueError:
-        return None
-    return bits - (1 << 64) if 1 << 63 <= bits < 1 << 64 else bits
+    bits = int(digits[1], 16)
+    return bits - (1 << 64) if bits >= 1 << 63 else bits
 
 
 def _why_not(text: str, low: int, high: int) -> str:

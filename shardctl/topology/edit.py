@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from shardctl.errors import ShardctlError
 from shardctl.topology import marks
@@ -21,7 +24,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_/.](?:[A-Za-z0-9_/.+ -]*[A-Za-z0-9_/.+-])?")
 _PLAIN_WITH_COMMA = re.compile(r"[A-Za-z0-9_/.](?:[A-Za-z0-9_/.+, -]*[A-Za-z0-9_/.+-])?")
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 """What some reader takes for something else than text."""
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
 
 
 class ScalarNotEditable(ShardctlError):
@@ -125,11 +127,8 @@ def _write(value: str, part: marks.Part) -> str:
 
 
 def _double(value: str) -> str:
-    return '"' + "".join(_ESCAPES.get(c) or _printable(c) for c in value) + '"'
-
-
-def _printable(character: str) -> str:
-    return character if character.isprintable() else f"\\U{ord(character):08X}"
+    text: str = yaml.safe_dump(value, default_style='"', allow_unicode=True, width=math.inf)
+    return text.rstrip("\n")
 
 
 def _prove(

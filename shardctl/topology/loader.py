@@ -77,7 +77,7 @@ def parse(content: bytes, path: Path) -> Topology:
         document = marks.read(decode(content))
     except BadYaml as error:
         raise _invalid(path, [(error.mark, Finding((), error.message))]) from error
-    if document.empty or (document.data is None and not document.flaws):
+    if document.data is None and not document.flaws:
         raise _invalid(path, [(Mark(0, 1, 1), Finding((), _EMPTY))])
     if not isinstance(document.data, dict):
         top = Finding(
@@ -157,12 +157,8 @@ def _findings(
     data = document.data
     model, found = wording.findings(data)
     secret = list(rules.passwords(data))
-    found += rules.shards_and_ids(data)
-    found += rules.handles(data)
-    found += rules.parameters(data)
-    found += rules.ownership(data)
-    found += rules.addresses(data)
-    found += aliases.aliases(data)
+    for rule in (*rules.RULES, aliases.aliases):
+        found += rule(data)
     hidden = {finding.loc for finding in secret} | rules.remnants(data, secret)
     if any(flaw.loc[:1] == ("nodes",) for _, flaw in document.flaws):
         # A node or its shards were skipped: what is missing is unknown.

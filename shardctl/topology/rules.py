@@ -215,27 +215,23 @@ def _brief(found: Iterable[ranges.Range]) -> str:
 
 def addresses(data: Any) -> Iterator[Finding]:
     """Find two servers at one host and port, nodes and poolers alike, or nodes in one directory."""
-    owners: dict[tuple[str, int], str] = {}
-    folders: dict[tuple[str, int | None, str], str] = {}
-    for name in section(data, "nodes"):
-        at = dig(data, "nodes", name, "ssh", "host") or dig(data, "nodes", name, "host")
-        host, path = _host(at), tried(fields.path, dig(data, "nodes", name, "data_directory"))
-        if host is not None and path is not None:
-            port = tried(fields.port, dig(data, "nodes", name, "ssh", "port"))
-            owner = folders.setdefault((host, port, str(path)), name)
-            if owner != name:
-                yield Finding(
-                    ("nodes", name, "data_directory"), f"node {owner} already uses it on {host}"
-                )
+    owners: dict[tuple[object, ...], str] = {}
     for kind, noun in (("nodes", "node"), ("poolers", "pooler")):
-        for name in section(data, kind):
-            host = _host(dig(data, kind, name, "host"))
-            port = tried(fields.port, dig(data, kind, name, "port"))
-            if host is None or port is None:
-                continue
-            owner = owners.setdefault((host, port), f"{noun} {name}")
-            if owner != f"{noun} {name}":
-                yield Finding((kind, name, "port"), f"{owner} already uses {host}:{port}")
+        for name, one in section(data, kind).items():
+            who = f"{noun} {name}"
+            host, port = _host(dig(one, "host")), tried(fields.port, dig(one, "port"))
+            if host is not None and port is not None:
+                owner = owners.setdefault((host, port), who)
+                if owner != who:
+                    yield Finding((kind, name, "port"), f"{owner} already uses {host}:{port}")
+            there = _host(dig(one, "ssh", "host") or dig(one, "host"))
+            path = tried(fields.path, dig(one, "data_directory"))
+            if there is not None and path is not None:
+                way = tried(fields.port, dig(one, "ssh", "port"))
+                owner = owners.setdefault((there, way, path), who)
+                if owner != who:
+                    said = f"{owner} already uses it on {there}"
+                    yield Finding((kind, name, "data_directory"), said)
 
 
 def _host(value: object) -> str | None:
@@ -244,3 +240,6 @@ def _host(value: object) -> str | None:
     if host is None:
         return None
     return "127.0.0.1" if host.lower() == "localhost" else host.lower()
+
+
+RULES = (shards_and_ids, handles, parameters, ownership, addresses)

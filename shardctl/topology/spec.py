@@ -92,7 +92,7 @@ def _written(default: str) -> Any:
     return default
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
     """A mapping with known keys; an optional key without a value counts as left out."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
@@ -106,7 +106,7 @@ class _Section(BaseModel):
         return {k: v for k, v in data.items() if v is not None or k not in optional}
 
 
-class ShardsSection(_Section):
+class ShardsSection(Section):
     """The shards of the cluster."""
 
     count: Count = Field(description="the number of shards, fixed for the life of the cluster")
@@ -122,7 +122,7 @@ class ShardsSection(_Section):
     )
 
 
-class BitsSection(_Section):
+class BitsSection(Section):
     """How the 64 bits of an id are split."""
 
     time: Bits = Field(default=41, description="bits of ticks since the epoch")
@@ -130,7 +130,7 @@ class BitsSection(_Section):
     sequence: Bits = Field(default=10, description="bits of the sequence")
 
 
-class IdSection(_Section):
+class IdSection(Section):
     """How ids are made."""
 
     epoch: Epoch = Field(
@@ -149,7 +149,7 @@ class IdSection(_Section):
     )
 
 
-class DatabaseSection(_Section):
+class DatabaseSection(Section):
     """The one database of the cluster, and its roles."""
 
     name: DatabaseName = Field(description="the database, the same on every node")
@@ -177,7 +177,7 @@ class DatabaseSection(_Section):
     )
 
 
-class SshSection(_Section):
+class SshSection(Section):
     """How to reach the host; what is left out comes from ~/.ssh/config."""
 
     host: Host | None = Field(
@@ -191,7 +191,7 @@ class SshSection(_Section):
     )
 
 
-class ControlSection(_Section):
+class ControlSection(Section):
     """Commands for the server, where pg_ctl is not the way; run on its host."""
 
     start: Text | None = Field(default=None, description="starts the server")
@@ -200,7 +200,7 @@ class ControlSection(_Section):
     status: Text | None = Field(default=None, description="reports whether the server is running")
 
 
-class NodeSection(_Section):
+class NodeSection(Section):
     """One PostgreSQL server."""
 
     host: Host = Field(description="the host of the server")
@@ -227,7 +227,7 @@ class NodeSection(_Section):
     )
 
 
-class PoolerSection(_Section):
+class PoolerSection(Section):
     """One PgBouncer."""
 
     host: Host = Field(description="the host of the pooler")
@@ -252,7 +252,7 @@ class PoolerSection(_Section):
     ssh: SshSection | None = Field(default=None, description="how shardctl reaches the host")
 
 
-class MoveSection(_Section):
+class MoveSection(Section):
     """Defaults for moves."""
 
     max_pause: PositiveDuration = Field(
@@ -273,7 +273,7 @@ class MoveSection(_Section):
     )
 
 
-class FileSection(_Section):
+class FileSection(Section):
     """A cluster of sharded PostgreSQL nodes, as shardctl reads it."""
 
     cluster: Name = Field(description="the name of the cluster")

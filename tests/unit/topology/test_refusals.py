@@ -48,15 +48,15 @@ CHANGES = [
     (("cluster: photos\n", ""), "1:1: cluster: missing"),
     (("i, port: 1, ", "i, "), "7:3: nodes.b.port: missing"),
     (("move: {}", "moves: {}"), "10:1: moves: unknown key; did you mean move?"),
-    (("move: {}", "x: {}"), "10:1: x: unknown key; known keys: cluster, shards, id, database, nodes, poolers, move"),
+    (("move: {}", "x: {}"), "10:1: x: unknown key"),
     (("0-3}", "0-2,3}"), '6:37: nodes.a.3: unknown key; within { } a list of shards needs quotes: shards: "0-1,3"'),
     (("move: {}", "move: {}\nmove: {}"), "11:1: move: duplicate key; the first is in line 10"),
-    (("move: {}", "<<: {a: 1}"), "10:1: <<: unknown key; known keys: cluster, shards, id, database, nodes, poolers, move"),
+    (("move: {}", "<<: {a: 1}"), "10:1: <<: unknown key"),
     (("move: {}", "? [a]\n: b"), "10:3: a key must be a single word"),
     (("photos", "!!python/name:os.system x"), "1:10: cluster: YAML tags are not supported; quote a value that begins with !"),
     # shapes
     (("photos", ""), "1:9: cluster: is empty"),
-    (("photos", "[a]"), "1:10: cluster: expected a single value, found a list"),
+    (("photos", "[a]"), "1:10: cluster: expected a single value"),
     (("photos", '"a\\nb"'), "1:10: cluster: contains a line break or a zero byte"),
     (("move: {}", "move: 5s"), "10:7: move: expected keys and values"),
     (("{name: app}", "{name: app, app_roles: [a, public]}"), "4:38: database.app_roles.1: PostgreSQL reserves the name public; choose another role"),
@@ -121,17 +121,17 @@ def test_a_mistake_is_refused_with_its_place_and_what_is_right(
 TEXTS = [
     ("", "1:1: the file is empty; create one with `shardctl sandbox new`"),
     ("- a\n", "1:1: expected keys and values at the top level, beginning with `cluster: NAME`"),
-    (b"a: b\nc: \xe9\n", "2:4: byte 8 (0xe9) is not UTF-8; save the file as UTF-8"),
+    (b"a: b\nc: \xe9\n", "2:4: byte 8 is not UTF-8; save the file as UTF-8"),
     ("a: \x1b\n", "1:4: the control character U+001B is not allowed; remove it"),
     ("a:\n\tb: 1\n", f"2:1: {TAB}"),
-    (f"{BASE}---\n{BASE}", "11:1: an alias without an anchor, an anchor twice, or a second document; quote a value that begins with * or &"),
+    (f"{BASE}---\n{BASE}", "11:1: quote a value that begins with *, & or !; a file is one document"),
     ("a: b: c\n", "1:5: is not valid YAML: mapping values are not allowed in this context"),
     ("a: 'b\n", "2:1: is not valid YAML: found unexpected end of stream (begun in line 1)"),
     ("a: {b: 1\n", "2:1: is not valid YAML: did not find expected ',' or '}' (begun in line 1)"),
     ("a: [1\nb: 2\n", "2:2: is not valid YAML: did not find expected ',' or ']' (begun in line 1)"),
-    ("a: !b!hunter2 c\n", "1:4: quote a value that begins with !"),
+    ("a: !b!hunter2 c\n", "1:4: quote a value that begins with *, & or !; a file is one document"),
     ("a:\n  b: 1\n c: 2\n", "3:2: is not valid YAML: did not find expected key (begun in line 1)"),
-    ("a: *b\n", "1:4: an alias without an anchor, an anchor twice, or a second document; quote a value that begins with * or &"),
+    ("a: *b\n", "1:4: quote a value that begins with *, & or !; a file is one document"),
     ("[" * 100 + "]" * 100, "1:32: more than 30 nested levels"),
 ]  # fmt: skip
 
@@ -159,7 +159,7 @@ def test_aliases_that_multiply_are_refused_at_once() -> None:
         f"{c}: &{c} [{','.join([f'*{p}'] * 9)}]"
         for p, c in zip("abcdefgh", "bcdefghi", strict=True)
     ]
-    assert "10000" in str(refusal("\n".join(lines)))
+    assert "100000 values" in str(refusal("\n".join(lines)))
 
 
 def test_every_problem_is_reported_at_once_in_line_order_and_each_once() -> None:
