@@ -72,7 +72,7 @@ def up(ctx: typer.Context) -> None:
 
     settings: Settings = ctx.obj
     topology = load_topology(ctx)
-    if topology.poolers and not poolers.available():
+    if topology.poolers and not poolers.program():
         say(f"note: {poolers.WITHOUT} poolers")
     if settings.dry_run:
         plan = servers.foresee(topology)
@@ -99,7 +99,7 @@ def up(ctx: typer.Context) -> None:
         nodes=[
             _at(o.node) | {"did": o.did, "made": o.made, "waiting": list(o.waiting)} for o in found
         ],
-        poolers=[_at(one.pooler) | {"did": one.did} for one in offering],
+        poolers=[_at(pooler) | {"did": did} for pooler, did in offering],
     )
 
 
@@ -263,7 +263,7 @@ def demo(
 
     settings: Settings = ctx.obj
     log.open_log(verbose=settings.verbose)
-    if not poolers.available():
+    if not poolers.program():
         say(f"note: {poolers.WITHOUT} it")
     with tour.fleet(keep=keep) as topology:
         steps = list(tour.run(topology))

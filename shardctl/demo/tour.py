@@ -64,7 +64,7 @@ def fleet(*, keep: bool) -> Iterator[Topology]:
     directory.chmod(0o755)
     kept = False
     try:
-        topology = loader.load(lay_out(directory, poolers=poolers.available()))
+        topology = loader.load(lay_out(directory, poolers=poolers.program() is not None))
         try:
             yield topology
             kept = keep

@@ -106,15 +106,6 @@ def no_data_directory(node: NodeName) -> Refused:
     )
 
 
-def some_failed(done: Sequence[str], failed: Sequence[str], what: str) -> Incomplete:
-    """Report work that succeeded on some nodes or poolers and failed on the rest."""
-    return Incomplete(
-        "some_failed",
-        f"{', '.join(done)} {what}; {', '.join(failed)} did not",
-        hint="fix the errors above, then run the same command again: it does only the rest",
-    )
-
-
 def foresee(topology: Topology) -> list[tuple[Node, Foreseen]]:
     """Return what `up` would do with each node; changes nothing. Raises Problems."""
     require_local(topology)
@@ -215,12 +206,12 @@ def status(topology: Topology) -> list[State]:
 def status_of(node: Node) -> State:
     """Return the state of one local node with a data directory."""
     seen = local.look(_directory(node))
-    if seen.server is None:
+    if (found := seen.server) is None:
         return State(node, "down" if seen.major else "absent", seen.major, None, None, seen.ours)
-    state: Literal["up", "starting", "stopping"] = "up" if seen.server.ready else "starting"
-    if seen.server.status == "stopping":
-        state = "stopping"
-    return State(node, state, seen.major, seen.server.pid, seen.server.port, seen.ours)
+    waits: Literal["stopping", "starting"] = (
+        "stopping" if found.status == "stopping" else "starting"
+    )
+    return State(node, "up" if found.ready else waits, seen.major, found.pid, found.port, seen.ours)
 
 
 def require_local(topology: Topology) -> None:
@@ -338,7 +329,14 @@ def each(
     errors = [named(f"{kind} {one.name}", error) for one, error in found.problems]
     done = [*before, *(one.name for one, _ in found.values)]
     if errors and done and begun is not None:
-        errors.append(some_failed(done, [one.name for one, _ in found.problems], begun))
+        failed = ", ".join(one.name for one, _ in found.problems)
+        errors.append(
+            Incomplete(
+                "some_failed",
+                f"{', '.join(done)} {begun}; {failed} did not",
+                hint="fix the errors above, then run the same command again: it does only the rest",
+            )
+        )
     if errors:
         raise Problems(errors)
     return found.every()
