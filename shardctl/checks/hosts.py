@@ -153,7 +153,7 @@ def _commands(host: Host, names: tuple[str, ...], hint: str, user: str | None = 
 def account(host: Host, server: Server) -> tuple[str | None, Found]:
     """See that commands can be run as the server's user; None is shardctl's login user.
 
-    Raises account_refused, OsUserRefused, SudoRefused, and what else keeps shardctl from it.
+    Raises account_refused, os_user_refused, SudoRefused, and what else keeps shardctl from it.
     """
     if isinstance(server, Node):
         name = accounts.account_on(host, server.os_user)
@@ -203,7 +203,7 @@ def why_no_status(host: Host, node: Node, account: str | None) -> str | None:
 
 
 def _is_bare(host: Host, path: str, account: str | None) -> bool:
-    argv = scripts.argv("directory", "of_node", path)
+    argv = scripts.argv("directory", "of_clone", path, "")
     return host.run(argv, user=account, timeout=_SECONDS).stdout.startswith(("absent", "empty"))
 
 

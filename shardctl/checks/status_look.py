@@ -313,8 +313,8 @@ def _retired(topology: Topology, sizes: Mapping[str, int | None]) -> tuple[Retir
 def _disk(node: Node) -> Disk | None:
     """Measure the file system of a node's data directory; None where no file gives it.
 
-    Other tablespaces, and a WAL directory elsewhere, are not looked at. Raises disk_unknown, and
-    what its host raises.
+    Other tablespaces, and a WAL directory elsewhere, are not looked at. Raises what its host
+    raises.
     """
     if node.data_directory is None:
         return None

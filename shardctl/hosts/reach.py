@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Unpack
 
 from shardctl.errors import Refused
@@ -19,27 +20,12 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Pooler
 
 
-class HostUnfit(Refused):
-    """What keeps shardctl from a machine before it contacts that machine."""
-
-
-class OsUserRefused(HostUnfit):
-    """A user as which shardctl cannot run commands on a machine."""
-
-    def __init__(self, what: str, user: str, why: str) -> None:
-        super().__init__(
-            "os_user_refused",
-            f"{what}: cannot run commands as its os_user {user}: {why}",
-            hint=f"correct os_user in the topology, or run shardctl as root or as {user}",
-        )
-
-
 def host_of(of: Node | Pooler) -> Host:
     """Give the host on which a node or a pooler runs; nothing is connected yet.
 
     This machine where the topology has no `ssh` block for it and its address is one from here;
     else another one, by SSH, and what has the same settings shares a connection. Raises
-    relative_path of another one, and OsUserRefused of this machine; another one refuses a user
+    relative_path of another one, and os_user_refused of this machine; another one refuses a user
     when a command is to run.
 
     On a pooler's, commands without a user run as its login user or, if that is root, as the owner
@@ -61,7 +47,7 @@ def machine_of(of: Node | Pooler) -> Host:
     if of.ssh is not None or not ports.is_here(of.host):
         if of.relative:
             key = of.relative[0]
-            raise HostUnfit(
+            raise Refused(
                 "relative_path",
                 f"{what}: {key} is a relative path ({getattr(of, key)}), but {of.host} "
                 "is another machine",
@@ -69,7 +55,11 @@ def machine_of(of: Node | Pooler) -> Host:
             )
         return Ssh(_settings(of))
     if of.os_user is not None and (why := accounts.why_not(of.os_user)) is not None:
-        raise OsUserRefused(what, of.os_user, why)
+        raise Refused(
+            "os_user_refused",
+            f"{what}: cannot run commands as its os_user {of.os_user}: {why}",
+            hint=f"correct os_user in the topology, or run shardctl as root or as {of.os_user}",
+        )
     return Local()
 
 
@@ -111,12 +101,5 @@ def is_reached(of: Node | Pooler) -> bool:
 
 def _settings(of: Node | Pooler) -> SshSettings:
     """Describe how to log in: where the topology does not, the address and ~/.ssh/config do."""
-    if of.ssh is None:
-        return SshSettings(of.host)
-    return SshSettings(
-        of.ssh.host or of.host,
-        user=of.ssh.user,
-        port=of.ssh.port,
-        key_file=of.ssh.key_file,
-        accept_new=of.ssh.accept_new,
-    )
+    given = {} if of.ssh is None else asdict(of.ssh)
+    return SshSettings(**given | {"host": given.get("host") or of.host})

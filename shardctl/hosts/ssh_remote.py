@@ -24,37 +24,29 @@ from shardctl.hosts.host import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardctl.hosts.host import Text
     from shardctl.hosts.openssh import Wrapped
 
 BROKEN = (paramiko.SSHException, EOFError, OSError)
 """What paramiko raises when a connection breaks."""
-QUIET = 15.0
-"""Seconds without a word from a command after which its host is asked for a sign of life."""
 UNTOLD = 255
 """ssh's code for a command whose host reports none."""
 _PIECE = 65536
-_TICK = 1.0
-_KILLED_WITHIN = 10.0
-
-
-class _Late(Exception):
-    """A command that has had its time."""
+KILLED_WITHIN = 10.0
+"""Seconds that a host has to kill a command."""
+_ENDED_WITHIN = 1.0
+_SHORTEST = 0.05
 
 
 class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no types
-    """Fabric's runner, where it is slow, cuts characters, and forgets how a command ended.
-
-    What the command prints goes to `output` in the caller's thread.
-    """
+    """Fabric's runner, where it is slow, cuts characters, and forgets how a command ended."""
 
     def __init__(
         self,
         connection: Any,
         channel: Any,
         wrapped: Wrapped,
-        output: Text,
         timeout: float | None,
+        begun: Callable[[str], None] | None,
     ) -> None:
         super().__init__(connection)
         self.left: str | None = None
@@ -63,11 +55,11 @@ class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no type
         self._host = connection.settings.host
         self._wrapped = wrapped
         self._script = wrapped.script()
-        self._output = output
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._heard = time.monotonic()
+        self._begun = begun
         self._errors: list[bytes] = []
+        self._output: list[bytes] = []
         self._before = b""
         self._group: str | None = None
 
@@ -119,12 +111,13 @@ class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no type
     def wait(self) -> None:
         """Read what it prints until it has ended; raises CommandTimedOut and HostLost."""
         try:
-            while piece := self._patiently(self._receive):
+            while piece := self._receive():
                 self._take(piece)
-            self._patiently(self.channel.status_event.wait)
-        except _Late:
+            self._await_end()
+        except TimeoutError:
             self._kill()
-            raise CommandTimedOut(self._wrapped.argv, self._timeout or 0) from None
+            printed = _text(self._output)
+            raise CommandTimedOut(self._wrapped.argv, self._timeout or 0, printed) from None
         finally:
             # Its input ends with the channel, and with that the command, if it still runs.
             self.channel.close()
@@ -133,56 +126,46 @@ class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no type
         """Find out how it ended, from its code or for want of one."""
         del given
         code: int = self.channel.exit_status
-        if code == -1 and not self.context.answers(now=True):
-            raise self._lost("the connection broke")
-        errors = b"".join(self._errors)
-        _, begun, own = errors.partition(f"{self._wrapped.mark}\n".encode())
-        text = (own if begun else errors).decode(errors="replace")
+        if code == -1:  # a connection that broke is over within moments
+            self.context.transport.join(_ENDED_WITHIN)
+            if not self.context.active:
+                raise self._lost("the connection broke")
+        errors = _text(self._errors)
+        _, begun, own = errors.partition(f"{self._wrapped.mark}\n")
+        text = own if begun else errors
         if self._group is None:
-            raise self._not_begun((text or self._before.decode(errors="replace")).strip())
+            raise self._not_begun((text or _text([self._before])).strip())
         if code == -1:
             code, text = UNTOLD, f"{text}\nits shell ended without a code, as when it is killed"
-        return Completed(self._output.end(), text, code)
+        return Completed(_text(self._output), text, code)
 
-    def _receive(self, seconds: float) -> bytes | None:
-        """Read what comes within `seconds`; None if nothing does, empty at the end."""
-        self.channel.settimeout(seconds)
-        try:
-            return bytes(self.channel.recv(_PIECE))
-        except TimeoutError:
-            return None
+    def _receive(self) -> bytes:
+        """Read what comes, nothing at the end; raises TimeoutError at the deadline."""
+        self.channel.settimeout(self._seconds())
+        return bytes(self.channel.recv(_PIECE))
 
-    def _patiently(self, wait: Callable[[float], Any]) -> Any:
-        """Call `wait` with some seconds until it gives something.
+    def _await_end(self) -> None:
+        if not self.channel.status_event.wait(self._seconds()):
+            raise TimeoutError
 
-        Raises _Late at the deadline, and HostLost when the host was silent for long and gives
-        no sign of life.
-        """
-        while True:
-            now = time.monotonic()
-            if self._deadline is not None and now >= self._deadline:
-                raise _Late
-            seconds = _TICK if self._deadline is None else min(_TICK, self._deadline - now)
-            found = wait(seconds)
-            if found is not None and found is not False:
-                self._heard = time.monotonic()
-                return found
-            if time.monotonic() - self._heard > QUIET:
-                if not self.context.answers():
-                    raise self._lost("the host stopped responding")
-                self._heard = time.monotonic()
+    def _seconds(self) -> float | None:
+        """Give what is left of its time."""
+        now = time.monotonic()
+        return None if self._deadline is None else max(_SHORTEST, self._deadline - now)
 
     def _take(self, piece: bytes) -> None:
         """Hand on what the command prints; what came before its mark is the login shell's."""
         if self._group is not None:
-            self._output.feed(piece)
+            self._output.append(piece)
             return
         self._before += piece
         noise, mark, rest = self._before.partition(f"{self._wrapped.mark} ".encode())
         group, end, rest = rest.partition(b"\n")
         if mark and end:
             self._before, self._group = noise, group.decode()
-            self._output.feed(rest)
+            self._output.append(rest)
+            if self._begun is not None:
+                self._begun(self._group)
 
     def _kill(self) -> None:
         """Have the host kill the command, and wait until it reports it; raises HostLost."""
@@ -191,7 +174,7 @@ class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no type
             return
         # In a thread, for nothing can be sent to a host that takes nothing.
         threading.Thread(target=self._hang_up, daemon=True).start()
-        if not self.channel.status_event.wait(_KILLED_WITHIN):
+        if not self.channel.status_event.wait(KILLED_WITHIN):
             self.context.shut()
             raise self._lost(
                 "the host stopped responding when the command had to be killed after "
@@ -220,4 +203,9 @@ class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no type
         )
 
     def _lost(self, reason: str) -> HostLost:
-        return HostLost(self._host, self._wrapped.argv, reason)
+        return HostLost(self._host, self._wrapped.argv, reason, _text(self._output))
+
+
+def _text(pieces: list[bytes]) -> str:
+    """Decode output, with every kind of line end as a line feed."""
+    return b"".join(pieces).decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")

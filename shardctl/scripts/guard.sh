@@ -13,7 +13,7 @@
 #          \        \--> disarmed
 #           \----------> disarmed
 
-export LC_ALL=C PGCONNECT_TIMEOUT=5
+export PGCONNECT_TIMEOUT=5
 # A secret does not belong into the environment of a process that stays (use ~/.pgpass), and
 # the rest make psql send things that a console does not understand.
 unset PGPASSWORD PGOPTIONS PGSERVICE PGTARGETSESSIONATTRS
@@ -22,11 +22,6 @@ LACKING=71 TAKEN=72 CONSOLE=73 STAGED=74 PLACE=75 BUSY=76
 ANSWER_S=3 LOGIN_S=10 SESSION_S=30 GIVE_UP_S=600 AT_ONCE_S=0.01 SERVED_S=1 ASK_AGAIN_S=1
 NO_ANSWER=1 SOME_PAUSED=2
 RECORD=$(printf '\036') FIELD=$(printf '\037') PROBE="shardctl guard"
-
-refuse() { # code, reason
-    printf '%s\n' "$2" >&2
-    exit "$1"
-}
 
 say() {
     printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%S.%3NZ)" "$1"
@@ -102,17 +97,15 @@ require_admin() {
 
 refuse_place() {
     [ -d "$directory" ] || refuse "$PLACE" "$said"
-    for state in waiting armed fired asking 'done' failed disarmed; do
-        [ ! -e "$directory/$state" ] || refuse "$TAKEN" "a guard of this name exists ($state)"
-    done
-    refuse "$TAKEN" "a guard of this name exists"
+    state=$(cd "$directory" && ls -d waiting armed fired asking 'done' failed disarmed 2>/dev/null)
+    refuse "$TAKEN" "a guard of this name exists ($state)"
 }
 
 # What was begun and not armed goes again.
 abandon() {
     code=$?
     mv waiting disarmed 2>/dev/null || mv armed disarmed 2>/dev/null
-    end_processes
+    end_processes_in .
     rm -rf -- "$directory"
     exit "$code"
 }
@@ -182,16 +175,14 @@ replace() {
 
 # Resume all aliases, and reload first if that is to do.
 serve() {
-    told='' since=$(uptime)
+    since=$(uptime)
     while :; do
         said=$(resume)
         code=$?
         [ "$code" -ne 0 ] || break
         # The whole session was answered, so the reload was; it serves no client while it lasts.
         [ "$code" -ne "$SOME_PAUSED" ] || reload=
-        # The same words twice a second for ten minutes would fill a disk, and add nothing.
-        [ "$said" = "$told" ] || say "$said"
-        told=$said
+        say "$said"
         if [ $(($(uptime) - since)) -ge "$GIVE_UP_S" ]; then
             say "gives up: some aliases may still be paused"
             mv fired failed
@@ -279,10 +270,6 @@ resume() {
         }'
 }
 
-uptime() { # seconds that no correction of the clock changes
-    if read -r now _ </proc/uptime; then echo "${now%.*}"; else echo 0; fi
-}
-
 ## disarm
 
 # Prints what had become of it and whether it had fired, then its log.
@@ -304,7 +291,7 @@ disarm() { # directory, owner or nothing, seconds to wait for one that fires
         settle
     done
     [ "$became" != busy ] || refuse "$BUSY" "it has fired and is still running: $(tail -n 1 log)"
-    end_processes || refuse "$PLACE" "its processes do not end: $(processes)"
+    end_processes_in . || refuse "$PLACE" "its processes do not end: $alive"
     log=$(cat log 2>/dev/null)
     cd /
     rm -rf -- "$directory" || exit "$PLACE"
@@ -312,7 +299,7 @@ disarm() { # directory, owner or nothing, seconds to wait for one that fires
 }
 
 settle() {
-    alive=$(processes) # before the files: one that ends meanwhile has left its word there
+    alive=$(processes_in .) # before the files: one that ends meanwhile has left its word there
     if mv waiting disarmed 2>/dev/null || mv armed disarmed 2>/dev/null; then
         if [ -n "$alive" ]; then became=disarmed; else became=died; fi
     elif mv asking 'done' 2>/dev/null || [ -e 'done' ]; then
@@ -328,33 +315,6 @@ settle() {
     else
         sleep 0.05
     fi
-}
-
-# Those of the guard's session that are in its directory: a number alone may be another's by now.
-processes() {
-    [ -e pid ] && read -r leader <pid || return
-    for process in /proc/[0-9]*; do
-        [ "$process/cwd" -ef . ] || continue
-        { read -r stat <"$process/stat"; } 2>/dev/null || continue
-        # pid (name) state parent group session
-        # shellcheck disable=SC2086
-        set -- ${stat##*) }
-        [ "$4" != "$leader" ] || echo "${process#/proc/}"
-    done
-}
-
-end_processes() {
-    tries=0
-    while
-        alive=$(processes)
-        [ -n "$alive" ]
-    do
-        # shellcheck disable=SC2086
-        kill -KILL $alive 2>/dev/null
-        tries=$((tries + 1))
-        [ "$tries" -lt 100 ] || return 1
-        sleep 0.02
-    done
 }
 
 "$@"
