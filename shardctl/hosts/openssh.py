@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostUnreachable
 from shardctl.hosts.local import Local
+from shardctl.topology.model import Ssh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -57,19 +58,7 @@ exec 2>&5 3<&- 5>&-
 _ANOTHER_USER = "cd /\nunset SUDO_COMMAND SUDO_USER SUDO_UID SUDO_GID SUDO_HOME MAIL\n"
 
 
-@dataclass(frozen=True, slots=True)
-class SshSettings:
-    """How to reach a host, and what a connection is shared by; None is as `~/.ssh/config` has it.
-
-    `host` may be a name from there. `connect_timeout` is in seconds, for each step of the way.
-    """
-
-    host: str
-    user: str | None = None
-    port: int | None = None
-    key_file: Path | None = None
-    accept_new: bool = False
-    connect_timeout: float = 10.0
+SshSettings = Ssh
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +75,12 @@ class Entry:
 class HostKeyUnknown(HostUnreachable):
     """A host whose key is in no known_hosts file."""
 
-    def __init__(self, host: str, address: str, key: Any, files: Sequence[Path]) -> None:
-        file = files[0] if files else "~/.ssh/known_hosts"
-        scan = f"-p {address.rpartition(']:')[2]} " if address.startswith("[") else ""
-        name = address.rpartition("]:")[0].lstrip("[") or address
+    def __init__(self, host: str, key: Any) -> None:
         super().__init__(
             host,
             f"unknown host key {key.get_name()} {key.fingerprint}",
-            hint="compare it with the host's key (`ssh-keygen -lf` on the host), then add "
-            f"it with `ssh-keyscan {scan}{name} >> {file}`; or accept new "
-            "host keys with `ssh: {accept_new: true}`",
+            hint="compare it with the host's key (`ssh-keygen -lf` on the host), then accept it "
+            f"in `ssh {host}`; or accept new host keys with `ssh: {{accept_new: true}}`",
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
 from shardctl.errors import Refused
@@ -35,10 +36,9 @@ def host_of(of: Node | Pooler) -> Host:
     machine = machine_of(of)
     if isinstance(of, Node) or of.os_user not in (None, "root"):
         return machine
-    owners = _OfPooler(machine, of)
-    if not isinstance(machine, Local):
-        return owners
-    return machine if owners.who(of.os_user) is None else owners
+    owners = _OfPooler(machine, of.databases_file)
+    plain = isinstance(machine, Local) and owners.who(of.os_user) is None
+    return machine if plain else owners
 
 
 def machine_of(of: Node | Pooler) -> Host:
@@ -53,7 +53,7 @@ def machine_of(of: Node | Pooler) -> Host:
                 "is another machine",
                 hint="write the absolute path on that machine",
             )
-        return Ssh(_settings(of))
+        return Ssh(of.ssh or SshSettings(of.host))
     if of.os_user is not None and (why := accounts.why_not(of.os_user)) is not None:
         raise Refused(
             "os_user_refused",
@@ -63,30 +63,29 @@ def machine_of(of: Node | Pooler) -> Host:
     return Local()
 
 
+@dataclass(frozen=True, eq=False)
 class _OfPooler:
     """A pooler's host where root may log in, who does nothing in a directory of another user."""
 
-    def __init__(self, machine: Host, pooler: Pooler) -> None:
-        self._machine = machine
-        self._file = pooler.databases_file
-        self._known: tuple[str | None] | None = None
+    machine: Host
+    file: Path
 
     def who(self, user: str | None) -> str | None:
         """Give the user who runs a command for `user`; raises folder_unsafe."""
-        if user not in (None, "root"):
-            return user
-        if self._known is None:
-            self._known = (accounts.changes_file(self._machine, self._file, user=user),)
-        return self._known[0]
+        return self._owner(user) if user in (None, "root") else user
+
+    @functools.cache  # noqa: B019  # it lives as long as its pooler is worked on
+    def _owner(self, user: str | None) -> str | None:
+        return accounts.changes_file(self.machine, self.file, user=user)
 
     def run(self, argv: Sequence[str], **how: Unpack[How]) -> Completed:
         """Run `argv` as in `Host.run`."""
         how["user"] = self.who(how.get("user"))
-        return self._machine.run(argv, **how)
+        return self.machine.run(argv, **how)
 
     def renamed(self, new: Path, path: Path, *, user: str | None = None) -> bool:
         """Rename a file as in `Host.renamed`."""
-        return self._machine.renamed(new, path, user=self.who(user))
+        return self.machine.renamed(new, path, user=self.who(user))
 
 
 def is_reached(of: Node | Pooler) -> bool:
@@ -97,9 +96,3 @@ def is_reached(of: Node | Pooler) -> bool:
     if not isinstance(of, Node) or ports.is_here(of.host):
         return True
     return any(one is not None for one in (of.ssh, of.data_directory, of.os_user, of.control))
-
-
-def _settings(of: Node | Pooler) -> SshSettings:
-    """Describe how to log in: where the topology does not, the address and ~/.ssh/config do."""
-    given = {} if of.ssh is None else asdict(of.ssh)
-    return SshSettings(**given | {"host": given.get("host") or of.host})

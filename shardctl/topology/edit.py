@@ -49,7 +49,9 @@ def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
     document = _read(body, values)
     spans = []
     for path, value in values.items():
-        part = _part(document, path)
+        part = document.values.get(path)
+        if part is None:
+            raise ScalarNotEditable(path, "the file does not have this key")
         spans.append((part.mark.index, part.end, _write(value, part)))
     edited = body
     for first, end, new in sorted(spans, reverse=True):
@@ -108,13 +110,6 @@ def _read(text: str, values: Mapping[tuple[str, ...], str]) -> marks.Document:
         why = f"line {mark.line}: {flaw.message}"
         raise ScalarNotEditable(next(iter(values), ()), why)
     return document
-
-
-def _part(document: marks.Document, path: tuple[str, ...]) -> marks.Part:
-    part = document.values.get(path)
-    if part is None:
-        raise ScalarNotEditable(path, "the file does not have this key")
-    return part
 
 
 def _write(value: str, part: marks.Part) -> str:

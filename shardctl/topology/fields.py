@@ -80,14 +80,6 @@ def name(value: object) -> str:
     return found
 
 
-def role(value: object) -> str:
-    """Read the name of a role that one can create and grant to."""
-    found = name(value)
-    if found in {"public", "none"} or found.startswith("pg_"):
-        raise ValueError(f"PostgreSQL reserves the name {found}; choose another role")
-    return found
-
-
 def database_name(value: object) -> str:
     """Read the name of a database that one can connect to and change."""
     found = name(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from shardctl.topology.problems import Finding, Loc, printable
+from shardctl.topology.problems import Finding, Loc
 from shardctl.topology.spec import FileSection, Section
 
 _RANGE = re.compile(r" *[0-9]+( *- *[0-9]+)? *")
@@ -47,5 +47,5 @@ def _unknown(key: str) -> str:
     # {shards: 0-1,3} is YAML for two keys; no one writes that on purpose.
     if _RANGE.fullmatch(key):
         return 'unknown key; within { } a list of shards needs quotes: shards: "0-1,3"'
-    near = difflib.get_close_matches(printable(key.lower()), _KEYS - {key}, n=1)
+    near = difflib.get_close_matches(key.lower(), _KEYS - {key}, n=1)
     return f"unknown key; did you mean {near[0]}?" if near else "unknown key"
