@@ -189,26 +189,20 @@ def _require_roots(host: Host, parts: list[_Part]) -> None:
     folder = parts[-1][-1]
     for part in parts:
         uid, mode, owner, group, path = part
-        if uid not in owners:
-            raise _folder_unsafe(
-                folder,
-                f"{path} belongs to {owner}",
-                f"run `chown root {path}` there, or set os_user in the topology to the user "
-                "who owns the directory",
-            )
         # In a sticky directory, only the owner of an entry renames it.
         sticky = mode & stat.S_ISVTX and part is not parts[-1]
-        if inputs.others_may_write(mode, owner, group) and not sticky:
-            raise _folder_unsafe(
-                folder,
-                f"other users may write to {path}",
-                f"run `chmod go-w {path}` there, or use another directory",
+        if uid not in owners:
+            reason = f"{path} belongs to {owner}"
+            hint = (
+                f"run `chown root {path}` there, or set os_user in the topology to the user "
+                "who owns the directory"
             )
-
-
-def _folder_unsafe(folder: str, reason: str, hint: str) -> Refused:
-    """Report a directory in which other users could direct what root does."""
-    return Refused("folder_unsafe", f"root does not work in {folder}: {reason}", hint=hint)
+        elif inputs.others_may_write(mode, owner, group) and not sticky:
+            reason = f"other users may write to {path}"
+            hint = f"run `chmod go-w {path}` there, or use another directory"
+        else:
+            continue
+        raise Refused("folder_unsafe", f"root does not work in {folder}: {reason}", hint=hint)
 
 
 def way_out(blocked: Path, account: str) -> str:
@@ -266,7 +260,7 @@ def alone(log: Path) -> Iterator[int]:
         held = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise directory_refused(log, error.strerror or str(error)) from error
-    try:
+    with os.fdopen(held):
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -276,8 +270,6 @@ def alone(log: Path) -> Iterator[int]:
                 hint="wait until it ends, then try again",
             ) from error
         yield held
-    finally:
-        os.close(held)
 
 
 def why_not(name: str) -> str | None:

@@ -8,7 +8,7 @@ import pwd
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed, succeeded
 
@@ -82,19 +82,19 @@ class Local:
     ) -> subprocess.Popen[str]:
         """Start the process, with pipes for its three streams; raises CommandFailed."""
         other = pwd.getpwnam(user) if user is not None and is_other(user) else None
-        given: dict[str, Any] = {
-            "stdin": subprocess.PIPE,
-            "stdout": subprocess.PIPE,
-            "stderr": subprocess.PIPE,
-            "encoding": "utf-8",
-            "errors": "replace",
-            "env": {**(_environment(other) if other else os.environ), **env},
-            "cwd": "/" if other else None,
-            "start_new_session": True,
-            "pass_fds": tuple(keep_open),
-        }
         try:
-            return subprocess.Popen([*(_as(other) if other else ()), *argv], **given)
+            return subprocess.Popen(
+                [*(_as(other) if other else ()), *argv],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                env={**(_environment(other) if other else os.environ), **env},
+                cwd="/" if other else None,
+                start_new_session=True,
+                pass_fds=tuple(keep_open),
+            )
         except OSError as error:
             failed = Completed("", error.strerror or str(error), 127)
             raise CommandFailed(argv, failed) from error

@@ -46,16 +46,13 @@ class Connections:
                 raise
         return one.result()
 
-    def close(self, settings: SshSettings) -> None:
-        """Close the connection, if there is one."""
-        with self._lock:
-            found = self._open.pop(settings, None)
-        _shut(found)
-
     def close_all(self) -> None:
         """Close every connection."""
-        for settings in list(self._open):
-            self.close(settings)
+        with self._lock:
+            found = list(self._open.values())
+            self._open.clear()
+        for one in found:
+            _shut(one)
 
 
 def _is_up(opened: Future[Connection]) -> bool:
@@ -107,7 +104,3 @@ class Ssh:
         """Give False: it takes a command."""
         del new, path, user
         return False
-
-    def close(self) -> None:
-        """Close the connection; the next command opens another."""
-        connections.close(self.settings)

@@ -233,7 +233,7 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramik
         if revoked or (others and not same):
             raise HostKeyChanged(self.host, self.address, key, (revoked or others)[0])
         if not same:
-            raise HostKeyUnknown(self.host, self.address, key, self.files)
+            raise HostKeyUnknown(self.host, key)
 
 
 class _Keys:

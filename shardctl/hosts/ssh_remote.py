@@ -1,6 +1,7 @@
 """One command in transit over a channel: fed, read, and killed when its time is over.
 
-Only `ssh_connection.py` imports this, for it imports fabric.
+Not by fabric's runner, which is slow, cuts characters, and forgets how a command ended.
+Only `ssh_connection.py` imports this, for it imports paramiko.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import fabric.runners  # type: ignore[import-untyped]  # neither brings types
-import paramiko  # type: ignore[import-untyped]
+import paramiko  # type: ignore[import-untyped]  # it brings no types
 
 from shardctl.hosts.host import (
     CommandTimedOut,
@@ -37,8 +37,8 @@ _ENDED_WITHIN = 1.0
 _SHORTEST = 0.05
 
 
-class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no types
-    """Fabric's runner, where it is slow, cuts characters, and forgets how a command ended."""
+class Remote:
+    """A command on a channel."""
 
     def __init__(
         self,
@@ -48,13 +48,12 @@ class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no type
         timeout: float | None,
         begun: Callable[[str], None] | None,
     ) -> None:
-        super().__init__(connection)
         self.left: str | None = None
         """The process group of a command that has ended and whose outputs have not."""
-        self.channel = channel
+        self._connection = connection
+        self._channel = channel
         self._host = connection.settings.host
         self._wrapped = wrapped
-        self._script = wrapped.script()
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._begun = begun
@@ -69,46 +68,48 @@ class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no type
         Raises CommandTimedOut when it was killed, HostLost when that is unknown, and SudoRefused
         and HostUnreachable when it did not begin.
         """
-        line = self._wrapped.line(len(self._script))
-        completed: Completed = self.run(line, hide=True, warn=True, in_stream=self._script)
-        return completed
+        threads = [
+            threading.Thread(target=self._feed, args=[self._wrapped.script()], daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._wait()
+        finally:
+            # Its input ends with the channel, and with that the command, if it still runs.
+            self._channel.close()
+            for thread in threads:
+                thread.join()
+        return self._completed()
 
-    def start(self, command: str, shell: str, env: object, timeout: float | None = None) -> None:
-        """Leave the beginning to the thread that feeds it: the host may take its time."""
-
-    def create_io_threads(self) -> Any:
-        """Read the output in the caller's thread, in `wait`."""
-        threads, stdout, stderr = super().create_io_threads()
-        del threads[self.handle_stdout]
-        return threads, stdout, stderr
-
-    def handle_stdin(self, input_: bytes, **_: object) -> None:
+    def _feed(self, script: bytes) -> None:
         """Begin the command and feed it; what goes wrong here shows in what is read."""
-        left = memoryview(input_)
+        left = memoryview(script)
         with suppress(*BROKEN):
-            self.channel.exec_command(self._wrapped.line(len(input_)))
+            self._channel.exec_command(self._wrapped.line(len(script)))
             while left:
                 try:
-                    sent = self.channel.send(left[:_PIECE])
+                    sent = self._channel.send(left[:_PIECE])
                 except TimeoutError:
                     continue
                 if not sent:  # the channel has been closed
                     return
                 left = left[sent:]
 
-    def handle_stderr(self, **_: object) -> None:
+    def _read_errors(self) -> None:
         """Collect what it prints there, as bytes."""
         with suppress(*BROKEN):
             while True:
                 try:
-                    piece = self.channel.recv_stderr(_PIECE)
+                    piece = self._channel.recv_stderr(_PIECE)
                 except TimeoutError:
                     continue
                 if not piece:
                     return
                 self._errors.append(piece)
 
-    def wait(self) -> None:
+    def _wait(self) -> None:
         """Read what it prints until it has ended; raises CommandTimedOut and HostLost."""
         try:
             while piece := self._receive():
@@ -118,17 +119,13 @@ class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no type
             self._kill()
             printed = _text(self._output)
             raise CommandTimedOut(self._wrapped.argv, self._timeout or 0, printed) from None
-        finally:
-            # Its input ends with the channel, and with that the command, if it still runs.
-            self.channel.close()
 
-    def generate_result(self, **given: object) -> Completed:
+    def _completed(self) -> Completed:
         """Find out how it ended, from its code or for want of one."""
-        del given
-        code: int = self.channel.exit_status
+        code: int = self._channel.exit_status
         if code == -1:  # a connection that broke is over within moments
-            self.context.transport.join(_ENDED_WITHIN)
-            if not self.context.active:
+            self._connection.transport.join(_ENDED_WITHIN)
+            if not self._connection.active:
                 raise self._lost("the connection broke")
         errors = _text(self._errors)
         _, begun, own = errors.partition(f"{self._wrapped.mark}\n")
@@ -141,11 +138,11 @@ class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no type
 
     def _receive(self) -> bytes:
         """Read what comes, nothing at the end; raises TimeoutError at the deadline."""
-        self.channel.settimeout(self._seconds())
-        return bytes(self.channel.recv(_PIECE))
+        self._channel.settimeout(self._seconds())
+        return bytes(self._channel.recv(_PIECE))
 
     def _await_end(self) -> None:
-        if not self.channel.status_event.wait(self._seconds()):
+        if not self._channel.status_event.wait(self._seconds()):
             raise TimeoutError
 
     def _seconds(self) -> float | None:
@@ -169,13 +166,13 @@ class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no type
 
     def _kill(self) -> None:
         """Have the host kill the command, and wait until it reports it; raises HostLost."""
-        if self.channel.status_event.is_set():
+        if self._channel.status_event.is_set():
             self.left = self._group
             return
         # In a thread, for nothing can be sent to a host that takes nothing.
         threading.Thread(target=self._hang_up, daemon=True).start()
-        if not self.channel.status_event.wait(KILLED_WITHIN):
-            self.context.shut()
+        if not self._channel.status_event.wait(KILLED_WITHIN):
+            self._connection.shut()
             raise self._lost(
                 "the host stopped responding when the command had to be killed after "
                 f"{self._timeout:g} s"
@@ -183,7 +180,7 @@ class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no type
 
     def _hang_up(self) -> None:
         with suppress(*BROKEN):
-            self.channel.shutdown_write()
+            self._channel.shutdown_write()
 
     def _not_begun(self, said: str) -> SudoRefused | HostUnreachable:
         host = self._host
@@ -194,11 +191,11 @@ class Remote(fabric.runners.Remote):  # type: ignore[misc]  # fabric has no type
             # it.
             own = [line.removeprefix("sudo: ") for line in lines if line.startswith("sudo: ")]
             return SudoRefused(
-                host, self.context.user, self._wrapped.sudo_to, own[0] if own else reason
+                host, self._connection.user, self._wrapped.sudo_to, own[0] if own else reason
             )
         return HostUnreachable(
             host,
-            f"it cannot run commands for {self.context.user}: {reason}",
+            f"it cannot run commands for {self._connection.user}: {reason}",
             hint="give that user a login shell on the host, and allow the key to run commands",
         )
 

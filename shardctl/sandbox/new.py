@@ -10,6 +10,7 @@ from pathlib import Path
 
 from shardctl.errors import Refused, UsageError
 from shardctl.hosts import accounts
+from shardctl.topology import ranges
 
 HOST = "127.0.0.1"
 _ALIASES = "aliases: [shard, node]"
@@ -71,6 +72,8 @@ def render(
             hint=f"give at most --nodes {shards}, and use --spare for nodes without shards",
         )
     root = str(data_root) if data_root is not None else ".sandbox"
+    owned = [ranges.of(run) for run in spread(shards, nodes)]
+    owned += ["none"] * spare
     lines = [
         f"# A sandbox: {shards} shards on {nodes} local servers"
         + (f", {spare} spare." if spare else "."),
@@ -87,7 +90,11 @@ def render(
         *(["  migrations: migrations/"] if migrations else []),
         "",
         "nodes:",
-        *_nodes(shards=shards, nodes=nodes, spare=spare, port=port, root=root),
+        *(
+            f"  {node_name(index)}: {{host: {HOST}, port: {port + 1 + index}, shards: {text}, "
+            f"data_directory: {root}/{node_name(index)}}}"
+            for index, text in enumerate(owned)
+        ),
         "",
         "poolers:",
         f"  p1: {{host: {HOST}, port: {port}, config: {root}/p1/pgbouncer.ini, {_ALIASES}}}",
@@ -114,14 +121,3 @@ def spread(shards: int, nodes: int) -> list[range]:
     size, more = divmod(shards, nodes)
     starts = [index * size + min(index, more) for index in range(nodes + 1)]
     return [range(first, last) for first, last in itertools.pairwise(starts)]
-
-
-def _nodes(*, shards: int, nodes: int, spare: int, port: int, root: str) -> list[str]:
-    owned = [
-        f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in spread(shards, nodes)
-    ]
-    return [
-        f"  {node_name(index)}: {{host: {HOST}, port: {port + 1 + index}, shards: {text}, "
-        f"data_directory: {root}/{node_name(index)}}}"
-        for index, text in enumerate(owned + ["none"] * spare)
-    ]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from shardctl import inputs
 from shardctl.errors import Refused
 from shardctl.hosts import accounts, files, ports
 from shardctl.hosts.host import CommandFailed
@@ -36,7 +35,6 @@ _POLL = 0.02
 _SECONDS = 20.0
 _DAEMON_SECONDS = 1.0
 _LINES = 10
-_PID_BYTES = 64
 _HBA = "hba.conf"
 _USERS = "users.txt"
 _OWN = ".own.ini"
@@ -131,8 +129,8 @@ class Server:
         """Rewrite its files, but not the user's own, start it, and wait until it answers.
 
         One that runs is started again where a file is new. Raises config_not_ours, FileRefused,
-        pooler_did_not_start, pooler_did_not_stop,
-        PoolerUnavailable when it runs and rejects the login, and what `accounts.own` raises.
+        pooler_did_not_start, PoolerUnavailable when it runs and rejects the login, and what
+        `accounts.own` raises.
         """
         folder = self.pooler.config.parent
         self._require_ours()
@@ -156,25 +154,25 @@ class Server:
             Local().run([self.program, "-d", str(self.pooler.config)], user=self.account)
         except CommandFailed as error:
             if self.running() is None:  # else another `sandbox up` was quicker
-                lines = self._log_lines(since) or error.completed.stderr.splitlines()
+                lines = (
+                    files.tail(Local(), self.log, since=since)
+                    or error.completed.stderr.splitlines()
+                )
                 raise pooler_did_not_start(self.pooler.name, self.log, lines) from error
         self._wait(since=since)
         return "started"
 
     def stop(self) -> bool:
-        """End it at once, clients and all; return whether it ran. Raises pooler_did_not_stop."""
+        """End it at once, clients and all; return whether it ran."""
         pid = self.running()
         if pid is None:
             return False
         # It keeps nothing that would have to be written. Its user wrote down its number.
         with contextlib.suppress(CommandFailed):  # it has just ended
             Local().run(["kill", "-s", "KILL", str(pid)], user=self.account)
-        if not _ended(pid):
-            raise Refused(
-                "pooler_did_not_stop",
-                f"pooler {self.pooler.name} (pid {pid}) does not end",
-                hint=f"end it with kill -9 {pid}",
-            )
+        deadline = time.monotonic() + _SECONDS
+        while not _is_over(pid) and time.monotonic() < deadline:
+            time.sleep(_POLL)
         return True
 
     def remove(self) -> tuple[tuple[Path, ...], Path | None]:
@@ -205,11 +203,9 @@ class Server:
     def running(self) -> int | None:
         """Give the process id if it runs, with this configuration; raises FileRefused."""
         try:
-            pid = int(inputs.read(self.pid_file, _PID_BYTES))
-        except (FileNotFoundError, NotADirectoryError, ValueError):
+            pid = int(self._read(self.pid_file) or "")
+        except ValueError:
             return None
-        except OSError as error:
-            raise files.FileRefused(self.pid_file, error.strerror or str(error)) from error
         return pid if self._is(pid) else None
 
     def _is(self, pid: int) -> bool:
@@ -278,24 +274,18 @@ class Server:
             # A daemon has its pid written a moment after it was begun.
             ended = waited > _DAEMON_SECONDS and self.running() is None
             if ended or waited > _SECONDS:
-                lines = self._log_lines(since) or [reason]
+                lines = files.tail(Local(), self.log, since=since) or [reason]
                 raise pooler_did_not_start(self.pooler.name, self.log, lines)
             time.sleep(_POLL)
 
-    def _log_lines(self, since: int) -> list[str]:
-        return files.tail(Local(), self.log, since=since) if self.log.exists() else []
 
-
-def _ended(pid: int) -> bool:
-    """Wait for the end of a process, which may stay as a zombie, without its connections."""
-    deadline = time.monotonic() + _SECONDS
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        # proc(5): the name in parentheses, then the state
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL)
-    return True
+def _is_over(pid: int) -> bool:
+    """Return whether a process has no connections any more; it may stay as a zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]  # proc(5)
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "ZX"
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,29 +283,24 @@ def _remove_parent(parent: Path) -> None:
 
 def _finish(node: Node, topology: Topology, *, reloaded: bool) -> tuple[str, ...]:
     """Create the replication user; return the changed settings that need a restart."""
-    database = topology.database
-    if database.replication_user == database.user and not reloaded:
+    database, name = topology.database, topology.database.replication_user
+    if name == database.user and not reloaded:
         return ()
     with connection.connect(
         node, database, purpose=_PURPOSE, dbname="postgres", autocommit=True
     ) as session:
-        if database.replication_user != database.user:
-            name = database.replication_user
-            there = session.execute(
-                "SELECT FROM pg_roles WHERE rolname = %s"
-                " UNION ALL SELECT WHERE pg_is_in_recovery()",
-                [name],
-            ).fetchone()
-            if there is None:
-                statement = sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(sql.Identifier(name))
-                if (password := build.sandbox_password(topology)) is not None:
-                    verifier = session.pgconn.encrypt_password(
-                        password.encode(), name.encode(), b"scram-sha-256"
-                    )
-                    statement += sql.SQL(" PASSWORD {}").format(sql.Literal(verifier.decode()))
-                session.execute(statement)
-        if not reloaded:
-            return ()
+        there = session.execute(
+            "SELECT FROM pg_roles WHERE rolname = %s UNION ALL SELECT WHERE pg_is_in_recovery()",
+            [name],
+        ).fetchone()
+        if there is None:
+            statement = sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(sql.Identifier(name))
+            if (password := build.sandbox_password(topology)) is not None:
+                verifier = session.pgconn.encrypt_password(
+                    password.encode(), name.encode(), b"scram-sha-256"
+                )
+                statement += sql.SQL(" PASSWORD {}").format(sql.Literal(verifier.decode()))
+            session.execute(statement)
         rows = session.execute(
             "SELECT DISTINCT name FROM pg_file_settings WHERE error IS NOT NULL ORDER BY name"
         )

@@ -20,10 +20,6 @@ require_ours() { # file with the move's id
     [ "$found" = "$move" ] || refuse "$OTHER" "$found"
 }
 
-alive() {
-    [ -s "$work/pid" ] && read -r leader <"$work/pid" && [ "/proc/$leader/cwd" -ef "$work" ]
-}
-
 ## look: prints absent, copying, copied, broken, made or opened
 
 look() {
@@ -42,7 +38,7 @@ look() {
         return
     fi
     require_ours "$work/move"
-    if alive; then # asked before the files: one that ends meanwhile has left its word there
+    if [ -n "$(processes_in "$work")" ]; then # asked before the files: one that ends meanwhile has left its word there
         echo copying
     elif [ -e "$work/done" ] && [ -d "$work/data" ]; then
         echo copied

@@ -33,24 +33,15 @@ serves() { # pid
 }
 
 look() {
-    pid='' port='' status=''
     # A FIFO would have this wait for ever.
     [ -f "$data/postmaster.pid" ] && [ -r "$data/postmaster.pid" ] || return 0
-    {
-        read -r pid
-        read -r _
-        read -r _
-        read -r port
-        read -r _
-        read -r _
-        read -r _
-        read -r status
-    } <"$data/postmaster.pid"
-    pid=${pid#-} # of a server without clients, as initdb's, it is negative
-    case $pid in
-    '' | *[!0-9]*) return 0 ;;
+    # pid, port and status; of a server without clients, as initdb's, the first is negative
+    # shellcheck disable=SC2046
+    set -- $(sed -n '1p;4p;8p' "$data/postmaster.pid")
+    case ${1-} in
+    '' | *[!0-9-]*) return 0 ;;
     esac
-    ! serves "$pid" || printf '%s\n' "$pid" "$port" "$status"
+    ! serves "${1#-}" || printf '%s\n' "${1#-}" "${2-}" "${3-}"
 }
 
 processes() {
