@@ -5,7 +5,7 @@
 #   try     makes and starts the server, and stops and removes it after `over`; prints empty lines
 #           until then, so that it notices when they are not read any more
 #   ready   prints a line if the server of that `try` is ready
-#   over    ends it
+#   over    ends it if it is ready, and leaves nothing behind if it has ended
 #   unmake  removes the directory where the server's user may not
 #
 # The server ends with the process that asked for it, whatever ended that.
@@ -28,7 +28,7 @@ ready() {
 }
 
 over() {
-    [ ! -e "$new/$MARK" ] || : >"$new/over.$trial"
+    rm -f -- "$new/ready.$trial"
 }
 
 # stdin: what `hold` reads
@@ -50,7 +50,7 @@ is_asked() {
 }
 
 empty() {
-    rm -rf -- "$new/data" "$new/log" "$new"/over.* "$new"/ready.* && rm -f -- "$new/$MARK"
+    rm -rf -- "$new/data" "$new/log" "$new"/ready.* && rm -f -- "$new/$MARK"
 }
 
 end() {
@@ -104,7 +104,7 @@ hold() { # process that waits, directory of the programs, superuser, words for p
         sleep 0.02
     done
     : >"$new/ready.$trial"
-    while [ ! -e "$new/over.$trial" ] && is_asked; do
+    while [ -e "$new/ready.$trial" ] && is_asked; do
         sleep 0.02
     done
 }
